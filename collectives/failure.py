@@ -1,0 +1,114 @@
+"""What went wrong in a world: which rank, how, and where it stood."""
+
+import linecache
+import os
+import re
+import signal as signals
+import sys
+from pathlib import Path
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
+_HERE = str(Path(__file__).parent)
+_LIBRARY = tuple(str(Path(path).resolve()) for path in {sys.base_prefix, sys.prefix})
+
+
+class LaunchError(RuntimeError):
+    """A world did not bring back its results.
+
+    `rank` is the rank to look at first; `kind` is "raised", "died" or "hung"; `exitcode` and `signal` are those of a process that
+    died (a signal is a negative `exitcode`, as in multiprocessing); `traceback` is that of a rank that raised; `stacks` says, by
+    rank, where each one stood.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int,
+        kind: str,
+        exitcode: int | None = None,
+        signal: signals.Signals | int | None = None,
+        traceback: str = "",
+        stacks: dict[int, str] | None = None,
+    ):
+        super().__init__(message)
+        self.rank = rank
+        self.kind = kind
+        self.exitcode = exitcode
+        self.signal = signal
+        self.traceback = traceback
+        self.stacks = stacks or {}
+
+    def __reduce__(self):
+        return _rebuild, (str(self), self.__dict__)
+
+
+def _rebuild(message: str, state: dict) -> LaunchError:
+    return LaunchError(message, **state)
+
+
+def raised(rank: int, summary: str, traceback: str) -> LaunchError:
+    """Rank `rank` left its function by an exception."""
+    return LaunchError(f"rank {rank} raised {summary}\n\n{traceback}", rank=rank, kind="raised", traceback=traceback)
+
+
+def died(rank: int, exitcode: int, stack: str) -> LaunchError:
+    """The process of rank `rank` ended before it had a result."""
+    signal = None
+    if exitcode < 0:
+        try:
+            signal = signals.Signals(-exitcode)
+            cause = f"was killed by {signal.name} (signal {-exitcode})"
+        except ValueError:
+            signal, cause = -exitcode, f"was killed by signal {-exitcode}"
+    else:
+        cause = f"ended its process with exit status {exitcode}"
+    message = f"rank {rank} died: it {cause} before it returned a result"
+    if stack:
+        message += f"\n  it stood in {where(stack)}"
+    stacks = {rank: stack} if stack else {}
+    return LaunchError(message, rank=rank, kind="died", exitcode=exitcode, signal=signal, stacks=stacks)
+
+
+def hung(timeout: float, stacks: dict[int, str], returned: list[int]) -> LaunchError:
+    """Time is up; `stacks` holds the stack of each rank that had not returned."""
+    # A rank outside torch.distributed is the likelier culprit: the others wait for it.
+    rank = next((rank for rank in sorted(stacks) if not _in_collective(stacks[rank])), min(stacks))
+    lines = [f"rank {rank} hung: not every rank had returned after {timeout:g} s"]
+    for number in sorted({*stacks, *returned}):
+        lines.append(f"  rank {number}  {'had returned' if number in returned else where(stacks[number])}")
+    return LaunchError("\n".join(lines), rank=rank, kind="hung", stacks=stacks)
+
+
+def where(stack: str) -> str:
+    """One line for a faulthandler stack: file, line, function and the call that stands there."""
+    frames = _main_thread(stack)
+    if not frames:
+        return "an unknown place: it did not answer (stopped, or not yet started)"
+    own = [frame for frame in frames if not is_library(frame["file"])]
+    frame = (own or frames)[0]
+    call = linecache.getline(frame["file"], int(frame["line"])).strip()
+    path = os.path.relpath(frame["file"]) if frame["file"].startswith(os.getcwd() + os.sep) else frame["file"]
+    return f"{path}:{frame['line']} in {frame['function']}" + (f": {call}" if call else "")
+
+
+def _main_thread(stack: str) -> list[dict[str, str]]:
+    """The frames, innermost first, of the thread that runs the rank's function: the last one that faulthandler lists."""
+    threads: list[list[dict[str, str]]] = []
+    for line in stack.splitlines():
+        if "(most recent call first)" in line:
+            threads.append([])
+        elif threads and (match := _FRAME.match(line)):
+            threads[-1].append(match.groupdict())
+    return threads[-1] if threads else []
+
+
+def is_library(file: str) -> bool:
+    if file.startswith((_HERE, "<frozen")):
+        return True
+    return "site-packages" in file or (file.startswith(_LIBRARY) and f"{os.sep}lib{os.sep}python" in file)
+
+
+def _in_collective(stack: str) -> bool:
+    frames = _main_thread(stack)
+    return any(f"{os.sep}torch{os.sep}distributed{os.sep}" in frame["file"] for frame in frames)

@@ -1,0 +1,128 @@
+"""What stands under each step of a lesson: `run(step)` calls the step in a world and prints what every rank returned.
+
+The same words come out of `python`, torchrun and a notebook: values by rank, and nothing that differs from run to run. Errors and
+progress go to stderr.
+"""
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from collectives.collective import COLLECTIVES, fewest_ranks
+from collectives.failure import LaunchError
+from collectives.launch import launch
+
+if "torch" not in sys.modules and "TORCHELASTIC_RUN_ID" not in os.environ:
+    # The lesson is about to import torch, and the server of its ranks must too: side by side that takes half the time.
+    from collectives.start import start_server
+
+    start_server()
+
+
+def run(step: Callable) -> None:
+    """Call a step of a lesson in the world that this process belongs to, or else in a new one, and print its results.
+
+    Reads the options from the command line, except in a notebook. In a notebook failures are raised; elsewhere they end the program
+    with a message and status 1 (the step failed), 2 (bad usage), 3 (it cannot run here) or 130 (Ctrl-C).
+    """
+    if _in_notebook():
+        print(report(step)[0], end="")
+        return
+    options = _parser(step).parse_args()
+    status = run_step(step, **vars(options))
+    if status not in (0, 3) or (status == 3 and step.__name__ in COLLECTIVES):
+        sys.exit(status)  # a lesson whose first step cannot run has nothing to show; a later step may be skipped
+
+
+def run_step(step: Callable, **options) -> int:
+    """Print the report of one step, or on stderr why it failed; return an exit status."""
+    from collectives.backend import Unavailable
+
+    try:
+        text, skipped = report(step, **options)
+    except LaunchError as error:
+        if _speaks_for(error):
+            print(f"{step.__name__}: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"{step.__name__}: {error}", file=sys.stderr)
+        return 3 if isinstance(error, Unavailable) else 2
+    except KeyboardInterrupt:
+        print(f"\n{step.__name__}: interrupted", file=sys.stderr)
+        return 130
+    print(text, end="", flush=True)
+    return 3 if skipped else 0
+
+
+def report(step: Callable, nproc: int | None = None, backend: str | None = None, device: str | None = None, timeout: float = 60.0):
+    """Run a step; return its text (empty for all but rank 0 of a launcher's world) and whether it was skipped."""
+    from collectives import backend as backends
+    from collectives import claims, world
+
+    place = world.joined()
+    world_size = place.world_size if place else 4 if nproc is None else nproc
+    name, needs = step.__name__, fewest_ranks(step.__name__)
+    reason = f"it needs at least {needs} ranks, this world has {world_size}" if world_size < needs else None
+    if reason is None:
+        chosen = backends.choose(backend, device, place.local_world_size if place else world_size)
+        reason = claims.refusal(name, *chosen)
+    if reason is not None:
+        text = f"{name}: skipped: {reason}\n"
+    else:
+        patience = threading.Timer(1.0, lambda: print(f"{name}: {world_size} ranks are at work ...", file=sys.stderr))
+        patience.daemon = True
+        patience.start()
+        try:
+            text = table(name, launch(step, nproc, backend=backend, device=device, timeout=timeout))
+        finally:
+            patience.cancel()
+    return "" if place and place.rank else text, reason is not None
+
+
+def table(name: str, results: list) -> str:
+    """A step's results as text: a line for each rank, a column for each key of the dicts that the ranks returned."""
+    rows = [result if isinstance(result, dict) else {"result": result} for result in results]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [["rank", *keys]] + [[str(rank), *(_show(row.get(key)) for key in keys)] for rank, row in enumerate(rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    ranks = "1 rank" if len(results) == 1 else f"all {len(results)} ranks"
+    return "\n".join([f"{name}: proved on {ranks}", *lines]) + "\n"
+
+
+def _show(value, inside: bool = False) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return str(round(value, 4))
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_show(one, inside=True) for one in value) + "]"
+    return repr(value) if inside else str(value)
+
+
+def _in_notebook() -> bool:
+    return "ipykernel" in sys.modules and sys.modules["ipykernel"].__dict__.get("kernelapp") is not None
+
+
+def _speaks_for(error: LaunchError) -> bool:
+    """Of a launcher's ranks, the one that failed tells of it; a world that we started has one voice anyway."""
+    from collectives import world
+
+    place = world.joined()
+    return place is None or place.rank == error.rank
+
+
+def _parser(step: Callable) -> argparse.ArgumentParser:
+    lesson = sys.modules[step.__module__].__doc__ or ""
+    parser = argparse.ArgumentParser(description=lesson, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", "--nproc", type=int, help="ranks to start (default 4)")
+    parser.add_argument("--backend", help="gloo, nccl, ... (default: nccl where every rank can have a GPU, else gloo)")
+    parser.add_argument("--device", help="cpu or cuda (default: what suits the backend)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="time limit for each step, in seconds (default %(default)g)")
+    return parser

@@ -1,0 +1,271 @@
+"""Start a world of ranks on this machine, bring back their results, and leave nothing behind."""
+
+import contextlib
+import linecache
+import multiprocessing
+import multiprocessing.spawn
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from multiprocessing import connection
+
+from collectives import backend as backends
+from collectives import failure
+
+_NAME = "collectives-rank-"
+
+# A rank that lost its peer fails too, and may report before the death of that peer is known: so long we wait for the cause.
+_CAUSE = 0.3
+
+# After its result a rank has this long to end by itself.
+_GOODBYE = 5.0
+
+# One at a time: multiprocessing's bookkeeping of children is not safe between threads.
+_starting = threading.Lock()
+_pickling = threading.Lock()
+
+# What torchrun and mpiexec tell their own workers; a world that we start is none of theirs.
+_FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
+
+_preparation_data = multiprocessing.spawn.get_preparation_data
+
+
+def _without_main(name: str) -> dict:
+    """multiprocessing would run the caller's script again in every child. Ours get their function by value: no need to."""
+    data = _preparation_data(name)
+    if name.startswith(_NAME):
+        data = {key: value for key, value in data.items() if not key.startswith("init_main")}
+    return data
+
+
+multiprocessing.spawn.get_preparation_data = _without_main
+
+
+def default_start_method() -> str:
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def start_server() -> None:
+    """Begin to start the fork server, without waiting for it: a second import of torch can run beside the caller's own."""
+    if default_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        multiprocessing.set_forkserver_preload(["collectives.preload", "torch.distributed"])
+        forkserver.ensure_running()
+
+
+def start(fn: Callable, nproc: int, args: tuple, backend: str, device: str, timeout: float, method: str) -> list:
+    """Call `fn` in `nproc` new ranks. The arguments are checked already (see launch)."""
+    deadline = time.monotonic() + timeout
+    payload = _pickle(fn, args)
+    if method == "forkserver":
+        start_server()
+    world = _World(nproc, backend, device, timeout, method, payload)
+    try:
+        return world.results(deadline)
+    finally:
+        world.end()
+
+
+def _pickle(fn: Callable, args: tuple) -> bytes:
+    import cloudpickle
+
+    with _pickling:
+        modules = [module for module in _by_value(fn) if module.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return cloudpickle.dumps((fn, args))
+        except Exception as error:
+            name = getattr(fn, "__name__", repr(fn))
+            raise ValueError(
+                f"{name} or its arguments cannot travel to the ranks ({type(error).__name__}: {error}): create inside the function "
+                "what cannot be pickled, such as locks, open files, sockets and generators."
+            ) from error
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _by_value(fn: Callable) -> list:
+    """The modules whose functions are sent as code: the function's own, and those that a rank could not import by name."""
+    own = [sys.modules.get(getattr(fn, "__module__", None) or "")]
+    loose = [module for name, module in list(sys.modules.items()) if "." not in name and not _is_importable(name, module)]
+    found = {module.__name__: module for module in own + loose if module is not None and not _is_installed(module)}
+    return [module for name, module in found.items() if name in sys.modules and name != "__main__"]
+
+
+def _is_installed(module) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is None or module.__name__.partition(".")[0] == "collectives" or failure.is_library(file)
+
+
+def _is_importable(name: str, module) -> bool:
+    if _is_installed(module):
+        return True
+    try:
+        spec = PathFinder.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin == module.__file__
+
+
+class _World:
+    """The ranks of one launch, as the parent sees them."""
+
+    def __init__(self, nproc: int, backend: str, device: str, timeout: float, method: str, payload: bytes):
+        import torch.distributed as dist
+
+        from collectives import rank as ranks
+
+        self.context = multiprocessing.get_context(method)
+        self.timeout = timeout
+        self.payload = payload
+        self.events: queue.SimpleQueue = queue.SimpleQueue()
+        self.processes: list = [None] * nproc
+        self.ended = False
+        # The store of the world: in this process, on loopback, on a port that the system chose. No file, nothing to collide with.
+        listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, 4 * nproc))
+        port = listener.getsockname()[1]
+        self.store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        environ |= backends.environment(backend, nproc) | {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc)}
+        shared = {
+            "world_size": nproc,
+            "backend": backend,
+            "device": device,
+            "timeout": timeout,
+            "store_port": port,
+            # Cells of a notebook have no file: their source travels, for tracebacks and inspect.
+            "sources": {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
+            "stdout": _descriptor(1),
+            "stderr": _descriptor(2),
+        }
+        self.homes, self.stacks, self.threads = [], [], []
+        for rank in range(nproc):
+            seat = ranks.Seat(rank=rank, environ=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, **shared)
+            home, theirs = self.context.Pipe()
+            stack, stack_writer = self.context.Pipe(duplex=False)
+            self.homes.append(home)
+            self.stacks.append(stack)
+            watch = threading.Thread(target=self._watch, args=(seat, theirs, stack_writer), name=f"{_NAME}{rank}", daemon=True)
+            self.threads.append(watch)
+        for thread in self.threads:
+            thread.start()
+
+    def _watch(self, seat, theirs: connection.Connection, stack_writer: connection.Connection) -> None:
+        """In a thread of its own: start a rank, wait for its outcome and for its end, and tell `results` of both."""
+        from collectives import rank as ranks
+
+        home = self.homes[seat.rank]
+        try:
+            with _starting:
+                if self.ended:
+                    return
+                process = self.context.Process(target=ranks.main, args=(seat, theirs, stack_writer), name=f"{_NAME}{seat.rank}")
+                process.start()
+                self.processes[seat.rank] = process
+            theirs.close()
+            stack_writer.close()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                home.send_bytes(self.payload)
+            ready = connection.wait([home, process.sentinel])
+            if home in ready:
+                with contextlib.suppress(EOFError, OSError):
+                    self.events.put((seat.rank, "outcome", home.recv_bytes()))
+            connection.wait([process.sentinel])
+            self.events.put((seat.rank, "ended", _exitcode(process)))
+        except Exception as error:
+            self.events.put((seat.rank, "broken", error))
+
+    def results(self, deadline: float) -> list:
+        import cloudpickle
+
+        found: dict[int, bytes] = {}
+        waiting = set(range(len(self.processes)))
+        while waiting:
+            try:
+                rank, what, value = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                missing = [rank for rank in range(len(self.processes)) if rank not in found]
+                if not missing:  # every result is here; what lingers is a process that will not end
+                    break
+                raise failure.hung(self.timeout, {rank: self._stack(rank) for rank in missing}, sorted(found)) from None
+            if what == "broken":
+                raise value
+            if what == "outcome" and value[:1] == b"R":
+                found[rank] = value[1:]
+                if len(found) == len(self.processes):
+                    deadline = time.monotonic() + _GOODBYE
+            elif what == "outcome" or value != 0 or rank not in found:
+                raise self._cause([(rank, what, value)], found)
+            else:
+                waiting.discard(rank)
+        return [cloudpickle.loads(found[rank]) for rank in range(len(self.processes))]
+
+    def _cause(self, events: list, found: dict) -> failure.LaunchError:
+        """The failure that came first. A death outweighs an exception: a rank that loses its peer raises."""
+        until = time.monotonic() + _CAUSE
+        with contextlib.suppress(queue.Empty):
+            while True:
+                events.append(self.events.get(timeout=max(0.0, until - time.monotonic())))
+        for rank, what, value in events:
+            if what == "ended" and (value != 0 or rank not in found):
+                return failure.died(rank, value, self._stack(rank, ask=False))
+        import cloudpickle
+
+        raised = {rank: cloudpickle.loads(value[1:]) for rank, what, value in events if what == "outcome" and value[:1] == b"E"}
+        rank, first = min(raised.items(), key=lambda item: item[1]["at"])
+        return failure.raised(rank, first["summary"], first["traceback"])
+
+    def _stack(self, rank: int, ask: bool = True) -> str:
+        """Where a rank stands, in faulthandler's words; empty if it does not say."""
+        from collectives import rank as ranks
+
+        process, pipe = self.processes[rank], self.stacks[rank]
+        if ranks.STACK_SIGNAL is None or process is None or process.pid is None:
+            return ""
+        if ask:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, ranks.STACK_SIGNAL)
+        pieces, patience = [], 1.0 if ask else 0.0
+        while pipe.poll(patience):
+            piece = os.read(pipe.fileno(), 65536)
+            if not piece:
+                break
+            pieces.append(piece)
+            patience = 0.05
+        return b"".join(pieces).decode(errors="replace")
+
+    def end(self) -> None:
+        """Kill what still runs, wait until it is gone, and close everything."""
+        self.ended = True
+        for process in self.processes:
+            if process is not None and _exitcode(process) is None:
+                process.kill()
+        for thread in self.threads:
+            thread.join(_GOODBYE)
+        # A thread that was still waiting for the server has by now either started its rank, which finds its home closed, or not.
+        for pipe in self.homes + self.stacks:
+            pipe.close()
+        del self.store
+
+
+def _exitcode(process) -> int | None:
+    with _starting:
+        return process.exitcode
+
+
+def _descriptor(fd: int):
+    from collectives import rank as ranks
+
+    try:
+        os.fstat(fd)
+    except OSError:
+        return None
+    return ranks.Descriptor(fd) if sys.platform != "win32" else None
