@@ -113,7 +113,7 @@ def _call(seat: Seat, payload: bytes) -> bytes:
     try:
         fn, args = cloudpickle.loads(payload)
     except Exception as error:
-        error.add_note("The function or its arguments could not be rebuilt in the rank: is every module they need importable there?")
+        error.add_note("The function or its arguments could not be rebuilt in the rank: can it import every module they need?")
         raise
     device = backends.rank_device(seat.device, seat.rank)
     if device.type == "cuda":
@@ -126,7 +126,7 @@ def _call(seat: Seat, payload: bytes) -> bytes:
     try:
         result = dump_result(result)
     except Exception as error:
-        error.add_note(f"The result ({type(result).__name__}) cannot travel to the parent: return tensors, numbers, strings or lists.")
+        error.add_note(f"The result ({type(result).__name__}) cannot travel to the parent: return tensors, numbers, lists.")
         raise
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -189,7 +189,7 @@ def _cores() -> int:
 def describe(error: BaseException) -> dict:
     """An exception as text, without the frames above the caller's function."""
     frame = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename == __file__ and frame.tb_next is not None:
+    while frame.tb_frame.f_code.co_filename.startswith(os.path.dirname(__file__)) and frame.tb_next is not None:
         frame = frame.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frame))
     notes = " ".join(getattr(error, "__notes__", ()))

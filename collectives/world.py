@@ -37,8 +37,8 @@ def joined() -> Place | None:
             return _place("mpiexec", rank, size) if _is_direct((rank, size, "PMI_FD", "PMIX_NAMESPACE")) else None
     if "RANK" in environ:
         raise ValueError(
-            f"RANK={environ['RANK']} is set, but neither torchrun nor mpiexec started this process: start it with torchrun, or unset "
-            "RANK to let it start its own ranks."
+            f"RANK={environ['RANK']} is set, but neither torchrun nor mpiexec started this process: start it with torchrun, or "
+            "unset RANK to let it start its own ranks."
         )
     return None
 

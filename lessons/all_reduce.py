@@ -56,7 +56,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Other reductions
 #
-# The reduction is applied element by element, so one call can answer several questions: here the lowest, the highest and the product.
+# The reduction is applied element by element. Here the lowest, the highest and the product.
 
 
 # %%
@@ -77,3 +77,171 @@ def reductions(rank, world_size, device):
 # %%
 if __name__ == "__main__":
     run(reductions)
+
+# %% [markdown]
+# ### AVG, and what to do where a backend lacks it
+#
+# AVG is a sum divided by the number of ranks. For integers a backend may refuse it (gloo does: the quotient is no integer), and a
+# backend may not know it at all. What always works: SUM, then divide, in a type that can hold a quotient. Start again from a fresh
+# copy: after a refusal the tensor may already hold the sum.
+
+
+# %%
+def averages(rank, world_size, device):
+    x = torch.tensor([float(rank), 1.0], device=device)
+    mean = x.clone()
+    try:
+        dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    except (RuntimeError, ValueError):  # this backend has no AVG
+        mean = x.clone()
+        dist.all_reduce(mean, op=dist.ReduceOp.SUM)
+        mean /= world_size
+
+    count = torch.tensor([rank, 1], device=device)  # int64
+    exact = count.double()
+    dist.all_reduce(exact, op=dist.ReduceOp.SUM)
+    exact /= world_size
+
+    middle = (world_size - 1) / 2
+    check(mean, torch.tensor([middle, 1.0]), "all_reduce(AVG)")
+    check(exact, torch.tensor([middle, 1.0], dtype=torch.float64), "all_reduce(SUM) / world size")
+    return {"own": count, "mean": exact}
+
+
+# %%
+if __name__ == "__main__":
+    run(averages)
+
+# %% [markdown]
+# ### In the background
+#
+# With `async_op=True` the call returns a `Work` at once. Until `wait()` the tensor belongs to the backend: neither read nor write
+# it. Compute something else meanwhile. On CUDA `wait()` does not stop the host: it makes the current *stream* wait.
+
+
+# %%
+def in_the_background(rank, world_size, device):
+    gradient = torch.full((4,), rank + 1, device=device)
+    work = dist.all_reduce(gradient, async_op=True)
+    meanwhile = sum(range(10))  # any work that does not touch `gradient`
+    work.wait()
+
+    total = world_size * (world_size + 1) // 2
+    check(gradient, torch.full((4,), total), "all_reduce(SUM, async_op=True)")
+    return {"meanwhile": meanwhile, "after wait()": gradient}
+
+
+# %%
+if __name__ == "__main__":
+    run(in_the_background)
+
+# %% [markdown]
+# ### A softmax over all ranks
+#
+# Each rank holds two of the logits. A stable softmax needs the largest of *all* logits (MAX) and the sum of all exponentials (SUM):
+# two reductions of one number each, however long the logits are. Here the exponentials are powers of two, so nothing is rounded.
+
+
+# %%
+def softmax(rank, world_size, device):
+    logits = torch.tensor([2.0 * rank, 2.0 * rank + 1], device=device)  # to base 2
+
+    highest = logits.max()
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    exponentials = torch.exp2(logits - highest)
+    total = exponentials.sum()
+    dist.all_reduce(total, op=dist.ReduceOp.SUM)
+    probabilities = exponentials / total
+
+    entries = torch.arange(2.0 * world_size)
+    whole = torch.exp2(entries) / (2.0 ** (2 * world_size) - 1)  # 1 + 2 + 4 + ... = 2**entries - 1
+    check(probabilities, whole[2 * rank : 2 * rank + 2], "softmax by all_reduce(MAX), all_reduce(SUM)", rtol=1e-6)
+    return {"logits": logits, "probabilities": probabilities}
+
+
+# %%
+if __name__ == "__main__":
+    run(softmax)
+
+# %% [markdown]
+# ### A norm and a weighted mean
+#
+# Sum what can be summed (squares; weighted values and weights), and do the rest (root, quotient) on every rank. To average the
+# ranks' own norms, or their own means, would be wrong. One call carries all three sums.
+
+
+# %%
+def norm_and_mean(rank, world_size, device):
+    values = torch.arange(rank + 1, dtype=torch.float64, device=device)  # rank r holds 0, 1, ..., r: unequal counts
+    sums = torch.stack([values.square().sum(), values.sum(), torch.tensor(float(len(values)), dtype=torch.float64, device=device)])
+    dist.all_reduce(sums, op=dist.ReduceOp.SUM)
+    norm, mean = sums[0].sqrt(), sums[1] / sums[2]
+
+    n = world_size
+    squares = (n - 1) * n * n * (n + 1) / 12  # the sum over r < n of 0 + 1 + 4 + ... + r * r
+    check(norm, torch.tensor(squares, dtype=torch.float64).sqrt(), "norm by all_reduce(SUM)", rtol=1e-12)
+    check(mean, torch.tensor((n - 1) / 3, dtype=torch.float64), "mean by all_reduce(SUM)", rtol=1e-12)
+    return {"own": values, "norm": norm, "mean": mean}
+
+
+# %%
+if __name__ == "__main__":
+    run(norm_and_mean)
+
+# %% [markdown]
+# ### Compared with all_gather
+#
+# Gathering everybody's tensor and summing gives the same answer, and needs room for n tensors instead of one.
+
+
+# %%
+def memory_against_all_gather(rank, world_size, device):
+    x = torch.full((1024,), rank, dtype=torch.float32, device=device)
+    pieces = [torch.full_like(x, -1) for _ in range(world_size)]
+    dist.all_gather(pieces, x)
+    gathered = torch.stack(pieces).sum(dim=0)
+
+    dist.all_reduce(x)
+    check(x, gathered.cpu(), "all_reduce(SUM)")
+    check(x, torch.full((1024,), world_size * (world_size - 1) / 2), "all_reduce(SUM)")
+    own = x.numel() * x.element_size()
+    return {"bytes, all_reduce": own, "bytes, all_gather": sum(piece.numel() * piece.element_size() for piece in pieces)}
+
+
+# %%
+if __name__ == "__main__":
+    run(memory_against_all_gather)
+
+# %%
+STEPS = [all_reduce, reductions, averages, in_the_background, softmax, norm_and_mean, memory_against_all_gather]
+
+# %% [markdown]
+# ## The proof
+#
+# Each step compares every element on every rank with a closed form: the sum 0 + 1 + ... + (n - 1) is n (n - 1) / 2. In the worked
+# numbers the second element is ten times the first, and the third counts the ranks: a rank left out or counted twice shows.
+
+# %% [markdown]
+# ## The cost
+#
+# For S bytes on n ranks, as a ring: 2 (n - 1) steps, in which every rank sends 2 (n - 1) / n * S bytes: almost twice the tensor,
+# however many ranks there are. As a tree: about 2 log2(n) steps, better for small messages. In memory: nothing beyond the tensor
+# itself, and the backend's own buffers.
+#
+# Bus-bandwidth factor: `2 * (n - 1) / n`. (Algorithm bandwidth is S / time; times this factor it can be compared with what the
+# links can do.)
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Every rank must name the same reduction. One rank with MAX among others with SUM is no error on gloo: it is a wrong answer.
+# - Every rank must bring the same shape and dtype.
+# - Dividing a sum by the number of ranks is the mean of the *ranks*; where ranks hold unequal counts, reduce the counts too.
+# - A sum of floating-point numbers depends on the order of addition, which the backend chooses: another backend, another last bit.
+# - On CUDA the call returns before the sum is there; the stream knows, the host does not.
+
+# %% [markdown]
+# ## Where it is used
+#
+# DDP averages gradients with it, in buckets, while `backward()` still runs. Tensor parallelism sums partial products. Evaluation
+# sums counts of right answers and of examples. Clipping by a global norm is the norm above.

@@ -1,0 +1,114 @@
+"""Every lesson keeps the same shape, so that a reader who knows one knows where to look in all."""
+
+import ast
+from pathlib import Path
+import re
+
+from jupytext import read
+import pytest
+
+from collectives.collective import COLLECTIVES
+
+LESSONS = Path(__file__).parent.parent / "lessons"
+PATHS = sorted(LESSONS.glob("*.py"))
+SECTIONS = ["Worked numbers", "The code", "The proof", "The cost", "Pitfalls", "Where it is used"]
+MOST_CODE_LINES = 130
+
+lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+
+
+def steps_of(path: Path) -> list[str]:
+    """The names in STEPS, in order."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "STEPS":
+            return [element.id for element in node.value.elts]
+    return []
+
+
+def test_every_collective_has_its_lesson_and_no_lesson_is_left_over():
+    assert {path.stem for path in PATHS} == set(COLLECTIVES)
+
+
+def test_names_of_steps_are_unique_among_all_lessons():
+    names = [name for path in PATHS for name in steps_of(path)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_step_with_a_fewest_number_of_ranks_exists():
+    for record in COLLECTIVES.values():
+        assert set(record.steps) <= set(steps_of(LESSONS / f"{record.name}.py")) - {record.name}
+
+
+@lesson
+def test_top_level_holds_definitions_only(path):
+    for node in ast.parse(path.read_text()).body[1:]:
+        is_steps = isinstance(node, ast.Assign) and node.targets[0].id == "STEPS"
+        is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+        is_definition = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
+        assert is_definition or is_steps or is_guard, ast.unparse(node)
+
+
+@lesson
+def test_this_package_is_imported_before_torch(path):
+    """The server of the ranks then starts while the lesson itself imports torch."""
+    modules = [ast.unparse(node) for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert modules.index("from collectives.lesson import run") < modules.index("import torch")
+
+
+@lesson
+def test_torch_distributed_is_imported_as_dist_and_called_in_every_step(path):
+    tree = ast.parse(path.read_text())
+    assert "import torch.distributed as dist" in ast.unparse(tree)
+    for step in [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in steps_of(path)]:
+        calls = [node for node in ast.walk(step) if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("dist.")]
+        assert calls, f"{step.name} calls nothing of torch.distributed"
+
+
+@lesson
+def test_every_step_takes_rank_world_size_device_and_proves_its_result(path):
+    functions = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+    steps = steps_of(path)
+    assert steps[0] == path.stem, "the first step bears the lesson's name"
+    assert steps == [name for name in functions if name in steps], "STEPS is in reading order"
+    for name in steps:
+        step = functions[name]
+        assert [argument.arg for argument in step.args.args] == ["rank", "world_size", "device"], name
+        proofs = [node for node in ast.walk(step) if isinstance(node, ast.Call) and ast.unparse(node.func) == "check"]
+        assert proofs, f"{name} proves nothing"
+        assert not any(isinstance(node, ast.Assert) for node in ast.walk(step)), f"{name}: python -O removes an assert"
+
+
+@lesson
+def test_every_step_is_followed_by_its_own_guarded_one_line_run_cell(path):
+    cells = [cell.source for cell in read(path).cells if cell.cell_type == "code"]
+    for name in steps_of(path):
+        position = next(number for number, source in enumerate(cells) if f"def {name}(" in source)
+        assert cells[position + 1] == f'if __name__ == "__main__":\n    run({name})'
+
+
+@lesson
+def test_sections_stand_in_the_same_order_in_every_lesson(path):
+    markdown = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    assert re.findall(r"^## (.+)$", markdown, re.MULTILINE) == SECTIONS
+
+
+@lesson
+def test_the_title_says_what_it_is_and_how_to_run_it(path):
+    title = ast.get_docstring(ast.parse(path.read_text()))
+    assert title.startswith(f"# {path.stem}\n")
+    assert f"    python lessons/{path.stem}.py\n    torchrun --nproc-per-node 4 lessons/{path.stem}.py\n" in title
+    assert "make tour" in title.splitlines()[-1]
+
+
+@lesson
+def test_the_cost_names_the_bus_bandwidth_factor_of_the_record(path):
+    markdown = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    factor = COLLECTIVES[path.stem].bus_factor
+    assert (f"Bus-bandwidth factor: `{factor}`." if factor else "Bus-bandwidth factor: none, no data moves.") in markdown
+
+
+@lesson
+def test_a_lesson_is_short_enough_to_read_in_one_sitting(path):
+    code = [cell.source for cell in read(path).cells if cell.cell_type == "code"]
+    lines = [line for source in code for line in source.splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert len(lines) <= MOST_CODE_LINES
