@@ -1,11 +1,11 @@
 """Every lesson keeps the same shape, so that a reader who knows one knows where to look in all."""
 
 import ast
-from pathlib import Path
 import re
+from pathlib import Path
 
-from jupytext import read
 import pytest
+from jupytext import read
 
 from collectives.collective import COLLECTIVES
 
