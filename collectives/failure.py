@@ -47,13 +47,22 @@ def _rebuild(message: str, state: dict) -> LaunchError:
     return LaunchError(message, **state)
 
 
-def raised(rank: int, summary: str, traceback: str) -> LaunchError:
-    """Rank `rank` left its function by an exception."""
-    return LaunchError(f"rank {rank} raised {summary}\n\n{traceback}", rank=rank, kind="raised", traceback=traceback)
+def raised(rank: int, summary: str, traceback: str, returned: list[int] = ()) -> LaunchError:
+    """Rank `rank` left its function by an exception; the ranks in `returned` had left theirs, and so no longer answered."""
+    message = f"rank {rank} raised {summary}\n\n{traceback}"
+    if returned:
+        message += f"\nHad returned by then: rank {', '.join(map(str, returned))}.\n"
+    return LaunchError(message, rank=rank, kind="raised", traceback=traceback)
 
 
-def died(rank: int, exitcode: int, stack: str) -> LaunchError:
-    """The process of rank `rank` ended before it had a result."""
+def not_started(rank: int, error: Exception) -> LaunchError:
+    """The process of rank `rank` could not be started: no memory, no more processes, or a server that broke."""
+    cause = f"{type(error).__name__}: {error}".rstrip(": ")
+    return LaunchError(f"rank {rank} died: its process could not be started ({cause})", rank=rank, kind="died")
+
+
+def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
+    """The process of rank `rank` ended before it had a result, or badly after that."""
     signal = None
     if exitcode < 0:
         try:
@@ -63,7 +72,7 @@ def died(rank: int, exitcode: int, stack: str) -> LaunchError:
             signal, cause = -exitcode, f"was killed by signal {-exitcode}"
     else:
         cause = f"ended its process with exit status {exitcode}"
-    message = f"rank {rank} died: it {cause} before it returned a result"
+    message = f"rank {rank} died: it {cause} {'after it had returned its' if returned else 'before it returned a'} result"
     if stack:
         message += f"\n  it stood in {where(stack)}"
     stacks = {rank: stack} if stack else {}

@@ -45,13 +45,14 @@ def join(place: Place, fn: Callable, args: tuple, backend: str | None, device: s
         try:
             result = _call(place, fn, args, backend, device, timeout, group_store)
             _put(store, place.rank, result)
+            if group_store is not None:
+                ranks.leave_group(store)
         except Exception as error:
             if time.monotonic() < deadline and store.add("failures", 1) == 1:
                 store.set("first", cloudpickle.dumps((place.rank, ranks.describe(error))))
             raise _verdict(place, store, timeout) from error
         finally:
-            # After a failure this breaks the connections that the other ranks wait on.
-            if group_store is not None and dist.is_initialized():
+            if group_store is not None and dist.is_initialized():  # a failure: this breaks the connections that others wait on
                 dist.destroy_process_group()
         while not store.check([_last(rank) for rank in range(place.world_size)]):
             if store.check(["first"]) or time.monotonic() > deadline:
@@ -122,8 +123,7 @@ def _call(place: Place, fn: Callable, args: tuple, backend: str, device: str, ti
         torch.cuda.set_device(where)
     if store is not None:
         patience = datetime.timedelta(seconds=timeout)
-        dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, timeout=patience)
-    ranks.ignore_new_names()
+        ranks.enter_group(backend, store, place.rank, place.world_size, patience)
     ranks.inside = True
     try:
         return ranks.dump_result(fn(place.rank, place.world_size, where, *args))

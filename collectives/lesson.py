@@ -38,6 +38,11 @@ def run(step: Callable) -> None:
 
 def run_step(step: Callable, **options) -> int:
     """Print the report of one step, or on stderr why it failed; return an exit status."""
+    return attempt(step, **options)[0]
+
+
+def attempt(step: Callable, **options) -> tuple[int, str]:
+    """Do what `run_step` does; return beside the status, in one line, why the step was skipped or failed."""
     from collectives.backend import Unavailable
 
     try:
@@ -45,15 +50,15 @@ def run_step(step: Callable, **options) -> int:
     except LaunchError as error:
         if _speaks_for(error):
             print(f"{step.__name__}: {error}", file=sys.stderr)
-        return 1
+        return 1, str(error).splitlines()[0]
     except ValueError as error:
         print(f"{step.__name__}: {error}", file=sys.stderr)
-        return 3 if isinstance(error, Unavailable) else 2
+        return 3 if isinstance(error, Unavailable) else 2, str(error)
     except KeyboardInterrupt:
         print(f"\n{step.__name__}: interrupted", file=sys.stderr)
-        return 130
+        return 130, "interrupted"
     print(text, end="", flush=True)
-    return 3 if skipped else 0
+    return (3, text.partition(": skipped: ")[2].strip()) if skipped else (0, "")
 
 
 def report(step: Callable, nproc: int | None = None, backend: str | None = None, device: str | None = None, timeout: float = 60.0):
@@ -111,11 +116,12 @@ def _in_notebook() -> bool:
 
 
 def _speaks_for(error: LaunchError) -> bool:
-    """Of a launcher's ranks, the one that failed tells of it; a world that we started has one voice anyway."""
+    """Of a launcher's ranks one tells of it: the one that raised, or one that does not hang. Our own world has one voice anyway."""
     from collectives import world
 
     place = world.joined()
-    return place is None or place.rank == error.rank
+    speaker = error.rank if error.kind == "raised" else int(error.rank == 0)
+    return place is None or place.rank == speaker
 
 
 def _parser(step: Callable) -> argparse.ArgumentParser:

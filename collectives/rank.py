@@ -120,23 +120,31 @@ def _call(seat: Seat, payload: bytes) -> bytes:
         torch.cuda.set_device(device)
     patience = datetime.timedelta(seconds=seat.timeout + GROUP_PATIENCE)
     store = dist.TCPStore("127.0.0.1", seat.store_port, is_master=False, wait_for_workers=False, timeout=patience)
-    dist.init_process_group(seat.backend, store=store, rank=seat.rank, world_size=seat.world_size, timeout=patience)
-    ignore_new_names()
+    enter_group(seat.backend, store, seat.rank, seat.world_size, patience)
     result = fn(seat.rank, seat.world_size, device, *args)
     try:
         result = dump_result(result)
     except Exception as error:
         error.add_note(f"The result ({type(result).__name__}) cannot travel to the parent: return tensors, numbers, lists.")
         raise
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave_group(store)
     return result
 
 
-def ignore_new_names() -> None:
-    """Since torch 2.13 two stable names warn that they have newer ones (2.15 has both and warns about neither)."""
+def enter_group(backend: str, store: dist.Store, rank: int, world_size: int, patience: datetime.timedelta) -> None:
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
+    if store.add("entered", 1) == world_size:
+        store.set("all have entered", "")
+    # Since torch 2.13 two stable names warn that they have newer ones (2.15 has both and warns about neither).
     names = "all_gather_into_tensor|reduce_scatter_tensor"
     warnings.filterwarnings("ignore", f".*torch.distributed.({names})` is deprecated", FutureWarning)
+
+
+def leave_group(store: dist.Store) -> None:
+    # subtle: a rank with little to do could leave while another still connects to it, which would fail there.
+    store.wait(["all have entered"])
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _end_with_the_parent() -> None:

@@ -67,6 +67,7 @@ def start(fn: Callable, nproc: int, args: tuple, backend: str, device: str, time
         start_server()
     world = _World(nproc, backend, device, timeout, method, payload)
     try:
+        world.begin()
         return world.results(deadline)
     finally:
         world.end()
@@ -120,10 +121,11 @@ class _World:
 
     def __init__(self, nproc: int, backend: str, device: str, timeout: float, method: str, payload: bytes):
         import torch.distributed as dist
+        import torch.multiprocessing
 
         from collectives import rank as ranks
 
-        self.context = multiprocessing.get_context(method)
+        self.context = torch.multiprocessing.get_context(method)
         self.timeout = timeout
         self.payload = payload
         self.events: queue.SimpleQueue = queue.SimpleQueue()
@@ -155,6 +157,8 @@ class _World:
             self.stacks.append(stack)
             watch = threading.Thread(target=self._watch, args=(seat, theirs, stack_writer), name=f"{_NAME}{rank}", daemon=True)
             self.threads.append(watch)
+
+    def begin(self) -> None:
         for thread in self.threads:
             thread.start()
 
@@ -168,8 +172,8 @@ class _World:
                 if self.ended:
                     return
                 process = self.context.Process(target=ranks.main, args=(seat, theirs, stack_writer), name=f"{_NAME}{seat.rank}")
-                process.start()
                 self.processes[seat.rank] = process
+                process.start()
             theirs.close()
             stack_writer.close()
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -179,9 +183,16 @@ class _World:
                 with contextlib.suppress(EOFError, OSError):
                     self.events.put((seat.rank, "outcome", home.recv_bytes()))
             connection.wait([process.sentinel])
-            self.events.put((seat.rank, "ended", _exitcode(process)))
+            while (
+                exitcode := _exitcode(process)
+            ) is None and not self.ended:  # the sentinel may fall a moment before the system has the status
+                time.sleep(0.001)
+            self.events.put((seat.rank, "ended", exitcode))
         except Exception as error:
             self.events.put((seat.rank, "broken", error))
+        finally:
+            theirs.close()
+            stack_writer.close()
 
     def results(self, deadline: float) -> list:
         import cloudpickle
@@ -197,7 +208,7 @@ class _World:
                     break
                 raise failure.hung(self.timeout, {rank: self._stack(rank) for rank in missing}, sorted(found)) from None
             if what == "broken":
-                raise value
+                raise failure.not_started(rank, value) from value
             if what == "outcome" and value[:1] == b"R":
                 found[rank] = value[1:]
                 if len(found) == len(self.processes):
@@ -214,14 +225,15 @@ class _World:
         with contextlib.suppress(queue.Empty):
             while True:
                 events.append(self.events.get(timeout=max(0.0, until - time.monotonic())))
+        found |= {rank: value[1:] for rank, what, value in events if what == "outcome" and value[:1] == b"R"}
         for rank, what, value in events:
             if what == "ended" and (value != 0 or rank not in found):
-                return failure.died(rank, value, self._stack(rank, ask=False))
+                return failure.died(rank, value, self._stack(rank, ask=False), rank in found)
         import cloudpickle
 
         raised = {rank: cloudpickle.loads(value[1:]) for rank, what, value in events if what == "outcome" and value[:1] == b"E"}
         rank, first = min(raised.items(), key=lambda item: item[1]["at"])
-        return failure.raised(rank, first["summary"], first["traceback"])
+        return failure.raised(rank, first["summary"], first["traceback"], sorted(found))
 
     def _stack(self, rank: int, ask: bool = True) -> str:
         """Where a rank stands, in faulthandler's words; empty if it does not say."""
@@ -244,15 +256,23 @@ class _World:
 
     def end(self) -> None:
         """Kill what still runs, wait until it is gone, and close everything."""
+        # A rank whose start is under way is started first, or never: else it would be missed here. Should the server itself be
+        # stuck, we do not wait for it: a rank that it starts later finds its home closed, and ends.
+        waited = _starting.acquire(timeout=_GOODBYE)
         self.ended = True
         for process in self.processes:
-            if process is not None and _exitcode(process) is None:
+            if process is not None and process.pid is not None and process.exitcode is None:
                 process.kill()
+        if waited:
+            _starting.release()
         for thread in self.threads:
-            thread.join(_GOODBYE)
-        # A thread that was still waiting for the server has by now either started its rank, which finds its home closed, or not.
+            if thread.ident is not None:
+                thread.join(_GOODBYE)
         for pipe in self.homes + self.stacks:
             pipe.close()
+        for process in self.processes:
+            with contextlib.suppress(ValueError, AttributeError), _starting:  # not started, or not to be killed
+                process.close()
         del self.store
 
 

@@ -1,0 +1,320 @@
+"""What launch promises when it goes wrong: it always ends, says which rank and why, and stays usable."""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from collectives import LaunchError, launch
+
+needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+
+
+def works(rank, world_size, device):
+    x = torch.tensor([rank])
+    dist.all_reduce(x)
+    return x.item()
+
+
+@pytest.fixture(autouse=True)
+def no_rank_left_and_launch_still_usable():
+    def ranks():
+        found = psutil.Process().children(recursive=True)
+        return {p for p in found if p.status() != psutil.STATUS_ZOMBIE}
+
+    launch(works, 1)
+    before = ranks()
+    yield
+    assert ranks() <= before
+    assert launch(works, 3) == [3, 3, 3]
+
+
+def failing(fn, nproc=3, **options) -> LaunchError:
+    with pytest.raises(LaunchError) as caught:
+        launch(fn, nproc, **options)
+    return caught.value
+
+
+# A rank raises.
+
+
+def raise_in_rank_1(rank, world_size, device):
+    if rank == 1:
+        raise KeyError("no such thing")
+    dist.barrier()
+
+
+def test_an_exception_names_its_rank_first_and_keeps_its_traceback():
+    error = failing(raise_in_rank_1)
+    assert (error.rank, error.kind, error.exitcode, error.signal) == (1, "raised", None, None)
+    assert str(error).startswith("rank 1 raised KeyError: 'no such thing'\n")
+    assert 'raise KeyError("no such thing")' in error.traceback
+    assert error.traceback in str(error)
+    assert "collectives" not in error.traceback.replace(os.path.dirname(__file__), ""), "frames of the launcher are noise"
+
+
+def test_the_others_are_stopped_at_once():
+    def fn(rank, world_size, device):
+        if rank == 0:
+            raise ValueError("early")
+        time.sleep(50)
+
+    began = time.monotonic()
+    assert failing(fn).rank == 0
+    assert time.monotonic() - began < 10
+
+
+def test_of_two_exceptions_the_first_one_counts():
+    def fn(rank, world_size, device):
+        time.sleep(0.1 * (world_size - rank))
+        raise ValueError(f"from rank {rank}")
+
+    assert failing(fn).rank == 2
+
+
+def test_an_exception_without_a_message_and_one_that_cannot_be_pickled_arrive():
+    def bare(rank, world_size, device):
+        raise NotImplementedError
+
+    def strange(rank, world_size, device):
+        class Strange(Exception):
+            def __init__(self, lock):
+                super().__init__(lock)
+
+        raise Strange(threading.Lock())
+
+    assert str(failing(bare, 1)).startswith("rank 0 raised NotImplementedError\n")
+    assert "rank 0 raised Strange: <unlocked" in str(failing(strange, 1))
+
+
+def test_sys_exit_in_a_rank_is_a_failure():
+    def fn(rank, world_size, device):
+        sys.exit(0)
+
+    assert str(failing(fn, 1)).startswith("rank 0 raised SystemExit: 0")
+
+
+def test_an_error_can_be_pickled_with_all_it_knows():
+    error = failing(raise_in_rank_1)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.__dict__) == (str(error), error.__dict__)
+
+
+def test_a_rank_that_left_early_is_named_when_another_misses_it():
+    def fn(rank, world_size, device):
+        if rank != 1:
+            dist.all_reduce(torch.ones(1))
+
+    error = failing(fn)
+    assert error.kind == "raised"
+    assert str(error).endswith("Had returned by then: rank 1.\n")
+
+
+# A rank dies.
+
+
+@needs_posix
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT"])
+def test_death_by_a_signal_names_rank_and_signal(name):
+    def fn(rank, world_size, device):
+        if rank == 2:
+            os.kill(os.getpid(), getattr(signal, name))
+            time.sleep(50)
+        dist.barrier()
+
+    began = time.monotonic()
+    error = failing(fn)
+    number = getattr(signal, name)
+    assert time.monotonic() - began < 10
+    assert (error.rank, error.kind, error.exitcode, error.signal) == (2, "died", -number, number)
+    assert str(error).startswith(f"rank 2 died: it was killed by {name} (signal {number})")
+
+
+def test_a_segmentation_fault_says_where():
+    def fn(rank, world_size, device):
+        ctypes.string_at(0)
+
+    error = failing(fn, 1)
+    assert "ctypes.string_at(0)" in str(error)
+    assert "string_at" in error.stacks[0]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_os_exit_names_rank_and_status(status):
+    def fn(rank, world_size, device):
+        if rank == 1:
+            os._exit(status)
+        dist.barrier()
+
+    error = failing(fn)
+    assert (error.rank, error.kind, error.exitcode, error.signal) == (1, "died", status, None)
+    assert str(error).startswith(f"rank 1 died: it ended its process with exit status {status} before it returned a result")
+
+
+def test_a_death_is_not_blamed_on_the_ranks_that_lost_their_peer():
+    def fn(rank, world_size, device):
+        x = torch.ones(1)
+        for _ in range(10_000):
+            dist.all_reduce(x)
+            if rank == 1 and _ == 50:
+                os._exit(9)
+
+    error = failing(fn)
+    assert (error.rank, error.kind) == (1, "died")
+
+
+def test_a_death_after_the_result_is_told_as_such():
+    def fn(rank, world_size, device):
+        def later():
+            time.sleep(0.2)
+            os._exit(7)
+
+        threading.Thread(target=later).start()
+
+    assert str(failing(fn, 1)) == "rank 0 died: it ended its process with exit status 7 after it had returned its result"
+
+
+# A rank hangs.
+
+
+def test_a_hang_says_where_each_rank_stood():
+    def fn(rank, world_size, device):
+        if rank == 2:
+            time.sleep(50)
+        if rank == 0:
+            dist.recv(torch.ones(1), src=2)
+
+    error = failing(fn, timeout=2)
+    first, *lines = str(error).splitlines()
+    assert first == "rank 2 hung: not every rank had returned after 2 s"
+    assert lines[0].endswith("in fn: dist.recv(torch.ones(1), src=2)")
+    assert f"{os.path.basename(__file__)}:" in lines[0]
+    assert lines[1] == "  rank 1  had returned"
+    assert lines[2].endswith("in fn: time.sleep(50)")
+    assert (error.rank, error.kind, sorted(error.stacks)) == (2, "hung", [0, 2])
+
+
+@needs_posix
+def test_ranks_that_ignore_sigterm_and_hold_the_interpreter_are_ended_and_located():
+    def fn(rank, world_size, device):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if rank == 0:
+            ctypes.PyDLL(None).sleep(50)  # keeps the interpreter lock: no Python code can run in this rank
+        time.sleep(50)
+
+    error = failing(fn, 2, timeout=2)
+    assert "ctypes.PyDLL(None).sleep(50)" in str(error).splitlines()[1]
+    assert "time.sleep(50)" in str(error).splitlines()[2]
+
+
+@needs_posix
+def test_a_stopped_rank_is_ended_too():
+    def fn(rank, world_size, device):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    assert "did not answer" in str(failing(fn, 1, timeout=1))
+
+
+def test_the_time_limit_holds_from_the_start_of_the_call():
+    assert failing(works, 2, timeout=0.001).kind == "hung"
+
+
+def test_a_world_in_which_all_return_but_one_cannot_end_gives_its_results():
+    def fn(rank, world_size, device):
+        threading.Thread(target=time.sleep, args=(50,)).start()
+        return rank
+
+    assert launch(fn, 2) == [0, 1]
+
+
+# What cannot travel.
+
+
+def test_a_function_that_cannot_travel_is_a_bad_argument():
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"cannot travel to the ranks.*lock.*create inside the function"):
+        launch(lambda rank, world_size, device: lock, 1)
+
+
+def test_arguments_that_cannot_travel_are_bad_arguments():
+    with pytest.raises(ValueError, match="works or its arguments cannot travel"):
+        launch(works, 1, args=(threading.Lock(),))
+
+
+def test_a_result_that_cannot_travel_names_its_rank_and_type():
+    def fn(rank, world_size, device):
+        return threading.Lock() if rank == 1 else None
+
+    error = failing(fn, 2)
+    assert (error.rank, error.kind) == (1, "raised")
+    assert "The result (lock) cannot travel to the parent" in str(error)
+
+
+def test_arguments_that_only_the_caller_can_rebuild_say_so():
+    class Picky:
+        def __reduce__(self):
+            return os.stat, ("/a file that is nowhere",)
+
+    error = failing(works, 1, args=(Picky(),))
+    assert error.kind == "raised"
+    assert "could not be rebuilt in the rank" in str(error)
+
+
+# Bad arguments: one sentence with the way out, before anything is started.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nproc": 0}, r"nproc=0 is not a number of ranks: use a whole number from 1\."),
+        ({"nproc": -1}, "nproc=-1 is not a number of ranks"),
+        ({"nproc": 2.5}, r"nproc=2\.5 is not a number of ranks"),
+        ({"nproc": True}, "nproc=True is not a number of ranks"),
+        ({"args": 5}, r"args=5 is not a tuple: write args=\(5,\)"),
+        ({"timeout": 0}, "timeout=0 is not a time limit"),
+        ({"timeout": float("inf")}, "timeout=inf is not a time limit"),
+        ({"backend": "glo"}, "backend='glo' is not known to this torch: did you mean 'gloo'"),
+        ({"backend": "carrier pigeon"}, "backend='carrier pigeon' is not known to this torch: It knows .*gloo"),
+        ({"device": "tpu"}, "device='tpu' is not known here: use 'cpu' or 'cuda'"),
+        ({"backend": "nccl", "device": "cpu"}, "backend='nccl' does not work on cpu: use device='cuda'"),
+        ({"start_method": "teleport"}, "start_method='teleport' is not known here: use one of"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_arguments_say_the_way_out(options, message):
+    with pytest.raises(ValueError, match=message):
+        launch(works, **options)
+
+
+def test_something_that_is_no_function_is_refused():
+    with pytest.raises(ValueError, match="fn=5 cannot be called"):
+        launch(5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() >= 64, reason="this machine has GPUs for 64 ranks")
+def test_nccl_with_too_few_gpus_says_how_many_there_are():
+    if torch.cuda.device_count() and torch.cuda.nccl.version() >= (2, 30):
+        pytest.skip("this NCCL lets many ranks share one GPU")
+    with pytest.raises(ValueError, match=f"nccl.*{torch.cuda.device_count()} visible"):
+        launch(works, 64, backend="nccl")
+
+
+def test_launch_inside_a_rank_says_so():
+    def fn(rank, world_size, device):
+        launch(works, 2)
+
+    assert "launch was called inside a rank" in str(failing(fn, 1))
+
+
+def test_rank_in_the_environment_without_a_launcher_says_so(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="RANK=0 is set, but neither torchrun nor mpiexec started this process"):
+        launch(works, 1)
