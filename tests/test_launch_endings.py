@@ -1,0 +1,160 @@
+"""However the caller ends, within 5 s no rank is left, and no file."""
+
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from collectives import start
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="these endings are POSIX signals")
+
+METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
+
+PROGRAM = """
+import ctypes, os, pathlib, signal, sys, time
+import torch
+from collectives import launch, LaunchError
+
+def sleepers(rank, world_size, device):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (pathlib.Path(sys.argv[1]) / f"pid-{rank}").write_text(str(os.getpid()))
+    if rank == 0 and sys.platform == "linux":
+        ctypes.PyDLL(None).sleep(60)  # keeps the interpreter lock
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def caller(tmp_path):
+    """Starts a program whose ranks sleep; gives its process, its ranks' processes, and the folder for its temporary files."""
+    started = []
+
+    def begin(body: str, ranks: int = 2):
+        (tmp_path / "program.py").write_text(PROGRAM + textwrap.dedent(body))
+        folder = tmp_path / "tmp"
+        folder.mkdir()
+        process = subprocess.Popen(
+            [sys.executable, tmp_path / "program.py", tmp_path],
+            env=os.environ | {"TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        started.append(process)
+        files = [tmp_path / f"pid-{rank}" for rank in range(ranks)]
+        until = time.monotonic() + 40
+        while not all(file.exists() and file.read_text() for file in files):
+            assert time.monotonic() < until, process.communicate(timeout=5)
+            time.sleep(0.05)
+        time.sleep(0.2)
+        pids = [int(file.read_text()) for file in files]
+        for file in files:
+            file.unlink()
+        return process, [psutil.Process(pid) for pid in pids], folder
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE  # ended; nobody has asked for its status yet
+    except psutil.NoSuchProcess:
+        return True
+
+
+def all_gone_within_5_seconds(processes) -> bool:
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        if all(gone(process) for process in processes):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_empty(folder: Path) -> bool:
+    until = time.monotonic() + 5
+    while any(folder.iterdir()) and time.monotonic() < until:  # the server tidies up after a parent that could not
+        time.sleep(0.05)
+    return not any(folder.iterdir())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_no_rank_and_no_file_outlives_the_caller(caller, name, method):
+    process, ranks, folder = caller(f"launch(sleepers, 2, start_method={method!r})\n")
+    helpers = [child for child in psutil.Process(process.pid).children(recursive=True) if child not in ranks]
+    process.send_signal(getattr(signal, name))
+    assert all_gone_within_5_seconds(ranks)
+    process.wait(timeout=10)
+    assert all_gone_within_5_seconds(helpers), "the server and the resource tracker end with the caller"
+    assert is_empty(folder)
+
+
+def test_ctrl_c_in_a_terminal_reaches_all_processes_and_gives_one_traceback(caller):
+    process, ranks, _ = caller("launch(sleepers, 2)\n")
+    os.killpg(process.pid, signal.SIGINT)
+    assert all_gone_within_5_seconds(ranks)
+    _, err = process.communicate(timeout=10)
+    assert err.count("Traceback") == 1
+    assert err.endswith("KeyboardInterrupt\n")
+
+
+def test_after_an_interrupt_the_caller_can_launch_again(caller):
+    body = """
+    try:
+        launch(sleepers, 2)
+    except KeyboardInterrupt:
+        print("interrupted", launch(lambda rank, world_size, device: rank, 3))
+    """
+    process, ranks, _ = caller(body)
+    process.send_signal(signal.SIGINT)
+    assert all_gone_within_5_seconds(ranks)
+    out, err = process.communicate(timeout=20)
+    assert out == "interrupted [0, 1, 2]\n", err
+
+
+def test_after_the_server_was_killed_the_caller_hears_of_it_and_can_launch_again(caller):
+    body = """
+    try:
+        launch(sleepers, 2)
+    except LaunchError as error:
+        print(error.kind, launch(lambda rank, world_size, device: rank, 3))
+    """
+    process, ranks, _ = caller(body)
+    (server,) = {rank.parent() for rank in ranks}
+    if server.pid == process.pid:
+        pytest.skip("without a fork server the ranks are the caller's own children")
+    server.kill()
+    out, err = process.communicate(timeout=20)
+    assert all_gone_within_5_seconds(ranks)
+    assert out == "died [0, 1, 2]\n", err
+
+
+def test_a_lesson_that_is_interrupted_says_so_in_a_line_and_ends_with_130(caller):
+    body = """
+    from collectives.lesson import run
+    sys.argv[1:], folder = [], sys.argv[1]
+    def slow(rank, world_size, device, folder=folder):
+        (pathlib.Path(folder) / f"pid-{rank}").write_text(str(os.getpid()))
+        time.sleep(60)
+    run(slow)
+    """
+    process, ranks, _ = caller(body, ranks=4)
+    os.killpg(process.pid, signal.SIGINT)
+    assert all_gone_within_5_seconds(ranks)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "slow: interrupted"
+    assert "Traceback" not in err
