@@ -1,12 +1,12 @@
 """However the caller ends, within 5 s no rank is left, and no file."""
 
 import os
-from pathlib import Path
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import psutil
 import pytest
