@@ -39,8 +39,12 @@ def describe() -> list[tuple[str, str]]:
         ("MPI", _mpi()),
         ("backends", ", ".join(works)),
         ("not here", "; ".join(missing) or "-"),
-        ("settings", ", ".join(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)) or "-"),
+        ("settings", _settings()),
     ]
+
+
+def _settings() -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)) or "-"
 
 
 def _build() -> str:

@@ -88,13 +88,18 @@ def report(step: Callable, nproc: int | None = None, backend: str | None = None,
 
 def table(name: str, results: list) -> str:
     """A step's results as text: a line for each rank, a column for each key of the dicts that the ranks returned."""
-    rows = [result if isinstance(result, dict) else {"result": result} for result in results]
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [["rank", *keys]] + [[str(rank), *(_show(row.get(key)) for key in keys)] for rank, row in enumerate(rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    rows = cells(results)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     ranks = "1 rank" if len(results) == 1 else f"all {len(results)} ranks"
     return "\n".join([f"{name}: proved on {ranks}", *lines]) + "\n"
+
+
+def cells(results: list) -> list[list[str]]:
+    """The cells of that table, its header first."""
+    rows = [result if isinstance(result, dict) else {"result": result} for result in results]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return [["rank", *keys]] + [[str(rank), *(_show(row.get(key)) for key in keys)] for rank, row in enumerate(rows)]
 
 
 def _show(value, inside: bool = False) -> str:

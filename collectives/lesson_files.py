@@ -30,6 +30,15 @@ def _is_checkout(place: Path) -> bool:
         return False
 
 
+def choose(names: list[str], every: bool) -> list[Path]:
+    """The files of the lessons named, or of every lesson in reading order. ValueError if that is no choice."""
+    if every and names:
+        raise ValueError("--all means every lesson: leave out the names, or leave out --all.")
+    if not every and not names:
+        raise ValueError(f"name a lesson ({', '.join(COLLECTIVES)}), or say --all.")
+    return [find(name) for name in (COLLECTIVES if every else names)]
+
+
 def find(name: str) -> Path:
     """The file of a lesson, by its name or by a path that ends in .py. ValueError if there is none."""
     if name.endswith(".py"):
@@ -65,7 +74,6 @@ def load(path: Path) -> ModuleType:
             sys.modules.pop(path.stem, None)
     steps = getattr(module, "STEPS", None)
     if not isinstance(steps, list | tuple) or not steps or not all(callable(step) for step in steps):
-        raise ValueError(
-            f"{path} is not a lesson: it needs STEPS = [...], the list of its functions step(rank, world_size, device) in reading order."
-        )
+        signature = "step(rank, world_size, device)"
+        raise ValueError(f"{path} is not a lesson: it needs STEPS = [...], the list of its functions {signature} in reading order.")
     return module

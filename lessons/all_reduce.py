@@ -199,6 +199,7 @@ def memory_against_all_gather(rank, world_size, device):
     x = torch.full((1024,), rank, dtype=torch.float32, device=device)
     pieces = [torch.full_like(x, -1) for _ in range(world_size)]
     dist.all_gather(pieces, x)
+    check(pieces, [torch.full((1024,), float(source)) for source in range(world_size)], "all_gather")
     gathered = torch.stack(pieces).sum(dim=0)
 
     dist.all_reduce(x)

@@ -158,3 +158,40 @@ def test_a_lesson_that_is_interrupted_says_so_in_a_line_and_ends_with_130(caller
     assert process.returncode == 130
     assert err.splitlines()[-1] == "slow: interrupted"
     assert "Traceback" not in err
+
+
+def test_the_stop_button_of_a_notebook_ends_the_ranks_and_keeps_the_kernel(tmp_path):
+    jupyter_client = pytest.importorskip("jupyter_client", reason="needs the extra collectives[notebooks]")
+    manager, client = jupyter_client.manager.start_new_kernel(kernel_name="python3")
+
+    def finished(cell: str):
+        """Wait for a cell; return what it printed and the name of its error."""
+        printed, error = "", None
+        while True:
+            message = client.get_iopub_msg(timeout=40)
+            if message["parent_header"].get("msg_id") != cell:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "stream" and content["name"] == "stdout":
+                printed += content["text"]
+            elif message["msg_type"] == "error":
+                error = content["ename"]
+            elif message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return printed, error
+
+    try:
+        cell = client.execute("import torch\nfrom collectives import launch\n(torch.ones(600, 600) @ torch.ones(600, 600)).sum()")
+        assert finished(cell) == ("", None)
+        cell = client.execute(PROGRAM.replace("sys.argv[1]", repr(str(tmp_path))) + "launch(sleepers, 2)")
+        files = [tmp_path / "pid-0", tmp_path / "pid-1"]
+        until = time.monotonic() + 40
+        while not all(file.exists() and file.read_text() for file in files) and time.monotonic() < until:
+            time.sleep(0.05)
+        ranks = [psutil.Process(int(file.read_text())) for file in files]
+        manager.interrupt_kernel()
+        assert all_gone_within_5_seconds(ranks)
+        assert finished(cell) == ("", "KeyboardInterrupt")
+        assert finished(client.execute("print(launch(lambda rank, world_size, device: rank, 3))")) == ("[0, 1, 2]\n", None)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

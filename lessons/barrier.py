@@ -1,0 +1,214 @@
+# %% [markdown]
+"""
+# barrier
+
+No rank leaves the barrier before every rank has come to it.
+
+You will see what that orders (files, and whatever else ranks do outside of `torch.distributed`), a barrier that one enters now
+and leaves later, work that a barrier does not wait for, and a barrier that names the ranks that did not come.
+
+    python lessons/barrier.py
+    torchrun --nproc-per-node 4 lessons/barrier.py
+
+To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+"""
+
+# %%
+from datetime import timedelta
+from pathlib import Path
+import contextlib
+import re
+import tempfile
+import time
+from collectives import check
+from collectives.lesson import run
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## Worked numbers
+#
+# Four ranks share a folder. Each leaves a file there that bears its number, comes to the barrier, and then looks who has been
+# there. However late one of them is, everybody finds all four. Without the barrier, the fast ones would find fewer.
+#
+# | rank | leaves | finds |
+# |---|---|---|
+# | 0 | 0 | [0, 1, 2, 3] |
+# | 1 | 1 | [0, 1, 2, 3] |
+# | 2 | 2 | [0, 1, 2, 3] |
+# | 3 | 3 | [0, 1, 2, 3] |
+
+# %% [markdown]
+# ## The code
+#
+# Every rank in turn is the late one. The folder is rank 0's; a barrier keeps it until everybody has looked. (Over several
+# machines the folder must be one that all of them see.)
+
+
+# %%
+def barrier(rank, world_size, device):
+    with tempfile.TemporaryDirectory() if rank == 0 else contextlib.nullcontext() as folder:
+        name = [folder]
+        dist.broadcast_object_list(name, src=0)
+        for late in range(world_size):
+            if rank == late:
+                time.sleep(0.1)
+            Path(name[0], f"{late}-{rank}").touch()
+
+            dist.barrier()
+
+            found = sorted(int(path.name.split("-")[1]) for path in Path(name[0]).glob(f"{late}-*"))
+            check(found, list(range(world_size)), f"barrier, rank {late} is late")
+        dist.barrier()  # nobody looks any more: rank 0 may remove the folder
+    return {"leaves": rank, "finds": found}
+
+
+# %%
+if __name__ == "__main__":
+    run(barrier)
+
+# %% [markdown]
+# ### Enter now, leave later
+#
+# With `async_op=True` a rank says that it has come, and goes on; `wait()` is where it stops until all have come. Between the two
+# it may do whatever need not be ordered. The proof needs no clock: all but one enter the barrier and ask whether it is complete;
+# that one enters only after they have asked. A barrier in a second group of the same ranks tells it when.
+
+
+# %%
+def barrier_in_the_background(rank, world_size, device):
+    second = dist.new_group()
+    for group in (None, second):
+        dist.barrier(group=group)  # a backend may connect at the first call, and want every rank for that
+    before, after = [], []
+    for late in range(world_size):
+        if rank != late:
+            work = dist.barrier(async_op=True)
+            before.append(work.is_completed())
+        dist.barrier(group=second)
+        if rank == late:
+            work = dist.barrier(async_op=True)
+        work.wait()
+        after.append(work.is_completed())
+
+    check(before, [False] * (world_size - 1), "barrier(async_op=True), one rank is not there yet")
+    check(after, [True] * world_size, "barrier(async_op=True), then wait()")
+    return {"complete while one is missing": before, "complete after wait()": after}
+
+
+# %%
+if __name__ == "__main__":
+    run(barrier_in_the_background)
+
+# %% [markdown]
+# ### What it does not wait for
+#
+# A barrier orders the ranks, not what they have started. Here all ranks but the last start an all_reduce in a second group. Two
+# barriers of the world come and go, and the all_reduce is still open: the last rank has not started it. Only `wait()` on the work
+# itself says that it is done. (Work of its *own* group is another matter: on gloo a barrier ends after the collectives that were
+# started before it in the same group. Do not build on that, and it does not hold for `isend` and `irecv`.)
+
+
+# %%
+def work_in_another_group(rank, world_size, device):
+    second = dist.new_group()
+    for group in (None, second):
+        dist.barrier(group=group)
+    x = torch.tensor([rank + 1, 10 * rank], device=device)
+    last = world_size - 1
+    still_open = None
+    if rank != last:
+        work = dist.all_reduce(x, group=second, async_op=True)
+
+    dist.barrier()
+    if rank != last:
+        still_open = not work.is_completed()
+        check(still_open, True, "all_reduce in another group, after a barrier")
+    dist.barrier()  # all have looked
+
+    if rank == last:
+        work = dist.all_reduce(x, group=second, async_op=True)
+    work.wait()
+    total = world_size * last // 2
+    check(x, torch.tensor([total + world_size, 10 * total]), "all_reduce(SUM) in another group, after wait()")
+    return {"open after the barrier": still_open, "sum after wait()": x}
+
+
+# %%
+if __name__ == "__main__":
+    run(work_in_another_group)
+
+# %% [markdown]
+# ### Who is missing?
+#
+# A barrier that waits for a rank that never comes tells nothing but that time is up. `monitored_barrier` tells who: every rank
+# reports to rank 0, and rank 0 names those it has not heard from; the others are told to look there. Only gloo has it, but a gloo
+# group can be made beside any other. Here the odd ranks stay away from one. With `wait_all_ranks=True` all missing ranks are
+# named, not only the first. (gloo also writes the error on stderr, as it should. The group is broken afterwards; the world is
+# not.)
+
+
+# %%
+def monitored_barrier(rank, world_size, device):
+    group = dist.new_group(backend="gloo")  # of all ranks
+    dist.monitored_barrier(group=group)  # all come, and it lets them pass
+
+    missing = list(range(1, world_size, 2))
+    outcome = "stayed away"
+    if rank not in missing:
+        try:
+            dist.monitored_barrier(group=group, timeout=timedelta(seconds=1), wait_all_ranks=True)
+            outcome = "passed"
+        except RuntimeError as error:
+            named = re.search(r"Ranks ([\d, ]+) failed", str(error))
+            outcome = f"missing: {named[1]}" if named else "look at rank 0"
+
+    expected = "stayed away" if rank in missing else "look at rank 0" if rank else "missing: " + ", ".join(map(str, missing))
+    check(outcome, expected, "monitored_barrier(wait_all_ranks=True)")
+    x = torch.tensor([rank, 1], device=device)
+    dist.all_reduce(x)  # the world has taken no harm
+    check(x, torch.tensor([world_size * (world_size - 1) // 2, world_size]), "all_reduce(SUM) after monitored_barrier")
+    return {"monitored_barrier": outcome, "sum over the world": x}
+
+
+# %%
+if __name__ == "__main__":
+    run(monitored_barrier)
+
+# %%
+STEPS = [barrier, barrier_in_the_background, work_in_another_group, monitored_barrier]
+
+# %% [markdown]
+# ## The proof
+#
+# In the first step every rank is the late one once, by a tenth of a second: a barrier that lets anyone through early is seen by
+# all who look in that time. The second and the third step need no clock: what is asked for cannot have happened, because the rank
+# that it waits for acts only after the question.
+
+# %% [markdown]
+# ## The cost
+#
+# No data, but time: everybody waits for the slowest. On gloo messages without content go round in log2(n) rounds (rounded up), in
+# round k to the rank 2**k further on. On NCCL a barrier is an all_reduce of one element, and the host waits for it.
+# `monitored_barrier` takes 2 (n - 1) messages, all from or to rank 0: for a check at the start, not for every iteration.
+#
+# Bus-bandwidth factor: none, no data moves.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Every rank must come. A barrier inside `if rank == 0:` waits for ranks that never will.
+# - It does not order output. What ranks printed before a barrier may appear after what others printed behind it: the lines wait
+#   in buffers and pipes. That is why the ranks of these lessons return their results, and one process prints them.
+# - It holds back the members of its group only.
+# - It is no cure for a race on the GPU. A barrier on gloo knows nothing of kernels. On NCCL it waits for the current stream, not
+#   for others.
+# - It is seldom needed. A collective already makes each rank wait for the data that it needs; what needs a barrier is what
+#   `torch.distributed` does not see: files, sockets, clocks.
+# - `monitored_barrier` on a group names ranks of the *group*; "rank 0" in its messages is the group's first.
+
+# %% [markdown]
+# ## Where it is used
+#
+# Rank 0 downloads a data set or writes a checkpoint, and the others wait before they read it. Before and after a timed region, so
+# that all ranks measure the same thing. `monitored_barrier` after start-up, to name the machine that did not make it.

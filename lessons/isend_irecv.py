@@ -1,0 +1,204 @@
+# %% [markdown]
+"""
+# isend_irecv
+
+`isend` and `irecv` start a send and a receive and return at once, each with a `Work`; the message is through when `wait()`
+returns.
+
+You will see a computation that goes on while a message travels, the proof that nobody waited, who owns a tensor until `wait()`,
+and a ring in which every rank sends and receives at the same time.
+
+    python lessons/isend_irecv.py
+    torchrun --nproc-per-node 4 lessons/isend_irecv.py
+
+To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+"""
+
+# %%
+from collectives import check
+from collectives.lesson import run
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## Worked numbers
+#
+# The squares 0, 1, 4, 9, ... are spread over four ranks, three to each. Wanted: the difference of each square and the one before
+# it. The first difference of a rank needs the last square of its left neighbour: the halo. The others need nothing, and are
+# computed while the halo travels.
+#
+# | rank | own | halo | differences |
+# |---|---|---|---|
+# | 0 | [0, 1, 4] | - | [1, 3] |
+# | 1 | [9, 16, 25] | [4] | [5, 7, 9] |
+# | 2 | [36, 49, 64] | [25] | [11, 13, 15] |
+# | 3 | [81, 100, 121] | [64] | [17, 19, 21] |
+
+# %% [markdown]
+# ## The code
+#
+# Three moves: start the messages, compute what does not need them, wait. Post the receive first, so that the data finds its
+# place.
+
+
+# %%
+def isend_irecv(rank, world_size, device):
+    own = torch.arange(3 * rank, 3 * rank + 3, device=device) ** 2
+    halo = torch.full((1,), -1, device=device) if rank > 0 else None
+    works = []
+    if rank > 0:
+        works.append(dist.irecv(halo, src=rank - 1))
+    if rank < world_size - 1:
+        works.append(dist.isend(own[-1:], dst=rank + 1))
+
+    differences = own.diff()  # needs no neighbour; reading `own` is allowed while it is being sent
+
+    for work in works:
+        work.wait()
+    if rank > 0:
+        differences = torch.cat([own[:1] - halo, differences])
+
+    odd = 2 * torch.arange(3 * rank, 3 * rank + 3) - 1  # i * i - (i - 1) * (i - 1) = 2 * i - 1
+    check(differences, odd if rank > 0 else odd[1:], "isend, irecv of a halo")
+    check(own, torch.arange(3 * rank, 3 * rank + 3) ** 2, "isend leaves what it sends unchanged")
+    return {"own": own, "halo": halo, "differences": differences}
+
+
+# %%
+if __name__ == "__main__":
+    run(isend_irecv)
+
+# %% [markdown]
+# ### Nobody waited: a proof by order
+#
+# Seconds prove little on a busy machine; order proves it. Here every rank posts its receive, computes, and then meets the others
+# at a barrier, before anyone sends. What a rank sends is the result of that computation. So the message that it receives did not
+# exist yet when `irecv` returned: had `irecv` waited for it, no rank would ever have reached the barrier.
+
+
+# %%
+def overlap_by_order(rank, world_size, device):
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    received = torch.full((2,), -1, device=device)
+    receiving = dist.irecv(received, src=left)
+    before = receiving.is_completed()
+
+    computed = torch.tensor([rank, rank + 1], device=device).cumsum(0)  # meanwhile: [rank, 2 * rank + 1]
+    dist.barrier()  # nobody has sent yet, and everybody has come so far
+
+    sending = dist.isend(computed, dst=right)
+    receiving.wait()
+    sending.wait()
+
+    check(before, False, "is_completed() before the message is sent")
+    check(received, torch.tensor([left, 2 * left + 1]), "irecv, then wait()")
+    return {"completed before": before, "computed meanwhile": computed, "received": received}
+
+
+# %%
+if __name__ == "__main__":
+    run(overlap_by_order)
+
+# %% [markdown]
+# ### Who owns the tensor until `wait()`
+#
+# From `isend` to `wait()` the tensor belongs to the backend: you may read it, but not write it. From `irecv` to `wait()` you may
+# do neither. Who must go on writing at once sends a copy, and after `wait()` uses the room of the copy again. Here every rank
+# changes its weights before anyone receives them, and the receivers still get the weights as they were. Had `weights` itself been
+# sent, they would get the new ones on gloo; elsewhere the old ones, or some of each.
+
+
+# %%
+def buffer_rules(rank, world_size, device):
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    weights = torch.tensor([rank, 10 * rank], device=device)
+    travelling = torch.empty_like(weights)
+    history = []
+    for version in range(3):
+        travelling.copy_(weights)
+        sending = dist.isend(travelling, dst=right)  # subtle: keep the Work; on gloo a message whose Work is dropped is lost
+        weights += 100  # ours at any time; `travelling` is not
+        dist.barrier()  # every rank has changed its weights, and nobody has received yet
+
+        received = torch.full_like(weights, -1)
+        receiving = dist.irecv(received, src=left)
+        receiving.wait()  # only now may `received` be read
+        sending.wait()  # and `travelling` be written
+        check(received, torch.tensor([left, 10 * left]) + 100 * version, "isend of a copy, then a change of the original")
+        history.append(received.tolist())
+
+    check(weights, torch.tensor([rank, 10 * rank]) + 300, "isend leaves the original alone")
+    return {"received in each round": history, "own weights now": weights}
+
+
+# %%
+if __name__ == "__main__":
+    run(buffer_rules)
+
+# %% [markdown]
+# ### A ring with batch_isend_irecv
+#
+# A list of sends and receives, started together: no rank needs to know who goes first. On NCCL this is the right way for every
+# exchange, since one send and one receive there may wait for each other. Here the blocks go round the ring until every rank has
+# had every block: n - 1 hops, with two buffers that change places.
+
+
+# %%
+def ring_exchange(rank, world_size, device):
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    block = torch.tensor([rank, 10 * rank], device=device)
+    had = [block.tolist()]
+    for _ in range(world_size - 1):
+        arriving = torch.full_like(block, -1)
+        send = dist.P2POp(dist.isend, block, right)
+        receive = dist.P2POp(dist.irecv, arriving, left)
+        for work in dist.batch_isend_irecv([send, receive]):
+            work.wait()
+        had.append(arriving.tolist())
+        block = arriving  # pass on what came
+
+    origins = [(rank - hop) % world_size for hop in range(world_size)]
+    check(had, [[origin, 10 * origin] for origin in origins], "batch_isend_irecv around a ring")
+    return {"had, in this order": had}
+
+
+# %%
+if __name__ == "__main__":
+    run(ring_exchange)
+
+# %%
+STEPS = [isend_irecv, overlap_by_order, buffer_rules, ring_exchange]
+
+# %% [markdown]
+# ## The proof
+#
+# The differences of the squares are the odd numbers, without a gap from one rank to the next: a wrong halo breaks the row. In the
+# second step the order of events is the proof, in the third the overwritten weights. In the ring every rank must have had the
+# blocks of all ranks, its left neighbour's first.
+
+# %% [markdown]
+# ## The cost
+#
+# As `send` and `recv`: S bytes over one link in one step. What changes is who pays: time under which the rank computes costs
+# nothing. In memory: a buffer for each message that is under way. The ring above takes n - 1 steps, in each of which every rank
+# sends one block of S / n bytes.
+#
+# Bus-bandwidth factor: `1`. (Algorithm bandwidth is S / time; there is nothing to correct.)
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Do not poll. On gloo `is_completed()` of a send or receive stays False until `wait()`, even when the data has long arrived.
+# - Keep every `Work` and wait for it. On gloo a dropped one takes its message with it, without an error: the other rank waits in
+#   vain, or the buffer is never filled.
+# - On CUDA `wait()` does not stop the host: it makes the current stream wait. The rules hold for kernels of that stream too.
+# - On NCCL single `isend` and `irecv` between the same ranks run in the order of the calls, and the first of a pair sets up a
+#   connection that needs both. A ring of them hangs; a batch does not.
+# - Started is not buffered: `isend` before `irecv` on all ranks is safe, `isend(...).wait()` before `irecv` is the deadlock of
+#   `send`.
+
+# %% [markdown]
+# ## Where it is used
+#
+# Pipeline parallelism overlaps activations of one micro-batch with the computation of another. Ring attention passes keys and
+# values round a ring while it computes on those at hand. Stencils and convolutions that are cut over ranks exchange halos.

@@ -1,0 +1,77 @@
+"""Every lesson, on every backend, at every world size: run, or skipped with a reason that teaches."""
+
+from pathlib import Path
+
+import pytest
+
+from collectives import backend as backends
+from collectives import claims, launch, lesson_files
+from collectives.collective import COLLECTIVES, fewest_ranks
+
+TIMEOUT = 100.0
+
+
+def run_steps(rank, world_size, device, steps):
+    """In a rank: every step of a lesson, one after the other, in one world. A note says which one failed."""
+    results = {}
+    for step in steps:
+        try:
+            results[step.__name__] = step(rank, world_size, device)
+        except Exception as error:
+            error.add_note(f"in step {step.__name__}")
+            raise
+    return results
+
+
+def test_lesson(lesson, backend, device, world_size):
+    if reason := backends.unavailable(backend, device, world_size):
+        pytest.skip(reason)
+    steps = lesson_files.load(lesson_files.find(lesson)).STEPS
+    needs = {step: fewest_ranks(step.__name__) for step in steps}
+    if world_size < min(needs.values()):
+        pytest.skip(f"{lesson} needs at least {min(needs.values())} ranks: this world has {world_size}")
+    refused = {step.__name__: claims.refusal(step.__name__, backend, device) for step in steps}
+    runnable = [step for step in steps if needs[step] <= world_size and not refused[step.__name__]]
+    if not runnable:
+        pytest.skip(f"{lesson}: {'; '.join(filter(None, refused.values()))}")
+    results = launch(run_steps, world_size, args=(runnable,), backend=backend, device=device, timeout=TIMEOUT)
+    assert [list(result) for result in results] == [[step.__name__ for step in runnable]] * world_size
+
+
+def refusals():
+    return [(claim, step) for claim in claims.table() for step in claim.steps if claim.state == "refuses"]
+
+
+@pytest.mark.parametrize(("claim", "step"), refusals(), ids=[f"{c.backend}-{c.device}-{step}" for c, step in refusals()])
+def test_a_step_that_is_claimed_to_be_refused_is_refused(claim, step):
+    """Better news than we tell is news too: then the claim must go."""
+    if reason := backends.unavailable(claim.backend, claim.device, 4):
+        pytest.skip(reason)
+    modules = [lesson_files.load(lesson_files.find(lesson)) for lesson in COLLECTIVES]
+    (function,) = [function for module in modules for function in module.STEPS if function.__name__ == step]
+    with pytest.raises(RuntimeError):  # a LaunchError: the rank raised, died or hung
+        launch(function, 4, backend=claim.backend, device=claim.device, timeout=20.0)
+
+
+def test_every_claim_names_a_step_that_exists_and_a_reason():
+    steps = {step.__name__ for lesson in COLLECTIVES for step in lesson_files.load(lesson_files.find(lesson)).STEPS}
+    for claim in claims.table():
+        assert set(claim.steps) <= steps
+        assert claim.reason
+        assert claim.device in backends.DEVICES[claim.backend]
+
+
+def worked_numbers(text: str) -> list[list[str]]:
+    """The cells of the table under "Worked numbers"."""
+    section = text.split("## Worked numbers", 1)[1].split("# %%", 1)[0]
+    lines = [line.lstrip("# ") for line in section.splitlines() if line.lstrip("# ").startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|---")]
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_the_worked_numbers_are_those_that_the_lesson_prints(name):
+    from collectives.lesson import cells
+
+    path = Path(lesson_files.find(name))
+    step = lesson_files.load(path).STEPS[0]
+    assert worked_numbers(path.read_text(encoding="utf-8")) == cells(launch(step, 4, backend="gloo", device="cpu"))

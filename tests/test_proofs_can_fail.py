@@ -1,0 +1,99 @@
+"""The proofs in the lessons are worth something: substitute a wrong collective, and every lesson that uses it turns red."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from wrong_collectives import WRONG
+
+from collectives import LaunchError, Mismatch, check, launch, lesson_files
+from collectives.collective import COLLECTIVES
+
+
+def sabotaged(rank, world_size, device, call, make_wrong, steps):
+    """In a rank: every step of a lesson, with one function of torch.distributed replaced."""
+    setattr(dist, call, make_wrong(getattr(dist, call)))
+    for step in steps:
+        step(rank, world_size, device)
+
+
+def uses(lesson: str, call: str) -> bool:
+    return re.search(rf"\bdist\.{call}\(", lesson_files.find(lesson).read_text(encoding="utf-8")) is not None
+
+
+PAIRS = [(wrong, lesson) for wrong, (call, _) in WRONG.items() for lesson in COLLECTIVES if uses(lesson, call)]
+
+
+@pytest.mark.parametrize(("wrong", "lesson"), PAIRS, ids=[f"{lesson}-{wrong.replace(' ', '_')}" for wrong, lesson in PAIRS])
+def test_a_lesson_turns_red_with_a(wrong, lesson):
+    call, make_wrong = WRONG[wrong]
+    steps = lesson_files.load(lesson_files.find(lesson)).STEPS
+    with pytest.raises(LaunchError) as caught:
+        launch(sabotaged, 4, args=(call, make_wrong, steps), backend="gloo", device="cpu", timeout=30.0)
+    assert caught.value.kind == "raised", f"noticed only by a hang: {caught.value}"
+    assert "Mismatch: rank" in str(caught.value), "noticed, but not by the proof"
+
+
+def test_every_call_of_the_lessons_has_a_wrong_twin():
+    """A lesson that starts to use another call needs a wrong one here."""
+    called = set()
+    for lesson in COLLECTIVES:
+        called |= set(re.findall(r"\bdist\.([a-z_]+)\(", lesson_files.find(lesson).read_text(encoding="utf-8")))
+    facts_about_a_group = {
+        "get_rank",
+        "get_world_size",
+        "get_group_rank",
+        "get_global_rank",
+        "get_process_group_ranks",
+        "get_backend",
+    }
+    assert called - facts_about_a_group - {"destroy_process_group"} <= {call for call, _ in WRONG.values()}
+
+
+# The check itself.
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (torch.tensor([1, 2]), torch.tensor([1, 3])),
+        (torch.tensor([1, 2]), torch.tensor([1.0, 2.0])),
+        (torch.tensor([1, 2]), torch.tensor([[1, 2]])),
+        (torch.tensor([1.0]), torch.tensor([1.0 + 1e-6])),
+        (torch.tensor([float("nan")]), torch.tensor([1.0])),
+        ([torch.tensor(1)], [torch.tensor(1), torch.tensor(2)]),
+        ([torch.tensor(1), torch.tensor(3)], [torch.tensor(1), torch.tensor(2)]),
+        ([1, 2], torch.tensor([1, 2])),
+        (1, True),
+        ("a", "b"),
+        (None, torch.tensor(1)),
+    ],
+    ids=str,
+)
+def test_check_refuses_a_wrong_value_dtype_shape_or_type(got, expected):
+    with pytest.raises(Mismatch):
+        check(got, expected, "call")
+
+
+def test_check_accepts_what_is_equal_and_what_is_within_the_tolerance():
+    check([torch.tensor([1, 2]), "a"], [torch.tensor([1, 2]), "a"], "call")
+    check(torch.tensor([1.0]), torch.tensor([1.0 + 1e-7]), "call", rtol=1e-6)
+
+
+def test_a_failed_check_has_one_shape():
+    def fn(rank, world_size, device):
+        check(torch.tensor([rank]), torch.tensor([0]), "all_reduce(SUM)")
+
+    with pytest.raises(LaunchError) as caught:
+        launch(fn, 2)
+    assert "Mismatch: rank 1/2: got [1], should be [0] [all_reduce(SUM), int64[1], gloo]" in str(caught.value)
+
+
+def test_proofs_hold_under_python_o():
+    program = "import torch; from collectives import check; check(torch.tensor([1]), torch.tensor([2]), 'call')"
+    done = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "Mismatch: rank 0/1: got [1], should be [2] [call, int64[1]]" in done.stderr
