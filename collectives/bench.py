@@ -68,10 +68,10 @@ def rows(found: dict[str, list[float]]) -> list[Row]:
     return table
 
 
-def _launches(rounds: int, tell: Callable[[str], None]) -> dict[str, list[float]]:
+def _launches(rounds: int, tell: Callable[[str], None], ranks: int = RANKS) -> dict[str, list[float]]:
     """Timings from a fresh process, whose main module is empty: the ranks that spawn starts would run it again."""
     found: dict[str, list[float]] = {}
-    code = f"from collectives import bench; bench.print_launches({rounds})"
+    code = f"from collectives import bench; bench.print_launches({rounds}, {ranks})"
     with _process([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             message = json.loads(line)
@@ -129,7 +129,7 @@ def _process(command: list[str], **streams) -> Iterator[subprocess.Popen]:
         raise
 
 
-def print_launches(rounds: int) -> None:
+def print_launches(rounds: int, ranks: int) -> None:
     """Measure launches in this process, and print each figure as a line of JSON."""
     import faulthandler
     import multiprocessing
@@ -138,22 +138,22 @@ def print_launches(rounds: int) -> None:
 
     from collectives import backend, launch
 
-    os.environ.update(backend.environment("gloo", RANKS))  # the ranks of spawn, too, listen on loopback only
-    launch(one_all_reduce, RANKS, backend="gloo")  # the first launch starts the server
+    os.environ.update(backend.environment("gloo", ranks))  # the ranks of spawn, too, listen on loopback only
+    launch(one_all_reduce, ranks, backend="gloo")  # the first launch starts the server
     for number in range(rounds):
         faulthandler.dump_traceback_later(_LIMIT, exit=True)
         _say(about=f"launches, round {number + 1} of {rounds}")
         seconds: dict[str, list[float]] = {"spawn": [], "launch": []}
         with tempfile.TemporaryDirectory() as folder, _timed(seconds["spawn"]):
-            torch.multiprocessing.spawn(spawned, (RANKS, str(Path(folder, "store"))), nprocs=RANKS)
+            torch.multiprocessing.spawn(spawned, (ranks, str(Path(folder, "store"))), nprocs=ranks)
         with _timed(seconds["launch"]):
-            launch(one_all_reduce, RANKS, backend="gloo")
+            launch(one_all_reduce, ranks, backend="gloo")
         for name, (value,) in seconds.items():
             _say(name=name, value=value)
     if "forkserver" in multiprocessing.get_all_start_methods():
         for method in ("spawn", "forkserver"):
             _say(about=f"memory, {method}")
-            for value in launch(own_memory, RANKS, backend="gloo", start_method=method):
+            for value in launch(own_memory, ranks, backend="gloo", start_method=method):
                 _say(name=f"memory, {method}", value=value)
         _say_server_memory()
 

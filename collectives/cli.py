@@ -46,6 +46,14 @@ def _console(stderr: bool = False) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=1000)
 
 
+def _print(table: Table) -> None:
+    """Print a table, less the blanks that fill its last column."""
+    console = _console()
+    with console.capture() as text:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"collectives {environment.version() or '(not installed)'}")
@@ -65,7 +73,7 @@ def list_lessons() -> None:
     table = Table("lesson", "what happens", "fewest ranks", "bus-bandwidth factor", box=None, pad_edge=False)
     for record in COLLECTIVES.values():
         table.add_row(record.name, record.summary, str(record.min_world_size), record.bus_factor or "-")
-    _console().print(table)
+    _print(table)
 
 
 @app.command("env")
@@ -161,7 +169,7 @@ def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options
             result.add(step.__name__, status, reason)
     if speaks:
         lessons_run = "1 lesson" if len(results) == 1 else f"{len(results)} lessons"
-        console.print(f"\n{lessons_run} in {time.monotonic() - begin:.1f} s\n")
+        console.print(f"\n{lessons_run} in {time.monotonic() - begin:.1f} s")
     return results
 
 
@@ -184,7 +192,8 @@ def _print_summary(results: list[_Result]) -> None:
         why = "\n".join(f"{', '.join(steps)}: {reason}" for reason, steps in result.reasons.items())
         colour = "red" if failed else "yellow" if skipped else "green"
         table.add_row(f"[{colour}]{escape(result.lesson)}[/]", str(proved), str(skipped), str(failed), escape(why))
-    _console().print("", table)
+    print()
+    _print(table)
 
 
 def _status(results: list[_Result]) -> int:
@@ -216,5 +225,5 @@ def bench_launch(
         raise typer.Exit(1) from None
     table = Table("what", "A", "B", "A / B", "target", "met", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row.what, row.first, row.second, f"{row.ratio:.1f}x", row.target, row.met)
-    _console().print(table)
+        table.add_row(row.what, row.first, row.second, f"{row.ratio:.3g}x", row.target, row.met)
+    _print(table)

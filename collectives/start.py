@@ -11,11 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.machinery import PathFinder
 from multiprocessing import connection
 
 from collectives import backend as backends
-from collectives import failure
+from collectives import failure, travel
 
 _NAME = "collectives-rank-"
 
@@ -27,7 +26,6 @@ _GOODBYE = 5.0
 
 # One at a time: multiprocessing's bookkeeping of children is not safe between threads.
 _starting = threading.Lock()
-_pickling = threading.Lock()
 
 # What torchrun and mpiexec tell their own workers; a world that we start is none of theirs.
 _FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
@@ -62,7 +60,7 @@ def start_server() -> None:
 def start(fn: Callable, nproc: int, args: tuple, backend: str, device: str, timeout: float, method: str) -> list:
     """Call `fn` in `nproc` new ranks. The arguments are checked already (see launch)."""
     deadline = time.monotonic() + timeout
-    payload = _pickle(fn, args)
+    payload = travel.pack(fn, args)
     if method == "forkserver":
         start_server()
     world = _World(nproc, backend, device, timeout, method, payload)
@@ -71,49 +69,6 @@ def start(fn: Callable, nproc: int, args: tuple, backend: str, device: str, time
         return world.results(deadline)
     finally:
         world.end()
-
-
-def _pickle(fn: Callable, args: tuple) -> bytes:
-    import cloudpickle
-
-    with _pickling:
-        modules = [module for module in _by_value(fn) if module.__name__ not in cloudpickle.list_registry_pickle_by_value()]
-        for module in modules:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            return cloudpickle.dumps((fn, args))
-        except Exception as error:
-            name = getattr(fn, "__name__", repr(fn))
-            raise ValueError(
-                f"{name} or its arguments cannot travel to the ranks ({type(error).__name__}: {error}): create inside the function "
-                "what cannot be pickled, such as locks, open files, sockets and generators."
-            ) from error
-        finally:
-            for module in modules:
-                cloudpickle.unregister_pickle_by_value(module)
-
-
-def _by_value(fn: Callable) -> list:
-    """The modules whose functions are sent as code: the function's own, and those that a rank could not import by name."""
-    own = [sys.modules.get(getattr(fn, "__module__", None) or "")]
-    loose = [module for name, module in list(sys.modules.items()) if "." not in name and not _is_importable(name, module)]
-    found = {module.__name__: module for module in own + loose if module is not None and not _is_installed(module)}
-    return [module for name, module in found.items() if name in sys.modules and name != "__main__"]
-
-
-def _is_installed(module) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is None or module.__name__.partition(".")[0] == "collectives" or failure.is_library(file)
-
-
-def _is_importable(name: str, module) -> bool:
-    if _is_installed(module):
-        return True
-    try:
-        spec = PathFinder.find_spec(name)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin == module.__file__
 
 
 class _World:

@@ -84,9 +84,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Unequal lengths
 #
-# The list may hold a buffer of the right length for each rank, and the docstring says that unequal sizes are supported. It depends on
-# the backend: NCCL can, as one broadcast from each rank; gloo refuses on every rank, before anything is sent, and the group stays
-# usable. What works everywhere is to gather the lengths, pad to the longest, gather, and trim.
+# The list may hold a buffer of the right length for each rank, and the docstring says that unequal sizes are supported. It depends
+# on the backend: NCCL can, as one broadcast from each rank; gloo refuses on every rank, before anything is sent, and the group
+# stays usable. What works everywhere is to gather the lengths, pad to the longest, gather, and trim.
 
 
 # %%
@@ -152,9 +152,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Why pickles are only for ranks that you trust
 #
-# A pickle is a small program: it may say "to rebuild me, call this function". The receiver does so while it unpickles, before your own
-# code has seen anything. Here every rank sends an object that asks for a call of `dist.get_rank()`. No object arrives: the call runs
-# in the receiver's process, and gives the *receiver's* rank. It could have been any function, with any arguments.
+# A pickle is a small program: it may say "to rebuild me, call this function". The receiver does so while it unpickles, before your
+# own code has seen anything. Here every rank sends an object that asks for a call of `dist.get_rank()`. No object arrives: the call
+# runs in the receiver's process, and gives the *receiver's* rank. It could have been any function, with any arguments.
 
 
 # %%
@@ -182,25 +182,26 @@ STEPS = [all_gather, concatenated_and_stacked, unequal_lengths, gather_strings, 
 # ## The proof
 #
 # Rank r's numbers can be told from everyone else's, and every rank compares every piece with what its owner had: a piece that is
-# missing, or in the wrong place, shows. Output buffers start with values that no rank sends, and a call that was refused must have left
-# them there.
+# missing, or in the wrong place, shows. Output buffers start with values that no rank sends, and a call that was refused must have
+# left them there.
 
 # %% [markdown]
 # ## The cost
 #
 # S is the size of the *whole* result, so a rank gives S / n bytes. As a ring: n - 1 steps, in each of which every rank hands on one
-# piece; it sends and receives (n - 1) / n * S bytes. In memory: S bytes on every rank, n times its own piece. NCCL
-# fills the list form through one flat buffer of S more bytes; the tensor form writes where it should. Padding makes S grow to n times
-# the *longest* piece. `all_gather_object` adds a gather of lengths and the work of pickling; on NCCL the bytes go through the GPU.
+# piece; it sends and receives (n - 1) / n * S bytes. In memory: S bytes on every rank, n times its own piece. NCCL fills the list
+# form through one flat buffer of S more bytes; the tensor form writes where it should. Padding makes S grow to n times the
+# *longest* piece. `all_gather_object` adds a gather of lengths and the work of pickling; on NCCL the bytes go through the GPU.
 #
-# Bus-bandwidth factor: `(n - 1) / n`. (Algorithm bandwidth is S / time, with S the bytes of the whole result; times this factor it can be
-# compared with what the links can do.)
+# Bus-bandwidth factor: `(n - 1) / n`. (Algorithm bandwidth is S / time, with S the bytes of the whole result; times this factor it
+# can be compared with what the links can do.)
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - On gloo nobody compares lengths across ranks. Where each rank makes all its buffers as long as its *own* tensor, and those differ,
-#   every rank's check passes, and a rank that receives more than it has room for dies with SIGABRT: no `except` can catch that.
+# - On gloo nobody compares lengths across ranks. Where each rank makes all its buffers as long as its *own* tensor, and those
+#   differ, every rank's check passes, and a rank that receives more than it has room for dies with SIGABRT: no `except` can catch
+#   that.
 # - Input and output must have the same dtype: int64 into float32 is refused.
 # - Gathered tensors carry no gradient back to the other ranks: to autograd they are new tensors.
 # - If the next thing you do is to sum the pieces, use `all_reduce`: it needs no room for n of them.
@@ -210,6 +211,6 @@ STEPS = [all_gather, concatenated_and_stacked, unequal_lengths, gather_strings, 
 # %% [markdown]
 # ## Where it is used
 #
-# FSDP gathers a layer's weights just before they are needed, and drops them afterwards. Evaluation gathers predictions, of which the
-# last batch is shorter on some ranks: the padding above. Contrastive learning compares each example with those of all ranks. Sequence
-# and tensor parallelism put split activations together again.
+# FSDP gathers a layer's weights just before they are needed, and drops them afterwards. Evaluation gathers predictions, of which
+# the last batch is shorter on some ranks: the padding above. Contrastive learning compares each example with those of all ranks.
+# Sequence and tensor parallelism put split activations together again.

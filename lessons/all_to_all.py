@@ -22,8 +22,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r sends `[10 * r + k]` to rank k: the tens name the sender, the ones the receiver. Read the column "before" down and you
-# have "after": what was row r is now column r.
+# Four ranks. Rank r sends `[10 * r + k]` to rank k: the tens name the sender, the ones the receiver. Read the column "before" down
+# and you have "after": what was row r is now column r.
 #
 # | rank | before | after |
 # |---|---|---|
@@ -35,7 +35,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The code
 #
-# Two lists of n tensors, output first. Piece k of the input goes to rank k; piece r of the output comes from rank r. The input stays.
+# Two lists of n tensors, output first. Piece k of the input goes to rank k; piece r of the output comes from rank r. The input
+# stays.
 
 
 # %%
@@ -79,13 +80,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Unequal pieces
 #
-# Two lists of lengths say how the output and the input are cut, output first. What rank r sends to rank k must be as long as what rank k
-# expects from rank r. Here rank r sends r + 1 numbers to each. (In the list form the pieces speak for themselves, but gloo refuses
-# lists of unequal pieces.)
+# Two lists of lengths say how the output and the input are cut, output first. What rank r sends to rank k must be as long as what
+# rank k expects from rank r. Here rank r sends r + 1 numbers to each. (In the list form the pieces speak for themselves, but gloo
+# refuses lists of unequal pieces.)
 
 
 # %%
-def unequal_pieces(rank, world_size, device):
+def unequal_splits(rank, world_size, device):
     send_counts = [rank + 1] * world_size
     receive_counts = [r + 1 for r in range(world_size)]
     sent = torch.tensor([10 * rank + k for k in range(world_size) for _ in range(rank + 1)], device=device)
@@ -99,13 +100,13 @@ def unequal_pieces(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(unequal_pieces)
+    run(unequal_splits)
 
 # %% [markdown]
 # ### A transpose
 #
-# A matrix of 2n rows and n columns; rank r holds rows 2r and 2r + 1. Of the transpose, which has n rows, it is to hold row r. Transpose
-# what you have: row k of that is what rank k needs from you. Exchange, and read what arrived as one row.
+# A matrix of 2n rows and n columns; rank r holds rows 2r and 2r + 1. Of the transpose, which has n rows, it is to hold row r.
+# Transpose what you have: row k of that is what rank k needs from you. Exchange, and read what arrived as one row.
 
 
 # %%
@@ -130,15 +131,20 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Tokens to experts, and back
 #
-# A mixture of experts with one expert on each rank. A router has chosen an expert for every token; nobody knows how many tokens will
-# come from where. So the counts travel first, then the tokens, then the answers, along the same way back: the two lists of counts
-# change places. Each expert here appends its number to a token, so that an answer tells what it was and who made it.
+# A mixture of experts with one expert on each rank. A router has chosen an expert for every token; nobody knows how many tokens
+# will come from where: perhaps none. So the counts travel first, then the tokens, then the answers, along the same way back: the
+# two lists of counts change places. Each expert here appends its number to a token, so that an answer tells what it was and who
+# made it.
 
 
 # %%
+def router(tokens, experts):
+    return tokens * (tokens + 1) // 2 % experts  # stands in for a network
+
+
 def dispatch_and_return(rank, world_size, device):
     tokens = 10 * rank + torch.arange(rank + 3, device=device)  # 3 tokens on rank 0, 4 on rank 1, ...
-    expert = tokens * (tokens + 1) // 2 % world_size  # stands in for a router
+    expert = router(tokens, world_size)
 
     order = expert.argsort(stable=True)  # tokens for the same expert side by side
     send_counts = expert.bincount(minlength=world_size)
@@ -156,10 +162,10 @@ def dispatch_and_return(rank, world_size, device):
     answered[order] = returned  # undo the sorting: each answer stands where its token stood
 
     everyones = [10 * r + torch.arange(r + 3) for r in range(world_size)]
-    mine = [own[own * (own + 1) // 2 % world_size == rank] for own in everyones]
+    mine = [own[router(own, world_size) == rank] for own in everyones]
     check(receives, [len(own) for own in mine], "all_to_all_single of the counts")
     check(arrived, torch.cat(mine), "all_to_all_single of the tokens")
-    check(answered, 10 * everyones[rank] + everyones[rank] * (everyones[rank] + 1) // 2 % world_size, "dispatch and return")
+    check(answered, 10 * everyones[rank] + router(everyones[rank], world_size), "dispatch and return")
     return {"tokens": tokens, "experts": expert, "at this expert": arrived, "answered": answered}
 
 
@@ -168,21 +174,22 @@ if __name__ == "__main__":
     run(dispatch_and_return)
 
 # %%
-STEPS = [all_to_all, rows_of_one_tensor, unequal_pieces, transpose, dispatch_and_return]
+STEPS = [all_to_all, rows_of_one_tensor, unequal_splits, transpose, dispatch_and_return]
 
 # %% [markdown]
 # ## The proof
 #
-# Every number names its sender and its receiver, so a piece that went astray, arrived in another's place or never left shows. The tokens are
-# followed all the way: how many came, which, and that every answer stands where its token stood, made by the right expert.
+# Every number names its sender and its receiver, so a piece that went astray, arrived in another's place or never left shows. The
+# tokens are followed all the way: how many came, which, and that every answer stands where its token stood, made by the right
+# expert.
 
 # %% [markdown]
 # ## The cost
 #
-# S is what one rank gives, its own n pieces. One of them stays at home, so each rank sends (n - 1) / n * S bytes, and receives as many. Unlike a
-# ring of all_reduce, nobody passes anything on: n - 1 messages of S / n bytes each, and with many ranks these become small. Every pair of ranks
-# talks, so the slowest link between any two sets the pace. With unequal pieces it is the rank with the most to send or receive. In memory:
-# the output beside the input.
+# S is what one rank gives, its own n pieces. One of them stays at home, so each rank sends (n - 1) / n * S bytes, and receives as
+# many. Unlike a ring of all_reduce, nobody passes anything on: n - 1 messages of S / n bytes each, and with many ranks these become
+# small. Every pair of ranks talks, so the slowest link between any two sets the pace. With unequal pieces it is the rank with the
+# most to send or receive. In memory: the output beside the input.
 #
 # Bus-bandwidth factor: `(n - 1) / n`. (Algorithm bandwidth is S / time; times this factor it can be compared with what the links
 # can do.)
@@ -192,15 +199,16 @@ STEPS = [all_to_all, rows_of_one_tensor, unequal_pieces, transpose, dispatch_and
 #
 # - `all_to_all` takes lists. Given tensors it raises a TypeError: use `all_to_all_single`.
 # - The order of arguments is output first, with the lengths too: output lengths, then input lengths.
-# - Lengths are lists of Python numbers; a tensor of counts is refused. If the counts of two ranks disagree, gloo breaks the connection or
-#   kills the receiver: exchange the counts, do not guess them.
+# - Lengths are lists of Python numbers; a tensor of counts is refused.
+# - Nobody compares the counts of two ranks. On gloo, more than the receiver expects kills its process; less goes unnoticed, and the
+#   gap keeps what was there before. So exchange the counts, as above, and do not guess them.
 # - Input and output must not be the same tensor: gloo overwrites what it has not sent yet, and says nothing.
-# - Tensors must be contiguous: a `.T` is refused.
+# - `all_to_all_single` wants contiguous tensors: a `.T` is refused.
 # - A rank for which nobody has anything still has to call, with a tensor of length 0.
 
 # %% [markdown]
 # ## Where it is used
 #
 # Mixture of experts: tokens to experts and back, twice a layer. Sequence parallelism of the Ulysses kind: from "all heads of a part
-# of the sequence" to "some heads of all of it". Distributed FFTs, as the transpose between two dimensions. Recommender models: embeddings
-# looked up on the rank that holds the table, returned to the rank that asked.
+# of the sequence" to "some heads of all of it". Distributed FFTs, as the transpose between two dimensions. Recommender models:
+# embeddings looked up on the rank that holds the table, returned to the rank that asked.

@@ -71,9 +71,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Nobody waited: a proof by order
 #
-# Seconds prove little on a busy machine; order proves it. Here every rank posts its receive, computes, and then meets the others
-# at a barrier, before anyone sends. What a rank sends is the result of that computation. So the message that it receives did not
-# exist yet when `irecv` returned: had `irecv` waited for it, no rank would ever have reached the barrier.
+# Seconds prove little on a busy machine; order proves it. Here every rank posts its receive, and only then gives its number to a
+# sum over all ranks. The messages carry that sum, so none of them can exist before the last receive is posted: had one `irecv`
+# waited for its message, it would have waited for ever.
 
 
 # %%
@@ -83,16 +83,16 @@ def overlap_by_order(rank, world_size, device):
     receiving = dist.irecv(received, src=left)
     before = receiving.is_completed()
 
-    computed = torch.tensor([rank, rank + 1], device=device).cumsum(0)  # meanwhile: [rank, 2 * rank + 1]
-    dist.barrier()  # nobody has sent yet, and everybody has come so far
+    total = torch.tensor([rank], device=device)
+    dist.all_reduce(total)  # the computation meanwhile; it needs every rank
+    sending = dist.isend(torch.cat([total, total + rank]), dst=right)
 
-    sending = dist.isend(computed, dst=right)
     receiving.wait()
     sending.wait()
-
-    check(before, False, "is_completed() before the message is sent")
-    check(received, torch.tensor([left, 2 * left + 1]), "irecv, then wait()")
-    return {"completed before": before, "computed meanwhile": computed, "received": received}
+    everyone = world_size * (world_size - 1) // 2  # 0 + 1 + ... + (n - 1)
+    check(before, False, "is_completed() before the message exists")
+    check(received, torch.tensor([everyone, everyone + left]), "irecv before the message exists")
+    return {"complete before": before, "computed meanwhile": total, "received": received}
 
 
 # %%
@@ -104,8 +104,8 @@ if __name__ == "__main__":
 #
 # From `isend` to `wait()` the tensor belongs to the backend: you may read it, but not write it. From `irecv` to `wait()` you may
 # do neither. Who must go on writing at once sends a copy, and after `wait()` uses the room of the copy again. Here every rank
-# changes its weights before anyone receives them, and the receivers still get the weights as they were. Had `weights` itself been
-# sent, they would get the new ones on gloo; elsewhere the old ones, or some of each.
+# changes its weights before anyone receives them (the all_reduce sees to that), and the receivers still get the weights as they
+# were. Had `weights` itself been sent, they would get the new ones on gloo; elsewhere the old ones, or some of each.
 
 
 # %%
@@ -113,22 +113,25 @@ def buffer_rules(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     weights = torch.tensor([rank, 10 * rank], device=device)
     travelling = torch.empty_like(weights)
-    history = []
+    versions = []
     for version in range(3):
         travelling.copy_(weights)
         sending = dist.isend(travelling, dst=right)  # subtle: keep the Work; on gloo a message whose Work is dropped is lost
         weights += 100  # ours at any time; `travelling` is not
-        dist.barrier()  # every rank has changed its weights, and nobody has received yet
+        total = weights.clone()
+        dist.all_reduce(total)
 
         received = torch.full_like(weights, -1)
         receiving = dist.irecv(received, src=left)
         receiving.wait()  # only now may `received` be read
         sending.wait()  # and `travelling` be written
         check(received, torch.tensor([left, 10 * left]) + 100 * version, "isend of a copy, then a change of the original")
-        history.append(received.tolist())
+        versions.append(received.tolist())
 
-    check(weights, torch.tensor([rank, 10 * rank]) + 300, "isend leaves the original alone")
-    return {"received in each round": history, "own weights now": weights}
+    ranks = torch.arange(world_size)
+    check(weights, torch.tensor([rank, 10 * rank]) + 300, "isend of a copy, then a change of the original")
+    check(total, torch.stack([ranks + 300, 10 * ranks + 300]).sum(dim=1), "all_reduce(SUM) while messages travel")
+    return {"received": versions, "own weights at the end": weights}
 
 
 # %%
@@ -138,9 +141,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### A ring with batch_isend_irecv
 #
-# A list of sends and receives, started together: no rank needs to know who goes first. On NCCL this is the right way for every
-# exchange, since one send and one receive there may wait for each other. Here the blocks go round the ring until every rank has
-# had every block: n - 1 hops, with two buffers that change places.
+# A list of sends and receives, started together: no rank needs to know who goes first. On NCCL this is the way to exchange at
+# all, since single sends and receives may wait for each other there. Here the blocks go round the ring until every rank has had
+# every block: n - 1 hops, in each of which a rank passes on what came in the hop before.
 
 
 # %%
@@ -155,7 +158,7 @@ def ring_exchange(rank, world_size, device):
         for work in dist.batch_isend_irecv([send, receive]):
             work.wait()
         had.append(arriving.tolist())
-        block = arriving  # pass on what came
+        block = arriving
 
     origins = [(rank - hop) % world_size for hop in range(world_size)]
     check(had, [[origin, 10 * origin] for origin in origins], "batch_isend_irecv around a ring")
@@ -173,32 +176,34 @@ STEPS = [isend_irecv, overlap_by_order, buffer_rules, ring_exchange]
 # ## The proof
 #
 # The differences of the squares are the odd numbers, without a gap from one rank to the next: a wrong halo breaks the row. In the
-# second step the order of events is the proof, in the third the overwritten weights. In the ring every rank must have had the
-# blocks of all ranks, its left neighbour's first.
+# second step the message carries what it could not carry had anybody waited; in the third it carries what its sender has
+# overwritten since. In the ring every rank must have had the blocks of all ranks, its left neighbour's first.
 
 # %% [markdown]
 # ## The cost
 #
-# As `send` and `recv`: S bytes over one link in one step. What changes is who pays: time under which the rank computes costs
-# nothing. In memory: a buffer for each message that is under way. The ring above takes n - 1 steps, in each of which every rank
-# sends one block of S / n bytes.
+# As `send` and `recv`: S bytes over one link in one step. What changes is who pays: time in which the rank computes anyway costs
+# nothing. In memory: a buffer for each message that is under way. A ring takes n - 1 steps, and in each every rank sends one
+# block, S / n bytes if S is all blocks together.
 #
 # Bus-bandwidth factor: `1`. (Algorithm bandwidth is S / time; there is nothing to correct.)
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Do not poll. On gloo `is_completed()` of a send or receive stays False until `wait()`, even when the data has long arrived.
+# - Do not poll, and do not take `is_completed()` for a proof: on gloo that of a send or receive says False until `wait()`, even
+#   when the data has long arrived.
 # - Keep every `Work` and wait for it. On gloo a dropped one takes its message with it, without an error: the other rank waits in
 #   vain, or the buffer is never filled.
-# - On CUDA `wait()` does not stop the host: it makes the current stream wait. The rules hold for kernels of that stream too.
-# - On NCCL single `isend` and `irecv` between the same ranks run in the order of the calls, and the first of a pair sets up a
-#   connection that needs both. A ring of them hangs; a batch does not.
-# - Started is not buffered: `isend` before `irecv` on all ranks is safe, `isend(...).wait()` before `irecv` is the deadlock of
-#   `send`.
+# - Started is not buffered: `isend` on all ranks, then `recv`, is safe on gloo and MPI. With `isend(...).wait()` it is the
+#   deadlock of `send`.
+# - On CUDA `wait()` does not stop the host: it makes the current stream wait. A kernel that writes the tensor counts as you
+#   writing.
+# - On NCCL the first `isend` or `irecv` of a pair of ranks sets up their connection and needs both at that moment. Ranks that all
+#   post a receive first can hang there; a batch does not.
 
 # %% [markdown]
 # ## Where it is used
 #
-# Pipeline parallelism overlaps activations of one micro-batch with the computation of another. Ring attention passes keys and
-# values round a ring while it computes on those at hand. Stencils and convolutions that are cut over ranks exchange halos.
+# Pipeline parallelism sends one micro-batch while it computes the next. Ring attention passes keys and values round a ring while
+# it computes on those at hand. Stencils and convolutions that are cut over ranks exchange halos.

@@ -24,8 +24,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks, two groups. Rank r starts with `[10 ** r]`, so that the digits of a sum name its ranks: the lower half ends with 11, the upper half
-# with 1100. The columns "lower" and "upper" are the rank's number in that group, -1 outside it.
+# Four ranks, two groups. Rank r starts with `[10 ** r]`, so that the digits of a sum name its ranks: the lower half ends with 11,
+# the upper half with 1100. The columns "lower" and "upper" are the rank's number in that group, -1 outside it.
 #
 # | rank | lower | upper | before | after |
 # |---|---|---|---|---|
@@ -71,22 +71,24 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Why everyone must call it
 #
-# Ranks do not compare what they create. Each counts its calls, and the count gives the group its name, under which its members look for
-# each other in the store. A rank that leaves out a call counts differently from then on. Run on gloo, with four ranks:
+# Ranks do not compare what they create. Each counts its calls, and the count gives the group its name, under which its members look
+# for each other in the store. A rank that leaves out a call counts differently from then on. Run on gloo:
 #
-# - Rank 2 of three leaves out `new_group([0, 1])`: that group works. The next one, of all three, fails: two wait in one
-#   name, one in another, until the timeout.
-# - Each half creates its own group only. Both groups have the same name, and it depends on who comes first: the right sums, a
-#   broken connection, or ranks that wait for ever.
-# - All create both, but odd ranks in the other order: no error at all. Ranks 0 and 3 add up, ranks 1 and 2 add up: every sum is wrong.
+# - Three ranks; only 0 and 1 call `new_group([0, 1])`. That group works. The next one, of all three, fails at the timeout: they
+#   look for each other under different names. So a mistake can lie far from where it shows.
+# - Four ranks; each half creates its own group only. Both groups have the same name, and what happens depends on who comes first:
+#   right sums, wrong sums, a broken connection, or ranks that wait. We have seen each of these.
+# - Four ranks; all create both halves, but odd ranks in the other order. No error at all: ranks 0 and 3 are added, and ranks 1 and
+#   2. Every sum is wrong.
 #
 # Where really only the members can call, `use_local_synchronization=True` makes the name from the list of ranks instead.
 
 # %% [markdown]
 # ### Each half goes its own way
 #
-# The halves may call different collectives, and different numbers of them. To prove that they do not wait for each other, rank 0 stays away
-# from its own half until a message says that the upper half is done: did the groups need each other, this would never end.
+# The halves may call different collectives, and different numbers of them. To prove that they do not wait for each other, rank 0
+# stays away from its own half until a message says that the upper half is done: did the groups need each other, this would never
+# end.
 
 
 # %%
@@ -123,8 +125,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Two numbers for one rank
 #
-# `src` and `dst` are *global* ranks, also with `group=`. `group_src` and `group_dst` count within the group. Here every member is the root
-# once, named in both ways. Rank 0 is not in the upper half, so `src=0` is refused there: a common mistake of those who think of the group's first.
+# `src` and `dst` are *global* ranks, also with `group=`. `group_src` and `group_dst` count within the group. Here every member is
+# the root once, named in both ways. Rank 0 is not in the upper half, so `src=0` is refused there: a common mistake of those who
+# think of the group's first.
 
 
 # %%
@@ -159,9 +162,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Rows and columns
 #
-# Ranks in a grid, numbered row by row: each is in the group of its row and in the group of its column. A sum along the row and
-# then along the column is the sum over the grid. The grid is as square as the ranks allow: 2 x 2 for 4, 2 x 3 for 6. With 5, one rank is left
-# over: it has no row and no column, but it creates the groups like everyone else.
+# Ranks in a grid, numbered row by row: each is in the group of its row and in the group of its column. A sum along the row and then
+# along the column is the sum over the grid. The grid is as square as the ranks allow: 2 x 2 for 4, 2 x 3 for 6. With 5, one rank is
+# left over: it has no row and no column, but it creates the groups like everyone else.
 
 
 # %%
@@ -199,16 +202,17 @@ STEPS = [new_group, halves_do_not_wait, global_and_group_ranks, grid]
 # %% [markdown]
 # ## The proof
 #
-# Powers of ten name the ranks in a sum: 1100 is ranks 2 and 3, and nothing else. A collective that ignored its group would show 1111. Each member is
-# the root of a broadcast once, so a root that is ignored, or counted in the wrong numbering, shows. In the grid the three sums
-# differ: row, column, and both.
+# Powers of ten name the ranks in a sum: 1100 is ranks 2 and 3, and nothing else. A collective that ignored its group would show
+# 1111. Each member is the root of a broadcast once, so a root that is ignored, or counted in the wrong numbering, shows. In the
+# grid the three sums differ: row, column, and both.
 
 # %% [markdown]
 # ## The cost
 #
-# Creating a group costs messages to the store, and connections: on gloo each member opens one to every other member, at once; NCCL builds
-# a communicator, with buffers on the GPU, at the first collective. So create groups once, at the start, and keep them. Afterwards a
-# collective costs what it costs among as many ranks as the group has: its factor counts with the group's size for n.
+# Creating a group costs messages to the store, and connections: on gloo each member opens one to every other member, at once; NCCL
+# builds a communicator, with buffers on the GPU, usually at the first collective. So create groups once, at the start, and keep
+# them. Afterwards a collective costs what it costs among as many ranks as the group has: its factor counts with the group's size
+# for n.
 #
 # Bus-bandwidth factor: none, no data moves. (Groups do not make a link faster: two halves that work at the same time share what
 # lies between them.)
@@ -216,15 +220,20 @@ STEPS = [new_group, halves_do_not_wait, global_and_group_ranks, grid]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Ranks of a group are numbered by rising global rank, in whatever order the list names them: `new_group([3, 1, 0])` has rank 1 in the middle.
-# - `group=None` is not "no group": it is the world. A rank outside keeps its `NON_GROUP_MEMBER`; a collective with it warns and does nothing.
-# - A group rank given as `src` may happen to be a member, too: in the group [1, 2] `src=1` is the first rank, not the second. No error.
+# - Ranks of a group are numbered by rising global rank, in whatever order the list names them: `new_group([3, 1, 0])` has rank 1 in
+#   the middle.
+# - `group=None` is not "no group": it is the world. A rank outside keeps its `NON_GROUP_MEMBER`; a collective with it warns and
+#   does nothing.
+# - A group rank given as `src` may happen to be a member, too: in the group [1, 2] `src=1` is the first rank, not the second. No
+#   error.
 # - `new_group([])` fails; leave empty groups out, on every rank.
-# - On NCCL let no rank be at work in two groups at once without an order that is the same everywhere: kernels wait for each other.
+# - On NCCL, collectives of two groups that run at the same time on one rank can block each other: issue them in the same order on
+#   every rank, and wait for one before the next.
 # - Destroy a group after its results were read, not before: on CUDA the call may have returned before the work was done.
 
 # %% [markdown]
 # ## Where it is used
 #
-# Tensor, pipeline and data parallelism are rows and columns of a grid; `init_device_mesh` builds such grids, with names. Hybrid FSDP shards along
-# one side and replicates along the other. In RLHF, trainers and generators are two groups. Evaluation on some ranks goes on while others train.
+# Tensor, pipeline and data parallelism are rows and columns of a grid; `init_device_mesh` builds such grids, with names. Hybrid
+# FSDP shards along one side and replicates along the other. In RLHF, trainers and generators are two groups. Evaluation on some
+# ranks goes on while others train.

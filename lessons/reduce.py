@@ -165,8 +165,8 @@ STEPS = [reduce, reduce_to_every_root, undefined_elsewhere, log_line]
 # small pieces, the tensor flows through all links at once. As a tree: about log2(n) steps, better for small messages. In memory:
 # the tensor itself, and a copy of it where a rank wants to keep its numbers.
 #
-# In `all_reduce` a rank sends 2 (n - 1) / n * S bytes: for many ranks twice as much. Where only one rank reads the sum, `reduce` is
-# enough; where all read it, use `all_reduce`, not `reduce` and then `broadcast`.
+# In `all_reduce` a rank sends 2 (n - 1) / n * S bytes, with many ranks almost twice as much. Where only one reads the sum,
+# `reduce` is enough; where all read it, use `all_reduce`, not `reduce` and then `broadcast`.
 #
 # Bus-bandwidth factor: `1`. (Algorithm bandwidth is S / time; every rank but the root must send every byte once, so it is already
 # what the links can do.)
@@ -177,8 +177,8 @@ STEPS = [reduce, reduce_to_every_root, undefined_elsewhere, log_line]
 # - Only the root may read the result. Elsewhere the tensor holds anything: its old numbers, a partial sum, even the right answer.
 # - To reduce the same tensor again, fill it again. On gloo, four ranks with 1, 2, 3, 4 and root 0: renew only the root's part, and
 #   the second sum is 1 + 9 + 7 + 4 = 21 instead of 10.
-# - Every rank must name the same root and the same reduction. On gloo neither is compared: with two roots a rank may wait for ever,
-#   and with two reductions the answer may be wrong in silence.
+# - Every rank must name the same root and the same reduction. On gloo neither is compared: with two roots some rank waits until the
+#   time limit, and with two reductions the answer may be wrong in silence.
 # - AVG has no meaning for integers, and a backend may lack it: SUM and divide on the root, as the log line does.
 # - `dst` has no default; it is a global rank, also with `group=`. `group_dst` counts within the group.
 

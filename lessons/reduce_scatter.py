@@ -22,7 +22,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r's piece k is `[10 * r + k]`; rank k ends with the sum of the ranks' pieces k, which is 10 * (0 + 1 + 2 + 3) + 4 * k.
+# Four ranks. Rank r's piece k is `[10 * r + k]`; rank k ends with the sum of the ranks' pieces k, which is 10 * (0 + 1 + 2 + 3) + 4
+# * k.
 #
 # | rank | before | after |
 # |---|---|---|
@@ -57,8 +58,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### One tensor, and another reduction
 #
-# `reduce_scatter_tensor` (2.13 adds the name `reduce_scatter_single`) takes the pieces end to end in one tensor: n times as long as the
-# output in its first dimension. Here every rank keeps the sum and the maximum of the two columns that are its own.
+# `reduce_scatter_tensor` (2.13 adds the name `reduce_scatter_single`) takes the pieces end to end in one tensor: n times as long as
+# the output in its first dimension. Here every rank keeps the sum and the maximum of the two columns that are its own.
 
 
 # %%
@@ -83,9 +84,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### reduce_scatter + all_gather = all_reduce
 #
-# First every rank finishes the sum of one piece; then everyone gets everyone's piece. The two halves of a ring all_reduce are these, and
-# code that wants something done between them (an optimizer step, a cast to fewer bits) takes them apart. A tensor that n does
-# not divide is padded with zeros, which change no sum, and trimmed afterwards.
+# First every rank finishes the sum of one piece; then everyone gets everyone's piece. The two halves of a ring all_reduce are
+# these, and code that wants something done between them (an optimizer step, a cast to fewer bits) takes them apart. A tensor that n
+# does not divide is padded with zeros, which change no sum, and trimmed afterwards.
 
 
 # %%
@@ -116,14 +117,14 @@ if __name__ == "__main__":
 # ### An optimizer that each rank runs on its own piece
 #
 # All ranks hold the same weights, and each has its own gradient of all of them. Plain data parallelism averages the whole gradient
-# everywhere, and everyone takes the same step, with the same optimizer state. Here rank r averages, remembers and
-# updates only piece r; all_gather then hands out the new weights. The data moved is the same, the state is one n-th.
+# everywhere, and everyone takes the same step, with the same optimizer state. Here rank r averages, remembers and updates only
+# piece r; all_gather then hands out the new weights. As many bytes travel; the state is one n-th.
 
 
 # %%
 def sharded_optimizer(rank, world_size, device):
-    weights = torch.ones(2 * world_size, device=device)
-    gradient = rank + torch.arange(2.0 * world_size, device=device)
+    weights = torch.ones(world_size, device=device)
+    gradient = rank + torch.arange(float(world_size), device=device)
 
     shard = weights.chunk(world_size)[rank].clone()  # the piece that this rank answers for
     momentum = torch.zeros_like(shard)  # the optimizer's state, for this piece alone
@@ -134,8 +135,8 @@ def sharded_optimizer(rank, world_size, device):
     shard -= 0.5 * momentum
     dist.all_gather_into_tensor(weights, shard)
 
-    means = (world_size - 1) / 2 + torch.arange(2.0 * world_size)
-    check(mean, means[2 * rank : 2 * rank + 2], "reduce_scatter_tensor(SUM) / world size")
+    means = (world_size - 1) / 2 + torch.arange(float(world_size))
+    check(mean, means[rank : rank + 1], "reduce_scatter_tensor(SUM) / world size")
     check(weights, 1 - 0.5 * means, "weights by reduce_scatter_tensor(SUM), all_gather_into_tensor")
     return {"gradient": gradient, "mean of own piece": mean, "new weights": weights, "state": len(momentum)}
 
@@ -150,33 +151,35 @@ STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, s
 # %% [markdown]
 # ## The proof
 #
-# The tens in the worked numbers name the sender, the ones name the piece. The sum for rank k is 10 * n (n - 1) / 2 + n * k: it changes if a
-# rank is left out, if nothing is summed, or if rank k gets another rank's piece. The two halves are compared with all_reduce itself and with the
-# closed form, so neither is taken on trust.
+# The tens in the worked numbers name the sender, the ones name the piece. The sum for rank k is 10 * n (n - 1) / 2 + n * k: it
+# changes if a rank is left out, if nothing is summed, or if rank k gets another rank's piece. The two halves are compared with
+# all_reduce itself and with the closed form, so neither is taken on trust.
 
 # %% [markdown]
 # ## The cost
 #
-# S is the size of what *each* rank gives, all n pieces; a rank gets S / n bytes. As a ring: n - 1 steps, in each of which every rank
-# sends one partly summed piece; (n - 1) / n * S bytes in all, half of all_reduce. gloo on CPU saves nothing: in 2.13 its tensor form runs
-# an all_reduce of a copy and keeps one piece, its list form runs one all_reduce for each piece (the flight recorder shows them).
+# S is the size of what *each* rank gives, all n pieces; a rank gets S / n bytes. As a ring: n - 1 steps, in each of which every
+# rank sends one partly summed piece; (n - 1) / n * S bytes in all, half of all_reduce. gloo on CPU saves nothing: in 2.13 its
+# tensor form runs an all_reduce of a copy and keeps one piece, its list form runs one all_reduce for each piece (the flight
+# recorder shows them).
 #
-# Bus-bandwidth factor: `(n - 1) / n`. (Algorithm bandwidth is S / time, with S the bytes of all n pieces, not of the one that is left; times
-# this factor it can be compared with what the links can do.)
+# Bus-bandwidth factor: `(n - 1) / n`. (Algorithm bandwidth is S / time, with S the bytes of all n pieces, not of the one that is
+# left; times this factor it can be compared with what the links can do.)
 
 # %% [markdown]
 # ## Pitfalls
 #
 # - Which size is S? A rate computed with the output's bytes is n times too low.
-# - In the tensor form the first dimension must be exactly n times the output's: an input of shape (n, k) for an output of shape (k,) is refused by
-#   gloo. Give a view: `x.view(-1)`.
+# - In the tensor form the first dimension must be exactly n times the output's: an input of shape (n, k) for an output of shape
+#   (k,) is refused by gloo. Give a view: `x.view(-1)`.
 # - A padding must not change the result: zeros for SUM, but not for MIN or PRODUCT.
 # - For a mean, divide after the sum, or use AVG where the backend has it; gloo refuses AVG for integers.
 # - Every rank must name the same reduction and bring the same shapes: nobody compares them.
-# - A sum of floating-point numbers depends on the order of addition: one call and two calls may differ in the last bit. Whole numbers do not.
+# - A sum of floating-point numbers depends on the order of addition: one call and two calls may differ in the last bit. Whole
+#   numbers do not.
 
 # %% [markdown]
 # ## Where it is used
 #
-# FSDP and ZeRO reduce gradients so that each rank keeps the piece whose weights and optimizer state it holds. Sequence parallelism sums
-# partial products and leaves each rank its part of the sequence. NCCL's ring all_reduce has this as its first half.
+# FSDP and ZeRO reduce gradients so that each rank keeps the piece whose weights and optimizer state it holds. Sequence parallelism
+# sums partial products and leaves each rank its part of the sequence. NCCL's ring all_reduce has this as its first half.

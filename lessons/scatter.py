@@ -120,7 +120,7 @@ if __name__ == "__main__":
 
 
 # %%
-def unequal_pieces(rank, world_size, device):
+def scatter_unequal_pieces(rank, world_size, device):
     root, rows = world_size - 1, 2 * world_size + 1  # one row too many
     longest = -(-rows // world_size)  # rounded up
     pieces = lengths = None
@@ -144,7 +144,7 @@ def unequal_pieces(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(unequal_pieces)
+    run(scatter_unequal_pieces)
 
 # %% [markdown]
 # ### The dtype trap
@@ -180,7 +180,7 @@ if __name__ == "__main__":
     run(same_dtype_everywhere)
 
 # %%
-STEPS = [scatter, scatter_from_every_root, memory_against_broadcast, unequal_pieces, same_dtype_everywhere]
+STEPS = [scatter, scatter_from_every_root, memory_against_broadcast, scatter_unequal_pieces, same_dtype_everywhere]
 
 # %% [markdown]
 # ## The proof

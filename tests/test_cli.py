@@ -1,5 +1,6 @@
 """The command line does what it says, and its exit status tells what became of it."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -262,6 +263,16 @@ def test_bench_compares_medians_and_says_which_targets_were_met():
     assert [(round(row.ratio, 1), row.met) for row in rows] == [(22.0, "yes"), (2.5, "no"), (2.0, "yes"), (10.0, "-")]
     assert rows[0].first == "torch.multiprocessing.spawn 4.40 s"
     assert rows[3].target == "4 ranks save 300 MiB, their server's own counted"
+
+
+def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memory():
+    heard = []
+    found = bench._launches(1, heard.append, ranks=1)
+    assert {name: len(values) for name, values in found.items() if "memory" not in name} == {"spawn": 1, "launch": 1}
+    assert found["spawn"][0] > found["launch"][0] > 0
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        assert found["memory, spawn"][0] > found["memory, forkserver"][0] > 0
+    assert heard[0] == "launches, round 1 of 1"
 
 
 def test_bench_leaves_memory_out_where_there_is_no_forkserver():

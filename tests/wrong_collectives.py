@@ -26,7 +26,7 @@ def _always_sum(real: Callable) -> Callable:
     return wrong
 
 
-def _own_half(real: Callable) -> Callable:
+def _last_rank_lost(real: Callable) -> Callable:
     """The last rank's contribution is lost."""
 
     @functools.wraps(real)
@@ -213,10 +213,10 @@ def _finished_too_soon(real: Callable) -> Callable:
 WRONG: dict[str, tuple[str, Callable]] = {
     "all_reduce that does nothing": ("all_reduce", _noop),
     "all_reduce that sums whatever is asked": ("all_reduce", _always_sum),
-    "all_reduce that loses the last rank": ("all_reduce", _own_half),
+    "all_reduce that loses the last rank": ("all_reduce", _last_rank_lost),
     "reduce that does nothing": ("reduce", _noop),
     "reduce that ignores its root": ("reduce", _root_ignored("dst", 1)),
-    "reduce that loses the last rank": ("reduce", _own_half),
+    "reduce that loses the last rank": ("reduce", _last_rank_lost),
     "broadcast that does nothing": ("broadcast", _noop),
     "broadcast that ignores its root": ("broadcast", _root_ignored("src", 1)),
     "all_gather that permutes": ("all_gather", _rotated_list),

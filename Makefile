@@ -1,0 +1,64 @@
+# Everything happens in a virtual environment in this folder; nothing else on the machine is changed.
+
+PYTHON ?= python3
+TORCH ?= tested
+
+ifeq ($(TORCH),tested)
+VENV := .venv
+# The pins, less that of torch where a torch is installed already.
+INSTALL = if $(BIN) -c 'from importlib.metadata import version; version("torch")' 2> /dev/null; \
+	then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt; \
+	$(BIN) -m pip install -c $(VENV)/constraints.txt
+else ifeq ($(TORCH),newest)
+VENV := .venv-newest
+INSTALL = $(BIN) -m pip install --upgrade torch
+# Asked for each time: yesterday's newest may not be today's.
+AGAIN := again
+else
+$(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say TORCH=newest)
+endif
+BIN := $(VENV)/bin/python
+
+.PHONY: help tour test lint again
+
+help:
+	@echo "make tour    run the twelve lessons"
+	@echo "make test    run the tests; ARGS='tests/test_cli.py -x' goes to pytest"
+	@echo "make lint    check style and format"
+	@echo
+	@echo "The first of them makes the virtual environment $(VENV) and installs there what constraints.txt names."
+	@echo "A torch that is in $(VENV) already, a CPU build for instance, is kept."
+	@echo "  PYTHON=python3.12   make it with this Python, 3.11 or newer"
+	@echo "  TORCH=newest        use the newest torch, without any pin, in .venv-newest"
+
+tour: $(VENV)/installed
+	$(BIN) -m collectives run --all
+
+test: $(VENV)/installed-for-tests
+	$(BIN) -m pytest -n auto $(ARGS)
+
+lint: $(VENV)/installed-ruff
+	$(BIN) -m ruff check
+	$(BIN) -m ruff format --check
+
+# A virtual environment that somebody made here is used as it is.
+$(VENV)/made:
+	@$(BIN) -m pip --version > /dev/null 2>&1 || \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "$(PYTHON) is not Python 3.11 or newer. Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+	@$(BIN) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)
+	@echo "Installing into $(VENV). The first time this takes minutes: torch is large."
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/installed-for-tests: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)
+	@echo "Installing into $(VENV). The first time this takes minutes: torch is large."
+	@$(INSTALL) -e '.[test]'
+	@touch $@
+
+$(VENV)/installed-ruff: $(VENV)/made constraints.txt
+	$(BIN) -m pip install -c constraints.txt ruff
+	@touch $@
