@@ -135,7 +135,7 @@ def gather_strings(rank, world_size, device):
     laughs = [None] * world_size
     dist.all_gather_object(laughs, laugh)
 
-    # The same without pickle: a string as its UTF-8 bytes. What arrives can be wrong text, and nothing else than text.
+    # The same without pickle: a string as its UTF-8 bytes. What arrives may be wrong, but it is text and runs nothing.
     letters = torch.tensor(list(laugh.encode()), dtype=torch.uint8, device=device)
     decoded = [bytes(piece.tolist()).decode() for piece in gather_unequal(letters)]
 

@@ -4,8 +4,8 @@
 
 No rank leaves the barrier before every rank has come to it.
 
-You will see what that orders (files, and whatever else ranks do outside of `torch.distributed`), a barrier that one enters now
-and leaves later, work that a barrier does not wait for, and a barrier that names the ranks that did not come.
+You will see what that orders (files, and whatever else ranks do outside of `torch.distributed`) and what it does not: output that
+is still in a buffer, ranks outside the group, work in another group. And a barrier that names the ranks that did not come.
 
     python lessons/barrier.py
     torchrun --nproc-per-node 4 lessons/barrier.py
@@ -41,31 +41,73 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The code
 #
-# Every rank in turn is the late one. The folder is rank 0's; a barrier keeps it until everybody has looked. (Over several
-# machines the folder must be one that all of them see.)
+# First the folder: rank 0 makes it and tells the others its name; a barrier keeps it until everybody has looked. (Over several
+# machines it must be a folder that all of them see.)
+
+
+# %%
+@contextlib.contextmanager
+def shared_folder(rank):
+    with tempfile.TemporaryDirectory() if rank == 0 else contextlib.nullcontext() as folder:
+        name = [folder]
+        dist.broadcast_object_list(name, src=0)
+        yield Path(name[0])
+        dist.barrier()
+
+
+# %% [markdown]
+# Now every rank in turn is the late one.
 
 
 # %%
 def barrier(rank, world_size, device):
-    with tempfile.TemporaryDirectory() if rank == 0 else contextlib.nullcontext() as folder:
-        name = [folder]
-        dist.broadcast_object_list(name, src=0)
+    with shared_folder(rank) as folder:
         for late in range(world_size):
             if rank == late:
                 time.sleep(0.1)
-            Path(name[0], f"{late}-{rank}").touch()
+            (folder / f"{late}-{rank}").touch()
 
             dist.barrier()
 
-            found = sorted(int(path.name.split("-")[1]) for path in Path(name[0]).glob(f"{late}-*"))
+            found = sorted(int(path.name.split("-")[1]) for path in folder.glob(f"{late}-*"))
             check(found, list(range(world_size)), f"barrier, rank {late} is late")
-        dist.barrier()  # nobody looks any more: rank 0 may remove the folder
     return {"leaves": rank, "finds": found}
 
 
 # %%
 if __name__ == "__main__":
     run(barrier)
+
+# %% [markdown]
+# ### It flushes nothing
+#
+# A barrier orders what has been done, and a line in a buffer has not been written. Here every rank writes a line into a file, and
+# after a barrier its neighbour finds the file empty. After a flush and another barrier the line is there. With `print` it is the
+# same: into a pipe or a file Python buffers it (unless started with `-u`, as torchrun does), and lines come out in any order.
+# This is why the ranks of these lessons return their results, and one process prints them.
+
+
+# %%
+def barrier_flushes_nothing(rank, world_size, device):
+    left = (rank - 1) % world_size
+    with shared_folder(rank) as folder, open(folder / str(rank), "w") as file:
+        file.write(f"written by rank {rank}")
+        dist.barrier()
+        early = (folder / str(left)).read_text()
+        dist.barrier()  # all have looked
+
+        file.flush()
+        dist.barrier()
+        late = (folder / str(left)).read_text()
+
+    check(early, "", "barrier without a flush")
+    check(late, f"written by rank {left}", "barrier after a flush")
+    return {"left neighbour's file": early or "empty", "after a flush": late}
+
+
+# %%
+if __name__ == "__main__":
+    run(barrier_flushes_nothing)
 
 # %% [markdown]
 # ### Enter now, leave later
@@ -101,7 +143,34 @@ if __name__ == "__main__":
     run(barrier_in_the_background)
 
 # %% [markdown]
-# ### What it does not wait for
+# ### It holds back its group only
+#
+# The even ranks and the odd ranks have a group each. In the first turn the even ranks pass their barrier, while the odd ones wait
+# for a message from them; in the second turn it is the other way round. Nobody is held back by those who did not come.
+
+
+# %%
+def barrier_of_a_group(rank, world_size, device):
+    groups = [dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)]  # every rank makes both
+    passed = []
+    for turn, group in enumerate(groups):
+        count = torch.zeros(1, dtype=torch.int64, device=device)
+        if rank % 2 == turn:
+            dist.barrier(group=group)
+            count += 1
+        dist.all_reduce(count)  # the other half is here already
+        passed.append(count.item())
+
+    check(passed, [(world_size + 1) // 2, world_size // 2], "barrier(group=...)")
+    return {"even ranks passed": passed[0], "odd ranks passed": passed[1]}
+
+
+# %%
+if __name__ == "__main__":
+    run(barrier_of_a_group)
+
+# %% [markdown]
+# ### It does not wait for other work
 #
 # A barrier orders the ranks, not what they have started. Here all ranks but the last start an all_reduce in a second group. Two
 # barriers of the world come and go, and the all_reduce is still open: the last rank has not started it. Only `wait()` on the work
@@ -176,20 +245,27 @@ if __name__ == "__main__":
     run(monitored_barrier)
 
 # %%
-STEPS = [barrier, barrier_in_the_background, work_in_another_group, monitored_barrier]
+STEPS = [
+    barrier,
+    barrier_flushes_nothing,
+    barrier_in_the_background,
+    barrier_of_a_group,
+    work_in_another_group,
+    monitored_barrier,
+]
 
 # %% [markdown]
 # ## The proof
 #
 # In the first step every rank is the late one once, by a tenth of a second: a barrier that lets anyone through early is seen by
-# all who look in that time. The second and the third step need no clock: what is asked for cannot have happened, because the rank
-# that it waits for acts only after the question.
+# all who look in that time. The other steps need no clock. What they ask for cannot have happened yet, because the rank that
+# would do it does so only after the question; or it must have happened, because what was received depends on it.
 
 # %% [markdown]
 # ## The cost
 #
 # No data, but time: everybody waits for the slowest. On gloo messages without content go round in log2(n) rounds (rounded up), in
-# round k to the rank 2**k further on. On NCCL a barrier is an all_reduce of one element, and the host waits for it.
+# round k = 0, 1, ... to the rank 2**k further on. On NCCL a barrier is an all_reduce of one element, and the host waits for it.
 # `monitored_barrier` takes 2 (n - 1) messages, all from or to rank 0: for a check at the start, not for every iteration.
 #
 # Bus-bandwidth factor: none, no data moves.
@@ -197,15 +273,13 @@ STEPS = [barrier, barrier_in_the_background, work_in_another_group, monitored_ba
 # %% [markdown]
 # ## Pitfalls
 #
-# - Every rank must come. A barrier inside `if rank == 0:` waits for ranks that never will.
-# - It does not order output. What ranks printed before a barrier may appear after what others printed behind it: the lines wait
-#   in buffers and pipes. That is why the ranks of these lessons return their results, and one process prints them.
-# - It holds back the members of its group only.
-# - It is no cure for a race on the GPU. A barrier on gloo knows nothing of kernels. On NCCL it waits for the current stream, not
-#   for others.
+# - Every rank of the group must come. A barrier inside `if rank == 0:` waits for ranks that never will.
 # - It is seldom needed. A collective already makes each rank wait for the data that it needs; what needs a barrier is what
 #   `torch.distributed` does not see: files, sockets, clocks.
-# - `monitored_barrier` on a group names ranks of the *group*; "rank 0" in its messages is the group's first.
+# - It is no cure for a race on the GPU. A barrier on gloo knows nothing of kernels. On NCCL the host waits for the current
+#   stream, and not for others.
+# - `monitored_barrier` numbers the ranks within its group: "rank 0" in its messages is the first of the group. If that one is
+#   missing, the others cannot say who it is.
 
 # %% [markdown]
 # ## Where it is used

@@ -78,8 +78,8 @@ if __name__ == "__main__":
 #   look for each other under different names. So a mistake can lie far from where it shows.
 # - Four ranks; each half creates its own group only. Both groups have the same name, and what happens depends on who comes first:
 #   right sums, wrong sums, a broken connection, or ranks that wait. We have seen each of these.
-# - Four ranks; all create both halves, but odd ranks in the other order. No error at all: ranks 0 and 3 are added, and ranks 1 and
-#   2. Every sum is wrong.
+# - Four ranks; all create both halves, but odd ranks in the other order. No error at all: rank 0 adds up with rank 3, rank 1 with
+#   rank 2, and every sum is wrong.
 #
 # Where really only the members can call, `use_local_synchronization=True` makes the name from the list of ranks instead.
 
@@ -87,7 +87,7 @@ if __name__ == "__main__":
 # ### Each half goes its own way
 #
 # The halves may call different collectives, and different numbers of them. To prove that they do not wait for each other, rank 0
-# stays away from its own half until a message says that the upper half is done: did the groups need each other, this would never
+# stays away from its own half until a message says that the upper half is done: if the groups needed each other, this would never
 # end.
 
 
@@ -126,8 +126,8 @@ if __name__ == "__main__":
 # ### Two numbers for one rank
 #
 # `src` and `dst` are *global* ranks, also with `group=`. `group_src` and `group_dst` count within the group. Here every member is
-# the root once, named in both ways. Rank 0 is not in the upper half, so `src=0` is refused there: a common mistake of those who
-# think of the group's first.
+# the root once, named in both ways. Rank 0 is not in the upper half, so `src=0` is refused there: a common mistake, made by
+# thinking of the group's first rank.
 
 
 # %%
@@ -163,8 +163,9 @@ if __name__ == "__main__":
 # ### Rows and columns
 #
 # Ranks in a grid, numbered row by row: each is in the group of its row and in the group of its column. A sum along the row and then
-# along the column is the sum over the grid. The grid is as square as the ranks allow: 2 x 2 for 4, 2 x 3 for 6. With 5, one rank is
-# left over: it has no row and no column, but it creates the groups like everyone else.
+# along the column is the sum over the grid. It has as many rows as the square root of n, rounded down, and as many columns as fit:
+# 2 x 2 for 4, 2 x 3 for 6. With 5, one rank is left over: it has no row and no column, but it creates the groups like everyone
+# else.
 
 
 # %%
@@ -221,7 +222,7 @@ STEPS = [new_group, halves_do_not_wait, global_and_group_ranks, grid]
 # ## Pitfalls
 #
 # - Ranks of a group are numbered by rising global rank, in whatever order the list names them: `new_group([3, 1, 0])` has rank 1 in
-#   the middle.
+#   the middle. In 2.13 `sort_ranks=False` keeps the order of the list.
 # - `group=None` is not "no group": it is the world. A rank outside keeps its `NON_GROUP_MEMBER`; a collective with it warns and
 #   does nothing.
 # - A group rank given as `src` may happen to be a member, too: in the group [1, 2] `src=1` is the first rank, not the second. No

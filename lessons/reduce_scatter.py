@@ -22,8 +22,7 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r's piece k is `[10 * r + k]`; rank k ends with the sum of the ranks' pieces k, which is 10 * (0 + 1 + 2 + 3) + 4
-# * k.
+# Four ranks. Rank r's piece k is `[10 * r + k]`; rank k ends with the sum of everyone's piece k, which is `60 + 4 * k`.
 #
 # | rank | before | after |
 # |---|---|---|

@@ -79,8 +79,9 @@ def all_send_first(rank, world_size, device):
     message = torch.tensor([rank, 10 * rank], device=device)
     received = torch.full_like(message, -1)
 
-    dist.barrier()  # the limit counts from here on: let nobody be late
-    doomed = dist.new_group(timeout=timedelta(seconds=1))  # of all ranks; every rank makes it
+    before = message.clone()
+    dist.all_reduce(before)  # subtle: meet first, because the time limit counts for making the group, too
+    doomed = dist.new_group(timeout=timedelta(seconds=1))  # of all ranks
     try:
         dist.send(message, dst=right, group=doomed)
         dist.recv(received, src=left, group=doomed)
@@ -98,10 +99,11 @@ def all_send_first(rank, world_size, device):
         dist.send(message, dst=right)
     check(received, torch.tensor([left, 10 * left]), "even ranks send first, odd ranks receive first")
 
-    total = message.clone()
-    dist.all_reduce(total)  # the world has taken no harm
-    check(total, torch.tensor([1, 10]) * (world_size * (world_size - 1) // 2), "all_reduce(SUM) after the deadlock")
-    return {"all send first": outcome, "even ranks send first": received, "sum over the world": total}
+    after = message.clone()
+    dist.all_reduce(after)  # the world has taken no harm
+    total = torch.tensor([1, 10]) * (world_size * (world_size - 1) // 2)
+    check([before, after], [total, total], "all_reduce(SUM) before and after the deadlock")
+    return {"all send first": outcome, "even ranks send first": received, "sum over the world": after}
 
 
 # %%
