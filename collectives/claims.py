@@ -1,4 +1,4 @@
-"""The table of claims (claims.toml): what we say that each backend refuses, and why."""
+"""The table of claims (claims.toml): what we say that each backend cannot do, and why."""
 
 import functools
 import tomllib
@@ -8,7 +8,7 @@ from importlib import resources
 
 @dataclass(frozen=True)
 class Claim:
-    """One row: on `backend` with tensors on `device`, `form` is refused, because of `reason`; so `steps` of lessons are skipped."""
+    """One row: on `backend` with tensors on `device`, `form` does not work, for `reason`; so `steps` of lessons are skipped."""
 
     backend: str
     device: str

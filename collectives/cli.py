@@ -100,13 +100,11 @@ def run(
     By name the lessons come from the checkout that you stand in, else from the installed package. Under torchrun
     (torchrun --nproc-per-node 4 -m collectives run all_reduce) the world is torchrun's, and rank 0 prints.
     """
-    try:
-        speaks = (place := world.joined()) is None or place.rank == 0
-    except ValueError as error:
-        print(f"collectives run: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     options = {"nproc": nproc, "backend": backend, "device": device, "timeout": timeout}
+    speaks = True
     try:
+        place = world.joined()
+        speaks = place is None or place.rank == 0
         results = _run_all(lesson_files.choose(names or [], every), place, speaks, options)
     except ValueError as error:
         if speaks:

@@ -36,6 +36,7 @@ _RECORDS = (
         "Send and receive without waiting; compute meanwhile, then wait.",
         "1",
         min_world_size=2,
+        steps={"overlap_by_order": 2, "buffer_rules": 2, "ring_exchange": 2},
     ),
     Collective("broadcast", "Every rank's tensor becomes the root's.", "1"),
     Collective("all_reduce", "Every rank gets the sum (or max, ...) of all ranks' tensors, in place.", "2 * (n - 1) / n"),
@@ -45,8 +46,19 @@ _RECORDS = (
     Collective("scatter", "One rank hands each rank its own piece.", "(n - 1) / n"),
     Collective("reduce_scatter", "The sum of all ranks' tensors, cut in pieces: rank r gets piece r.", "(n - 1) / n"),
     Collective("all_to_all", "Every rank hands each rank its own piece: a transpose over ranks.", "(n - 1) / n"),
-    Collective("barrier", "No rank leaves before every rank has come.", None),
-    Collective("new_group", "A group of some ranks, in which every collective works on its own.", None, min_world_size=2),
+    Collective(
+        "barrier",
+        "No rank leaves before every rank has come.",
+        None,
+        steps={"barrier_in_the_background": 2, "barrier_of_a_group": 2, "work_in_another_group": 2, "monitored_barrier": 2},
+    ),
+    Collective(
+        "new_group",
+        "A group of some ranks, in which every collective works on its own.",
+        None,
+        min_world_size=2,
+        steps={"halves_do_not_wait": 2, "global_and_group_ranks": 2, "grid": 4},
+    ),
 )
 
 COLLECTIVES: dict[str, Collective] = {record.name: record for record in _RECORDS}

@@ -14,9 +14,9 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 """
 
 # %%
+import contextlib
 from datetime import timedelta
 from pathlib import Path
-import contextlib
 import re
 import tempfile
 import time
@@ -172,10 +172,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### It does not wait for other work
 #
-# A barrier orders the ranks, not what they have started. Here all ranks but the last start an all_reduce in a second group. Two
-# barriers of the world come and go, and the all_reduce is still open: the last rank has not started it. Only `wait()` on the work
-# itself says that it is done. (Work of its *own* group is another matter: on gloo a barrier ends after the collectives that were
-# started before it in the same group. Do not build on that, and it does not hold for `isend` and `irecv`.)
+# A barrier orders the ranks, not what they have started. Here all ranks but the last start an all_reduce in a second group. A
+# barrier of the world comes and goes, and the all_reduce is still open: the last rank has not started it. Only `wait()` on the
+# work itself says that it is done. (Work of its *own* group is another matter: on gloo a barrier ends after the collectives that
+# were started before it in the same group. Do not build on that, and it does not hold for `isend` and `irecv`.)
 
 
 # %%
@@ -258,8 +258,9 @@ STEPS = [
 # ## The proof
 #
 # In the first step every rank is the late one once, by a tenth of a second: a barrier that lets anyone through early is seen by
-# all who look in that time. The other steps need no clock. What they ask for cannot have happened yet, because the rank that
-# would do it does so only after the question; or it must have happened, because what was received depends on it.
+# all who look in that time. The steps after it need no clock (but for the limit of `monitored_barrier`). What they ask for cannot
+# have happened yet, because the rank that would do it does so only after the question; or it must have happened, because what was
+# received depends on it.
 
 # %% [markdown]
 # ## The cost
@@ -276,6 +277,8 @@ STEPS = [
 # - Every rank of the group must come. A barrier inside `if rank == 0:` waits for ranks that never will.
 # - It is seldom needed. A collective already makes each rank wait for the data that it needs; what needs a barrier is what
 #   `torch.distributed` does not see: files, sockets, clocks.
+# - With `TORCH_DISTRIBUTED_DEBUG=DETAIL` every collective, also with `async_op=True`, first waits for all ranks of its group.
+#   Steps here that go on while a rank is missing hang then.
 # - It is no cure for a race on the GPU. A barrier on gloo knows nothing of kernels. On NCCL the host waits for the current
 #   stream, and not for others.
 # - `monitored_barrier` numbers the ranks within its group: "rank 0" in its messages is the first of the group. If that one is

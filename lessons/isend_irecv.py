@@ -85,7 +85,8 @@ def overlap_by_order(rank, world_size, device):
 
     total = torch.tensor([rank], device=device)
     dist.all_reduce(total)  # the computation meanwhile; it needs every rank
-    sending = dist.isend(torch.cat([total, total + rank]), dst=right)
+    message = torch.cat([total, total + rank])
+    sending = dist.isend(message, dst=right)
 
     receiving.wait()
     sending.wait()

@@ -203,9 +203,9 @@ STEPS = [new_group, halves_do_not_wait, global_and_group_ranks, grid]
 # %% [markdown]
 # ## The proof
 #
-# Powers of ten name the ranks in a sum: 1100 is ranks 2 and 3, and nothing else. A collective that ignored its group would show
-# 1111. Each member is the root of a broadcast once, so a root that is ignored, or counted in the wrong numbering, shows. In the
-# grid the three sums differ: row, column, and both.
+# Powers of ten name the ranks in a sum: 1100 is ranks 2 and 3, and nothing else. A collective that ignored its group would sum all
+# four, `1111`. Each member is the root of a broadcast once, so a root that is ignored, or counted in the wrong numbering, shows. In
+# the grid the three sums differ: row, column, and both.
 
 # %% [markdown]
 # ## The cost

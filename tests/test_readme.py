@@ -47,13 +47,14 @@ import time
 from collectives import launch
 import torch
 import torch.distributed as dist
+launch(print, 1)
 def step(rank, world_size, device):
     x = torch.ones(1)
     if rank == 2:
         time.sleep(100)
     for _ in range(3):
         dist.all_reduce(x)
-launch(step, 3, timeout=2)
+launch(step, 3, timeout=5)
 """
 
 

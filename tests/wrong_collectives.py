@@ -10,9 +10,19 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 
+class _Done:
+    """A Work that was never any work."""
+
+    def wait(self):
+        return True
+
+    def is_completed(self):
+        return True
+
+
 def _noop(real: Callable) -> Callable:
     """The call returns, and nothing happened."""
-    return lambda *args, **kwargs: None
+    return lambda *args, **kwargs: _Done() if kwargs.get("async_op") else None
 
 
 def _always_sum(real: Callable) -> Callable:
@@ -219,6 +229,7 @@ WRONG: dict[str, tuple[str, Callable]] = {
     "reduce that loses the last rank": ("reduce", _last_rank_lost),
     "broadcast that does nothing": ("broadcast", _noop),
     "broadcast that ignores its root": ("broadcast", _root_ignored("src", 1)),
+    "broadcast_object_list that does nothing": ("broadcast_object_list", _noop),
     "all_gather that permutes": ("all_gather", _rotated_list),
     "all_gather_into_tensor that permutes": ("all_gather_into_tensor", _rotated_tensor),
     "all_gather_object that permutes": ("all_gather_object", _rotated_list),
