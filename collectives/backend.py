@@ -1,5 +1,6 @@
 """What each backend is, what it needs, and whether this machine has it."""
 
+import ctypes
 import difflib
 import os
 import sys
@@ -26,11 +27,22 @@ def gpu_count() -> int:
 
 
 def nccl_version() -> tuple[int, ...] | None:
-    """The version of the NCCL that torch runs with, or None without NCCL."""
+    """The version of the NCCL that torch runs with, or None without NCCL.
+
+    It may be another than torch was built with: a newer library can be preloaded, and torch tells of its own.
+    """
     import torch
     import torch.distributed as dist
 
-    return tuple(torch.cuda.nccl.version()) if gpu_count() and dist.is_nccl_available() else None
+    if not dist.is_nccl_available():
+        return None
+    number = ctypes.c_int()
+    try:
+        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        library.ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):  # not Linux, or linked into torch
+        return tuple(torch.cuda.nccl.version())
+    return number.value // 10000, number.value // 100 % 100, number.value % 100
 
 
 def unavailable(backend: str, device: str, nproc: int) -> str | None:

@@ -1,6 +1,5 @@
 """The facts about this machine and its software that a bug report needs. The header of pytest shows the same."""
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -57,25 +56,10 @@ def _build() -> str:
 
 
 def _nccl() -> str:
-    import torch
-    import torch.distributed as dist
+    from collectives import backend as backends
 
-    if not dist.is_nccl_available():
-        return "none in this build of torch"
-    built = ".".join(map(str, torch.cuda.nccl.version()))
-    loaded = _loaded_nccl()
-    return built if loaded in (None, built) else f"{loaded} (torch was built with {built})"
-
-
-def _loaded_nccl() -> str | None:
-    """The version of the library that this process has loaded, perhaps another than torch was built with; None if none is found."""
-    number = ctypes.c_int()
-    try:
-        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        library.ncclGetVersion(ctypes.byref(number))
-    except (OSError, AttributeError):  # not Linux, or linked into torch
-        return None
-    return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+    version = backends.nccl_version()
+    return ".".join(map(str, version)) if version else "none in this build of torch"
 
 
 def _gpu_names() -> str:

@@ -34,7 +34,7 @@ PAIRS = [(wrong, lesson) for wrong in WRONG for lesson in COLLECTIVES if uses(le
 RED_WITHOUT_A_PROOF = {
     ("broadcast_object_list that does nothing", "barrier"): {"raised"},  # there is no folder
     ("new_group that is the whole world", "send_recv"): {"hung"},  # a deadlock that was to be shown in a group hangs everyone
-    ("new_group that is the whole world", "barrier"): {"raised", "hung"},  # a half waits for the other, or meets it where it should not
+    ("new_group that is the whole world", "barrier"): {"raised", "hung"},  # the halves meet, or wait for each other
 }
 
 
