@@ -198,7 +198,10 @@ def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT that one process can send another")
 def test_status_130_with_one_line_for_ctrl_c(tmp_path):
     command = [sys.executable, "-m", "collectives", "run", lesson(tmp_path, "[forever, total]"), "-n", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A test run in the background of a shell inherits that SIGINT is ignored.
+    listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    with subprocess.Popen(command, **streams, **listen) as process:
         while "ranks are at work" not in process.stderr.readline():
             assert process.poll() is None
         ranks = psutil.Process(process.pid).children(recursive=True)
