@@ -31,33 +31,33 @@ def run(step: Callable) -> None:
         print(report(step)[0], end="")
         return
     options = _parser(step).parse_args()
-    status = run_step(step, **vars(options))
+    status, _ = attempt(step, **vars(options))
     if status not in (0, 3) or (status == 3 and step.__name__ in COLLECTIVES):
         sys.exit(status)  # a lesson whose first step cannot run has nothing to show; a later step may be skipped
 
 
-def run_step(step: Callable, **options) -> int:
-    """Print the report of one step, or on stderr why it failed; return an exit status."""
-    return attempt(step, **options)[0]
-
-
 def attempt(step: Callable, **options) -> tuple[int, str]:
-    """Do what `run_step` does; return beside the status, in one line, why the step was skipped or failed."""
+    """Print the report of one step, or on stderr why it failed; return an exit status and, if it is not 0, why in one line."""
     from collectives.backend import Unavailable
 
     try:
         text, skipped = report(step, **options)
     except LaunchError as error:
-        if _speaks_for(error):
+        # Of a launcher's ranks one tells of it: the one that raised, or one that does not hang.
+        if _is_alone_or(error.rank if error.kind == "raised" else int(error.rank == 0)):
             print(f"{step.__name__}: {error}", file=sys.stderr)
         return 1, str(error).splitlines()[0]
     except ValueError as error:
-        print(f"{step.__name__}: {error}", file=sys.stderr)
+        if _is_alone_or(0):
+            print(f"{step.__name__}: {error}", file=sys.stderr)
         return 3 if isinstance(error, Unavailable) else 2, str(error)
     except KeyboardInterrupt:
         print(f"\n{step.__name__}: interrupted", file=sys.stderr)
         return 130, "interrupted"
-    print(text, end="", flush=True)
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return (3, text.partition(": skipped: ")[2].strip()) if skipped else (0, "")
 
 
@@ -69,7 +69,7 @@ def report(step: Callable, nproc: int | None = None, backend: str | None = None,
     place = world.joined()
     world_size = place.world_size if place else 4 if nproc is None else nproc
     name, needs = step.__name__, fewest_ranks(step.__name__)
-    reason = f"it needs at least {needs} ranks, this world has {world_size}" if world_size < needs else None
+    reason = f"it needs at least {needs} ranks, this world has {world_size}" if 0 < world_size < needs else None
     if reason is None:
         chosen = backends.choose(backend, device, place.local_world_size if place else world_size)
         reason = claims.refusal(name, *chosen)
@@ -120,13 +120,15 @@ def _in_notebook() -> bool:
     return "ipykernel" in sys.modules and sys.modules["ipykernel"].__dict__.get("kernelapp") is not None
 
 
-def _speaks_for(error: LaunchError) -> bool:
-    """Of a launcher's ranks one tells of it: the one that raised, or one that does not hang. Our own world has one voice anyway."""
+def _is_alone_or(rank: int) -> bool:
+    """Whether this process has a world of its own, or is this rank of a launcher's."""
     from collectives import world
 
-    place = world.joined()
-    speaker = error.rank if error.kind == "raised" else int(error.rank == 0)
-    return place is None or place.rank == speaker
+    try:
+        place = world.joined()
+    except ValueError:  # half a world
+        return True
+    return place is None or place.rank == rank
 
 
 def _parser(step: Callable) -> argparse.ArgumentParser:

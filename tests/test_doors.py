@@ -48,3 +48,26 @@ def test_a_notebook(lesson, expected):
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout") == expected
     assert not [output for output in outputs if output.output_type == "error"]
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    command = f'"{sys.executable}" "{lesson_files.find("broadcast")}" | head -n 1'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
+    assert (done.stdout, "Traceback" in done.stderr) == ("broadcast: proved on all 4 ranks\n", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["-n", "0"], 2, "send_recv: nproc=0 is not a number of ranks: use a whole number from 1.\n"),
+        (["-n", "1"], 3, ""),  # and stdout says that it needs two
+        (["--backend", "glo"], 2, "did you mean 'gloo'?"),
+    ],
+    ids=["no_ranks", "too_few_ranks", "unknown_backend"],
+)
+def test_a_lesson_that_cannot_run_says_why_and_ends_with_its_status(options, status, said):
+    command = [sys.executable, lesson_files.find("send_recv"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert done.stdout == ("send_recv: skipped: it needs at least 2 ranks, this world has 1\n" if status == 3 else "")
