@@ -111,6 +111,21 @@ def test_ctrl_c_in_a_terminal_reaches_all_processes_and_gives_one_traceback(call
     assert err.endswith("KeyboardInterrupt\n")
 
 
+def test_a_caller_that_does_not_mind_ctrl_c_gets_its_results(caller):
+    body = """
+    signal.signal(signal.SIGINT, lambda *_: print("noted", flush=True))
+    def nap(rank, world_size, device):
+        (pathlib.Path(sys.argv[1]) / f"pid-{rank}").write_text(str(os.getpid()))
+        time.sleep(2)
+        return rank
+    print(launch(nap, 2))
+    """
+    process, _, _ = caller(body)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert out == "noted\n[0, 1]\n", err
+
+
 def test_after_an_interrupt_the_caller_can_launch_again(caller):
     body = """
     try:

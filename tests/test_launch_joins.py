@@ -26,13 +26,13 @@ def total(rank, world_size, device):
 """
 
 
-def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: list[str] | None = None):
+def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: list[str] | None = None, more: dict[str, str] | None = None):
     """Run a program under torchrun; return what each rank told, and the finished torchrun."""
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
     command += [*(["--no-python", *wrapper, sys.executable] if wrapper else []), str(program), str(tmp_path)]
-    environ = {name: value for name, value in os.environ.items() if name != "TORCH_DISTRIBUTED_DEBUG"}
+    environ = {name: value for name, value in os.environ.items() if name != "TORCH_DISTRIBUTED_DEBUG"} | (more or {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
     files = [tmp_path / f"facts-{rank}.json" for rank in range(nproc)]
     return [json.loads(file.read_text()) if file.exists() else None for file in files], done
@@ -97,6 +97,7 @@ def test_on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_
         before = dict(os.environ)
         tell(addresses=launch(listening), same=dict(os.environ) == before)
         """,
+        more={"GLOO_SOCKET_IFNAME": "nowhere0"},  # the caller's choice would fail: ours is what counts on one machine
     )
     assert {address for addresses in facts[0]["addresses"] for address in addresses} <= {"127.0.0.1"}, done.stderr
     assert facts[0]["same"]
