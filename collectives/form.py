@@ -76,7 +76,7 @@ class Case:
         import torch.distributed as dist
 
         if self.op == "PREMUL_SUM":
-            return dist._make_nccl_premul_sum(values.FACTOR)
+            return dist._make_nccl_premul_sum(float(values.FACTOR))
         return getattr(dist.ReduceOp, self.op)
 
     def lengths(self, rank: int | None = None) -> list[int]:

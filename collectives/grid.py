@@ -1,6 +1,6 @@
 """The matrix as text: answers in, tables out. Each table is narrower than 120 columns, and can be read without colour."""
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from collectives import values
@@ -16,6 +16,8 @@ _MARKS = {
 }
 _WORDS = {"unavailable": "unavailable here"}
 _VARIANTS = ("", "uneven", "noncontiguous", "empty", "scalar", "async", "subgroup", "any_source", "tag")
+# The width of the first column: one name is longer, and takes two lines.
+_LABEL = 32
 _SHORT = {"float8_": "", "bfloat": "bf", "complex": "c", "float": "f", "uint": "u", "int": "i", "fnuz": "z", "fnu": "", "fn": ""}
 
 
@@ -41,7 +43,7 @@ def by_dtype(answers: list[Answer]) -> Table | None:
     rows = [(_label(answer) + (f" {answer.cell.op}" if ops[answer.cell.form] > 1 else ""), answer) for answer in plain]
     tried = {answer.cell.dtype for answer in plain}
     columns = [dtype for dtype in values.DTYPES if dtype in tried]
-    return _table("", [_short(dtype) for dtype in columns], [(row, _short(one.cell.dtype), one) for row, one in rows])
+    return _table([_short(dtype) for dtype in columns], [(row, _short(one.cell.dtype), one) for row, one in rows])
 
 
 def by_variant(answers: list[Answer]) -> Table | None:
@@ -51,7 +53,7 @@ def by_variant(answers: list[Answer]) -> Table | None:
     columns = [*_VARIANTS, *sorted({variant for variant in variants if variant.startswith("root")}, key=lambda name: int(name[4:]))]
     columns = [column for column in columns if column in variants]
     places = [(_label(one), variant or "plain", one) for one, variant in zip(rest, variants, strict=True)]
-    return _table("", [column or "plain" for column in columns], places)
+    return _table([column or "plain" for column in columns], places)
 
 
 def reasons(answers: list[Answer]) -> list[tuple[str, int, str, str]]:
@@ -75,7 +77,7 @@ def counts(answers: list[Answer]) -> str:
 
 
 def _label(answer: Answer) -> str:
-    return answer.cell.name.replace("_functional_collectives", "functional")
+    return answer.cell.name.replace("_functional_collectives", "fn")
 
 
 def _short(dtype: str) -> str:
@@ -84,13 +86,15 @@ def _short(dtype: str) -> str:
     return dtype
 
 
-def _table(title: str, columns: list[str], places: list[tuple[str, str, Answer]]) -> Table | None:
+def _table(columns: list[str], places: list[tuple[str, str, Answer]]) -> Table | None:
     if not places:
         return None
     marks: dict[str, dict[str, set]] = {}
     for row, column, answer in places:
         marks.setdefault(row, {}).setdefault(column, set()).add(answer.state)
-    table = Table(title, *columns, box=None, pad_edge=False)
+    first = Column(overflow="fold", min_width=min(_LABEL, max(map(len, marks))), max_width=_LABEL)
+    rest = (Column(column, no_wrap=True) for column in columns)
+    table = Table(first, *rest, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for row, found in marks.items():
         texts = (
             Text.assemble(*(_MARKS[state] for state in STATES if state in found.get(column, ()))) if column in found else ""

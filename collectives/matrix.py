@@ -32,6 +32,9 @@ _AT_ONCE = 3
 # When the run is interrupted, worlds under way get this long to end by themselves, in seconds.
 _GOODBYE = 2.0
 
+# A machine that cannot start a rank in this time, in seconds, cannot measure either.
+_WARM_UP = 120.0
+
 _REFUSED = "Refused: "
 
 
@@ -62,6 +65,8 @@ def measure(
 
     `timeout` is in seconds, for each cell. To stop early, close the iterator: nothing more is begun.
     """
+    if any(not unavailable(cell) for cell in cells):
+        launch(_nothing, 1, backend="gloo", device="cpu", timeout=_WARM_UP)  # the time to start a server is not the first cell's
     todo: queue.SimpleQueue = queue.SimpleQueue()
     done: queue.SimpleQueue = queue.SimpleQueue()
     for cell in cells:
@@ -90,19 +95,23 @@ def measure(
 def answer(cell: Cell, modules: tuple[str, ...] = (), timeout: float | None = None) -> Answer:
     """Try one cell."""
     name = called(FORMS[cell.name])
-    if reason := unavailable(cell, name):
+    if reason := unavailable(cell):
         return Answer(cell, name, "unavailable", reason, 0.0)
     begin = time.monotonic()
     state, detail = _try(cell, modules, timeout or LIMITS[cell.device])
     return Answer(cell, name, state, detail, time.monotonic() - begin)
 
 
-def unavailable(cell: Cell, name: str | None) -> str | None:
+def _nothing(rank: int, world_size: int, device) -> None:
+    pass
+
+
+def unavailable(cell: Cell) -> str | None:
     """Why this machine cannot try the cell; None if it can."""
     import torch
     import torch.distributed as dist
 
-    if name is None:
+    if called(FORMS[cell.name]) is None:
         return f"torch {torch.__version__} has no torch.distributed.{cell.name}"
     is_built = getattr(dist, f"is_{cell.backend}_available", None)
     if reason := backends.unavailable(cell.backend, cell.device, cell.world_size):

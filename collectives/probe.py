@@ -98,8 +98,10 @@ def _complete(result, case: Case):
 
 
 def _first_line(error: Exception) -> str:
+    """Type and first line; torch puts the number of a reduction into some messages as a control character."""
     text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text.splitlines()[0]) if text else ""
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 class _Memory:
@@ -122,16 +124,14 @@ class _Memory:
     def judge(self, name: str, case: Case) -> None:
         got = self.tensor.detach().cpu()
         if self.buffer.after is not ANYTHING:
-            what = "the input changed" if self.buffer.before is self.buffer.after else name
+            what = f"{name}, an input, changed" if self.buffer.before is self.buffer.after else name
             _same(got, self.buffer.after, what)
         should = torch.full_like(self.bytes, _GUARD_BYTE, device="cpu")
         self._view(should, got).copy_(got)
         changed = (self.bytes.cpu() != should).nonzero()
         if len(changed):
             place = changed[0].item() - _GUARD
-            raise Mismatch(
-                f"{name}: the call wrote outside of the tensor, {len(changed)} bytes, first at byte {place} from its start"
-            )
+            raise Mismatch(f"{name}: the call wrote {len(changed)} bytes outside of the tensor, the first at byte {place}")
 
 
 def _lay_out(part, case: Case):
@@ -165,7 +165,8 @@ def _same(got, expected, what: str) -> None:
         if facts[0] != facts[1]:
             raise Mismatch(f"{what}: got {facts[0][0]}{facts[0][1]}, should be {facts[1][0]}{facts[1][1]}")
         if not torch.equal(_bits(got), _bits(expected)):
-            raise Mismatch(f"{what}: got {_show(got)}, should be {_show(expected)}")
+            show = _show if _show(got) != _show(expected) else lambda tensor: f"the bytes {_show(_bits(tensor))}"
+            raise Mismatch(f"{what}: got {show(got)}, should be {show(expected)}")
     elif isinstance(expected, list) and isinstance(got, list | tuple) and len(got) == len(expected):
         for number, (one, other) in enumerate(zip(got, expected, strict=True)):
             _same(one, other, f"{what}[{number}]")

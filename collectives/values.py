@@ -65,7 +65,8 @@ def tensor(numbers: list, shape: tuple, dtype: torch.dtype) -> torch.Tensor:
 def _element(rank: int, size: int, place: int, dtype: torch.dtype):
     """All ranks hold the same small number, one rank (another one at each place) that number plus `size`.
 
-    So the sum is a multiple of `size`, and the average exact in integers too: 2 ranks hold 1 and 3, then 4 and 2.
+    So the sum is a multiple of `size`, and the average exact in integers too: 2 ranks hold 1 and 3, then 4 and 2. Three ranks or
+    more also hold 1, 2 and `size` at some places, in integers: else BOR or BXOR could not be told from MAX.
     """
     if dtype is torch.bool:
         return True if place % 5 == 4 else (place % size == rank) == (place % 2 == 0)
@@ -73,7 +74,10 @@ def _element(rank: int, size: int, place: int, dtype: torch.dtype):
         return complex(*(_element(rank, size, place + shift, torch.float32) for shift in (0, 1)))
     if "e8m0" in str(dtype):  # powers of two only
         return 2 ** (place % 3)
-    small = 1 + place % 2 if size <= 8 and not str(dtype).startswith("torch.float8") else 1  # products stay exact
+    if not dtype.is_floating_point and size > 2 and place % 5 == 4:
+        return {0: 2, 1: size}.get((rank + place) % size, 1)
+    # Products stay exact: in floats of 8 bits, which know 1, 1.25, 1.5 and 1.75 times a power of two, only those of 2 and 4 ranks.
+    small = 1 + place % 2 if size in (2, 4) or (size <= 8 and "float8" not in str(dtype)) else 1
     return small + size if place % size == rank else small
 
 
