@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from collectives import environment, lesson_files, world
+from collectives import cli_matrix, environment, lesson_files, world
 from collectives.collective import COLLECTIVES
 
 
@@ -197,6 +197,9 @@ def _print_summary(results: list[_Result]) -> None:
 def _status(results: list[_Result]) -> int:
     statuses = {status for result in results for status in result.counts}
     return next((status for status in (1, 2, 0) if status in statuses), 3)
+
+
+app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
 
 
 @bench.callback()

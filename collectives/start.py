@@ -48,12 +48,15 @@ def default_start_method() -> str:
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
-def start_server() -> None:
-    """Begin to start the fork server, without waiting for it: a second import of torch can run beside the caller's own."""
+def start_server(modules: tuple[str, ...] = ()) -> None:
+    """Begin to start the fork server, without waiting for it: a second import of torch can run beside the caller's own.
+
+    `modules` are what else the ranks will need. They count only for a server that is not there yet.
+    """
     if default_start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        multiprocessing.set_forkserver_preload(["collectives.preload", "torch.distributed"])
+        multiprocessing.set_forkserver_preload([*modules, "collectives.preload", "torch.distributed"])
         forkserver.ensure_running()
 
 
@@ -178,7 +181,7 @@ class _World:
         """The failure that came first. A death outweighs an exception: a rank that loses its peer raises."""
         until = time.monotonic() + _CAUSE
         with contextlib.suppress(queue.Empty):
-            while True:
+            while not self._all_failed(events):
                 events.append(self.events.get(timeout=max(0.0, until - time.monotonic())))
         found |= {rank: value[1:] for rank, what, value in events if what == "outcome" and value[:1] == b"R"}
         for rank, what, value in events:
@@ -189,6 +192,10 @@ class _World:
         raised = {rank: cloudpickle.loads(value[1:]) for rank, what, value in events if what == "outcome" and value[:1] == b"E"}
         rank, first = min(raised.items(), key=lambda item: item[1]["at"])
         return failure.raised(rank, first["summary"], first["traceback"], sorted(found))
+
+    def _all_failed(self, events: list) -> bool:
+        """Whether every rank has raised: then none can die any more, and there is nothing left to wait for."""
+        return {rank for rank, what, value in events if what == "outcome" and value[:1] == b"E"} == set(range(len(self.processes)))
 
     def _stack(self, rank: int, ask: bool = True) -> str:
         """Where a rank stands, in faulthandler's words; empty if it does not say."""

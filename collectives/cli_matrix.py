@@ -1,0 +1,127 @@
+"""`collectives matrix`: words on the command line in; the grid, a JSON and an exit status out."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+# Whoever reads the grid in a pipe gets lines no longer than this.
+_WIDTH = 120
+
+# The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks.
+_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe")
+
+STATUSES = (
+    "Exit status: 0 every cell works or is clearly refused, 1 a cell is wrong, hangs or crashes, 2 bad usage, "
+    "3 nothing could be run here, 130 Ctrl-C."
+)
+
+
+def matrix(
+    backend: Annotated[list[str] | None, typer.Option(help="gloo, nccl, mpi or another; all that we know of.")] = None,
+    collective: Annotated[list[str] | None, typer.Option(help="A lesson's name, or a form's; all of them.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="float32, ...; all that this torch has.")] = None,
+    op: Annotated[list[str] | None, typer.Option(help="SUM, AVG, ...; all of them.")] = None,
+    nproc: Annotated[list[int] | None, typer.Option("--nproc", "-n", help="World sizes; 2.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One dtype (float32), SUM.")] = False,
+    timeout: Annotated[float | None, typer.Option(help="Time limit of a cell, in seconds; 10, on GPUs 60.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all answers there.")] = None,
+    modules: Annotated[
+        list[str] | None, typer.Option("--import", metavar="MODULE", help="Import it in every rank: a backend of your own.")
+    ] = None,
+) -> None:
+    """Measure what works: every call, dtype and reduction on every backend, each in a fresh world of ranks.
+
+    Every element on every rank is compared with a closed form, and nothing else may have changed. All options but --quick,
+    --timeout and --json can be given several times.
+    """
+    from collectives import start
+
+    start.start_server(_PRELOADED)  # it imports torch while we do
+    from collectives import matrix as matrices
+    from collectives import probe, selection
+
+    try:
+        _check(nproc, timeout, json_file)
+        probe.import_modules(tuple(modules or ()))
+        cells = selection.select(backend, collective, dtype, op, nproc, quick)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"collectives matrix: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    answers: list = []
+    interrupted = False
+    try:
+        for answer in _show_progress(matrices.measure(cells, tuple(modules or ()), timeout), len(cells)):
+            answers.append(answer)
+    except KeyboardInterrupt:
+        interrupted = True
+    order = {cell: number for number, cell in enumerate(cells)}
+    answers.sort(key=lambda answer: order[answer.cell])
+    if json_file is not None:
+        json_file.write_text(json.dumps(matrices.document(answers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print_grid(answers)
+    if interrupted:
+        print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
+        raise typer.Exit(130)
+    raise typer.Exit(matrices.status(answers))
+
+
+def _check(nproc: list[int] | None, timeout: float | None, json_file: Path | None) -> None:
+    """Refuse at once what would fail after a minute of measuring."""
+    for number in nproc or ():
+        if number < 1:
+            raise ValueError(f"--nproc {number} is not a number of ranks: use a whole number from 1.")
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise ValueError(f"--timeout {timeout:g} is not a time limit: use seconds, more than 0.")
+    if json_file is not None:
+        with json_file.open("a"):
+            pass
+
+
+def _show_progress(answers: Iterator, count: int) -> Iterator:
+    from collectives import grid
+
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    found: list = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("cells", total=count)
+        for answer in answers:
+            found.append(answer)
+            bad = sum(one.state in ("wrong", "hangs", "crashes") for one in found)
+            progress.update(task, advance=1, description=escape(f"cells{f', {bad} bad' if bad else ''}"))
+            if answer.state in ("wrong", "hangs", "crashes"):
+                console.print(f"[red]{answer.state}[/] {escape(grid.name(answer))}: {escape(answer.detail)}", soft_wrap=True)
+            yield answer
+
+
+def print_grid(answers: list) -> None:
+    """The tables of each backend, device and world size; of those that are not here, the reason."""
+    from collectives import grid
+
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
+    for (backend, device, world_size), column in grid.by_column(answers).items():
+        away = {answer.detail for answer in column if answer.state == "unavailable"}
+        if all(answer.state == "unavailable" for answer in column):
+            console.print(f"\n{backend}/{device}: unavailable here: {escape('; '.join(sorted(away)))}", soft_wrap=True)
+            continue
+        for table in (grid.by_dtype(column), grid.by_variant(column)):
+            if table is not None:
+                table.title = f"\n{backend}/{device}, {world_size} ranks"
+                table.title_justify = "left"
+                with console.capture() as text:
+                    console.print(table)
+                sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))
+    console.print()
+    console.print(grid.legend())
+    for state, count, first, detail in grid.reasons(answers):
+        more = f" and {count - 1} more" if count > 1 else ""
+        console.print(f"{state}: {escape(first)}{more}: {escape(detail)}", soft_wrap=True)
+    console.print(grid.counts(answers), soft_wrap=True)
