@@ -84,7 +84,7 @@ def name(cell: dict) -> str:
     """A cell in words: all_reduce(SUM, int64) on gloo/cpu, 2 ranks."""
     kind = ", ".join(str(cell[field]) for field in ("op", "dtype") if cell[field] is not None)
     ranks = "1 rank" if cell["world_size"] == 1 else f"{cell['world_size']} ranks"
-    return f"{cell['form']}({kind}) on {cell['backend']}/{cell['device']}, {ranks}"
+    return f"{cell['form']}{f'({kind})' if kind else ''} on {cell['backend']}/{cell['device']}, {ranks}"
 
 
 def told(cell: dict) -> str:
