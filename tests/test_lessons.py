@@ -56,9 +56,9 @@ def test_every_claim_names_a_step_that_exists_and_a_reason():
     steps = {step.__name__ for lesson in COLLECTIVES for step in lesson_files.load(lesson_files.find(lesson)).STEPS}
     for claim in claims.table():
         assert set(claim.steps) <= steps
-        assert claim.reason
+        assert claim.reason or not claim.steps
         assert claim.device in backends.DEVICES[claim.backend]
-        assert claim.state in {"refuses", "wrong", "hangs"}
+        assert claim.state != "works" or not claim.steps
 
 
 def worked_numbers(text: str) -> list[list[str]]:

@@ -1,0 +1,208 @@
+"""The table of claims: which claim speaks of a cell, and what is found where a matrix is not as claimed."""
+
+import pytest
+
+from collectives import claims
+from collectives.claims import Claim, expected, holds, load, parse
+from collectives.judgement import judge
+
+DTYPES = ("int64", "float32", "float64")
+
+
+def cell(form="all_reduce", dtype="float32", op="SUM", state="works", backend="gloo", world_size=2, detail=""):
+    place = {"collective": claims.base(form), "form": form, "called": form, "backend": backend, "device": "cpu"}
+    return place | {"dtype": dtype, "op": op, "world_size": world_size, "state": state, "detail": detail, "seconds": 0.1}
+
+
+def matrix(*cells, torch="2.13.0+cpu"):
+    return {"format": 1, "torch": torch, "nccl": None, "cuda": None, "mpi": None, "platform": "a machine", "cells": list(cells)}
+
+
+def true_cells():
+    """What gloo really does, in little: AVG of integers is refused, all else works."""
+    for dtype in DTYPES:
+        for op in ("SUM", "AVG"):
+            refused = (op, dtype) == ("AVG", "int64")
+            detail = "RuntimeError: result type Float can't be cast" if refused else ""
+            yield cell(dtype=dtype, op=op, state="refuses" if refused else "works", detail=detail)
+
+
+WORKS = Claim("gloo", "cpu", "works", form=("all_reduce",))
+NO_AVG = Claim("gloo", "cpu", "refuses", "it divides in the tensor's type", form=("all_reduce",), ops=("AVG",), dtypes=("int64",))
+TRUE = (WORKS, NO_AVG)
+
+
+def test_a_matrix_that_is_as_claimed_has_no_findings():
+    cells = list(true_cells())
+    assert judge(matrix(*cells), TRUE, probes=cells) == []
+
+
+def test_a_claim_too_many_is_better_news():
+    lie = Claim("gloo", "cpu", "refuses", "no doubles", form=("all_reduce",), dtypes=("float64",))
+    (found,) = judge(matrix(*true_cells()), (*TRUE, lie))
+    assert (found.kind, found.claim, len(found.cells)) == ("better", lie, 2)
+    assert "better, 2 cells: all_reduce(SUM, float64) on gloo/cpu, 2 ranks works" in str(found)
+    assert "no doubles" in str(found)
+
+
+def test_a_claim_too_few_is_worse_news():
+    (found,) = judge(matrix(*true_cells()), (WORKS,))
+    assert (found.kind, found.claim, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
+    assert "worse, 1 cell: all_reduce(AVG, int64) on gloo/cpu, 2 ranks refuses (RuntimeError: result type" in str(found)
+
+
+def test_where_only_refusals_are_claimed_a_refusal_without_a_claim_is_found():
+    (found,) = judge(matrix(cell(), cell("reduce", state="refuses", detail="RuntimeError: no")), (NO_AVG,))
+    assert found.kind == "unclaimed"
+    assert "no claim says so" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("state", "kinds"), [("works", []), ("refuses", []), *((s, ["broken"]) for s in ("wrong", "hangs", "crashes"))]
+)
+def test_of_a_backend_without_claims_only_broken_cells_are_found(state, kinds):
+    assert [found.kind for found in judge(matrix(cell(backend="x", state=state)), TRUE)] == kinds
+
+
+@pytest.mark.parametrize("state", ["wrong", "hangs", "crashes"])
+def test_a_refusal_that_turns_into_something_worse_is_worse(state):
+    (found,) = judge(matrix(cell(op="AVG", dtype="int64", state=state)), TRUE)
+    assert found.kind == "worse"
+
+
+def test_a_wrong_answer_that_turns_into_a_refusal_is_better():
+    wrong = Claim("gloo", "cpu", "wrong", "gaps", form=("all_reduce:noncontiguous",))
+    (found,) = judge(matrix(cell("all_reduce:noncontiguous", state="refuses")), (WORKS, wrong))
+    assert found.kind == "better"
+
+
+def test_what_this_machine_does_not_have_is_no_finding():
+    assert judge(matrix(cell(state="unavailable", detail="no GPU")), TRUE) == []
+
+
+def test_a_claim_that_speaks_of_no_cell_is_an_error():
+    idle = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",), dtypes=("int65",))
+    (found,) = judge(matrix(*true_cells()), (*TRUE, idle), probes=list(true_cells()))
+    assert found.kind == "unprobed"
+    assert "int65" in str(found)
+
+
+def test_one_misspelt_form_among_others_is_an_error():
+    claim = Claim("gloo", "cpu", "works", form=("all_reduce", "all_redcue"))
+    (found,) = judge(matrix(cell()), (claim,), probes=[cell()])
+    assert found.kind == "unprobed"
+    assert "'all_redcue'" in str(found)
+
+
+def test_a_claim_of_a_backend_that_is_not_probed_is_not_idle():
+    other = Claim("nccl", "cuda", "works", form=("all_reduce",))
+    assert judge(matrix(cell()), (WORKS, other), probes=[cell()]) == []
+
+
+def test_findings_of_one_claim_are_one_finding_and_worse_ones_come_first():
+    cells = [cell(op="AVG", dtype="int64"), *(cell(dtype=dtype, state="wrong") for dtype in DTYPES)]
+    found = judge(matrix(*cells), TRUE)
+    assert [(one.kind, len(one.cells)) for one in found] == [("worse", 3), ("better", 1)]
+
+
+def test_the_closest_claim_speaks():
+    variant = Claim("gloo", "cpu", "wrong", "gaps", form=("all_reduce:noncontiguous",))
+    every = (variant, NO_AVG, WORKS)
+    assert expected(cell("all_reduce:noncontiguous"), "2.13.0", every) is variant
+    assert expected(cell("all_reduce:async"), "2.13.0", every) is WORKS
+    assert expected(cell("all_reduce:async", "int64", "AVG"), "2.13.0", every) is NO_AVG
+    assert expected(cell("broadcast"), "2.13.0", every) is None
+
+
+def test_two_claims_that_contradict_each_other_are_an_error():
+    rival = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",))
+    with pytest.raises(ValueError, match="contradict"):
+        expected(cell(), "2.13.0", (WORKS, rival))
+    assert [found.kind for found in judge(matrix(cell(), cell(dtype="int64")), (WORKS, rival))] == ["contradiction"]
+
+
+def test_our_own_claims_never_contradict_each_other():
+    forms = {form for claim in claims.table() for form in claim.form}
+    dtypes = {dtype for claim in claims.table() for dtype in claim.dtypes} | {"float32"}
+    for form in forms:
+        for dtype in dtypes:
+            for op in (*claims.OPS, None):
+                expected(cell(form, dtype, op), "2.13.0")
+
+
+def test_a_claim_holds_for_its_versions_of_torch_only():
+    old = Claim("gloo", "cpu", "refuses", "not yet", form=("all_to_all",), torch="<2.12")
+    new = Claim("gloo", "cpu", "works", form=("all_to_all",), torch=">=2.12")
+    assert expected(cell("all_to_all"), "2.11.0+cpu", (old, new)) is old
+    assert expected(cell("all_to_all"), "2.13.0", (old, new)) is new
+
+
+@pytest.mark.parametrize(
+    ("versions", "torch", "holding"),
+    [
+        ("", "2.13.0", True),
+        (">=2.11", "2.13.0+cpu", True),
+        (">=2.11", "2.9.1", False),
+        (">=2.11,<2.13", "2.13.0", False),
+        ("<=2.13", "2.13.1", True),
+        ("==2.13", "2.13.1+cu130", True),
+        ("!=2.13", "2.13.0", False),
+        (">2.13", "2.14.0a0+git12", True),
+    ],
+)
+def test_versions_are_numbers_not_text(versions, torch, holding):
+    assert holds(versions, torch) is holding
+
+
+def test_another_file_adds_claims_and_overrides_ours(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("""
+        [[claim]]
+        backend = "x"
+        device = "cpu"
+        form = "all_reduce"
+        state = "works"
+        [[claim]]
+        backend = "gloo"
+        device = "cpu"
+        form = "all_reduce"
+        ops = "AVG"
+        dtypes = ["int64"]
+        state = "works"
+    """)
+    every = load(path)
+    assert expected(cell(backend="x"), "2.13.0", every).state == "works"
+    assert expected(cell(op="AVG", dtype="int64"), "2.13.0", every).state == "works"
+    assert expected(cell(op="AVG", dtype="int32"), "2.13.0", every).state == "refuses"
+    assert load() == claims.table()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("claim = 1", r"\[\[claim\]\] rows and nothing else"),
+        ("[[claim", "is not a file of claims"),
+        ("[[claims]]\nbackend = 'gloo'", "nothing else"),
+        ("[[claim]]\nbackend = 'gloo'", "claim 1 lacks device, state"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'", "speaks of nothing"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ndtype='b'", "dtype is not known"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='fails'\nform='a'\nreason='b'", "'fails' is not one of works, refuses"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='refuses'\nform='a'", "gives no reason"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nops='sum'", "'sum' is no reduction"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform=[]", "should be a list of names"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ntorch='2.13'", "is not understood"),
+        ("[[claim]]\nbackend=3\ndevice='cpu'\nstate='works'\nform='a'", "backend = 3 should be text"),
+    ],
+)
+def test_a_file_of_claims_that_cannot_be_right_says_what_is_wrong(text, words):
+    with pytest.raises(ValueError, match=words):
+        parse(text, "mine.toml")
+
+
+def test_a_file_of_claims_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        load(tmp_path / "none.toml")
+
+
+def test_every_claim_but_those_that_work_gives_a_reason():
+    assert all(claim.reason for claim in claims.table() if claim.state != "works")

@@ -1,0 +1,106 @@
+"""The flags that look at a measured matrix: what they print, and what they add to the exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_claims import cell, matrix
+
+from collectives import claims_table, matrix_flags
+from collectives.claims import Claim, table
+
+ROOT = Path(__file__).parent.parent
+
+REFUSED = cell(op="AVG", dtype="int64", state="refuses", detail="RuntimeError: no")
+
+
+def test_html_writes_the_page(tmp_path):
+    assert matrix_flags.html(matrix(cell()), tmp_path / "page.html") == ("", 0)
+    assert "<table" in (tmp_path / "page.html").read_text()
+    with pytest.raises(ValueError, match="cannot be written"):
+        matrix_flags.html(matrix(cell()), tmp_path / "none" / "page.html")
+
+
+def test_claims_that_hold_are_told_and_cost_nothing():
+    assert matrix_flags.claims(matrix(cell(), REFUSED)) == ("2 cells: all as claimed", 0)
+
+
+def test_claims_that_do_not_hold_cost_a_one():
+    text, status = matrix_flags.claims(matrix(cell(), REFUSED | {"state": "works"}, cell(dtype="float64", state="wrong")))
+    assert status == 1
+    assert [line.split(",")[0] for line in text.splitlines()] == ["not as claimed:", "  worse", "  better"]
+
+
+def test_of_a_backend_without_claims_only_what_is_broken_costs_a_one():
+    assert matrix_flags.claims(matrix(cell(backend="x", state="refuses"))) == ("", 0)
+    assert matrix_flags.claims(matrix(cell(backend="x", state="hangs")))[1] == 1
+
+
+def test_claims_of_ones_own_count(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text('[[claim]]\nbackend = "x"\ndevice = "cpu"\nform = "all_reduce"\nstate = "works"\n')
+    assert matrix_flags.claims(matrix(cell(backend="x", state="refuses")), path)[1] == 1
+    idle = matrix_flags.claims(matrix(cell(backend="x")), path, probes=[cell("reduce", backend="x")])
+    assert idle[1] == 1
+    assert "speaks of no cell" in idle[0]
+
+
+def test_against_a_recorded_matrix_better_and_worse_cost_a_one_and_news_does_not(tmp_path):
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(matrix(cell(), REFUSED)))
+    assert matrix_flags.against(matrix(cell(), REFUSED), str(path))[1] == 0
+    assert "no cell differs" in matrix_flags.against(matrix(cell(), REFUSED), str(path))[0]
+    text, status = matrix_flags.against(matrix(cell(), cell(dtype="int8")), str(path))
+    assert (status, "gone: all_reduce(AVG, int64)" in text, "new: all_reduce(SUM, int8)" in text) == (0, True, True)
+    assert matrix_flags.against(matrix(cell(), REFUSED | {"state": "works"}), str(path))[1] == 1
+    assert matrix_flags.against(matrix(cell(state="wrong"), REFUSED), str(path))[1] == 1
+
+
+def test_many_new_cells_are_counted(tmp_path):
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(matrix()))
+    text, _ = matrix_flags.against(matrix(*(cell(f"form{number}") for number in range(30))), str(path))
+    assert len(text.splitlines()) == 22
+    assert text.endswith("new: 10 more")
+
+
+def test_against_the_documentation_names_its_links_and_costs_nothing():
+    text, status = matrix_flags.against(matrix(cell("all_to_all", op=None, backend="nowhere", state="unavailable")), "docs")
+    assert status == 0
+    assert "0 differences" in text
+    assert text.count("https://") == 2
+
+
+def test_the_readmes_table_of_claims_is_up_to_date():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert claims_table.updated(readme) == readme, "run python -m collectives.claims_table"
+
+
+def test_the_readmes_table_follows_the_claims():
+    text = claims_table.markdown(
+        (
+            Claim("x", "cpu", "works", form=("all_reduce", "send")),
+            Claim("x", "cpu", "refuses", "it cannot divide", form=("all_reduce",), ops=("AVG",), dtypes=("int8",), torch="<2.14"),
+            Claim("y", "cuda", "wrong", "it has gaps", form=("send:noncontiguous",)),
+            Claim("y", "cuda", "hangs", "no cell", steps=("a_step",)),
+        )
+    )
+    assert text.splitlines() == [
+        "| call | x, cpu | y, cuda |",
+        "| --- | --- | --- |",
+        "| `all_reduce` | works, except 1 | - |",
+        "| `send` | works | 2 |",
+        "",
+        "1. **refuses** AVG for int8 (torch <2.14): it cannot divide",
+        "2. **wrong** noncontiguous: it has gaps",
+    ]
+
+
+def test_a_readme_without_a_place_for_the_table_is_told():
+    with pytest.raises(ValueError, match="lacks the lines"):
+        claims_table.updated("# A readme")
+
+
+def test_every_claim_about_cells_is_in_the_readmes_table():
+    text = claims_table.markdown()
+    assert all(claim.reason in text for claim in table() if claim.form)

@@ -1,0 +1,134 @@
+"""The page of a matrix: everything in it, nothing fetched, readable by eye and by machine."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from test_claims import cell, matrix
+
+from collectives import report_html
+from collectives.recorded import STATES, UNAVAILABLE
+
+NASTY = 'RuntimeError: <script>alert("1")</script> & {{title}} </script>'
+
+
+class Page(HTMLParser):
+    """The tables of a page as rows of texts, every element's attributes, and whether all that was opened was closed."""
+
+    VOID = ("meta", "input", "br", "link")
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.elements, self.tables, self.buttons = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"th", "td"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+
+
+def page(*cells) -> Page:
+    return Page(report_html.page(matrix(*cells)))
+
+
+def buttons(found: Page) -> list[dict]:
+    return [attributes for tag, attributes in found.elements if tag == "button" and "data-state" in attributes]
+
+
+def test_every_cell_stands_once_in_the_table_with_its_letter_and_its_reason():
+    found = page(cell(), cell(op="AVG", dtype="int64", state="refuses", detail="RuntimeError: no"), cell("barrier", None, None))
+    (table,) = found.tables
+    assert table[0] == ["form and reduction", "no tensor", "float32", "int64"]
+    assert ["all_reduce SUM", "", "W", ""] in table
+    assert ["all_reduce AVG", "", "", "R"] in table
+    assert ["barrier", "W", "", ""] in table
+    assert [one["data-why"] for one in buttons(found)] == ["", "RuntimeError: no", ""]
+
+
+def test_each_backend_device_and_world_size_has_a_table_of_its_own():
+    found = page(cell(), cell(backend="mpi"), cell(world_size=3), cell(dtype="int8"))
+    assert [attributes["data-where"] for tag, attributes in found.elements if tag == "table"] == [
+        "gloo/cpu, 2 ranks",
+        "mpi/cpu, 2 ranks",
+        "gloo/cpu, 3 ranks",
+    ]
+
+
+def test_everything_opened_is_closed_and_headers_have_a_scope():
+    found = page(cell(), cell(state="refuses", op="AVG", detail=NASTY))
+    assert found.open == []
+    assert all(attributes.get("scope") in ("col", "row", "rowgroup") for tag, attributes in found.elements if tag == "th")
+    assert sum(tag == "caption" for tag, _ in found.elements) == 1
+    assert [one["tabindex"] for one in buttons(found)] == ["0", "-1"]
+    assert all(one["aria-label"] == one["data-state"] for one in buttons(found))
+
+
+def test_a_reason_cannot_break_out_of_the_page():
+    found = page(cell(state="refuses", detail=NASTY))
+    assert buttons(found)[0]["data-why"] == NASTY
+    assert sum(tag == "script" for tag, _ in found.elements) == 1
+
+
+def test_the_page_fetches_nothing():
+    found = page(cell())
+    assert not [attributes for _, attributes in found.elements if {"src", "href", "srcset", "data"} & set(attributes)]
+    assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch\(", report_html.page(matrix(cell())))
+
+
+def test_backend_dtype_and_state_can_be_filtered():
+    found = page(cell(), cell(dtype="int8", state="refuses"), cell(backend="mpi"))
+    boxes = [
+        (attributes["name"], attributes["value"]) for tag, attributes in found.elements if attributes.get("type") == "checkbox"
+    ]
+    assert boxes == [
+        *(("backend", name) for name in ("gloo/cpu", "mpi/cpu")),
+        *(("state", name) for name in ("works", "refuses")),
+        *(("dtype", name) for name in ("float32", "int8")),
+    ]
+
+
+def test_a_cell_that_was_never_measured_has_no_time_and_an_empty_matrix_has_a_page():
+    assert "s" not in buttons(page(cell() | {"seconds": None}))[0]["data-how"].partition(", ")[2]
+    assert page().tables == []
+
+
+def test_every_state_has_a_letter_of_its_own():
+    assert set(report_html.LOOKS) == {*STATES, UNAVAILABLE}
+    assert len({letter for letter, *_ in report_html.LOOKS.values()}) == len(report_html.LOOKS)
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2 defines it."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("state", report_html.LOOKS)
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_letters_can_be_read_on_their_background(state, scheme):
+    darker, lighter = sorted(luminance(colour) for colour in report_html.LOOKS[state][1 + scheme])
+    assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+
+
+def test_a_large_matrix_makes_a_page_of_a_few_hundred_bytes_a_cell():
+    forms = [f"form{number}" for number in range(150)]
+    cells = [cell(form, dtype) for form in forms for dtype in [f"dtype{number}" for number in range(20)]]
+    text = report_html.page(matrix(*cells))
+    assert len(buttons(Page(text))) == 3000
+    assert len(text) < 400 * 3000
