@@ -108,7 +108,7 @@ class ProcessGroupMPI(dist.ProcessGroup):
         for output, whole in zip(outputs, wholes, strict=True):
             _must_hold("reduce_scatter_tensor", whole, self.size(), output)
             kind = reduction(op, output.dtype)
-            message, result = ([address(one), one.numel(), kind.datatype] for one in (whole, output))
+            message, result = ([address(one), output.numel(), kind.datatype] for one in (whole, output))
             requests.append(self.comm.Ireduce_scatter_block(message, result, kind.op))
         finish = self._divide(*outputs) if kind.average else None
         return self._work("reduce_scatter_tensor", [*outputs, *wholes], *requests, finish=finish)
