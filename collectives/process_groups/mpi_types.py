@@ -64,12 +64,12 @@ class Reduction(NamedTuple):
     average: bool = False
 
 
+@functools.cache
 def reduction(op: dist.ReduceOp, dtype: torch.dtype) -> Reduction:
     """ValueError for what MPI cannot reduce."""
     return _reduction(next(name for name, known in dist.ReduceOp.RedOpType.__members__.items() if op == known), dtype)
 
 
-@functools.cache
 def _reduction(name: str, dtype: torch.dtype) -> Reduction:
     number = dtype.is_floating_point or dtype.is_complex
     if name == "AVG" and number:

@@ -16,6 +16,11 @@ _NAP = 2e-5
 
 _yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
 
+
+def _nap() -> None:
+    time.sleep(_NAP)
+
+
 # Calls whose memory MPI may still touch, whether or not the caller kept the Work.
 _under_way: set["MPIWork"] = set()
 
@@ -41,11 +46,19 @@ class MPIWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Look once, without waiting. Looking also lets MPI make progress, on this call and on all others."""
+        return self._look(1, _yield_core)
+
+    def _look(self, times: int, between: Callable) -> bool:
+        """Look so many times whether all is done; then finish."""
         with self.lock:
             try:
                 while self.requests:
-                    if not self.requests[-1].Test(self.status):
-                        return False
+                    is_done, status = self.requests[-1].Test, self.status
+                    while not is_done(status):
+                        times -= 1
+                        if times <= 0:
+                            return False
+                        between()
                     self.requests.pop()
                 finish, self.finish = self.finish, None
                 if finish is not None:
@@ -57,21 +70,14 @@ class MPIWork(dist.Work):
         return True
 
     def wait(self, timeout=None) -> bool:
-        limit = self.deadline if not timeout else time.monotonic() + timeout.total_seconds()
-        looks = 0
-        while not self.is_completed():
-            looks += 1
-            if looks < _QUICK_LOOKS:
-                _yield_core()
-                continue
-            if time.monotonic() > limit:
-                self.group.broken = f"its {self.what} timed out"
-                raise dist.DistBackendError(f"{self._where()} timed out [mpi]")
-            time.sleep(_NAP)
+        if not self._look(_QUICK_LOOKS, _yield_core):
+            limit = time.monotonic() + timeout.total_seconds() if timeout else self.deadline
+            while not self._look(10, _nap):
+                if time.monotonic() > limit:
+                    self.group.broken = f"its {self.what} timed out"
+                    raise dist.DistBackendError(f"{self._where()} timed out [mpi]")
         if self.error is not None:
-            raise RuntimeError(
-                f"rank {self.group.rank()}/{self.group.size()}: {self.what} failed: {self.error} [mpi]"
-            ) from self.error
+            raise RuntimeError(f"{self._where()} failed: {self.error} [mpi]") from self.error
         return True
 
     def _where(self) -> str:
