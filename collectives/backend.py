@@ -2,7 +2,9 @@
 
 import ctypes
 import difflib
+import importlib.util
 import os
+import shutil
 import sys
 
 # The interface that carries only this machine's own traffic.
@@ -45,6 +47,18 @@ def nccl_version() -> tuple[int, ...] | None:
     return number.value // 10000, number.value // 100 % 100, number.value % 100
 
 
+def missing_for_mpi() -> str | None:
+    """What our MPI backend lacks on this machine; None if it has all. Starts no MPI."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py"
+    return None if mpiexec() else "mpiexec"
+
+
+def mpiexec() -> str | None:
+    """The mpiexec of this Python's environment, where pip puts it, or else that of the PATH."""
+    return shutil.which("mpiexec", path=os.path.dirname(sys.executable)) or shutil.which("mpiexec")
+
+
 def unavailable(backend: str, device: str, nproc: int) -> str | None:
     """Why this machine cannot run `nproc` ranks of `backend` on `device`; None if it can."""
     import torch.distributed as dist
@@ -54,8 +68,8 @@ def unavailable(backend: str, device: str, nproc: int) -> str | None:
         return f"{backend} on cuda needs a GPU: 0 visible" if backend != "nccl" else "nccl needs one GPU per rank: 0 visible"
     if backend == "gloo" and not dist.is_gloo_available():
         return "this build of torch has no gloo"
-    if backend == "mpi" and not dist.is_mpi_available():
-        return "mpi needs a build of torch with MPI: this one has none"
+    if backend == "mpi" and (missing := missing_for_mpi()):
+        return f"mpi needs {missing}, which is not here: pip install 'collectives[mpi]' brings it"
     if backend == "nccl":
         version = nccl_version()
         if version is None:
@@ -110,6 +124,7 @@ def environment(backend: str, nproc: int, one_machine: bool = True) -> dict[str,
     found = {}
     if one_machine:
         found |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+        found["UCX_TLS"] = "self,sm"  # MPICH's transport: shared memory needs no socket
     if backend == "nccl" and gpu_count() < nproc:
         # NCCL 2.30: experimental; NVLS wants a GPU per rank, and the thread blocks of all ranks must fit on the one GPU.
         shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4"}

@@ -36,11 +36,12 @@ def join(place: Place, fn: Callable, args: tuple, backend: str | None, device: s
     caller_has_group = dist.is_initialized()
     backend, device = _choose(place, backend, device, caller_has_group)
     deadline = time.monotonic() + timeout
-    store = c10d._get_default_store() if caller_has_group else _store(timeout)
+    surroundings = backends.environment(backend, place.local_world_size, place.one_machine)
+    with _environment(surroundings):
+        store = c10d._get_default_store() if caller_has_group else _store(place, timeout)
     store = dist.PrefixStore(f"collectives/{_launches}", store)
     _launches += 1
     group_store = None if caller_has_group else store
-    surroundings = backends.environment(backend, place.local_world_size, place.one_machine)
     with _environment(surroundings), _time_limit(place, store, timeout):
         try:
             result = _call(place, fn, args, backend, device, timeout, group_store)
@@ -72,12 +73,13 @@ def _choose(place: Place, backend: str | None, device: str | None, caller_has_gr
     return backends.choose(backend, device, place.local_world_size)
 
 
-def _store(timeout: float):
+def _store(place: Place, timeout: float):
     """The launcher's own store, opened once. Each launch uses it under a prefix of its own: keys are never used twice."""
     global _launcher_store
     if _launcher_store is None:
         patience = datetime.timedelta(seconds=timeout)
-        _launcher_store, _, _ = next(dist.rendezvous("env://", timeout=patience))
+        where = "mpi://" if place.launcher == "mpiexec" else "env://"
+        _launcher_store, _, _ = next(dist.rendezvous(where, timeout=patience))
     return _launcher_store
 
 

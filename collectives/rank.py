@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from collectives import backend as backends
+from collectives import pmi, process_groups  # noqa: F401  torch learns the backends that we bring
 
 # On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -65,6 +66,7 @@ class Seat:
     sources: dict[str, tuple]
     stdout: Descriptor | None
     stderr: Descriptor | None
+    mpi: Descriptor | None  # where a rank of MPI asks who it is
 
 
 def main(seat: Seat, home: connection.Connection, stacks: connection.Connection) -> None:
@@ -121,6 +123,7 @@ def _call(seat: Seat, payload: bytes) -> bytes:
     patience = datetime.timedelta(seconds=seat.timeout + GROUP_PATIENCE)
     store = dist.TCPStore("127.0.0.1", seat.store_port, is_master=False, wait_for_workers=False, timeout=patience)
     enter_group(seat.backend, store, seat.rank, seat.world_size, patience)
+    pmi.forget_segment()
     result = fn(seat.rank, seat.world_size, device, *args)
     try:
         result = dump_result(result)
@@ -179,6 +182,8 @@ def _be_like_a_fresh_process(seat: Seat) -> None:
             os.close(descriptor.fd)
     os.environ.clear()
     os.environ.update(seat.environ)
+    if seat.mpi is not None:
+        os.environ["PMI_FD"] = str(seat.mpi.fd)
     linecache.cache.update(seat.sources)
     dist.set_debug_level_from_env()
     threads = os.environ.get("OMP_NUM_THREADS")

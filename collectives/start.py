@@ -14,7 +14,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 
 from collectives import backend as backends
-from collectives import failure, travel
+from collectives import failure, pmi, travel
 
 _NAME = "collectives-rank-"
 
@@ -89,6 +89,7 @@ class _World:
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         self.processes: list = [None] * nproc
         self.ended = False
+        self.mpi = pmi.Manager(nproc) if backend == "mpi" else None
         # The store of the world: in this process, on loopback, on a port that the system chose. No file, nothing to collide with.
         listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, 4 * nproc))
         port = listener.getsockname()[1]
@@ -108,7 +109,9 @@ class _World:
         }
         self.homes, self.stacks, self.threads = [], [], []
         for rank in range(nproc):
-            seat = ranks.Seat(rank=rank, environ=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, **shared)
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (self.mpi.environment(rank) if self.mpi else {})
+            socket_of_mpi = ranks.Descriptor(self.mpi.theirs[rank].fileno()) if self.mpi else None
+            seat = ranks.Seat(rank=rank, environ=environ | own, mpi=socket_of_mpi, **shared)
             home, theirs = self.context.Pipe()
             stack, stack_writer = self.context.Pipe(duplex=False)
             self.homes.append(home)
@@ -235,6 +238,8 @@ class _World:
         for process in self.processes:
             with contextlib.suppress(ValueError, AttributeError), _starting:  # not started, or not to be killed
                 process.close()
+        if self.mpi is not None:
+            self.mpi.close()
         del self.store
 
 

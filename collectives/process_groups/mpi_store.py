@@ -1,0 +1,47 @@
+"""The store of a world that mpiexec started: its ranks know each other already, and only have to be told a port."""
+
+import datetime
+import socket
+import time
+
+import torch.distributed as dist
+
+_store = None
+
+
+def open(timeout: float) -> tuple[dist.Store, int, int]:
+    """The store, opened once for all, the rank and the world size. RuntimeError if a rank does not come within `timeout` seconds.
+
+    It lives in rank 0. If all ranks are on one machine it listens on loopback; else on the address of rank 0's host name.
+    """
+    global _store
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if _store is None:
+        neighbours = world.Split_type(MPI.COMM_TYPE_SHARED)
+        host = "127.0.0.1" if neighbours.size == world.size else socket.gethostname()
+        neighbours.Free()
+        patience = datetime.timedelta(seconds=timeout)
+        place = bytearray(300)
+        if world.rank == 0:
+            listener = socket.create_server((host, 0), backlog=max(128, world.size))
+            port = listener.getsockname()[1]
+            fd = listener.detach()
+            options = {"is_master": True, "wait_for_workers": False, "timeout": patience}
+            _store = dist.TCPStore(host, port, **options, master_listen_fd=fd)
+            text = f"{host} {port}".encode()
+            place[: len(text)] = text
+        _complete(world.Ibcast(place), timeout)
+        if world.rank:
+            host, port = place.rstrip(b"\0").decode().split()
+            _store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=patience)
+    return _store, world.rank, world.size
+
+
+def _complete(request, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while not request.Test():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not every rank had come to init_process_group, or launch, after {timeout:g} s [mpi]")
+        time.sleep(0.001)

@@ -1,0 +1,128 @@
+"""A call under way: MPI requests that are polled, so that a time limit holds and other threads can run."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+# So many looks in quick turn, then one look each so many seconds: with more ranks than cores, whoever waits is in the way of
+# whoever is waited for.
+_QUICK_LOOKS = 100
+_NAP = 2e-5
+
+_yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def _nap() -> None:
+    time.sleep(_NAP)
+
+
+# Calls whose memory MPI may still touch, whether or not the caller kept the Work.
+_under_way: set["MPIWork"] = set()
+
+
+class MPIWork(dist.Work):
+    """Torch's handle of MPI requests. It keeps their tensors alive until they are done.
+
+    `finish` is called once, with the status of the last request, when all are done.
+    """
+
+    def __init__(self, what: str, group, requests: list[MPI.Request], tensors: list[torch.Tensor], finish: Callable | None = None):
+        super().__init__()
+        self.what = what
+        self.group = group
+        self.requests = requests
+        self.tensors = tensors
+        self.finish = finish
+        self.deadline = time.monotonic() + group.timeout
+        self.status = MPI.Status()
+        self.error: BaseException | None = None
+        self.lock = threading.Lock()
+        _under_way.add(self)
+
+    def is_completed(self) -> bool:
+        """Look once, without waiting. Looking also lets MPI make progress, on this call and on all others."""
+        return self._look(1, _yield_core)
+
+    def _look(self, times: int, between: Callable) -> bool:
+        """Look so many times whether all is done; then finish."""
+        with self.lock:
+            try:
+                while self.requests:
+                    is_done, status = self.requests[-1].Test, self.status
+                    while not is_done(status):
+                        times -= 1
+                        if times <= 0:
+                            return False
+                        between()
+                    self.requests.pop()
+                finish, self.finish = self.finish, None
+                if finish is not None:
+                    finish(self.status)
+            except Exception as error:
+                self.requests.clear()
+                self.error = error
+        _under_way.discard(self)
+        return True
+
+    def wait(self, timeout=None) -> bool:
+        if not self._look(_QUICK_LOOKS, _yield_core):
+            limit = time.monotonic() + timeout.total_seconds() if timeout else self.deadline
+            while not self._look(10, _nap):
+                if time.monotonic() > limit:
+                    self.group.broken = f"its {self.what} timed out"
+                    raise dist.DistBackendError(f"{self._where()} timed out [mpi]")
+        if self.error is not None:
+            raise RuntimeError(f"{self._where()} failed: {self.error} [mpi]") from self.error
+        return True
+
+    def _where(self) -> str:
+        return f"rank {self.group.rank()}/{self.group.size()}: {self.what}"
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.error is None
+
+    def exception(self):
+        return self.error
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return self.tensors
+
+    def _source_rank(self) -> int:
+        return self.status.source
+
+    source_rank = _source_rank
+
+    def get_future(self) -> torch.futures.Future:
+        """subtle: MPI makes progress only while somebody looks, so the future is handed over when it is done already."""
+        self.wait()
+        future = torch.futures.Future()
+        future.set_result(self.tensors)
+        return future
+
+
+def look_at_all() -> None:
+    """Drop what is done of the calls that nobody waits for."""
+    for work in list(_under_way):
+        work.is_completed()
+
+
+class MPIBatch(dist.Work):
+    """Several calls under way, waited for as one."""
+
+    def __init__(self, works: list[MPIWork]):
+        super().__init__()
+        self.works = works
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def wait(self, timeout=None) -> bool:
+        return all(work.wait(timeout) for work in self.works)
