@@ -18,7 +18,7 @@ _WIDTH = 120
 _PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe")
 
 STATUSES = (
-    "Exit status: 0 every cell works or is clearly refused, 1 a cell is wrong, hangs or crashes, 2 bad usage, "
+    "Exit status: 0 all is as claimed (without claims: every cell works or is clearly refused), 1 something is not, 2 bad usage, "
     "3 nothing could be run here, 130 Ctrl-C."
 )
 
@@ -32,6 +32,13 @@ def matrix(
     quick: Annotated[bool, typer.Option("--quick", help="One dtype (float32), SUM.")] = False,
     timeout: Annotated[float | None, typer.Option(help="Time limit of a cell, in seconds; 10, on GPUs 60.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all answers there.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write them as a page that filters.")] = None,
+    claims_file: Annotated[
+        Path | None, typer.Option("--claims", metavar="FILE", help="Claims of your own, beside ours in claims.toml.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="FILE | docs", help="Compare with a recorded JSON, or with PyTorch's documentation.")
+    ] = None,
     modules: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="Import it in every rank: a backend of your own.")
     ] = None,
@@ -44,11 +51,14 @@ def matrix(
     from collectives import start
 
     start.start_server(_PRELOADED)  # it imports torch while we do
+    from collectives import claims, matrix_flags, probe, recorded, selection
     from collectives import matrix as matrices
-    from collectives import probe, selection
 
     try:
-        _check(nproc, timeout, json_file)
+        _check(nproc, timeout, json_file, html_file)
+        table = claims.load(claims_file)
+        if against not in (None, "docs"):
+            recorded.read(against)
         probe.import_modules(tuple(modules or ()))
         cells = selection.select(backend, collective, dtype, op, nproc, quick)
     except (ValueError, ImportError, OSError) as error:
@@ -63,24 +73,38 @@ def matrix(
         interrupted = True
     order = {cell: number for number, cell in enumerate(cells)}
     answers.sort(key=lambda answer: order[answer.cell])
+    document = matrices.document(answers)
     if json_file is not None:
-        json_file.write_text(json.dumps(matrices.document(answers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if html_file is not None:
+        matrix_flags.html(document, html_file)
     print_grid(answers)
     if interrupted:
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
-    raise typer.Exit(matrices.status(answers))
+    claimed = {(claim.backend, claim.device) for claim in table if claim.form}
+    statuses = [matrices.status([answer for answer in answers if (answer.cell.backend, answer.cell.device) not in claimed])]
+    if any(answer.state != "unavailable" and (answer.cell.backend, answer.cell.device) in claimed for answer in answers):
+        text, status = matrix_flags.claims(document, claims_file)
+        print(f"\n{text}")
+        statuses.append(status)
+    if against is not None:
+        selected = bool(backend or collective or dtype or op or nproc or quick)
+        text, status = matrix_flags.against(document, against, selected)
+        print(f"\n{text}")
+        statuses.append(status)
+    raise typer.Exit(next(status for status in (1, 0, 3) if status in statuses))
 
 
-def _check(nproc: list[int] | None, timeout: float | None, json_file: Path | None) -> None:
+def _check(nproc: list[int] | None, timeout: float | None, *files: Path | None) -> None:
     """Refuse at once what would fail after a minute of measuring."""
     for number in nproc or ():
         if number < 1:
             raise ValueError(f"--nproc {number} is not a number of ranks: use a whole number from 1.")
     if timeout is not None and not 0 < timeout < float("inf"):
         raise ValueError(f"--timeout {timeout:g} is not a time limit: use seconds, more than 0.")
-    if json_file is not None:
-        with json_file.open("a"):
+    for file in filter(None, files):
+        with file.open("a"):
             pass
 
 
