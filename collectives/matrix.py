@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from collectives import backend as backends
-from collectives import environment
+from collectives import environment, start
 from collectives.cell import Cell
 from collectives.failure import LaunchError
 from collectives.forms import FORMS, called
@@ -29,8 +29,8 @@ LIMITS = {"cpu": 10.0, "cuda": 60.0}
 # Worlds at a time. While one starts processes or waits for a failure to settle, another computes.
 _AT_ONCE = 3
 
-# When the run is interrupted, worlds under way get this long to end by themselves, in seconds.
-_GOODBYE = 2.0
+# When the run is interrupted, worlds under way get this long to end by themselves, in seconds; then they are killed.
+_GOODBYE = 1.0
 
 # A machine that cannot start a rank in this time, in seconds, cannot measure either.
 _WARM_UP = 120.0
@@ -87,9 +87,12 @@ def measure(
         with contextlib.suppress(queue.Empty):
             while True:
                 todo.get_nowait()
-        until = time.monotonic() + _GOODBYE
         for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(_GOODBYE)
+            if thread.is_alive():
+                start.kill_all()
+        for thread in threads:
+            thread.join(_GOODBYE)
 
 
 def answer(cell: Cell, modules: tuple[str, ...] = (), timeout: float | None = None) -> Answer:

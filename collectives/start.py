@@ -74,6 +74,14 @@ def start(fn: Callable, nproc: int, args: tuple, backend: str, device: str, time
         world.end()
 
 
+def kill_all() -> None:
+    """Kill every rank that this process has started, from whichever thread: those launches then fail at once, and clean up."""
+    with _starting:
+        for process in multiprocessing.active_children():
+            if process.name.startswith(_NAME):
+                process.kill()
+
+
 class _World:
     """The ranks of one launch, as the parent sees them."""
 

@@ -252,11 +252,11 @@ def test_what_is_not_here_is_said_to_be_unavailable_and_exits_with_3(tmp_path, m
 
 
 def test_the_grid_fits_into_a_pipe_and_carries_a_legend():
-    done = command("--backend", "gloo", "--collective", "broadcast", "--timeout", 60)
+    done = command("--backend", "gloo", "--collective", "send", "--timeout", 60)
     tables, _, rest = done.stdout.partition("+ works  r refuses")
     assert rest, done.stderr
     assert max(map(len, tables.splitlines())) <= 120
-    row = next(line.split() for line in tables.splitlines() if line.startswith("broadcast "))
+    row = next(line.split() for line in tables.splitlines() if line.startswith("send "))
     assert row[1:] == ["+"] * len(values.DTYPES)
     assert "x1b" not in repr(done.stdout)
 
