@@ -20,8 +20,9 @@ OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM
 class Claim:
     """One row: on `backend` with tensors on `device`, each `form` with these `dtypes` and `ops` (none named: all) is in `state`.
 
-    A form without a variant speaks of its variants too. `torch` limits the claim to some versions (">=2.12,<2.14"). `steps` are the
-    steps of lessons that are skipped for it. `source` is the file that it stands in, which counts only where two files disagree.
+    A form without a variant speaks of its variants too. `torch` limits the claim to some versions (">=2.12,<2.14"), `world_size` to
+    some numbers of ranks (">=2"). `steps` are the steps of lessons that are skipped for it. `source` is the file that it stands in,
+    which counts only where two files disagree.
     """
 
     backend: str
@@ -32,6 +33,7 @@ class Claim:
     dtypes: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     torch: str = ""
+    world_size: str = ""
     steps: tuple[str, ...] = ()
     source: str = ""
 
@@ -41,7 +43,7 @@ class Claim:
         return f"{self.backend}/{self.device}: {what} {self.state}"
 
     def speaks_of(self, cell: dict) -> bool:
-        """Whether this cell is one of those claimed, in whatever version of torch."""
+        """Whether this cell is one of those claimed, in whatever version of torch and at whatever world size."""
         return (
             (self.backend, self.device) == (cell["backend"], cell["device"])
             and (cell["form"] in self.form or base(cell["form"]) in self.form)
@@ -114,17 +116,18 @@ def _claim(row, where: str, source: str) -> Claim:
         raise ValueError(f"{where} speaks of nothing: name a form (of the matrix) or steps (of lessons).")
     if claim.state != "works" and not claim.reason.strip():
         raise ValueError(f"{where} gives no reason: say in one sentence why it {claim.state}.")
-    holds(claim.torch, "2.0")  # raises if the versions cannot be read
+    for limits in (claim.torch, claim.world_size):
+        holds(limits, "2")  # raises if they cannot be read
     return claim
 
 
-def holds(versions: str, torch_version: str) -> bool:
-    """Whether a version of torch ("2.13.0+cpu") is one of ">=2.11,<2.14"; an empty text means every one."""
-    number = _number(torch_version)
-    for part in filter(None, (part.strip() for part in versions.split(","))):
+def holds(limits: str, version: str) -> bool:
+    """Whether a version ("2.13.0+cpu"), or a whole number, is one of ">=2.11,<2.14"; an empty text means every one."""
+    number = _number(version)
+    for part in filter(None, (part.strip() for part in limits.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)", part)
         if not match:
-            raise ValueError(f'torch = "{versions}" is not understood: write it like ">=2.11" or ">=2.11,<2.14".')
+            raise ValueError(f'"{limits}" is not understood: write it like ">=2.11" or ">=2.11,<2.14".')
         wanted = _number(match[2])
         mine = number[: len(wanted)]  # "<=2.13" and "==2.13" mean 2.13.1 as well
         truth = {">=": mine >= wanted, "<=": mine <= wanted, "==": mine == wanted, "!=": mine != wanted}
@@ -143,7 +146,11 @@ def expected(cell: dict, torch_version: str, claims: tuple[Claim, ...] | None = 
 
     ValueError if two claims of one file describe it as closely and disagree.
     """
-    speaking = [one for one in (table() if claims is None else claims) if one.speaks_of(cell) and holds(one.torch, torch_version)]
+    speaking = [
+        one
+        for one in (table() if claims is None else claims)
+        if one.speaks_of(cell) and holds(one.torch, torch_version) and holds(one.world_size, str(cell["world_size"]))
+    ]
     if not speaking:
         return None
     closest = max(one.rank(cell) for one in speaking)

@@ -38,8 +38,12 @@ def _note(claim: Claim) -> str:
     """ "**refuses** AVG for int8, bool: reason"."""
     variants = list(dict.fromkeys(form.partition(":")[2] for form in claim.form if ":" in form))
     whom = " for ".join(", ".join(names) for names in (variants, claim.ops, claim.dtypes) if names)
-    versions = f" (torch {claim.torch})" if claim.torch else ""
-    return f"**{claim.state}** {whom}".rstrip() + versions + (f": {claim.reason}" if claim.reason else "")
+    limits = [f"{word} {limit}" for word, limit in (("torch", claim.torch), ("ranks", claim.world_size)) if limit]
+    return (
+        f"**{claim.state}** {whom}".rstrip()
+        + (f" ({', '.join(limits)})" if limits else "")
+        + (f": {claim.reason}" if claim.reason else "")
+    )
 
 
 def updated(readme: str, claims: tuple[Claim, ...] | None = None) -> str:

@@ -57,7 +57,8 @@ def receive_objects_from_any(rank, world_size, device) -> bool:
 def gather_along_another_dimension(rank, world_size, device) -> bool:
     from torch.distributed import _functional_collectives as functional
 
-    got = functional.all_gather_tensor(torch.full((2, 1), float(rank), device=device), 1, dist.group.WORLD)
+    gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    got = gather(torch.full((2, 1), float(rank), device=device), 1, dist.group.WORLD)
     return torch.equal(functional.wait_tensor(got), torch.arange(float(world_size), device=device).repeat(2, 1))
 
 

@@ -137,6 +137,14 @@ def test_a_claim_holds_for_its_versions_of_torch_only():
     assert expected(cell("all_to_all"), "2.13.0", (old, new)) is new
 
 
+def test_a_claim_holds_for_its_world_sizes_only():
+    uneven = Claim("gloo", "cpu", "refuses", "one shape", form=("all_reduce:uneven",), world_size=">=2")
+    assert expected(cell("all_reduce:uneven", world_size=1), "2.13.0", (WORKS, uneven)) is WORKS
+    assert expected(cell("all_reduce:uneven", world_size=12), "2.13.0", (WORKS, uneven)) is uneven
+    many = Claim("gloo", "cpu", "refuses", "one shape", form=("all_reduce",), world_size=">=9")
+    assert judge(matrix(cell()), (WORKS, many), probes=[cell()]) == []
+
+
 @pytest.mark.parametrize(
     ("versions", "torch", "holding"),
     [
@@ -191,6 +199,7 @@ def test_another_file_adds_claims_and_overrides_ours(tmp_path):
         ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nops='sum'", "'sum' is no reduction"),
         ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform=[]", "should be a list of names"),
         ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ntorch='2.13'", "is not understood"),
+        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nworld_size='two'", "is not understood"),
         ("[[claim]]\nbackend=3\ndevice='cpu'\nstate='works'\nform='a'", "backend = 3 should be text"),
     ],
 )

@@ -81,7 +81,7 @@ def test_the_readmes_table_follows_the_claims():
         (
             Claim("x", "cpu", "works", form=("all_reduce", "send")),
             Claim("x", "cpu", "refuses", "it cannot divide", form=("all_reduce",), ops=("AVG",), dtypes=("int8",), torch="<2.14"),
-            Claim("y", "cuda", "wrong", "it has gaps", form=("send:noncontiguous",)),
+            Claim("y", "cuda", "wrong", "it has gaps", form=("send:noncontiguous",), world_size=">=2"),
             Claim("y", "cuda", "hangs", "no cell", steps=("a_step",)),
         )
     )
@@ -92,7 +92,7 @@ def test_the_readmes_table_follows_the_claims():
         "| `send` | works | 2 |",
         "",
         "1. **refuses** AVG for int8 (torch <2.14): it cannot divide",
-        "2. **wrong** noncontiguous: it has gaps",
+        "2. **wrong** noncontiguous (ranks >=2): it has gaps",
     ]
 
 
