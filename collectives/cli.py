@@ -91,7 +91,7 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME | PATH.py", help="Lessons, by name or by path.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Run the twelve lessons in reading order.")] = False,
     nproc: Annotated[int | None, typer.Option("--nproc", "-n", help="Ranks to start; 4 unless said otherwise.")] = None,
-    backend: Annotated[str | None, typer.Option(help="gloo, nccl, ...; nccl where every rank can have a GPU, else gloo.")] = None,
+    backend: Annotated[str | None, typer.Option(help="gloo, nccl, mpi; nccl where every rank can have a GPU, else gloo.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")] = None,
     timeout: Annotated[float, typer.Option(help="Time limit for each step, in seconds.")] = 60.0,
 ) -> None:
@@ -141,7 +141,7 @@ def _check(place: world.Place | None, nproc: int | None, backend: str | None, de
         raise ValueError(f"--nproc {nproc}, but {place.launcher} started {place.world_size} ranks: leave --nproc out.")
     from collectives import backend as backends
 
-    backends.choose(backend, device, place.local_world_size if place else nproc or 4)
+    backends.choose(backend or (place and place.backend), device, place.local_world_size if place else nproc or 4)
 
 
 def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options: dict) -> list[_Result]:

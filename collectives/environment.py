@@ -84,7 +84,9 @@ def _cores() -> str:
 def _mpi() -> str:
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed"
-    start = "mpiexec found" if shutil.which("mpiexec") else "no mpiexec on the PATH"
+    from collectives import backend as backends
+
+    start = "mpiexec found" if backends.mpiexec() else "no mpiexec"
     return f"mpi4py {version('mpi4py') or 'of unknown version'}, {start}"
 
 

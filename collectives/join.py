@@ -68,9 +68,7 @@ def _choose(place: Place, backend: str | None, device: str | None, caller_has_gr
         if backend not in (None, current):
             raise ValueError(f"backend={backend!r}, but the caller's process group is {current}: leave backend out.")
         backend = current
-    elif backend is None and place.launcher == "mpiexec":
-        backend = "mpi"
-    return backends.choose(backend, device, place.local_world_size)
+    return backends.choose(backend or place.backend, device, place.local_world_size)
 
 
 def _store(place: Place, timeout: float):

@@ -14,7 +14,7 @@ from collectives.collective import COLLECTIVES, fewest_ranks
 from collectives.failure import LaunchError
 from collectives.launch import launch
 
-if "torch" not in sys.modules and "TORCHELASTIC_RUN_ID" not in os.environ:
+if "torch" not in sys.modules and not {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"} & os.environ.keys():
     # The lesson is about to import torch, and the server of its ranks must too: side by side that takes half the time.
     from collectives.start import start_server
 
@@ -71,7 +71,7 @@ def report(step: Callable, nproc: int | None = None, backend: str | None = None,
     name, needs = step.__name__, fewest_ranks(step.__name__)
     reason = f"it needs at least {needs} ranks, this world has {world_size}" if 0 < world_size < needs else None
     if reason is None:
-        chosen = backends.choose(backend, device, place.local_world_size if place else world_size)
+        chosen = backends.choose(backend or (place and place.backend), device, place.local_world_size if place else world_size)
         reason = claims.refusal(name, *chosen)
     if reason is not None:
         text = f"{name}: skipped: {reason}\n"

@@ -26,6 +26,11 @@ class Place:
     def one_machine(self) -> bool:
         return self.local_world_size == self.world_size
 
+    @property
+    def backend(self) -> str | None:
+        """What the ranks speak unless something else is asked for; None where that depends on the machine."""
+        return "mpi" if self.launcher == "mpiexec" else None
+
 
 def joined() -> Place | None:
     """The place in torchrun's or mpiexec's world; None for a process that is to start its own. ValueError for half a world."""

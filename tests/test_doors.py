@@ -1,4 +1,4 @@
-"""The four doors of a lesson print the same, byte for byte: python, torchrun, a notebook, and the functions in pytest."""
+"""The doors of a lesson print the same, byte for byte: python, torchrun, mpiexec, a notebook, and the functions in pytest."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ import jupytext
 import pytest
 from nbclient import NotebookClient
 
+from collectives import backend as backends
 from collectives import launch, lesson_files
 from collectives.collective import COLLECTIVES
 from collectives.lesson import table
@@ -38,6 +39,12 @@ def test_python(lesson, expected):
 def test_torchrun(lesson, expected):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
     assert run(*torchrun, lesson_files.find(lesson), "--backend", "gloo") == expected
+
+
+@pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
+def test_mpiexec(lesson, expected):
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    assert run(backends.mpiexec(), "-n", "4", sys.executable, lesson_files.find(lesson), **as_root) == expected
 
 
 def test_a_notebook(lesson, expected):
