@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from collectives import world
+
 # Whoever reads the grid in a pipe gets lines no longer than this.
 _WIDTH = 120
 
@@ -38,6 +40,7 @@ def matrix(
 ) -> None:
     """Measure what works: every call, dtype and reduction on every backend, each in a fresh world of ranks.
 
+    Under torchrun (torchrun --nproc-per-node 2 -m collectives matrix) the ranks stand where torchrun's processes do; rank 0 prints.
     Every element on every rank is compared with a closed form, and nothing else may have changed. All options but --quick,
     --timeout and --json can be given several times.
     """
@@ -45,35 +48,45 @@ def matrix(
 
     start.start_server(_PRELOADED)  # it imports torch while we do
     from collectives import matrix as matrices
-    from collectives import probe, selection
+    from collectives import probe, selection, supervise
 
     try:
-        _check(nproc, timeout, json_file)
+        place = world.joined()
+        speaks = place is None or place.rank == 0
+        _check(nproc, timeout, json_file, place)
         probe.import_modules(tuple(modules or ()))
-        cells = selection.select(backend, collective, dtype, op, nproc, quick)
+        cells = selection.select(backend, collective, dtype, op, [place.world_size] if place else nproc, quick)
     except (ValueError, ImportError, OSError) as error:
-        print(f"collectives matrix: {error}", file=sys.stderr)
+        if speaks:
+            print(f"collectives matrix: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     answers: list = []
     interrupted = False
+    arguments = cells, tuple(modules or ()), timeout
+    found = supervise.measure(place, *arguments) if place else matrices.measure(*arguments)
     try:
-        for answer in _show_progress(matrices.measure(cells, tuple(modules or ()), timeout), len(cells)):
+        for answer in _show_progress(found, len(cells)) if speaks else found:
             answers.append(answer)
     except KeyboardInterrupt:
         interrupted = True
     order = {cell: number for number, cell in enumerate(cells)}
     answers.sort(key=lambda answer: order[answer.cell])
-    if json_file is not None:
+    if speaks and json_file is not None:
         json_file.write_text(json.dumps(matrices.document(answers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print_grid(answers)
+    if speaks:
+        print_grid(answers)
     if interrupted:
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
     raise typer.Exit(matrices.status(answers))
 
 
-def _check(nproc: list[int] | None, timeout: float | None, json_file: Path | None) -> None:
+def _check(nproc: list[int] | None, timeout: float | None, json_file: Path | None, place: world.Place | None) -> None:
     """Refuse at once what would fail after a minute of measuring."""
+    if place and place.launcher != "torchrun":
+        raise ValueError(f"{place.launcher} started this process: start the matrix by itself, or under torchrun.")
+    if place and nproc not in (None, [place.world_size]):
+        raise ValueError(f"--nproc {nproc[0]}, but {place.launcher} started {place.world_size} ranks: leave --nproc out.")
     for number in nproc or ():
         if number < 1:
             raise ValueError(f"--nproc {number} is not a number of ranks: use a whole number from 1.")

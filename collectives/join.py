@@ -36,7 +36,7 @@ def join(place: Place, fn: Callable, args: tuple, backend: str | None, device: s
     caller_has_group = dist.is_initialized()
     backend, device = _choose(place, backend, device, caller_has_group)
     deadline = time.monotonic() + timeout
-    store = c10d._get_default_store() if caller_has_group else _store(timeout)
+    store = c10d._get_default_store() if caller_has_group else launcher_store(timeout)
     store = dist.PrefixStore(f"collectives/{_launches}", store)
     _launches += 1
     group_store = None if caller_has_group else store
@@ -72,7 +72,7 @@ def _choose(place: Place, backend: str | None, device: str | None, caller_has_gr
     return backends.choose(backend, device, place.local_world_size)
 
 
-def _store(timeout: float):
+def launcher_store(timeout: float):
     """The launcher's own store, opened once. Each launch uses it under a prefix of its own: keys are never used twice."""
     global _launcher_store
     if _launcher_store is None:
