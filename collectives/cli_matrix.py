@@ -1,5 +1,6 @@
 """`collectives matrix`: words on the command line in; the grid, a JSON and an exit status out."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from collectives import world
 
 # Whoever reads the grid in a pipe gets lines no longer than this.
 _WIDTH = 120
@@ -45,34 +48,43 @@ def matrix(
 ) -> None:
     """Measure what works: every call, dtype and reduction on every backend, each in a fresh world of ranks.
 
+    Under torchrun (torchrun --nproc-per-node 2 -m collectives matrix) the ranks stand where torchrun's processes do; rank 0 prints.
     Every element on every rank is compared with a closed form, and nothing else may have changed. All options but --quick,
     --timeout and --json can be given several times.
     """
     from collectives import start
 
     start.start_server(_PRELOADED)  # it imports torch while we do
-    from collectives import claims, matrix_flags, probe, recorded, selection
+    from collectives import claims, matrix_flags, probe, recorded, selection, supervise
     from collectives import matrix as matrices
 
+    speaks = True
     try:
-        _check(nproc, timeout, json_file, html_file)
-        table = claims.load(claims_file)
+        place = world.joined()
+        speaks = place is None or place.rank == 0
+        _check(nproc, timeout, place, json_file, html_file)
+        claims.load(claims_file)
         if against not in (None, "docs"):
             recorded.read(against)
         probe.import_modules(tuple(modules or ()))
-        cells = selection.select(backend, collective, dtype, op, nproc, quick)
+        cells = selection.select(backend, collective, dtype, op, [place.world_size] if place else nproc, quick)
     except (ValueError, ImportError, OSError) as error:
-        print(f"collectives matrix: {error}", file=sys.stderr)
+        if speaks:
+            print(f"collectives matrix: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     answers: list = []
     interrupted = False
+    arguments = cells, tuple(modules or ()), timeout
+    found = supervise.measure(place, *arguments) if place else matrices.measure(*arguments)
     try:
-        for answer in _show_progress(matrices.measure(cells, tuple(modules or ()), timeout), len(cells)):
+        for answer in _show_progress(found, len(cells)) if speaks else found:
             answers.append(answer)
     except KeyboardInterrupt:
         interrupted = True
     order = {cell: number for number, cell in enumerate(cells)}
     answers.sort(key=lambda answer: order[answer.cell])
+    if not speaks:
+        raise typer.Exit(130 if interrupted else 0)
     document = matrices.document(answers)
     if json_file is not None:
         json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -82,22 +94,25 @@ def matrix(
     if interrupted:
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
-    claimed = {(claim.backend, claim.device) for claim in table if claim.form}
-    statuses = [matrices.status([answer for answer in answers if (answer.cell.backend, answer.cell.device) not in claimed])]
-    if any(answer.state != "unavailable" and (answer.cell.backend, answer.cell.device) in claimed for answer in answers):
-        text, status = matrix_flags.claims(document, claims_file)
-        print(f"\n{text}")
-        statuses.append(status)
+    statuses = [matrices.status([]) if all(answer.state == "unavailable" for answer in answers) else 0]
+    everything = [dataclasses.asdict(cell) for cell in selection.select(backend, None, None, None, nproc)]
+    told = [matrix_flags.claims(document, claims_file, everything)]
     if against is not None:
         selected = bool(backend or collective or dtype or op or nproc or quick)
-        text, status = matrix_flags.against(document, against, selected)
-        print(f"\n{text}")
+        told.append(matrix_flags.against(document, against, selected))
+    for text, status in told:
+        if text:
+            print(f"\n{text}")
         statuses.append(status)
-    raise typer.Exit(next(status for status in (1, 0, 3) if status in statuses))
+    raise typer.Exit(next(status for status in (1, 3, 0) if status in statuses))
 
 
-def _check(nproc: list[int] | None, timeout: float | None, *files: Path | None) -> None:
+def _check(nproc: list[int] | None, timeout: float | None, place: world.Place | None, *files: Path | None) -> None:
     """Refuse at once what would fail after a minute of measuring."""
+    if place and place.launcher != "torchrun":
+        raise ValueError(f"{place.launcher} started this process: start the matrix by itself, or under torchrun.")
+    if place and nproc not in (None, [place.world_size]):
+        raise ValueError(f"--nproc {nproc[0]}, but {place.launcher} started {place.world_size} ranks: leave --nproc out.")
     for number in nproc or ():
         if number < 1:
             raise ValueError(f"--nproc {number} is not a number of ranks: use a whole number from 1.")

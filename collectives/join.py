@@ -38,7 +38,7 @@ def join(place: Place, fn: Callable, args: tuple, backend: str | None, device: s
     deadline = time.monotonic() + timeout
     surroundings = backends.environment(backend, place.local_world_size, place.one_machine)
     with _environment(surroundings):
-        store = c10d._get_default_store() if caller_has_group else _store(place, timeout)
+        store = c10d._get_default_store() if caller_has_group else launcher_store(place, timeout)
     store = dist.PrefixStore(f"collectives/{_launches}", store)
     _launches += 1
     group_store = None if caller_has_group else store
@@ -71,7 +71,7 @@ def _choose(place: Place, backend: str | None, device: str | None, caller_has_gr
     return backends.choose(backend or place.backend, device, place.local_world_size)
 
 
-def _store(place: Place, timeout: float):
+def launcher_store(place: Place, timeout: float):
     """The launcher's own store, opened once. Each launch uses it under a prefix of its own: keys are never used twice."""
     global _launcher_store
     if _launcher_store is None:

@@ -109,15 +109,15 @@ def _nothing(rank: int, world_size: int, device) -> None:
     pass
 
 
-def unavailable(cell: Cell) -> str | None:
-    """Why this machine cannot try the cell; None if it can."""
+def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
+    """Why this machine, with all of the ranks or some of them, cannot try the cell; None if it can."""
     import torch
     import torch.distributed as dist
 
     if called(FORMS[cell.name]) is None:
         return f"torch {torch.__version__} has no torch.distributed.{cell.name}"
     is_built = getattr(dist, f"is_{cell.backend}_available", None)
-    if reason := backends.unavailable(cell.backend, cell.device, cell.world_size):
+    if reason := backends.unavailable(cell.backend, cell.device, ranks_here or cell.world_size):
         return reason
     return f"this build of torch has no {cell.backend}" if is_built is not None and not is_built() else None
 

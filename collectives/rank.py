@@ -54,14 +54,14 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Seat:
-    """A rank's place in its world, and the caller's surroundings that it takes over."""
+    """A rank's place in its world, and the caller's surroundings that it takes over. `store`: host, port, prefix of the keys."""
 
     rank: int
     world_size: int
     backend: str
     device: str
     timeout: float
-    store_port: int
+    store: tuple[str, int, str]
     environ: dict[str, str]
     sources: dict[str, tuple]
     stdout: Descriptor | None
@@ -117,11 +117,13 @@ def _call(seat: Seat, payload: bytes) -> bytes:
     except Exception as error:
         error.add_note("The function or its arguments could not be rebuilt in the rank: can it import every module they need?")
         raise
-    device = backends.rank_device(seat.device, seat.rank)
+    device = backends.rank_device(seat.device, int(seat.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     patience = datetime.timedelta(seconds=seat.timeout + GROUP_PATIENCE)
-    store = dist.TCPStore("127.0.0.1", seat.store_port, is_master=False, wait_for_workers=False, timeout=patience)
+    host, port, prefix = seat.store
+    store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
+    store = dist.PrefixStore(prefix, store) if prefix else store
     enter_group(seat.backend, store, seat.rank, seat.world_size, patience)
     pmi.forget_segment()
     result = fn(seat.rank, seat.world_size, device, *args)

@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import connection
 
 from collectives import backend as backends
 from collectives import failure, pmi, travel
+from collectives.world import Place
 
 _NAME = "collectives-rank-"
 
@@ -60,13 +62,25 @@ def start_server(modules: tuple[str, ...] = ()) -> None:
         forkserver.ensure_running()
 
 
-def start(fn: Callable, nproc: int, args: tuple, backend: str, device: str, timeout: float, method: str) -> list:
-    """Call `fn` in `nproc` new ranks. The arguments are checked already (see launch)."""
+@dataclass(frozen=True)
+class Share:
+    """One rank of a world whose other ranks are started elsewhere: its place there, and the store at which all of them meet."""
+
+    place: Place
+    store_host: str
+    store_port: int
+    store_prefix: str
+
+
+def start(
+    fn: Callable, nproc: int, args: tuple, backend: str, device: str, timeout: float, method: str, share: Share | None = None
+) -> list:
+    """Call `fn` in `nproc` new ranks, or in one rank of a shared world. The arguments are checked already (see launch)."""
     deadline = time.monotonic() + timeout
     payload = travel.pack(fn, args)
     if method == "forkserver":
         start_server()
-    world = _World(nproc, backend, device, timeout, method, payload)
+    world = _World(nproc, backend, device, timeout, method, payload, share)
     try:
         world.begin()
         return world.results(deadline)
@@ -85,8 +99,7 @@ def kill_all() -> None:
 class _World:
     """The ranks of one launch, as the parent sees them."""
 
-    def __init__(self, nproc: int, backend: str, device: str, timeout: float, method: str, payload: bytes):
-        import torch.distributed as dist
+    def __init__(self, nproc: int, backend: str, device: str, timeout: float, method: str, payload: bytes, share: Share | None):
         import torch.multiprocessing
 
         from collectives import rank as ranks
@@ -95,35 +108,40 @@ class _World:
         self.timeout = timeout
         self.payload = payload
         self.events: queue.SimpleQueue = queue.SimpleQueue()
-        self.processes: list = [None] * nproc
+        self.ranks = [share.place.rank] if share else list(range(nproc))
+        self.processes: dict = dict.fromkeys(self.ranks)
         self.ended = False
-        self.mpi = pmi.Manager(nproc) if backend == "mpi" else None
-        # The store of the world: in this process, on loopback, on a port that the system chose. No file, nothing to collide with.
-        listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, 4 * nproc))
-        port = listener.getsockname()[1]
-        self.store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+        # The ranks of a world of MPI find each other through us; of a torchrun world we start but one.
+        self.mpi = pmi.Manager(nproc) if backend == "mpi" and not share else None
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        environ |= backends.environment(backend, nproc) | {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc)}
+        if share:
+            self.store, store = None, (share.store_host, share.store_port, share.store_prefix)
+            world_size, nproc = share.place.world_size, share.place.local_world_size
+            environ |= backends.environment(backend, nproc, share.place.one_machine)
+        else:
+            self.store, port = _open_store(nproc)
+            store, world_size = ("127.0.0.1", port, ""), nproc
+            environ |= backends.environment(backend, nproc)
+        environ |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(nproc)}
         shared = {
-            "world_size": nproc,
+            "world_size": world_size,
             "backend": backend,
             "device": device,
             "timeout": timeout,
-            "store_port": port,
+            "store": store,
             # Cells of a notebook have no file: their source travels, for tracebacks and inspect.
             "sources": {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
             "stdout": _descriptor(1),
             "stderr": _descriptor(2),
         }
-        self.homes, self.stacks, self.threads = [], [], []
-        for rank in range(nproc):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (self.mpi.environment(rank) if self.mpi else {})
+        self.homes, self.stacks, self.threads = {}, {}, []
+        for rank in self.ranks:
+            local_rank = share.place.local_rank if share else rank
+            own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)} | (self.mpi.environment(rank) if self.mpi else {})
             socket_of_mpi = ranks.Descriptor(self.mpi.theirs[rank].fileno()) if self.mpi else None
             seat = ranks.Seat(rank=rank, environ=environ | own, mpi=socket_of_mpi, **shared)
-            home, theirs = self.context.Pipe()
-            stack, stack_writer = self.context.Pipe(duplex=False)
-            self.homes.append(home)
-            self.stacks.append(stack)
+            self.homes[rank], theirs = self.context.Pipe()
+            self.stacks[rank], stack_writer = self.context.Pipe(duplex=False)
             watch = threading.Thread(target=self._watch, args=(seat, theirs, stack_writer), name=f"{_NAME}{rank}", daemon=True)
             self.threads.append(watch)
 
@@ -167,12 +185,12 @@ class _World:
         import cloudpickle
 
         found: dict[int, bytes] = {}
-        waiting = set(range(len(self.processes)))
+        waiting = set(self.ranks)
         while waiting:
             try:
                 rank, what, value = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                missing = [rank for rank in range(len(self.processes)) if rank not in found]
+                missing = [rank for rank in self.ranks if rank not in found]
                 if not missing:  # every result is here; what lingers is a process that will not end
                     break
                 raise failure.hung(self.timeout, {rank: self._stack(rank) for rank in missing}, sorted(found)) from None
@@ -186,7 +204,7 @@ class _World:
                 raise self._cause([(rank, what, value)], found)
             else:
                 waiting.discard(rank)
-        return [cloudpickle.loads(found[rank]) for rank in range(len(self.processes))]
+        return [cloudpickle.loads(found[rank]) for rank in self.ranks]
 
     def _cause(self, events: list, found: dict) -> failure.LaunchError:
         """The failure that came first. A death outweighs an exception: a rank that loses its peer raises."""
@@ -206,7 +224,7 @@ class _World:
 
     def _all_failed(self, events: list) -> bool:
         """Whether every rank has raised: then none can die any more, and there is nothing left to wait for."""
-        return {rank for rank, what, value in events if what == "outcome" and value[:1] == b"E"} == set(range(len(self.processes)))
+        return {rank for rank, what, value in events if what == "outcome" and value[:1] == b"E"} == set(self.ranks)
 
     def _stack(self, rank: int, ask: bool = True) -> str:
         """Where a rank stands, in faulthandler's words; empty if it does not say."""
@@ -233,7 +251,7 @@ class _World:
         # stuck, we do not wait for it: a rank that it starts later finds its home closed, and ends.
         waited = _starting.acquire(timeout=_GOODBYE)
         self.ended = True
-        for process in self.processes:
+        for process in self.processes.values():
             if process is not None and process.pid is not None and process.exitcode is None:
                 process.kill()
         if waited:
@@ -241,14 +259,23 @@ class _World:
         for thread in self.threads:
             if thread.ident is not None:
                 thread.join(_GOODBYE)
-        for pipe in self.homes + self.stacks:
+        for pipe in [*self.homes.values(), *self.stacks.values()]:
             pipe.close()
-        for process in self.processes:
+        for process in self.processes.values():
             with contextlib.suppress(ValueError, AttributeError), _starting:  # not started, or not to be killed
                 process.close()
         if self.mpi is not None:
             self.mpi.close()
         del self.store
+
+
+def _open_store(nproc: int) -> tuple:
+    """The store of a world: in this process, on loopback, on a port that the system chose. No file, nothing to collide with."""
+    import torch.distributed as dist
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, 4 * nproc))
+    port = listener.getsockname()[1]
+    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), port
 
 
 def _exitcode(process) -> int | None:

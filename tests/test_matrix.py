@@ -298,3 +298,38 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     assert 10 <= len(kept) < 200
     assert {cell["form"] for cell in kept} == {"all_reduce"}
     assert "gloo/cpu, 2 ranks" in output
+
+
+def under_torchrun(tmp_path, *words):
+    program = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "collectives", "matrix"]
+    file = tmp_path / "x.json"
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(tmp_path)])}
+    done = subprocess.run(
+        [sys.executable, *program, *words, "--json", str(file)], capture_output=True, text=True, timeout=200, env=environ
+    )
+    found = json.loads(file.read_text())["cells"] if file.exists() else []
+    return done, {
+        (cell["form"], cell["dtype"], cell["op"]): (cell["state"], cell["detail"]) for cell in found if cell["device"] == "cpu"
+    }
+
+
+def test_under_torchrun_a_third_partys_backend_is_judged_in_torchruns_world(tmp_path):
+    chosen = ["--collective", "all_reduce", "--dtype", "float32", "--op", "SUM", "--op", "AVG", "--timeout", "60"]
+    done, states = under_torchrun(tmp_path, "--backend", "lying", "--import", "lying_backend", *chosen)
+    assert done.returncode == 1
+    assert states["all_reduce", "float32", "SUM"] == ("works", ""), done.stderr
+    assert states["all_reduce", "float32", "AVG"][0] == "wrong"
+    assert done.stdout.count("lying/cpu, 2 ranks") == 2, "one process prints: two tables"
+
+
+def test_under_torchrun_a_rank_that_fails_does_not_hold_up_the_others(tmp_path):
+    (tmp_path / "ill.py").write_text(
+        lie("all_reduce", "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\n    return real(tensor, *rest, **options)")
+        + lie("reduce", "if dist.get_rank() == 0: raise ValueError('no')\n    time.sleep(600)").replace("real", "also_real")
+    )
+    words = ["--backend", "gloo", "--import", "ill", "--quick", "--timeout", "100"]
+    done, states = under_torchrun(tmp_path, *words, "--collective", "all_reduce", "--collective", "reduce", "--collective", "send")
+    assert states["all_reduce", "float32", "SUM"][0] == "crashes", done.stderr
+    assert "SIGKILL" in states["all_reduce", "float32", "SUM"][1]
+    assert states["reduce", "float32", "SUM"] == ("refuses", "ValueError: no")
+    assert states["send", "float32", None] == ("works", "")
