@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from collectives import backend as backends
-from collectives import pmi, process_groups  # noqa: F401  torch learns the backends that we bring
+from collectives import process_groups  # noqa: F401  torch learns the backends that we bring
 
 # On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -123,7 +123,6 @@ def _call(seat: Seat, payload: bytes) -> bytes:
     patience = datetime.timedelta(seconds=seat.timeout + GROUP_PATIENCE)
     store = dist.TCPStore("127.0.0.1", seat.store_port, is_master=False, wait_for_workers=False, timeout=patience)
     enter_group(seat.backend, store, seat.rank, seat.world_size, patience)
-    pmi.forget_segment()
     result = fn(seat.rank, seat.world_size, device, *args)
     try:
         result = dump_result(result)
