@@ -27,7 +27,7 @@ class Manager:
 
     def environment(self, rank: int) -> dict[str, str]:
         """What a rank must know beside PMI_FD, the number that its socket has there."""
-        return {"PMI_RANK": str(rank), "PMI_SIZE": str(self.world_size), _SEGMENT: _segment(self.name)}
+        return {"PMI_RANK": str(rank), "PMI_SIZE": str(self.world_size)}
 
     def close(self) -> None:
         for end in self.ours:
@@ -36,7 +36,8 @@ class Manager:
         self.thread.join()
         for end in self.ours + self.theirs:
             end.close()
-        _remove(_segment(self.name))  # where a rank came to its end before all had opened it
+        with contextlib.suppress(OSError):  # still there if a rank came to its end before all had opened it
+            os.unlink(_segment(self.name))
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -93,25 +94,12 @@ def _say(end: socket.socket, command: str, *words: str, rc: int = 0, **more: str
     end.sendall(text.encode() + b"\n")
 
 
-_SEGMENT = "COLLECTIVES_MPI_SEGMENT"
-
-
 def _segment(name: str) -> str:
     """The file of the memory that MPICH's ranks of one machine share: named after the world, by its 32-bit FNV-1a hash.
 
-    MPICH removes it in MPI_Finalize, which a killed rank does not reach.
+    The ranks remove it when all have opened it (see mpi_store).
     """
     hashed = 0x811C9DC5
     for byte in name.encode():
         hashed = ((hashed ^ byte) * 0x01000193) % 2**32
     return f"/dev/shm/mpich_shm_{hashed:x}_0"
-
-
-def forget_segment() -> None:
-    """In a rank, when all ranks have opened that memory: none needs its name any more, so that no kill can leave it behind."""
-    _remove(os.environ.get(_SEGMENT, ""))
-
-
-def _remove(file: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(file)

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from collectives import backend as backends
-from collectives import pmi, process_groups  # noqa: F401  torch learns the backends that we bring
+from collectives import process_groups  # noqa: F401  torch learns the backends that we bring
 
 # On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -125,7 +125,6 @@ def _call(seat: Seat, payload: bytes) -> bytes:
     store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
     store = dist.PrefixStore(prefix, store) if prefix else store
     enter_group(seat.backend, store, seat.rank, seat.world_size, patience)
-    pmi.forget_segment()
     result = fn(seat.rank, seat.world_size, device, *args)
     try:
         result = dump_result(result)

@@ -318,3 +318,10 @@ def test_rank_in_the_environment_without_a_launcher_says_so(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ValueError, match="RANK=0 is set, but neither torchrun nor mpiexec started this process"):
         launch(works, 1)
+
+
+@pytest.mark.parametrize("missing", ["mpi4py", "mpiexec"])
+def test_without_mpi_the_error_says_which_extra_to_install(monkeypatch, missing):
+    monkeypatch.setattr("collectives.backend.missing_for_mpi", lambda: missing)
+    with pytest.raises(ValueError, match=rf"mpi needs {missing}, which is not here: pip install 'collectives\[mpi\]'"):
+        launch(works, 2, backend="mpi")

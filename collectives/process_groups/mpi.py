@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from collectives.process_groups import mpi_work
+from collectives.process_groups import mpi_store, mpi_work
 from collectives.process_groups.mpi_types import address, as_bytes, as_pieces, in_one_piece, reduction
 from collectives.process_groups.mpi_work import MPIWork
 
@@ -228,6 +228,7 @@ def _communicator(options) -> MPI.Comm:
     if options.store.add("came", 1) == len(ranks):
         options.store.set("all came", "")
     options.store.wait(["all came"], options.timeout)
+    mpi_store.forget_shared_memory()
     group = world.group.Incl(ranks)
     comm = world.Create_group(group)
     group.Free()

@@ -1,8 +1,11 @@
 """The store of a world that mpiexec started: its ranks know each other already, and only have to be told a port."""
 
+import contextlib
 import datetime
+import os
 import socket
 import time
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -19,6 +22,8 @@ def open(timeout: float) -> tuple[dist.Store, int, int]:
 
     world = MPI.COMM_WORLD
     if _store is None:
+        _complete(world.Ibarrier(), timeout)
+        forget_shared_memory()
         neighbours = world.Split_type(MPI.COMM_TYPE_SHARED)
         host = "127.0.0.1" if neighbours.size == world.size else socket.gethostname()
         neighbours.Free()
@@ -37,6 +42,17 @@ def open(timeout: float) -> tuple[dist.Store, int, int]:
             host, port = place.rstrip(b"\0").decode().split()
             _store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=patience)
     return _store, world.rank, world.size
+
+
+def forget_shared_memory() -> None:
+    """When all ranks have opened the memory that MPICH's ranks of one machine share, none needs its name any more.
+
+    MPICH removes the file in MPI_Finalize, which a killed rank does not reach: removed now, no kill can leave it behind.
+    """
+    with contextlib.suppress(OSError):  # no /proc, or another rank was first
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if (file := line.split()[-1]).startswith("/dev/shm/mpich_shm_"):
+                os.unlink(file)
 
 
 def _complete(request, timeout: float) -> None:
