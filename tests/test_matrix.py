@@ -148,7 +148,8 @@ def test_two_quick_runs_give_the_same_states_and_the_json_has_the_agreed_fields(
     for number in range(2):
         file = tmp_path / f"{number}.json"
         done = command("--backend", "gloo", "--quick", "--timeout", 60, "--json", file)
-        assert done.returncode == 1, done.stderr  # gloo answers wrongly where a tensor is not contiguous
+        assert done.returncode == 0, done.stdout  # gloo answers wrongly where a tensor is not contiguous: as claimed
+        assert "all as claimed" in done.stdout
         runs.append(json.loads(file.read_text()))
     first, second = runs
     keys = ("collective", "form", "backend", "device", "dtype", "op", "world_size")
@@ -286,6 +287,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A test run in the background of a shell inherits that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     until = time.monotonic() + 100
     while not ((tmp_path / "calls").exists() and (tmp_path / "calls").stat().st_size > 44) and time.monotonic() < until:
@@ -319,7 +322,7 @@ def test_under_torchrun_a_third_partys_backend_is_judged_in_torchruns_world(tmp_
     assert done.returncode == 1
     assert states["all_reduce", "float32", "SUM"] == ("works", ""), done.stderr
     assert states["all_reduce", "float32", "AVG"][0] == "wrong"
-    assert done.stdout.count("lying/cpu, 2 ranks") == 2, "one process prints: two tables"
+    assert done.stdout.count("\nlying/cpu, 2 ranks\n") == 2, "one process prints: two tables"
 
 
 def test_under_torchrun_a_rank_that_fails_does_not_hold_up_the_others(tmp_path):
