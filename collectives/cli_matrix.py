@@ -94,7 +94,7 @@ def matrix(
     if interrupted:
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
-    statuses = [matrices.status([]) if all(answer.state == "unavailable" for answer in answers) else 0]
+    statuses = [3 if all(answer.state == "unavailable" for answer in answers) else 0]
     everything = [dataclasses.asdict(cell) for cell in selection.select(backend, None, None, None, nproc)]
     told = [matrix_flags.claims(document, claims_file, everything)]
     if against is not None:

@@ -158,11 +158,3 @@ def document(answers: list[Answer]) -> dict:
         "platform": platform.platform(),
         "cells": [answer.record() for answer in answers],
     }
-
-
-def status(answers: list[Answer]) -> int:
-    """The exit status of a run without claims."""
-    states = {answer.state for answer in answers}
-    if states & set(BAD):
-        return 1
-    return 0 if states - {"unavailable"} else 3
