@@ -43,6 +43,11 @@ WRAPPED = (
 _UNSEEN = "<frozen importlib._bootstrap> collectives.record"
 
 
+def _unseen(function: Callable) -> Callable:
+    function.__code__ = function.__code__.replace(co_filename=_UNSEEN)
+    return function
+
+
 class Sink:
     """Where calls are told, in order of entry; the number that `enter` returns is what a call is spoken of by afterwards.
 
@@ -141,6 +146,8 @@ class Recording:
         parameters = inspect.signature(real).parameters
         names, defaults = tuple(parameters), {word: parameters[word].default for word in ("op", "tag") if word in parameters}
 
+        @functools.wraps(real)
+        @_unseen
         def wrapper(*args, **kwargs):
             if self.inside.call:
                 return real(*args, **kwargs)
@@ -155,11 +162,13 @@ class Recording:
                 self.sink.done(noted.number, given, result if name in ("recv", "recv_object_list") else None)
             return result
 
-        return _disguised(wrapper, real)
+        return wrapper
 
     def _wrap_wait(self, kind: type) -> None:
         real = kind.wait
 
+        @functools.wraps(real)
+        @_unseen
         def wait(work, *args, **kwargs):
             awaited = None if self.inside.call else self.works.get(id(work))
             if awaited is None:
@@ -175,7 +184,7 @@ class Recording:
             self.sink.done(noted.number, given, _source(work, what) if what.awaited == "irecv" else None)
             return result
 
-        self._replace(kind, "wait", _disguised(wait, real))
+        self._replace(kind, "wait", wait)
 
     def _enter(self, name: str, given: dict) -> "_Noted | None":
         """None where this rank has no part in the call, which then does nothing."""
@@ -190,6 +199,7 @@ class Recording:
         seq, what = read
         return _Noted(self.sink.enter(seq, None, what, given), seq, what)
 
+    @_unseen
     def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict):
         self.inside.call = True
         try:
@@ -218,11 +228,6 @@ class _Noted(NamedTuple):
     number: int
     seq: int | None
     what: What
-
-
-def _disguised(wrapper: Callable, real: Callable) -> Callable:
-    wrapper.__code__ = wrapper.__code__.replace(co_filename=_UNSEEN)
-    return functools.wraps(real)(wrapper)
 
 
 def _source(work, what: What) -> int | None:
