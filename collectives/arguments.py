@@ -5,7 +5,7 @@ import os
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.call import GROUPS, POINT_TO_POINT, WORLD, What
+from collectives.call import GROUPS, POINT_TO_POINT, WORLD, What, sequence
 
 # Where no root is named, it is rank 0.
 _ROOT_IS_0 = ("gather", "scatter", "gather_object", "scatter_object_list")
@@ -43,14 +43,14 @@ class Reader:
         )
         if name in POINT_TO_POINT or name == "destroy_process_group":
             return None, what
-        key = (group, name in GROUPS)
+        key = sequence(group, name)
         seq = self.counts.get(key, 0)
         self.counts[key] = seq + 1
         return seq, what
 
     def take_back(self, seq: int | None, what: What) -> None:
         """The call was refused, so that the next one takes its place."""
-        key = what.group, what.name in GROUPS
+        key = sequence(what.group, what.name)
         if seq is not None and self.counts.get(key) == seq + 1:
             self.counts[key] = seq
 

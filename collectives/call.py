@@ -11,9 +11,14 @@ WORLD = "WORLD"
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 
-# Calls that make or end groups. Each belongs to the group of all whom it concerns, but is counted apart from that group's
-# collectives: a group may be made in the midst of them.
+# Calls that make or end groups. Each belongs to the group of all whom it concerns, but is counted by its name, apart from that
+# group's collectives: a group may be made in the midst of them.
 GROUPS = ("init_process_group", "new_group", "split_group", "shrink_group", "destroy_process_group")
+
+
+def sequence(group: str, name: str) -> tuple[str, str]:
+    """What a call is counted in: the collectives of its group, or that group's calls of this name."""
+    return group, name if name in GROUPS else ""
 
 
 @dataclass(frozen=True)

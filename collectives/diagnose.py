@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from collectives.call import Call
 from collectives.diagnosis import Verdict
+from collectives.diagnosis_text import told, write
 from collectives.world_watch import Worlds
 
 # How often the ranks' files are read, in seconds.
@@ -66,7 +68,6 @@ def status(verdict: Verdict, returncode: int) -> int:
 
 def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
     """The verdict as plain values."""
-    from collectives.diagnosis_text import told
 
     def plain(call: Call) -> dict:
         place = {"rank": call.rank, "file": call.file, "line": call.line, "function": call.function}
@@ -142,8 +143,8 @@ class _Watch:
         verdict = self.worlds.verdict(stalled=True)
         passed = f"{time.monotonic() - self.begin:.0f} s"
         if verdict.kind in ("ok", "not-distributed"):
-            return Verdict("slow", f"slow: the program had not ended after {passed}", lines=verdict.lines)
-        return verdict
+            return Verdict("slow", write(f"slow: the program had not ended after {passed}", verdict.lines, []), lines=verdict.lines)
+        return dataclasses.replace(verdict, says=f"{verdict.says}\n  ended after {passed}, the time limit")
 
     def _at_the_end(self, verdict: Verdict) -> Verdict:
         """The program has ended by itself."""
@@ -166,8 +167,6 @@ class _Watch:
 
 
 def _with_notes(verdict: Verdict, worlds: Worlds) -> Verdict:
-    import dataclasses
-
     notes = worlds.notes()
     if not notes:
         return verdict

@@ -1,8 +1,8 @@
 """What every rank called -> a verdict: what went wrong, which ranks are to blame, and at which line. Pure: it starts nothing."""
 
+import dataclasses
 import re
 from collections.abc import Iterable
-import dataclasses
 from dataclasses import dataclass
 
 from collectives.agreement import Difference, compare, minority
@@ -129,11 +129,14 @@ def _differing(scene: Scene) -> Verdict | None:
 def _mismatch(scene: Scene, found: Difference) -> Verdict:
     one = next(iter(found.calls.values()))
     rest = [rank for rank in found.calls if rank not in found.guilty]
-    name = f"{kind_of(one)} " if found.field != "call" else "call "
-    what = "the two ends of a message" if kind_of(one) in POINT_TO_POINT else f"{name}#{one.seq} of group {one.group}"
+    what = f"{found.field} of {kind_of(one)} #{one.seq} of group {one.group}"
+    if kind_of(one) in POINT_TO_POINT:
+        what = f"{found.field} of the two ends of a message"
+    elif found.field == "call":
+        what = f"different calls as #{one.seq} of group {one.group}"
     whom = f"{ranks(found.guilty)} against {ranks(rest)}" if rest else f"{ranks(found.guilty)} disagree"
     guilty = tuple(found.calls[rank] for rank in found.guilty)
-    headline = f"mismatch: {found.field} of {what}: {' '.join(whom.split())}"
+    headline = f"mismatch: {what}: {' '.join(whom.split())}"
     return scene.verdict(
         "mismatch",
         headline,
@@ -182,8 +185,7 @@ def _circular(scene: Scene) -> Verdict | None:
     for rank in cycle:
         call = scene.inside[rank]
         if call.seq is not None:
-            sequence = scene.matching.of(call)
-            if verdict := _never_joined(scene, sequence, call.seq, cycle, [circle]):
+            if verdict := _never_joined(scene, scene.matching.of(call), call.seq, cycle, [circle]):
                 return verdict
     guilty = tuple(scene.inside[rank] for rank in sorted(cycle))
     return scene.verdict(
@@ -213,11 +215,11 @@ def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (),
     what = f"{call.name} #{seq} of group {call.group}"
     computing = [rank for rank in absent if rank in scene.computing]
     if computing and not ended and not cycle:
-        guilty = tuple(scene.place(rank) for rank in computing)
-        return scene.verdict("slow", f"slow: {ranks(computing)} has not joined {what}", guilty=guilty, group=call.group, seq=seq)
-    blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
+        kind, blamed, says = "slow", computing, f"{ranks(computing)} has not joined {what}"
+    else:
+        kind, blamed = "hang", minority({rank: rank in joined for rank in (*joined, *absent)})
+        says = f"only {ranks(joined)} joined {what}" if len(absent) > len(joined) else f"{ranks(absent)} never joined {what}"
     places = {rank: joined.get(rank) or scene.place(rank) for rank in blamed}
-    only = f"only {ranks(joined)} joined {what}" if len(absent) > len(joined) else f"{ranks(absent)} never joined {what}"
     step = out_of_step(sequence)
     if step is not None and set(step.guilty) <= set(places):
         places |= {rank: step.calls[rank] for rank in step.guilty}

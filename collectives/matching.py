@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from collectives.agreement import Difference, compare, compare_message, minority, plain_name
-from collectives.call import GROUPS, POINT_TO_POINT, Call
+from collectives.call import GROUPS, POINT_TO_POINT, Call, sequence
 
 # So many places of a program are remembered as being called by all ranks together.
 _PLACES = 10_000
@@ -66,12 +66,12 @@ class Matching:
         if call.name in POINT_TO_POINT:
             self._post(call)
         elif call.seq is not None and call.name != "wait" and not _was_refused(call):
-            sequence = self.of(call)
-            sequence.members = sequence.members or call.members
-            sequence.counts[call.rank] = max(sequence.counts[call.rank], call.seq + 1)
-            sequence.pending[call.seq][call.rank] = call
-            if not sequence.absent(call.seq):
-                self._complete(sequence, call.seq)
+            its = self.of(call)
+            its.members = its.members or call.members
+            its.counts[call.rank] = max(its.counts[call.rank], call.seq + 1)
+            its.pending[call.seq][call.rank] = call
+            if not its.absent(call.seq):
+                self._complete(its, call.seq)
 
     def _leave(self, call: Call) -> None:
         key = call.rank, call.number
@@ -83,21 +83,21 @@ class Matching:
                 for posted in (*self.sends.values(), *self.receives.values()):
                     posted.pop(key, None)
         if _was_refused(call) and call.seq is not None:
-            sequence = self.of(call)
-            if sequence.pending.get(call.seq, {}).pop(call.rank, None):
-                sequence.counts[call.rank] = min(sequence.counts[call.rank], call.seq)
+            its = self.of(call)
+            if its.pending.get(call.seq, {}).pop(call.rank, None):
+                its.counts[call.rank] = min(its.counts[call.rank], call.seq)
 
-    def _complete(self, sequence: Sequence, seq: int) -> None:
-        calls = sequence.pending.pop(seq)
+    def _complete(self, its: Sequence, seq: int) -> None:
+        calls = its.pending.pop(seq)
         self.matched += 1
-        difference = compare(calls) or _swapped(sequence.before, calls)
+        difference = compare(calls) or _swapped(its.before, calls)
         self.difference = self.difference or difference
         places = {(call.file, call.line) for call in calls.values()}
-        if len(places) == 1 and len(sequence.common) < _PLACES:
-            sequence.common |= places
-        elif len(places) > 1 and not sequence.odd:
-            sequence.odd = calls
-        sequence.before = calls
+        if len(places) == 1 and len(its.common) < _PLACES:
+            its.common |= places
+        elif len(places) > 1 and not its.odd:
+            its.odd = calls
+        its.before = calls
 
     def _post(self, call: Call) -> None:
         key = call.rank, call.number
@@ -127,7 +127,7 @@ class Matching:
 
     def of(self, call: Call) -> Sequence:
         """The sequence of the collective that this call, or the Work that it waits for, is."""
-        return self.sequences[call.group, (call.awaited or call.name) in GROUPS]
+        return self.sequences[sequence(call.group, call.awaited or call.name)]
 
     def unmatched(self) -> list[Call]:
         """Messages without another end."""
@@ -144,15 +144,15 @@ class Matching:
 
     def waiting(self) -> list[tuple[Sequence, int]]:
         """Collectives that some members have entered and others have not, those that have waited longest first."""
-        found = [(sequence, seq) for sequence in self.sequences.values() for seq, calls in sequence.pending.items() if calls]
+        found = [(its, seq) for its in self.sequences.values() for seq, calls in its.pending.items() if calls]
         return sorted(found, key=lambda one: min(call.entered for call in one[0].pending[one[1]].values()))
 
 
-def out_of_step(sequence: Sequence) -> Difference | None:
+def out_of_step(its: Sequence) -> Difference | None:
     """Where ranks began to make equal calls from different places that at other times all of them call together."""
-    places = {rank: (call.file, call.line) for rank, call in sequence.odd.items()}
-    if places and set(places.values()) <= sequence.common:
-        return Difference("order", minority(places), sequence.odd)
+    places = {rank: (call.file, call.line) for rank, call in its.odd.items()}
+    if places and set(places.values()) <= its.common:
+        return Difference("order", minority(places), its.odd)
     return None
 
 
@@ -177,4 +177,4 @@ def _swapped(before: dict[int, Call], calls: dict[int, Call]) -> Difference | No
 
 
 def _words(call: Call) -> str:
-    return linecache.getline(call.file, call.line).strip()
+    return linecache.getline(call.file, call.line).partition("#")[0].strip()

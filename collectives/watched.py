@@ -230,10 +230,18 @@ def _flight_record() -> list:
     """Every collective that this process put under way, those from C++ too, as far as torch remembers."""
     import pickle
 
+    import torch
     from torch._C import _distributed_c10d
 
     told = []
-    for entry in pickle.loads(_distributed_c10d._dump_fr_trace())["entries"][-_TOLD:]:
+    # subtle: to name the frames torch looks for the compiler, and would import it, for seconds: a stand-in keeps it from that.
+    stand_in = vars(torch).setdefault("_inductor", object())
+    try:
+        trace = pickle.loads(_distributed_c10d._dump_fr_trace())
+    finally:
+        if type(stand_in) is object and vars(torch).get("_inductor") is stand_in:
+            del torch._inductor
+    for entry in trace["entries"][-_TOLD:]:
         if not entry["is_p2p"]:
             frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]
             fields = ("process_group", "collective_seq_id", "profiling_name", "input_sizes", "input_dtypes", "retired")

@@ -1,0 +1,205 @@
+"""A program that knows nothing of us, with one mistake for each name: python faulty_program.py NAME [RANKS], or under torchrun.
+
+The line with the mistake, or where the rank at fault is, ends in `# <- RANK` (or `# <- all` where all are alike).
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+
+def healthy(rank, n):
+    x = torch.ones(4) * rank
+    for _ in range(5):
+        dist.all_reduce(x)
+    evens = dist.new_group(range(0, n, 2))
+    dist.barrier(evens)
+    works = [dist.isend(x, (rank + 1) % n), dist.irecv(torch.empty(4), (rank - 1) % n)]
+    for work in works:
+        work.wait()
+    sizes = [rank + 1] * n
+    dist.all_to_all_single(torch.empty(sum(range(1, n + 1))), torch.ones(n * (rank + 1)), list(range(1, n + 1)), sizes)
+    dist.all_gather_object([None] * n, {"rank": rank})
+    if rank == 0:
+        dist.broadcast(x, 0)
+        dist.gather(x, [torch.empty(4) for _ in range(n)])
+    else:
+        dist.broadcast(x, 0)
+        dist.gather(x)
+    print(f"rank {rank} of {n}: {x[0].item()}")
+
+
+def skip(rank, n):
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    if rank != 2:
+        dist.all_reduce(x)
+    dist.barrier()  # <- 2
+
+
+def skip_equal(rank, n):
+    x = torch.ones(4)
+    for i in range(4):
+        dist.all_reduce(x)
+        if rank != 2 or i != 1:
+            dist.all_reduce(x)
+        x += 1
+    time.sleep(30 if rank == 2 else 0)
+
+
+def alone(rank, n):
+    if rank == 0:
+        dist.barrier()  # <- 0
+    time.sleep(0.5)
+
+
+def early_exit(rank, n):
+    x = torch.ones(4)
+    for _ in range(5 - (rank == 1)):
+        dist.all_reduce(x)
+    if rank == 1:
+        os._exit(0)
+
+
+def circle(rank, n):
+    dist.recv(torch.empty(1), (rank + 1) % n)  # <- all
+    dist.send(torch.ones(1), (rank - 1) % n)
+
+
+def all_send_first(rank, n):
+    dist.send(torch.ones(1), (rank + 1) % n)  # <- all
+    dist.recv(torch.empty(1), (rank - 1) % n)
+
+
+def example(rank, n):
+    if rank == 2:
+        dist.recv(torch.empty(1), 1)  # <- 2
+    dist.all_reduce(torch.ones(1024))
+    if rank == 1:
+        dist.send(torch.ones(1), 2)
+
+
+def tags(rank, n):
+    if rank == 0:
+        dist.send(torch.ones(1), 1, tag=1)  # <- 0
+    elif rank == 1:
+        dist.recv(torch.empty(1), 0, tag=2)  # <- 1
+
+
+def order(rank, n):
+    x = torch.ones(4)
+    if rank == 1:
+        dist.broadcast(x, 0)  # <- 1
+        dist.all_reduce(x)
+    else:
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+
+
+def equal_order(rank, n):
+    a, b = torch.ones(4), torch.zeros(4)
+    if rank == 1:
+        dist.all_reduce(b)
+        dist.all_reduce(a)  # <- 1
+    else:
+        dist.all_reduce(a)
+        dist.all_reduce(b)
+
+
+def op(rank, n):
+    dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)  # <- 0
+
+
+def root(rank, n):
+    dist.broadcast(torch.ones(4), 1 if rank == 3 else 0)  # <- 3
+
+
+def shape(rank, n):
+    dist.all_reduce(torch.ones(8 if rank == 1 else 4))  # <- 1
+
+
+def dtype(rank, n):
+    dist.all_reduce(torch.ones(4, dtype=torch.int32 if rank == 1 else torch.float32))  # <- 1
+
+
+def splits(rank, n):
+    sizes = [1] * n if rank else [2, *[1] * (n - 2), 0]
+    dist.all_to_all_single(torch.empty(n), torch.ones(n), sizes, [1] * n)  # <- 0
+
+
+def short_buffer(rank, n):
+    if rank == 0:
+        dist.send(torch.ones(4), 1)  # <- 0
+    elif rank == 1:
+        dist.recv(torch.empty(2), 0)  # <- 1
+
+
+def members(rank, n):
+    dist.new_group([0, 1] if rank != 2 else [1, 2])  # <- 2
+    dist.barrier()
+
+
+def raises(rank, n):
+    dist.barrier()
+    if rank == 1:
+        raise ValueError("bad data")  # <- 1
+    dist.all_reduce(torch.ones(1))
+
+
+def dies(rank, n):
+    dist.barrier()
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
+
+
+def slow(rank, n):
+    dist.barrier()
+    if rank == 2:
+        time.sleep(60)  # <- 2
+    dist.all_reduce(torch.ones(1))
+
+
+def uneven(rank, n):
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    for _ in range(3 - (rank == 1)):
+        model(torch.ones(4, 2)).sum().backward()
+    time.sleep(0.2)
+
+
+def no_init(rank, n):
+    time.sleep(1)
+
+
+def main(name, rank, n):
+    if name == "no_init" and rank == 1:
+        time.sleep(30)  # <- 1
+    dist.init_process_group()
+    globals()[name](rank, n)
+    dist.destroy_process_group()
+
+
+def start(rank, name, n, file):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n)}
+    torch.set_num_threads(1)
+    if name == "no_init" and rank == 1:
+        time.sleep(30)  # <- 1
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
+    globals()[name](rank, n)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    name, n = sys.argv[1], int((sys.argv[2:] or ["4"])[0])
+    if "RANK" in os.environ:
+        main(name, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            mp.start_processes(start, (name, n, f"{folder}/store"), nprocs=n, start_method="fork")
