@@ -1,5 +1,6 @@
 """What a call to torch.distributed asks for, read from its arguments: group, root or peer, reduction, shapes, dtypes, splits."""
 
+import contextlib
 import os
 
 import torch
@@ -15,18 +16,18 @@ class Reader:
     """Reads calls one after another, and counts each group's collectives."""
 
     def __init__(self):
-        self.members: dict[str, tuple[int, ...]] = {}
+        self.groups: dict[str, tuple[tuple[int, ...], float | None]] = {}
         self.counts: dict[tuple, int] = {}
 
     def read(self, name: str, given: dict, caller: tuple[str, int, str]) -> tuple[int | None, What] | None:
         """The call's seq and what it asks for; None where this rank is not a member of the group, and the call does nothing."""
         if name in GROUPS:
-            group, members, ranks = self._group_made(name, given)
+            (group, members, ranks), timeout = self._group_made(name, given), None
         else:
             handle = given.get("group")
             if handle is c10d.GroupMember.NON_GROUP_MEMBER:
                 return None
-            (group, members), ranks = self._group(handle), None
+            (group, members, timeout), ranks = self._group(handle), None
         what = What(
             name,
             group,
@@ -39,6 +40,7 @@ class Reader:
             _splits(given) if name == "all_to_all_single" else None,
             ranks,
             bool(given.get("async_op")) or name in ("isend", "irecv"),
+            given["timeout"].total_seconds() if given.get("timeout") else timeout,
             *caller,
         )
         if name in POINT_TO_POINT or name == "destroy_process_group":
@@ -54,25 +56,26 @@ class Reader:
         if seq is not None and self.counts.get(key) == seq + 1:
             self.counts[key] = seq
 
-    def _group(self, handle) -> tuple[str, tuple[int, ...]]:
+    def _group(self, handle) -> tuple[str, tuple[int, ...], float | None]:
+        """Its name, its members, and its time limit in seconds."""
         world = c10d.GroupMember.WORLD
         handle = world if handle is None else handle
         if handle is None:  # there is no group yet: the call will say so
-            return WORLD, ()
+            return WORLD, (), None
         name = handle.group_name
-        if name not in self.members:
-            self.members[name] = tuple(c10d.get_process_group_ranks(handle))
-        return (WORLD if handle is world else name), self.members[name]
+        if name not in self.groups:
+            self.groups[name] = tuple(c10d.get_process_group_ranks(handle)), _time_limit(handle)
+        return (WORLD if handle is world else name), *self.groups[name]
 
     def _group_made(self, name: str, given: dict) -> tuple[str, tuple[int, ...], tuple | None]:
         """Whom it concerns, and who is to be in the new groups."""
         if name in ("init_process_group", "destroy_process_group"):
-            self.members.clear()
+            self.groups.clear()
         if name == "init_process_group":
             size = given.get("world_size", -1)
             size = int(os.environ.get("WORLD_SIZE", "0")) if size in (-1, None) else size
             return WORLD, tuple(range(size)), None
-        group, members = self._group(given.get("group") or given.get("parent_pg"))
+        group, members, _ = self._group(given.get("group") or given.get("parent_pg"))
         if name == "split_group":
             return group, members, tuple(tuple(ranks) for ranks in given.get("split_ranks") or ())
         if name != "new_group":
@@ -82,6 +85,12 @@ class Reader:
         if given.get("use_local_synchronization"):
             return f"the new group of {', '.join(map(str, ranks))}", ranks, (ranks,)
         return group, members, (ranks,)
+
+
+def _time_limit(group) -> float | None:
+    with contextlib.suppress(Exception):  # a backend of another kind may have none
+        return min(group._get_backend(device).options._timeout.total_seconds() for device in group._device_types)
+    return None
 
 
 def _tensors(given: dict) -> tuple[str, ...]:

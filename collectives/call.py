@@ -46,6 +46,7 @@ class Call:
     splits: tuple[tuple[int, ...] | None, ...] | None = None  # all_to_all_single's: of the output, of the input
     ranks: tuple[tuple[int, ...], ...] | None = None  # new_group, split_group: who is to be in the new groups
     is_async: bool = False  # it returns before it is done, with a Work to wait for
+    timeout: float | None = None  # seconds after which the call gives up by itself, where torch says so
     file: str = ""  # the caller's, outside of torch and of this package
     line: int = 0
     function: str = ""
@@ -71,6 +72,7 @@ class What(NamedTuple):
     splits: tuple | None = None
     ranks: tuple | None = None
     is_async: bool = False
+    timeout: float | None = None
     file: str = ""
     line: int = 0
     function: str = ""

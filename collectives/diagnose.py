@@ -134,7 +134,9 @@ class _Watch:
         if self.suspected[0] != verdict.says:
             self.suspected = verdict.says, now
         patience = _LAUNCHER if verdict.kind in ("raised", "died") else _SURE
-        return verdict if now > self.suspected[1] + patience or (stalled and patience == _SURE) else None
+        if verdict.gives_up is not None and verdict.gives_up <= self.hang_after:
+            patience = self.hang_after
+        return verdict if now > self.suspected[1] + patience else None
 
     def _at_the_limit(self) -> Verdict:
         self.worlds.ask()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collectives.agreement import Difference, compare, minority
-from collectives.call import POINT_TO_POINT, Call
+from collectives.call import GROUPS, POINT_TO_POINT, Call
 from collectives.diagnosis_text import place, ranks, told, write
 from collectives.matching import Matching, Sequence, out_of_step
 from collectives.waits import find_cycle, kind_of, waits_for
@@ -45,6 +45,7 @@ class Verdict:
     group: str | None = None
     seq: int | None = None
     field: str | None = None
+    gives_up: float | None = None  # the ranks wait no longer than so many seconds, and may have a plan for that
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
@@ -83,8 +84,9 @@ class Scene:
             return None
         if opened := self.matching.open.get(rank):
             return opened[max(opened)]
-        if last is not None and last.error and state.status == "raised" and is_lost(last.error):
-            return last
+        if state.status == "raised":
+            lost = [one for one in (last, self.native.last.get(rank)) if one and (one.error or one.line == state.where[1])]
+            return lost[0] if lost and is_lost(state.text) else None
         under_way = self.native.open.get(rank, {}).values()
         return next((call for call in under_way if state.in_torch or (call.file, call.line) == state.where[:2]), None)
 
@@ -94,6 +96,8 @@ class Scene:
             return self.inside[rank]
         file, line, function = self.states[rank].where
         last = self.matching.last.get(rank)
+        if last is None or last.name in GROUPS:
+            last = self.native.last.get(rank, last)
         return last if not file and last is not None else Call(rank, -1, "", file=file, line=line, function=function)
 
     def line(self, rank: int, call: Call | None = None) -> tuple[str, str]:
@@ -110,6 +114,8 @@ class Scene:
     def verdict(
         self, kind: str, headline: str, calls: dict[int, Call] | None = None, notes: Iterable[str] = (), **fields
     ) -> Verdict:
+        limits = [call.timeout for call in fields.get("guilty", ()) if call.timeout is not None and call.left is None]
+        fields["gives_up"] = min(limits, default=None)
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
         return Verdict(kind, headline if kind == "ok" else write(headline, lines, list(notes)), lines=lines, **fields)
 
@@ -184,9 +190,8 @@ def _circular(scene: Scene) -> Verdict | None:
     circle = f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}"
     for rank in cycle:
         call = scene.inside[rank]
-        if call.seq is not None:
-            if verdict := _never_joined(scene, scene.matching.of(call), call.seq, cycle, [circle]):
-                return verdict
+        if call.seq is not None and (verdict := _never_joined(scene, scene.matching.of(call), call.seq, cycle, [circle])):
+            return verdict
     guilty = tuple(scene.inside[rank] for rank in sorted(cycle))
     return scene.verdict(
         "hang", f"hang: {ranks(cycle)} wait for each other", notes=[circle], guilty=guilty, cycle=cycle, group=guilty[0].group
@@ -227,7 +232,7 @@ def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (),
         notes = [*notes, f"out of step since #{next(iter(step.calls.values())).seq}: {'; '.join(lines)}"]
     guilty = tuple(places[rank] for rank in sorted(places))
     return scene.verdict(
-        "hang", f"hang: {' '.join(only.split())}", notes=notes, guilty=guilty, cycle=cycle, group=call.group, seq=seq
+        kind, f"{kind}: {' '.join(says.split())}", notes=notes, guilty=guilty, cycle=cycle, group=call.group, seq=seq
     )
 
 

@@ -43,6 +43,7 @@ class Matching:
         self.from_any: dict[tuple, Call] = {}
         self.mixed: set[tuple] = set()
         self.difference: Difference | None = None
+        self.refused: set[int] = set()  # the ranks whose calls of that difference raised
         self.matched = 0
         self.lossy = False  # calls were missed: that a message has no other end means nothing
         for call in calls:
@@ -57,7 +58,9 @@ class Matching:
         else:
             opened.pop(call.number, None)
         if is_new:
-            self.last[call.rank] = call
+            if call.name != "destroy_process_group":
+                self.last[call.rank] = call
+            self._forgive(call)
             self._enter(call)
         if call.left is not None:
             self._leave(call)
@@ -73,13 +76,20 @@ class Matching:
             if not its.absent(call.seq):
                 self._complete(its, call.seq)
 
+    def _forgive(self, call: Call) -> None:
+        """A difference of which every rank was told by an exception, and went on, was none that matters."""
+        if self.difference and self.refused >= set(self.difference.calls) and call.rank in self.refused:
+            self.difference = None
+
     def _leave(self, call: Call) -> None:
-        key = call.rank, call.number
+        if call.error and self.difference and self.difference.calls.get(call.rank, call).number == call.number:
+            self.refused.add(call.rank)
+        key = call.rank, call.number if call.of is None else call.of
         if call.name in GROUPS or call.name in POINT_TO_POINT or call.name == "wait":
             number = call.number if call.of is None else call.of
             if (posted := self.from_any.pop((call.rank, number), None)) and call.source is not None and not call.error:
                 self._post_receive((posted.group, call.source, posted.rank, posted.tag), posted)
-            if call.error and call.of is None:
+            if call.error:
                 for posted in (*self.sends.values(), *self.receives.values()):
                     posted.pop(key, None)
         if _was_refused(call) and call.seq is not None:
@@ -91,7 +101,7 @@ class Matching:
         calls = its.pending.pop(seq)
         self.matched += 1
         difference = compare(calls) or _swapped(its.before, calls)
-        self.difference = self.difference or difference
+        self._keep(difference)
         places = {(call.file, call.line) for call in calls.values()}
         if len(places) == 1 and len(its.common) < _PLACES:
             its.common |= places
@@ -123,7 +133,11 @@ class Matching:
         self.matched += 1
         # subtle: where a rank receives from any source and from named ones, which message met which receive is not known.
         if (receive.group, receive.rank, receive.tag) not in self.mixed:
-            self.difference = self.difference or compare_message(send, receive)
+            self._keep(compare_message(send, receive))
+
+    def _keep(self, difference: Difference | None) -> None:
+        if self.difference is None and difference is not None:
+            self.difference, self.refused = difference, set()
 
     def of(self, call: Call) -> Sequence:
         """The sequence of the collective that this call, or the Work that it waits for, is."""
@@ -172,7 +186,7 @@ def _swapped(before: dict[int, Call], calls: dict[int, Call]) -> Difference | No
             # subtle: `if rank == i: f(a) else: f(b)` in a loop looks alike, but stays within two lines of one function.
             apart = len({(call.file, call.line) for call in four}) == 4 or four[0].function != four[1].function
             if crossed and apart and len({(plain_name(call), call.op, call.peer, call.tensors) for call in four}) == 1:
-                return Difference("order", minority({rank: _words(calls[rank]) for rank in ranks}), {**calls})
+                return Difference("order", minority({rank: _words(before[rank]) for rank in ranks}), before)
     return None
 
 

@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from collectives import call_log
@@ -124,15 +125,16 @@ class World:
 
     def native(self) -> Matching:
         """What the Flight Recorder of each rank told last."""
-        members = {sequence.members for sequence in self.matching.sequences.values()}
-        groups = {group: sequence.members for (group, _), sequence in self.matching.sequences.items()} if members else {}
-        return Matching(call for rank in sorted(self.ranks) for call in self._native_calls(rank, groups))
+        groups = {group: sequence.members for (group, _), sequence in self.matching.sequences.items()}
+        told = {rank: self.ranks[rank].read("answer").get("collectives", []) for rank in sorted(self.ranks)}
+        answered = {rank for rank in told if told[rank]}
+        return Matching(call for rank in told for call in self._native_calls(rank, told[rank], groups, answered))
 
-    def _native_calls(self, rank: int, groups: dict):
-        entries = self.ranks[rank].read("answer").get("collectives", [])
+    def _native_calls(self, rank: int, entries: list, groups: dict, answered: set[int]) -> Iterator[Call]:
         for number, ((name, description), seq, called, sizes, dtypes, retired, where) in enumerate(entries):
             group = WORLD if description == "default_pg" else name
             members = groups.get(group) or (tuple(range(self.size)) if group == WORLD else ())
+            members = tuple(one for one in members if one in answered)
             tensors = tuple(f"{_DTYPES.get(kind, kind)}{size}" for size, kind in zip(sizes, dtypes, strict=False))
             place = dict(zip(("file", "line", "function"), where, strict=True))
             name = called.partition(":")[2].lstrip("_")
@@ -159,7 +161,7 @@ class Worlds:
             if head is not None and head["rank"] >= 0:
                 self._seat(rank, head)
                 del self.waiting[path]
-        return any([world.poll() for world in self.worlds.values()])
+        return sum(world.poll() for world in self.worlds.values()) > 0
 
     def _seat(self, rank: Rank, head: dict) -> None:
         """Those of one parent are one world, and a second process of the same rank begins the next one."""

@@ -106,8 +106,8 @@ def order(rank, n):
 def equal_order(rank, n):
     a, b = torch.ones(4), torch.zeros(4)
     if rank == 1:
-        dist.all_reduce(b)
-        dist.all_reduce(a)  # <- 1
+        dist.all_reduce(b)  # <- 1
+        dist.all_reduce(a)
     else:
         dist.all_reduce(a)
         dist.all_reduce(b)
