@@ -14,17 +14,12 @@ from pathlib import Path
 
 from collectives.call import Call
 from collectives.diagnosis import Verdict
-from collectives.diagnosis_text import told, write
+from collectives.diagnosis_text import place, told, write
+from collectives.suspicion import Suspicion
 from collectives.world_watch import Worlds
 
 # How often the ranks' files are read, in seconds.
 _TICK = 0.02
-
-# A fault must be there this long without anything moving before it is told, so that all logs are of one moment.
-_SURE = 0.6
-
-# After a rank has raised or died the launcher has this long to end the others.
-_LAUNCHER = 5.0
 
 
 def run(
@@ -44,7 +39,7 @@ def run(
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         worlds = Worlds(folder)
         try:
-            verdict = _Watch(process, worlds, hang_after, timeout, tell).verdict()
+            verdict = _watch(process, Suspicion(worlds, hang_after, tell), timeout)
         finally:
             _end_all(process, folder)
         return _with_notes(verdict, worlds), status(verdict, process.returncode)
@@ -90,82 +85,38 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
     }
 
 
-class _Watch:
-    """One run of the program."""
-
-    def __init__(self, process: subprocess.Popen, worlds: Worlds, hang_after: float, timeout: float | None, tell: Callable):
-        self.process = process
-        self.worlds = worlds
-        self.hang_after = hang_after
-        self.tell = tell
-        self.begin = self.moved = self.asked = time.monotonic()
-        self.deadline = self.begin + timeout if timeout else float("inf")
-        self.suspected: tuple[str, float] = ("", 0.0)
-        self.told_slow = False
-
-    def verdict(self) -> Verdict:
-        while self.process.poll() is None:
-            now = time.monotonic()
-            if self.worlds.poll():
-                self.moved = now
-            if now > self.deadline:
-                return self._at_the_limit()
-            if now > self.asked + max(0.2, self.hang_after / 4) and now > self.moved + min(1.0, self.hang_after / 4):
-                self.asked = now
-                self.moved = now if self.worlds.has_heard_more() else self.moved
-                self.worlds.ask()
-            if now > self.moved + _SURE / 2 and (verdict := self._look(now)) is not None:
-                return verdict
-            time.sleep(_TICK)
+def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | None) -> Verdict:
+    begin = time.monotonic()
+    while process.poll() is None:
+        if (verdict := suspicion.look()) is not None:
+            return verdict
+        if timeout is not None and time.monotonic() > begin + timeout:
+            verdict = suspicion.last_word()
+            if verdict.kind in ("ok", "not-distributed"):
+                headline = f"slow: the program had not ended after {timeout:g} s"
+                return Verdict("slow", write(headline, verdict.lines, []), lines=verdict.lines)
+            return dataclasses.replace(verdict, says=f"{verdict.says}\n  ended after {timeout:g} s, the time limit")
         time.sleep(_TICK)
-        self.worlds.poll()
-        return self._at_the_end(self.worlds.verdict(stalled=True))
+    time.sleep(_TICK)
+    suspicion.worlds.poll()
+    return _at_the_end(suspicion.worlds, process.returncode)
 
-    def _look(self, now: float) -> Verdict | None:
-        """What is certain by now; None while the program may still come to a good end."""
-        stalled = now > self.moved + self.hang_after
-        verdict = self.worlds.verdict(stalled)
-        if verdict.kind == "slow" and not self.told_slow:
-            self.told_slow = True
-            self.tell(verdict.says)
-        if verdict.kind in ("ok", "slow", "not-distributed"):
-            self.suspected = "", now
-            return None
-        if self.suspected[0] != verdict.says:
-            self.suspected = verdict.says, now
-        patience = _LAUNCHER if verdict.kind in ("raised", "died") else _SURE
-        if verdict.gives_up is not None and verdict.gives_up <= self.hang_after:
-            patience = self.hang_after
-        return verdict if now > self.suspected[1] + patience else None
 
-    def _at_the_limit(self) -> Verdict:
-        self.worlds.ask()
-        time.sleep(0.3)
-        self.worlds.poll()
-        verdict = self.worlds.verdict(stalled=True)
-        passed = f"{time.monotonic() - self.begin:.0f} s"
-        if verdict.kind in ("ok", "not-distributed"):
-            return Verdict("slow", write(f"slow: the program had not ended after {passed}", verdict.lines, []), lines=verdict.lines)
-        return dataclasses.replace(verdict, says=f"{verdict.says}\n  ended after {passed}, the time limit")
-
-    def _at_the_end(self, verdict: Verdict) -> Verdict:
-        """The program has ended by itself."""
-        code, raised = self.process.returncode, self.worlds.raised_outside()
-        if verdict.kind not in ("ok", "not-distributed") or code == 0:
-            return verdict
-        if raised is not None:
-            file, line, function = raised["where"]
-            rank = int(raised["rank"]) if raised["rank"] is not None else -1
-            who = f"rank {rank}" if rank >= 0 else "a process without a rank"
-            place = Call(rank, -1, "", file=file, line=line, function=function)
-            return Verdict(
-                "raised", f"raised: {who}: {raised['text']}\n  {file}:{line} in {function}", guilty=(place,), lines=verdict.lines
-            )
-        if verdict.kind == "not-distributed":
-            return verdict
-        return Verdict(
-            "partial", f"partial: the program ended with status {code}; its calls fitted, and no rank raised", lines=verdict.lines
-        )
+def _at_the_end(worlds: Worlds, code: int) -> Verdict:
+    """The program has ended by itself."""
+    verdict, raised = worlds.verdict(stalled=True), worlds.first_raised()
+    if verdict.kind not in ("ok", "not-distributed") or code == 0:
+        return verdict
+    if raised is not None:
+        file, line, function = raised["where"]
+        rank = int(raised["rank"]) if raised["rank"] is not None else -1
+        who = f"rank {rank}" if rank >= 0 else "a process without a rank"
+        guilty = (Call(rank, -1, "", file=file, line=line, function=function),)
+        return Verdict("raised", f"raised: {who}: {raised['text']}\n  {place(guilty[0])}", guilty, lines=verdict.lines)
+    if verdict.kind == "not-distributed":
+        return verdict
+    says = f"partial: the program ended with status {code}; its calls fitted, and no rank raised"
+    return Verdict("partial", says, lines=verdict.lines)
 
 
 def _with_notes(verdict: Verdict, worlds: Worlds) -> Verdict:

@@ -109,6 +109,8 @@ class Scene:
         here = self.place(rank)
         doing = {"returned": "has returned", "running": "computes" if here.file else "has made no call", "died": "died"}
         doing["raised"] = f"raised {state.text}"[:90]
+        if here.name == "init_process_group":  # as good as nothing: it may be the launcher's
+            return doing[state.status], ""
         return doing[state.status] + (f", last in {told(here)}" if here.name else ""), place(here)
 
     def verdict(
@@ -228,7 +230,8 @@ def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (),
     step = out_of_step(sequence)
     if step is not None and set(step.guilty) <= set(places):
         places |= {rank: step.calls[rank] for rank in step.guilty}
-        lines = [f"{ranks([rank])} in {place(one)}" for rank, one in sorted(step.calls.items())]
+        there = {place(one): [rank for rank in step.calls if place(step.calls[rank]) == place(one)] for one in step.calls.values()}
+        lines = [f"{' '.join(ranks(numbers).split())} at {where}" for where, numbers in there.items()]
         notes = [*notes, f"out of step since #{next(iter(step.calls.values())).seq}: {'; '.join(lines)}"]
     guilty = tuple(places[rank] for rank in sorted(places))
     return scene.verdict(
@@ -269,7 +272,7 @@ def _left_over(scene: Scene) -> Verdict | None:
     for matching in (scene.matching, scene.native):
         for sequence, seq in matching.waiting():
             joined, absent = sequence.pending[seq], sequence.absent(seq)
-            if absent:
+            if absent and not all(call.error for call in joined.values()):  # else they were told, and went on
                 call = next(iter(joined.values()))
                 blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
                 guilty = tuple(joined.get(rank) or scene.place(rank) for rank in blamed)

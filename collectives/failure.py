@@ -15,9 +15,9 @@ _LIBRARY = tuple(str(Path(path).resolve()) for path in {sys.base_prefix, sys.pre
 class LaunchError(RuntimeError):
     """A world did not bring back its results.
 
-    `rank` is the rank to look at first; `kind` is "raised", "died" or "hung"; `exitcode` and `signal` are those of a process that
-    died (a signal is a negative `exitcode`, as in multiprocessing); `traceback` is that of a rank that raised; `stacks` says, by
-    rank, where each one stood.
+    `rank` is the rank to look at first; `kind` is "raised", "died", "hung" or, where calls do not fit, "mismatch"; `exitcode` and
+    `signal` are those of a process that died (a signal is a negative `exitcode`, as in multiprocessing); `traceback` is that of a
+    rank that raised; `stacks` says, by rank, where each one stood.
     """
 
     def __init__(
@@ -79,14 +79,21 @@ def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
     return LaunchError(message, rank=rank, kind="died", exitcode=exitcode, signal=signal, stacks=stacks)
 
 
-def hung(timeout: float, stacks: dict[int, str], returned: list[int]) -> LaunchError:
-    """Time is up; `stacks` holds the stack of each rank that had not returned."""
+def differ(verdict, error: LaunchError | None = None) -> LaunchError:
+    """The ranks' calls do not fit, or they wait for each other: `verdict` is a diagnosis.Verdict, `error` what came of it."""
+    rank, kind = verdict.guilty[0].rank if verdict.guilty else 0, "hung" if verdict.kind == "hang" else verdict.kind
+    stacks, trace = (error.stacks, error.traceback) if error else ({}, "")
+    return LaunchError(verdict.says, rank=rank, kind=kind, stacks=stacks, traceback=trace)
+
+
+def hung(timeout: float, stacks: dict[int, str], returned: list[int], diagnosis: str = "") -> LaunchError:
+    """Time is up; `stacks` holds the stack of each rank that had not returned. `diagnosis`: what their calls say."""
     # A rank outside torch.distributed is the likelier culprit: the others wait for it.
     rank = next((rank for rank in sorted(stacks) if not _in_collective(stacks[rank])), min(stacks))
     lines = [f"rank {rank} hung: not every rank had returned after {timeout:g} s"]
     for number in sorted({*stacks, *returned}):
         lines.append(f"  rank {number}  {'had returned' if number in returned else where(stacks[number])}")
-    return LaunchError("\n".join(lines), rank=rank, kind="hung", stacks=stacks)
+    return LaunchError("\n".join([*lines, *([diagnosis] if diagnosis else [])]), rank=rank, kind="hung", stacks=stacks)
 
 
 def where(stack: str) -> str:

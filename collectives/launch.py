@@ -15,6 +15,7 @@ def launch(
     device: str | None = None,
     timeout: float = 60.0,
     start_method: str | None = None,
+    diagnose: bool | None = None,
 ) -> list:
     """Call `fn(rank, world_size, device, *args)` in every rank of a world; return the ranks' results in rank order.
 
@@ -24,6 +25,10 @@ def launch(
 
     `backend=None` means NCCL where every rank can have a GPU, else gloo on the CPU. `timeout` is in seconds, for the whole call.
     `start_method` is one of multiprocessing's: forkserver where there is one, else spawn.
+
+    The ranks' calls are noted, and when time is up the error says which rank did not join which call. With `diagnose=True` they are
+    compared from the start: ranks that wait for each other in a circle, or whose calls do not fit, end the world at once, even
+    where the results would have come. False: nothing is noted. (In a launcher's world, use `collectives diagnose -- torchrun ...`.)
 
     Raises ValueError for arguments that cannot work, and LaunchError, which names the rank, when the world does not return.
     """
@@ -45,7 +50,9 @@ def launch(
 
     nproc = 4 if nproc is None else nproc
     backend, device = backends.choose(backend, device, nproc)
-    return start.start(fn, nproc, args, backend, device, float(timeout), start_method or start.default_start_method())
+    return start.start(
+        fn, nproc, args, backend, device, float(timeout), start_method or start.default_start_method(), diagnose=diagnose
+    )
 
 
 def _check(fn, nproc, args, timeout, start_method) -> None:

@@ -92,10 +92,14 @@ class Matching:
             if call.error:
                 for posted in (*self.sends.values(), *self.receives.values()):
                     posted.pop(key, None)
-        if _was_refused(call) and call.seq is not None:
+        if call.error and call.seq is not None:
             its = self.of(call)
-            if its.pending.get(call.seq, {}).pop(call.rank, None):
+            joined = its.pending.get(call.seq, {})
+            if call.rank in joined and _was_refused(call):
+                del joined[call.rank]
                 its.counts[call.rank] = min(its.counts[call.rank], call.seq)
+            elif call.rank in joined:
+                joined[call.rank] = call
 
     def _complete(self, its: Sequence, seq: int) -> None:
         calls = its.pending.pop(seq)

@@ -123,7 +123,7 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
 
 
 def _try(cell: Cell, modules: tuple[str, ...], timeout: float) -> tuple[str, str]:
-    options = {"backend": cell.backend, "device": cell.device, "timeout": timeout}
+    options = {"backend": cell.backend, "device": cell.device, "timeout": timeout, "diagnose": False}
     try:
         wrong = [one for one in launch(probe, cell.world_size, args=(cell, Surroundings(modules)), **options) if one]
     except LaunchError as error:

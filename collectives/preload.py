@@ -10,7 +10,8 @@ import os
 import shutil
 from multiprocessing import forkserver
 
-import collectives.rank  # noqa: F401
+import collectives.rank
+import collectives.record  # noqa: F401
 
 # Objects that the collector never visits stay in pages that all ranks share.
 gc.collect()

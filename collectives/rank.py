@@ -23,7 +23,10 @@ import torch
 import torch.distributed as dist
 
 from collectives import backend as backends
-from collectives import process_groups  # noqa: F401  torch learns the backends that we bring
+from collectives import (
+    process_groups,  # noqa: F401  torch learns the backends that we bring
+    watched,
+)
 
 # On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -66,6 +69,7 @@ class Seat:
     sources: dict[str, tuple]
     stdout: Descriptor | None
     stderr: Descriptor | None
+    calls: str | None  # the folder where it notes its calls
     mpi: Descriptor | None  # where a rank of MPI asks who it is
 
 
@@ -75,6 +79,8 @@ def main(seat: Seat, home: connection.Connection, stacks: connection.Connection)
     _end_with_the_parent()
     _report_stacks_to(stacks)
     _be_like_a_fresh_process(seat)
+    if seat.calls is not None:
+        watched.watch(seat.calls)
     inside = True
     try:
         payload = home.recv_bytes()
@@ -83,6 +89,7 @@ def main(seat: Seat, home: connection.Connection, stacks: connection.Connection)
     try:
         result = _call(seat, payload)
     except BaseException as error:
+        watched.note(error)
         home.send_bytes(b"E" + cloudpickle.dumps(describe(error)))
         # Hold the connections to the other ranks open until the parent ends this process: were they to break now, the
         # others would fail too, and hide who was first.
@@ -90,6 +97,7 @@ def main(seat: Seat, home: connection.Connection, stacks: connection.Connection)
             home.recv_bytes()
         os._exit(1)
     _flush()
+    watched.end()
     home.send_bytes(b"R" + result)
 
 

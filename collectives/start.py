@@ -16,6 +16,7 @@ from multiprocessing import connection
 
 from collectives import backend as backends
 from collectives import failure, pmi, travel
+from collectives.launch_watch import LaunchWatch
 from collectives.world import Place
 
 _NAME = "collectives-rank-"
@@ -73,14 +74,22 @@ class Share:
 
 
 def start(
-    fn: Callable, nproc: int, args: tuple, backend: str, device: str, timeout: float, method: str, share: Share | None = None
+    fn: Callable,
+    nproc: int,
+    args: tuple,
+    backend: str,
+    device: str,
+    timeout: float,
+    method: str,
+    share: Share | None = None,
+    diagnose: bool | None = False,
 ) -> list:
     """Call `fn` in `nproc` new ranks, or in one rank of a shared world. The arguments are checked already (see launch)."""
     deadline = time.monotonic() + timeout
     payload = travel.pack(fn, args)
     if method == "forkserver":
         start_server()
-    world = _World(nproc, backend, device, timeout, method, payload, share)
+    world = _World(nproc, backend, device, timeout, method, payload, share, diagnose)
     try:
         world.begin()
         return world.results(deadline)
@@ -99,7 +108,9 @@ def kill_all() -> None:
 class _World:
     """The ranks of one launch, as the parent sees them."""
 
-    def __init__(self, nproc: int, backend: str, device: str, timeout: float, method: str, payload: bytes, share: Share | None):
+    def __init__(
+        self, nproc: int, backend: str, device: str, timeout: float, method: str, payload: bytes, share: Share | None, diagnose
+    ):
         import torch.multiprocessing
 
         from collectives import rank as ranks
@@ -111,6 +122,7 @@ class _World:
         self.ranks = [share.place.rank] if share else list(range(nproc))
         self.processes: dict = dict.fromkeys(self.ranks)
         self.ended = False
+        self.calls = LaunchWatch(at_once=diagnose is True) if diagnose is not False else None
         # The ranks of a world of MPI find each other through us; of a torchrun world we start but one.
         self.mpi = pmi.Manager(nproc) if backend == "mpi" and not share else None
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
@@ -133,6 +145,7 @@ class _World:
             "sources": {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
             "stdout": _descriptor(1),
             "stderr": _descriptor(2),
+            "calls": self.calls and self.calls.folder,
         }
         self.homes, self.stacks, self.threads = {}, {}, []
         for rank in self.ranks:
@@ -188,12 +201,13 @@ class _World:
         waiting = set(self.ranks)
         while waiting:
             try:
-                rank, what, value = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+                rank, what, value = self._next_event(deadline)
             except queue.Empty:
                 missing = [rank for rank in self.ranks if rank not in found]
                 if not missing:  # every result is here; what lingers is a process that will not end
                     break
-                raise failure.hung(self.timeout, {rank: self._stack(rank) for rank in missing}, sorted(found)) from None
+                diagnosis = self.calls.last_word() if self.calls else ""
+                raise failure.hung(self.timeout, {rank: self._stack(rank) for rank in missing}, sorted(found), diagnosis) from None
             if what == "broken":
                 raise failure.not_started(rank, value) from value
             if what == "outcome" and value[:1] == b"R":
@@ -201,10 +215,20 @@ class _World:
                 if len(found) == len(self.processes):
                     deadline = time.monotonic() + _GOODBYE
             elif what == "outcome" or value != 0 or rank not in found:
-                raise self._cause([(rank, what, value)], found)
+                error = self._cause([(rank, what, value)], found)
+                raise self.calls.explain(error) if self.calls else error
             else:
                 waiting.discard(rank)
+        if self.calls:
+            self.calls.check()
         return [cloudpickle.loads(found[rank]) for rank in self.ranks]
+
+    def _next_event(self, deadline: float) -> tuple:
+        while self.calls and self.calls.at_once and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                return self.events.get(timeout=0.02)
+            self.calls.look()
+        return self.events.get(timeout=max(0.0, deadline - time.monotonic()))
 
     def _cause(self, events: list, found: dict) -> failure.LaunchError:
         """The failure that came first. A death outweighs an exception: a rank that loses its peer raises."""
@@ -266,6 +290,8 @@ class _World:
                 process.close()
         if self.mpi is not None:
             self.mpi.close()
+        if self.calls is not None:
+            self.calls.close()
         del self.store
 
 

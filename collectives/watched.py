@@ -27,7 +27,7 @@ _LOOK = 0.05
 # So many of the Flight Recorder's records are told.
 _TOLD = 500
 
-_folder = Path()
+_folder: Path | None = None
 _hidden: dict = {}
 _log: "Log | None" = None
 _swapping = threading.RLock()
@@ -39,6 +39,17 @@ def begin(folder: str, hidden: dict) -> None:
     _folder, _hidden = Path(folder), hidden
     _note_uncaught()
     sys.meta_path.insert(0, _Hook())
+
+
+def watch(folder: str) -> None:
+    """In a rank of `launch`: note its calls from now on. Whoever diagnoses the whole program does so already."""
+    global _folder, _log
+    if "COLLECTIVES_DIAGNOSE" not in os.environ:
+        from collectives import record
+
+        _folder = Path(folder)
+        _log = Log()
+        record.Recording(_log).begin()
 
 
 class Log:
@@ -125,9 +136,9 @@ def _record(c10d) -> None:
         (_folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
         return
     os.register_at_fork(after_in_child=lambda: (_log.forget(), recording.start_anew()))
-    atexit.register(_end)
+    atexit.register(end)
     # A child of multiprocessing's forks does not come to atexit, but to its own list of what to do last.
-    multiprocessing.util.register_after_fork(_log, lambda _: multiprocessing.util.Finalize(None, _end, exitpriority=-100))
+    multiprocessing.util.register_after_fork(_log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100))
 
 
 @contextlib.contextmanager
@@ -144,7 +155,8 @@ def _ours() -> Iterator[None]:
             sys.modules.update(theirs)
 
 
-def _end() -> None:
+def end() -> None:
+    """The process ends of its own accord."""
     if _log is not None and _log.writer is not None:
         with contextlib.suppress(Exception):
             _answer(0)
@@ -153,7 +165,7 @@ def _end() -> None:
 
 def _note_uncaught() -> None:
     def note(kind, error, trace):
-        _note(error)
+        note(error)
         before(kind, error, trace)
 
     before, sys.excepthook = sys.excepthook, note
@@ -178,7 +190,7 @@ def _note_what_launch_catches(rank) -> None:
 
     @functools.wraps(real)
     def describe(error):
-        _note(error)
+        note(error)
         return real(error)
 
     rank.describe = describe
@@ -190,16 +202,16 @@ def _noting(fn: Callable) -> Callable:
         try:
             return fn(*args, **kwargs)
         except Exception as error:
-            _note(error)
+            note(error)
             raise
 
     return noting
 
 
-def _note(error: BaseException) -> None:
+def note(error: BaseException) -> None:
     """Say which exception ends this process, at once: the other ranks will soon fail too."""
     with contextlib.suppress(Exception):
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if _folder is None or isinstance(error, KeyboardInterrupt | SystemExit):
             return
         at = time.monotonic_ns()
         frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(error.__traceback__)]

@@ -198,7 +198,7 @@ class Worlds:
         told += [f"process {path.stem} could not be watched: {path.read_text()}" for path in self.folder.glob("*.unwatched")]
         return told
 
-    def raised_outside(self) -> dict | None:
+    def first_raised(self) -> dict | None:
         """The first exception that ended a process, a rank or not, and is no consequence of another's."""
         found = []
         for path in self.folder.glob("*.raised"):

@@ -1,0 +1,54 @@
+"""The ranks of one launch, watched through the calls that they note."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from collectives import failure
+
+# What the calls can explain better than the exceptions that come of it.
+_EXPLAINED = ("hang", "mismatch")
+
+
+class LaunchWatch:
+    """`folder`: where the ranks note their calls. `at_once`: a fault ends the world as soon as it is certain."""
+
+    def __init__(self, at_once: bool):
+        self.at_once = at_once
+        self.folder = tempfile.mkdtemp(prefix="collectives-launch-")
+        self.suspicion = None
+
+    def look(self) -> None:
+        """LaunchError if the ranks' calls do not fit, or they wait for each other."""
+        verdict = self._suspicion().look()
+        if verdict is not None and verdict.kind in _EXPLAINED:
+            raise failure.differ(verdict)
+
+    def check(self) -> None:
+        """The same, for ranks that have all returned."""
+        if self.at_once and (verdict := self._verdict()).kind in _EXPLAINED:
+            raise failure.differ(verdict)
+
+    def explain(self, error: failure.LaunchError) -> failure.LaunchError:
+        """A better error for ranks that raised or died, if they only lost each other."""
+        verdict = self._verdict() if self.at_once else None
+        return failure.differ(verdict, error) if verdict is not None and verdict.kind in _EXPLAINED else error
+
+    def last_word(self) -> str:
+        """What their calls say of ranks for whom time is up; empty if nothing."""
+        verdict = self._suspicion().last_word()
+        return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _suspicion(self):
+        from collectives.suspicion import Suspicion
+        from collectives.world_watch import Worlds
+
+        self.suspicion = self.suspicion or Suspicion(Worlds(Path(self.folder)), hang_after=5.0)
+        return self.suspicion
+
+    def _verdict(self):
+        self._suspicion().worlds.poll()
+        return self.suspicion.worlds.verdict(stalled=True)
