@@ -1,7 +1,8 @@
 """The file in which a process notes its calls while it runs: memory that the system keeps, however the process ends.
 
 A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n + SLOTS takes its place.
-Whoever reads while the process writes has that long to see a call. Nothing here needs torch.
+Whoever reads while the process writes has that long to see a call. Behind it lie two texts: what the process says of itself when it
+is asked, and what ended it. Nothing here needs torch.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 from collectives.call import Call, What
 
@@ -28,6 +29,12 @@ _RANK, _COUNT, _ENDED, _ASKED = 24, 40, 56, 64
 _ENTRY = struct.Struct("<q q q q q q H H")
 _ERROR = 160
 _TEXT = _SLOT - _ENTRY.size - _ERROR
+# Where the texts lie: the answer to the reader's last question, and the exception that ended the process.
+ANSWER = _HEADER + SLOTS * _SLOT
+RAISED = ANSWER + 2**18
+SIZE = RAISED + 2**13
+_SIZES = {ANSWER: RAISED - ANSWER, RAISED: SIZE - RAISED}
+
 _pack = struct.Struct("<q").pack_into
 
 
@@ -36,11 +43,9 @@ class Writer:
 
     tensors = False
 
-    def __init__(self, path: Path, rank: int, world_size: int):
-        self.path = path
-        with open(path, "xb+") as file:
-            file.truncate(_HEADER + SLOTS * _SLOT)  # a hole: a page costs memory once it is written
-            self.memory = mmap.mmap(file.fileno(), 0)
+    def __init__(self, file: BinaryIO, rank: int, world_size: int):
+        file.truncate(SIZE)  # a hole: a page costs memory once it is written
+        self.memory = mmap.mmap(file.fileno(), SIZE)
         self.count = 0
         self.texts: dict[What, bytes] = {}
         _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0)
@@ -53,6 +58,13 @@ class Writer:
 
     def asked(self) -> int:
         return struct.unpack_from("<q", self.memory, _ASKED)[0]
+
+    def put(self, place: int, text: bytes) -> None:
+        """All or nothing: the length comes last. A text that is too long is left out."""
+        if len(text) <= _SIZES[place] - 8:
+            _pack(self.memory, place, 0)
+            self.memory[place + 8 : place + 8 + len(text)] = text
+            _pack(self.memory, place, len(text))
 
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
         text = self.texts.get(what)
@@ -94,10 +106,9 @@ class Writer:
 class Reader:
     """Reads such a file, also while it is written. `first` is the number of the first call that could be read."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        with open(path, "rb+") as file:
-            self.memory = mmap.mmap(file.fileno(), 0)
+    def __init__(self, file: BinaryIO):
+        """ValueError for a file whose writer is not done with the beginning."""
+        self.memory = mmap.mmap(file.fileno(), SIZE)
         self.next = self.lost = 0
         self.open: set[int] = set()
 
@@ -106,11 +117,15 @@ class Reader:
 
     def head(self) -> dict | None:
         """None for a file that is not one of ours, or not ready yet."""
-        if len(self.memory) < _HEADER + SLOTS * _SLOT:
-            return None
         magic, *values = _HEAD.unpack_from(self.memory, 0)
         names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked")
         return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
+
+    def text(self, place: int) -> bytes:
+        """Empty if there is none, or if it is just being written."""
+        (length,) = struct.unpack_from("<q", self.memory, place)
+        text = self.memory[place + 8 : place + 8 + length]
+        return text if struct.unpack_from("<q", self.memory, place)[0] == length else b""
 
     def ask(self, question: int) -> None:
         """Have the process answer where it stands."""

@@ -1,21 +1,22 @@
 """The ranks of one launch, watched through the calls that they note."""
 
-import shutil
 import tempfile
-from pathlib import Path
 
-from collectives import failure
+from collectives import call_log, failure
 
 # What the calls can explain better than the exceptions that come of it.
 _EXPLAINED = ("hang", "mismatch")
 
 
 class LaunchWatch:
-    """`folder`: where the ranks note their calls. `at_once`: a fault ends the world as soon as it is certain."""
+    """`files`: where the ranks note their calls; they have no name, and so cannot outlive us. `at_once`: a fault ends the world as
+    soon as it is certain."""
 
-    def __init__(self, at_once: bool):
+    def __init__(self, ranks: list[int], at_once: bool):
         self.at_once = at_once
-        self.folder = tempfile.mkdtemp(prefix="collectives-launch-")
+        self.files = {rank: tempfile.TemporaryFile() for rank in ranks}  # noqa: SIM115  closed by close()
+        for file in self.files.values():
+            file.truncate(call_log.SIZE)
         self.suspicion = None
 
     def look(self) -> None:
@@ -40,13 +41,17 @@ class LaunchWatch:
         return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for file in self.files.values():
+            file.close()
 
     def _suspicion(self):
         from collectives.suspicion import Suspicion
-        from collectives.world_watch import Worlds
+        from collectives.world_watch import Rank, Worlds
 
-        self.suspicion = self.suspicion or Suspicion(Worlds(Path(self.folder)), hang_after=5.0)
+        if self.suspicion is None:
+            worlds = Worlds()
+            worlds.waiting = [Rank(file) for file in self.files.values()]
+            self.suspicion = Suspicion(worlds, hang_after=5.0)
         return self.suspicion
 
     def _verdict(self):

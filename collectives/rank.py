@@ -69,7 +69,7 @@ class Seat:
     sources: dict[str, tuple]
     stdout: Descriptor | None
     stderr: Descriptor | None
-    calls: str | None  # the folder where it notes its calls
+    calls: Descriptor | None  # the file in which it notes its calls
     mpi: Descriptor | None  # where a rank of MPI asks who it is
 
 
@@ -80,7 +80,7 @@ def main(seat: Seat, home: connection.Connection, stacks: connection.Connection)
     _report_stacks_to(stacks)
     _be_like_a_fresh_process(seat)
     if seat.calls is not None:
-        watched.watch(seat.calls)
+        watched.watch(os.fdopen(seat.calls.fd, "rb+"))
     inside = True
     try:
         payload = home.recv_bytes()

@@ -122,7 +122,7 @@ class _World:
         self.ranks = [share.place.rank] if share else list(range(nproc))
         self.processes: dict = dict.fromkeys(self.ranks)
         self.ended = False
-        self.calls = LaunchWatch(at_once=diagnose is True) if diagnose is not False else None
+        self.calls = LaunchWatch(self.ranks, diagnose is True) if diagnose is not False else None
         # The ranks of a world of MPI find each other through us; of a torchrun world we start but one.
         self.mpi = pmi.Manager(nproc) if backend == "mpi" and not share else None
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
@@ -145,14 +145,14 @@ class _World:
             "sources": {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
             "stdout": _descriptor(1),
             "stderr": _descriptor(2),
-            "calls": self.calls and self.calls.folder,
         }
         self.homes, self.stacks, self.threads = {}, {}, []
         for rank in self.ranks:
             local_rank = share.place.local_rank if share else rank
             own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)} | (self.mpi.environment(rank) if self.mpi else {})
             socket_of_mpi = ranks.Descriptor(self.mpi.theirs[rank].fileno()) if self.mpi else None
-            seat = ranks.Seat(rank=rank, environ=environ | own, mpi=socket_of_mpi, **shared)
+            calls = ranks.Descriptor(self.calls.files[rank].fileno()) if self.calls else None
+            seat = ranks.Seat(rank=rank, environ=environ | own, mpi=socket_of_mpi, calls=calls, **shared)
             self.homes[rank], theirs = self.context.Pipe()
             self.stacks[rank], stack_writer = self.context.Pipe(duplex=False)
             watch = threading.Thread(target=self._watch, args=(seat, theirs, stack_writer), name=f"{_NAME}{rank}", daemon=True)

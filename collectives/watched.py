@@ -1,8 +1,8 @@
 """In each process of a program under diagnosis: bring the recorder in when torch.distributed comes, and say how the process ends.
 
-What is written, into the diagnosing parent's private folder, all named by the process id: `.calls`, the log of its calls;
-`.raised`, the exception that ended it; `.answer`, where its main thread stands and what the Flight Recorder holds, written when the
-parent asks and at the end. Nothing here changes what the program does, and no fault of ours may reach it.
+What is written, into the diagnosing parent's private folder, is named by the process id: `.calls`, the log of its calls, which also
+takes where its main thread stands and what the Flight Recorder holds, when the parent asks and at the end; `.raised`, the exception
+that ended a process, a rank or not. Nothing here changes what the program does, and no fault of ours may reach it.
 """
 
 import atexit
@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from collectives import call_log, failure
 
@@ -41,14 +42,13 @@ def begin(folder: str, hidden: dict) -> None:
     sys.meta_path.insert(0, _Hook())
 
 
-def watch(folder: str) -> None:
-    """In a rank of `launch`: note its calls from now on. Whoever diagnoses the whole program does so already."""
-    global _folder, _log
+def watch(file: BinaryIO) -> None:
+    """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program does so already."""
+    global _log
     if "COLLECTIVES_DIAGNOSE" not in os.environ:
         from collectives import record
 
-        _folder = Path(folder)
-        _log = Log()
+        _log = Log(file)
         record.Recording(_log).begin()
 
 
@@ -57,15 +57,16 @@ class Log:
 
     tensors = False
 
-    def __init__(self):
+    def __init__(self, file: BinaryIO | None = None):
         self.writer: call_log.Writer | None = None
         self.joining: int | None = None
         if "RANK" in os.environ:
-            self._open()
+            self._open(file)
 
-    def _open(self) -> call_log.Writer:
+    def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
         place = [int(os.environ.get(name) or -1) for name in ("RANK", "WORLD_SIZE")]
-        self.writer = call_log.Writer(_folder / f"{os.getpid()}.calls", *place)
+        with file or open(_folder / f"{os.getpid()}.calls", "xb+") as file:
+            self.writer = call_log.Writer(file, *place)
         threading.Thread(target=_answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
         return self.writer
 
@@ -159,7 +160,7 @@ def end() -> None:
     """The process ends of its own accord."""
     if _log is not None and _log.writer is not None:
         with contextlib.suppress(Exception):
-            _answer(0)
+            _answer(_log.writer)
         _log.writer.set_ended()
 
 
@@ -211,14 +212,18 @@ def _noting(fn: Callable) -> Callable:
 def note(error: BaseException) -> None:
     """Say which exception ends this process, at once: the other ranks will soon fail too."""
     with contextlib.suppress(Exception):
-        if _folder is None or isinstance(error, KeyboardInterrupt | SystemExit):
+        writer = _log and _log.writer
+        if not (writer or _folder) or isinstance(error, KeyboardInterrupt | SystemExit):
             return
         at = time.monotonic_ns()
         frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(error.__traceback__)]
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        _write("raised", {"at": at, "text": text[:500], "rank": os.environ.get("RANK"), "where": _own(frames[::-1])})
-        if _log is not None and _log.writer is not None:
-            _answer(0)
+        told = {"at": at, "text": text[:500], "rank": os.environ.get("RANK"), "where": _own(frames[::-1])}
+        if writer:
+            writer.put(call_log.RAISED, json.dumps(told).encode())
+            _answer(writer)
+        if _folder:
+            (_folder / f"{os.getpid()}.raised").write_text(json.dumps(told))
 
 
 def _answer_when_asked(writer: call_log.Writer) -> None:
@@ -228,14 +233,15 @@ def _answer_when_asked(writer: call_log.Writer) -> None:
         with contextlib.suppress(Exception):
             if (asked := writer.asked()) != answered:
                 answered = asked
-                _answer(asked)
+                _answer(writer)
 
 
-def _answer(asked: int) -> None:
+def _answer(writer: call_log.Writer) -> None:
     frame = sys._current_frames().get(threading.main_thread().ident)
     frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
     in_torch = any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(_own(frames))])
-    _write("answer", {"asked": asked, "where": _own(frames), "in_torch": in_torch, "collectives": _flight_record()})
+    told = {"where": _own(frames), "in_torch": in_torch, "collectives": _flight_record()}
+    writer.put(call_log.ANSWER, json.dumps(told).encode())
 
 
 def _flight_record() -> list:
@@ -264,11 +270,3 @@ def _flight_record() -> list:
 def _own(frames: list) -> list:
     """The innermost frame, of those given innermost first, that is the program's own; else the innermost."""
     return next((frame for frame in frames if not failure.is_library(frame[0])), frames[0] if frames else ["", 0, ""])
-
-
-def _write(what: str, value: dict) -> None:
-    """All or nothing: the process may be killed in the midst of it."""
-    path = _folder / f"{os.getpid()}.{what}"
-    part = path.with_suffix(f".{what}.{threading.get_ident()}.part")
-    part.write_text(json.dumps(value))
-    part.replace(path)

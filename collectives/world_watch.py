@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from collectives import call_log
 from collectives.call import WORLD, Call
@@ -23,23 +24,21 @@ _DTYPES |= {"Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
 class Rank:
     """One process that has, or will have, a rank."""
 
-    def __init__(self, path: Path):
-        self.log = call_log.Reader(path)
-        self.pid = int(path.stem)
-        self.path = path
+    def __init__(self, file: BinaryIO):
+        self.log = call_log.Reader(file)
         self.gone: tuple[int, int | None] | None = None  # when it was seen to have ended, and how
 
     def look(self) -> None:
-        if self.gone is None and (ending := _ending(self.pid)) is not None:
+        if self.gone is None and (ending := _ending(self.log.head()["pid"])) is not None:
             self.gone = time.monotonic_ns(), ending[0]
 
-    def read(self, what: str) -> dict:
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(self.path.with_suffix(f".{what}").read_text())
+    def read(self, place: int) -> dict:
+        with contextlib.suppress(ValueError):
+            return json.loads(self.log.text(place))
         return {}
 
     def state(self) -> State:
-        answer, raised = self.read("answer"), self.read("raised")
+        answer, raised = self.read(call_log.ANSWER), self.read(call_log.RAISED)
         where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
         if raised:
             return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
@@ -126,7 +125,7 @@ class World:
     def native(self) -> Matching:
         """What the Flight Recorder of each rank told last."""
         groups = {group: sequence.members for (group, _), sequence in self.matching.sequences.items()}
-        told = {rank: self.ranks[rank].read("answer").get("collectives", []) for rank in sorted(self.ranks)}
+        told = {rank: self.ranks[rank].read(call_log.ANSWER).get("collectives", []) for rank in sorted(self.ranks)}
         answered = {rank for rank in told if told[rank]}
         return Matching(call for rank in told for call in self._native_calls(rank, told[rank], groups, answered))
 
@@ -144,23 +143,26 @@ class World:
 class Worlds:
     """All worlds that a program makes, one after another or at once."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path | None = None):
         self.folder = folder
-        self.waiting: dict[Path, Rank] = {}
+        self.known: set[Path] = set()
+        self.waiting: list[Rank] = []
         self.worlds: dict[tuple, World] = {}
         self.heard = 0
 
     def poll(self) -> bool:
         """Read what is new; whether anything has moved."""
-        known = {*self.waiting, *(rank.path for world in self.worlds.values() for rank in world.ranks.values())}
-        for path in set(self.folder.glob("*.calls")) - known:
-            with contextlib.suppress(ValueError, OSError):  # its writer is not done with the beginning
-                self.waiting[path] = Rank(path)
-        for path, rank in list(self.waiting.items()):
+        for path in set(self.folder.glob("*.calls") if self.folder else ()) - self.known:
+            with contextlib.suppress(ValueError, OSError), open(path, "rb+") as file:  # its writer is not done with the beginning
+                self.waiting.append(Rank(file))
+                self.known.add(path)
+        waiting, self.waiting = self.waiting, []
+        for rank in waiting:
             head = rank.log.head()
             if head is not None and head["rank"] >= 0:
                 self._seat(rank, head)
-                del self.waiting[path]
+            else:
+                self.waiting.append(rank)
         return sum(world.poll() for world in self.worlds.values()) > 0
 
     def _seat(self, rank: Rank, head: dict) -> None:
@@ -176,7 +178,9 @@ class Worlds:
 
     def has_heard_more(self) -> bool:
         """Whether torch's own record of any rank has grown since the last time."""
-        entries = [rank.read("answer").get("collectives", []) for world in self.worlds.values() for rank in world.ranks.values()]
+        entries = [
+            rank.read(call_log.ANSWER).get("collectives", []) for world in self.worlds.values() for rank in world.ranks.values()
+        ]
         told = [[(entry[0], entry[1], entry[5]) for entry in one] for one in entries]
         before, self.heard = self.heard, hash(json.dumps(told))
         return before != self.heard
@@ -195,7 +199,11 @@ class Worlds:
             told += [
                 f"rank {number}: {rank.log.lost} calls went by unseen" for number, rank in world.ranks.items() if rank.log.lost
             ]
-        told += [f"process {path.stem} could not be watched: {path.read_text()}" for path in self.folder.glob("*.unwatched")]
+        told += (
+            []
+            if self.folder is None
+            else [f"process {path.stem} could not be watched: {path.read_text()}" for path in self.folder.glob("*.unwatched")]
+        )
         return told
 
     def first_raised(self) -> dict | None:
