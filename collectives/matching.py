@@ -141,7 +141,8 @@ class Matching:
 
     def _keep(self, difference: Difference | None) -> None:
         if self.difference is None and difference is not None:
-            self.difference, self.refused = difference, set()
+            self.difference = difference
+            self.refused = {rank for rank, call in difference.calls.items() if call.error}
 
     def of(self, call: Call) -> Sequence:
         """The sequence of the collective that this call, or the Work that it waits for, is."""

@@ -1,0 +1,209 @@
+"""`collectives diagnose` on real programs: each mistake is named with its rank and line, and what is right is left alone."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import faulty_program
+from collectives import LaunchError, launch
+from collectives.diagnose import environment, run
+
+PROGRAM = Path(faulty_program.__file__)
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+ENVIRON = {**os.environ, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0", "OMP_NUM_THREADS": "1"}
+
+
+def lines_of(name):
+    """By rank ("all" for all of them), the lines that the program itself marks as those at fault in this mistake."""
+    source = PROGRAM.read_text().splitlines()
+    begin = source.index(f"def {name}(rank, n):")
+    found = {}
+    for number, line in enumerate(source[begin:], begin + 1):
+        if number > begin + 1 and line.startswith("def "):
+            break
+        if match := re.search(r"# <- (\w+)$", line):
+            found[match[1]] = number
+    return found
+
+
+# Each mistake: the kind of the error, and what differs, as the first line tells it.
+MISTAKES = {
+    "skip": ("mismatch", "different calls as #1"),
+    "alone": ("hung", "only rank 0 joined barrier #0"),
+    "early_exit": ("hung", "rank 1 never joined all_reduce #4"),
+    "circle": ("hung", "wait for each other"),
+    "all_send_first": ("hung", "wait for each other"),
+    "example": ("hung", "rank 2 never joined all_reduce #0"),
+    "tags": ("mismatch", "tag"),
+    "order": ("mismatch", "different calls as #0"),
+    "equal_order": ("mismatch", "order"),
+    "op": ("mismatch", "op"),
+    "root": ("mismatch", "root"),
+    "shape": ("mismatch", "shape"),
+    "dtype": ("mismatch", "dtype"),
+    "splits": ("mismatch", "splits"),
+    "short_buffer": ("mismatch", "shape"),
+    "members": ("mismatch", "group"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_launch_names_the_mistake_the_rank_and_the_line(name):
+    kind, words = MISTAKES[name]
+    mistake = getattr(faulty_program, name)
+    with pytest.raises(LaunchError) as caught:
+        launch(lambda rank, n, device: mistake(rank, n), 4, backend="gloo", diagnose=True, timeout=60)
+    headline, *rows = str(caught.value).splitlines()
+    assert caught.value.kind == kind, caught.value
+    assert words in headline
+    for rank, line in lines_of(name).items():
+        assert any(
+            f"faulty_program.py:{line} " in row and (rank == "all" or re.search(rf"ranks? .*\b{rank}\b", row)) for row in rows
+        )
+        assert rank in ("all", str(caught.value.rank)) or len(lines_of(name)) > 1
+
+
+def test_launch_returns_what_it_would_have_returned():
+    def step(rank, world_size, device):
+        return faulty_program.healthy(rank, world_size) or rank
+
+    assert launch(step, 4, backend="gloo", diagnose=True) == [0, 1, 2, 3]
+
+
+def test_when_time_is_up_the_calls_tell_who_did_not_come():
+    with pytest.raises(LaunchError, match="slow: rank 2 has not joined all_reduce #1") as caught:
+        launch(lambda rank, n, device: faulty_program.slow(rank, n), 4, backend="gloo", timeout=8)
+    assert (caught.value.kind, caught.value.rank) == ("hung", 2)
+
+
+def diagnose(tmp_path, *command, hang_after=2, timeout=100):
+    """The verdict as JSON, and the finished process."""
+    file = tmp_path / "verdict.json"
+    options = ["--hang-after", str(hang_after), "--timeout", str(timeout), "--json", str(file)]
+    arguments = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *command]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRON, timeout=timeout + 60)
+    verdict = json.loads(file.read_text())
+    assert done.returncode == (verdict["status"] if verdict["verdict"] in ("ok", "not-distributed") else 1), done.stderr
+    return verdict, done
+
+
+def program(name):
+    return [sys.executable, str(PROGRAM), name]
+
+
+def test_a_healthy_program_keeps_its_output_and_status(tmp_path):
+    plain = subprocess.run(program("healthy"), capture_output=True, text=True, env=ENVIRON, timeout=100)
+    verdict, done = diagnose(tmp_path, *program("healthy"))
+    assert (verdict["verdict"], verdict["guilty"], done.returncode) == ("ok", [], 0)
+    assert sorted(done.stdout.splitlines()) == sorted(plain.stdout.splitlines()) != []
+    assert sorted(done.stderr.splitlines()) == sorted(plain.stderr.splitlines())
+
+
+def test_under_torchrun_the_skipped_call_is_named(tmp_path):
+    verdict, done = diagnose(tmp_path, *TORCHRUN, str(PROGRAM), "skip")
+    (guilty,) = verdict["guilty"]
+    place = {"rank": 2, "file": str(PROGRAM), "line": lines_of("skip")["2"], "function": "skip", "call": "barrier", "args": ""}
+    assert (verdict["verdict"], verdict["field"], verdict["seq"], verdict["group"]) == ("mismatch", "call", 1, "WORLD")
+    assert guilty == place
+    assert verdict["says"] in done.stderr
+    assert len(verdict["ranks"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "rank"), [("raises", "raised", 1), ("dies", "died", 3), ("uneven", "hang", 1), ("circle", "hang", 0)]
+)
+def test_who_raised_died_or_left_the_loop_early(name, kind, rank, tmp_path):
+    verdict, _ = diagnose(tmp_path, *program(name), hang_after=3)
+    assert (verdict["verdict"], verdict["guilty"][0]["rank"]) == (kind, rank), verdict["says"]
+    for line in lines_of(name).values():
+        assert verdict["guilty"][0]["line"] == line
+    assert (verdict["cycle"] == [0, 1, 2, 3]) == (name == "circle")
+
+
+def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_path):
+    verdict, done = diagnose(tmp_path, *program("slow"), timeout=20)
+    (guilty,) = verdict["guilty"]
+    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("slow", 2, lines_of("slow")["2"])
+    assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") == 2  # when it was noticed, and at the end
+
+
+def script(tmp_path, text):
+    file = tmp_path / "script.py"
+    file.write_text(textwrap.dedent(text))
+    return [sys.executable, str(file)]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_program_that_is_not_distributed_keeps_its_status(status, tmp_path):
+    verdict, done = diagnose(
+        tmp_path, *script(tmp_path, f"import sys\nprint('here', 'collectives' in sys.modules)\nsys.exit({status})")
+    )
+    assert (verdict["verdict"], done.returncode, done.stdout) == ("not-distributed", status, "here False\n")
+
+
+def test_a_program_that_crashes_at_import(tmp_path):
+    verdict, _ = diagnose(tmp_path, *script(tmp_path, "x = 1\nimport no_such_module_of_mine\n"))
+    assert (verdict["verdict"], verdict["guilty"][0]["line"]) == ("raised", 2)
+    assert "ModuleNotFoundError" in verdict["says"]
+
+
+def test_the_users_own_sitecustomize_and_module_of_our_name_still_run(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.SITE = 'theirs'\n")
+    (tmp_path / "collectives.py").write_text("NAME = 'theirs'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    command = script(tmp_path, "import torch.distributed, collectives\nprint(SITE, collectives.NAME)")
+    output = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    assert (output.stdout, output.stderr) == ("theirs theirs\n", "")
+
+
+def test_nothing_is_left_behind_of_a_program_that_ignores_to_be_ended(tmp_path):
+    stubborn = """
+        import os, signal, subprocess, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
+        for number in range(2):
+            subprocess.Popen([sys.executable, "-c", code], start_new_session=bool(number))
+        while True:
+            print("x" * 1000)
+            time.sleep(0.01)
+    """
+    before = time.monotonic()
+    verdict, _ = diagnose(tmp_path, *script(tmp_path, stubborn), timeout=3)
+    assert verdict["verdict"] == "slow"
+    mine = [one for one in psutil.process_iter() if one.info.get("cmdline") is None and _is_of(one, tmp_path)]
+    assert mine == []
+    assert time.monotonic() - before < 60
+
+
+def _is_of(process, folder):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "signal.SIG_IGN); time.sleep(100)" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def test_a_command_that_cannot_be_run_is_bad_usage():
+    with pytest.raises(ValueError, match="no-such-program cannot be run"):
+        run(["no-such-program"])
+
+
+def test_ctrl_c_ends_the_program_too(tmp_path):
+    command = script(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)")
+    process = subprocess.Popen([sys.executable, "-m", "collectives", "diagnose", "--", *command], stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

@@ -1,0 +1,323 @@
+"""From calls made up by hand to a verdict: the right kind, the right ranks, and no alarm where all is well."""
+
+import dataclasses
+import random
+
+import pytest
+
+from collectives.call import Call
+from collectives.call_log import SLOTS, Reader, Writer
+from collectives.diagnosis import State, diagnose
+from collectives.matching import Matching
+from collectives.waits import find_cycle
+
+LEFT = 1
+ENDED = State("returned")
+
+
+class Program:
+    """Notes calls as ranks would make them: numbers and seqs count up by themselves."""
+
+    def __init__(self, n):
+        self.members = tuple(range(n))
+        self.calls, self.numbers, self.seqs = [], dict.fromkeys(self.members, 0), {}
+
+    def call(self, rank, name, left=LEFT, members=None, **fields):
+        """One call of one rank: `left=None` where it is still inside."""
+        members = members or self.members
+        group = fields.setdefault("group", "WORLD")
+        if "send" not in name and "recv" not in name and name != "wait":
+            fields["seq"] = self.seqs.setdefault((rank, group), 0)
+            self.seqs[rank, group] += 1
+        elif name != "wait":
+            fields.setdefault("tag", 0)
+        fields = {"file": "train.py", "line": 10, "function": "step"} | fields
+        self.calls.append(Call(rank, self.numbers[rank], name, members=members, left=left, **fields))
+        self.numbers[rank] += 1
+        return self
+
+    def all(self, name, ranks=None, **fields):
+        for rank in self.members if ranks is None else ranks:
+            self.call(rank, name, **fields)
+        return self
+
+
+def differing(n, odd, name="all_reduce", **fields):
+    """All ranks make the call; rank `odd` with these other fields."""
+    program = Program(n).all("barrier")
+    usual = {"op": "SUM", "tensors": ("float32[4]",), "peer": 0 if name == "broadcast" else None}
+    for rank in range(n):
+        program.call(rank, name, left=None, **(usual | (fields if rank == odd else {})))
+    return program.calls
+
+
+def pieces(name, n, odd, usual, wrong, **fields):
+    program = Program(n)
+    for rank in range(n):
+        program.call(rank, name, **fields, **(wrong if rank == odd else usual(rank)))
+    return program.calls
+
+
+FOUR, FIVE = "float32[4]", "float32[5]"
+ONES = (1, 1, 1)
+
+# What was called, what is known of the ranks -> the kind, the guilty, and what differs.
+MISMATCHES = {
+    "op": (differing(4, 0, op="MAX"), (0,), "op"),
+    "dtype": (differing(4, 3, tensors=("int32[4]",)), (3,), "dtype"),
+    "shape": (differing(4, 1, tensors=("float32[8]",)), (1,), "shape"),
+    "root": (differing(4, 2, name="broadcast", peer=1), (2,), "root"),
+    "tie": (differing(2, 0, op="MAX"), (0, 1), "op"),
+    "members": (differing(4, 2, members=(0, 1, 2)), (2,), "group"),
+    "new_group": (differing(4, 2, name="new_group", ranks=((0, 1),)), (2,), "group"),
+    "call": (Program(3).all("all_reduce", [0, 1]).call(2, "broadcast", peer=0).calls, (2,), "call"),
+    "all_gather": (
+        pieces("all_gather", 3, 1, lambda _: {"tensors": (FOUR,) * 4}, {"tensors": (*(FOUR,) * 3, FIVE)}),
+        (1,),
+        "shape",
+    ),
+    "all_gather list": (
+        pieces("all_gather", 3, 2, lambda _: {"tensors": (FOUR,) * 4}, {"tensors": (*(FIVE,) * 3, FOUR)}),
+        (2,),
+        "shape",
+    ),
+    "gather": (
+        pieces("gather", 3, 2, lambda rank: {"tensors": (FOUR,) * (4 if rank == 0 else 1)}, {"tensors": (FIVE,)}, peer=0),
+        (0, 2),
+        "shape",
+    ),
+    "scatter": (
+        pieces("scatter", 3, 1, lambda rank: {"tensors": (FOUR,) * (4 if rank == 0 else 1)}, {"tensors": (FIVE,)}, peer=0),
+        (0, 1),
+        "shape",
+    ),
+    "reduce_scatter": (
+        pieces("reduce_scatter_tensor", 3, 0, lambda _: {"tensors": (FOUR, "float32[12]")}, {"tensors": (FIVE, "float32[15]")}),
+        (0,),
+        "shape",
+    ),
+    "all_to_all": (
+        pieces("all_to_all", 3, 1, lambda _: {"tensors": (FOUR,) * 6}, {"tensors": (FOUR,) * 5 + (FIVE,)}),
+        (1, 2),
+        "shape",
+    ),
+    "splits": (
+        pieces(
+            "all_to_all_single",
+            3,
+            1,
+            lambda _: {"tensors": ("float32[3]",) * 2, "splits": (ONES, ONES)},
+            {"tensors": ("float32[3]",) * 2, "splits": (ONES, (2, 1, 0))},
+        ),
+        (1,),
+        "splits",
+    ),
+    "short message": (
+        Program(2).call(0, "send", peer=1, tensors=(FIVE,)).call(1, "recv", peer=0, tensors=(FOUR,), left=None).calls,
+        (0, 1),
+        "shape",
+    ),
+    "message of another type": (
+        Program(2).call(0, "isend", peer=1, tensors=("int32[4]",)).call(1, "irecv", peer=0, tensors=(FOUR,)).calls,
+        (0, 1),
+        "dtype",
+    ),
+    "tags": (Program(2).call(0, "send", peer=1, tag=1, left=None).call(1, "recv", peer=0, tag=2, left=None).calls, (0, 1), "tag"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_what_differs_and_who_is_in_the_minority(case):
+    calls, guilty, field = MISMATCHES[case]
+    for order in (calls, calls[::-1] if case == "tags" else sorted(calls, key=lambda call: -call.rank)):
+        verdict = diagnose(order, stalled=False)
+        assert (verdict.kind, tuple(call.rank for call in verdict.guilty), verdict.field) == ("mismatch", guilty, field), (
+            verdict.says
+        )
+        assert all((call.file, call.line) == ("train.py", 10) for call in verdict.guilty)
+
+
+def wait_in(program, ranks, name="all_reduce", **fields):
+    return program.all(name, ranks, left=None, **fields)
+
+
+def example():
+    return wait_in(Program(4).all("all_reduce"), [0, 1, 3], line=88).call(2, "recv", peer=1, line=61, left=None).calls
+
+
+def circle(n):
+    return [call for rank in range(n) for call in Program(n).call(rank, "recv", peer=(rank + 1) % n, left=None).calls]
+
+
+COMPUTES = State(where=("train.py", 44, "load"))
+LOST = State("raised", "RuntimeError: Connection closed by peer", ("train.py", 10, "step"), 5)
+
+OTHERS = {
+    "never joined": (example(), {}, "hang", (2,)),
+    "circle": (circle(3), {}, "hang", (0, 1, 2)),
+    "circle of two": (circle(2), {}, "hang", (0, 1)),
+    "returned early": (wait_in(Program(3), [0, 2]).calls, {1: ENDED}, "hang", (1,)),
+    "joined alone": (wait_in(Program(4), [0]).calls, dict.fromkeys((1, 2, 3), ENDED), "hang", (0,)),
+    "tie": (wait_in(Program(2), [0]).calls, {1: ENDED}, "hang", (0, 1)),
+    "computes": (wait_in(Program(3), [0, 2]).calls, {1: COMPUTES}, "slow", (1,)),
+    "sender computes": (Program(2).call(0, "recv", peer=1, left=None).calls, {1: COMPUTES}, "slow", (1,)),
+    "sender returned": (Program(2).call(0, "recv", peer=1, left=None).calls, {1: ENDED}, "hang", (0, 1)),
+    "from any, all returned": (Program(3).call(0, "recv", left=None).calls, {1: ENDED, 2: ENDED}, "hang", (0, 1, 2)),
+    "raised": (
+        wait_in(Program(3), [0, 2]).calls,
+        {1: State("raised", "ValueError: no", ("train.py", 7, "load"), 1)},
+        "raised",
+        (1,),
+    ),
+    "died": (wait_in(Program(3), [0, 2]).calls, {1: State("died", "was killed by SIGKILL", at=1)}, "died", (1,)),
+    "died, others lost it": (wait_in(Program(3), [0, 2]).calls, {0: LOST, 2: LOST, 1: State("died", at=9)}, "died", (1,)),
+    "returned, others lost it": (wait_in(Program(3), [0, 2]).calls, {0: LOST, 2: LOST, 1: ENDED}, "hang", (1,)),
+    "first of two raised": (
+        wait_in(Program(3), [0]).calls,
+        {1: State("raised", "KeyError: 1", at=2), 2: State("raised", "KeyError: 2", at=1)},
+        "raised",
+        (2,),
+    ),
+    "finished without one": (Program(3).all("barrier", [0, 2]).calls, dict.fromkeys(range(3), ENDED), "mismatch", (1,)),
+    "message without an end": (Program(2).call(0, "isend", peer=1).calls, dict.fromkeys(range(2), ENDED), "mismatch", (0, 1)),
+    "no calls": ([], {}, "not-distributed", ()),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_who_hangs_computes_raised_or_died(case):
+    calls, states, kind, guilty = OTHERS[case]
+    verdict = diagnose(calls, states)
+    assert (verdict.kind, tuple(call.rank for call in verdict.guilty)) == (kind, guilty), verdict.says
+
+
+def test_the_example_reads_as_promised():
+    verdict = diagnose(example(), stalled=False)
+    assert verdict.says.splitlines() == [
+        "hang: rank 2 never joined all_reduce #1 of group WORLD",
+        "  ranks 0,1,3  in all_reduce()        train.py:88 in step",
+        "  rank  2      in recv(src=1, tag=0)  train.py:61 in step",
+        "  -> circular wait: 1 -> 2 -> 1",
+    ]
+    assert (verdict.cycle, verdict.group, verdict.seq) == ((1, 2), "WORLD", 1)
+    assert [(call.rank, call.line) for call in verdict.guilty] == [(2, 61)]
+
+
+def test_a_skipped_call_is_found_where_the_ranks_fell_out_of_step():
+    program = Program(3)
+    for i in range(4):
+        program.all("all_reduce", line=10)
+        program.all("all_reduce", [rank for rank in range(3) if rank != 2 or i != 1], line=12)
+    program.calls[-2:] = [dataclasses.replace(call, left=None) for call in program.calls[-2:]]
+    verdict = diagnose(program.calls, {2: ENDED})
+    assert (verdict.kind, verdict.seq, [(call.rank, call.seq, call.line) for call in verdict.guilty]) == ("hang", 7, [(2, 3, 10)])
+    assert "out of step since #3: ranks 0,1 at train.py:12 in step; rank 2 at train.py:10 in step" in verdict.says
+
+
+def test_equal_calls_in_another_order(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("reduce(a)\nreduce(b)\nreduce(b)  # the other way round\nreduce(a)\n")
+    program = Program(3)
+    for rank in range(3):
+        for line in (3, 4) if rank == 1 else (1, 2):
+            program.call(rank, "all_reduce", op="SUM", file=str(file), line=line)
+    verdict = diagnose(program.calls)
+    assert (verdict.kind, verdict.field, [(call.rank, call.line) for call in verdict.guilty]) == ("mismatch", "order", [(1, 3)])
+
+
+def a_correct_program(n):
+    program = Program(n)
+    for root in range(n):
+        for rank in range(n):
+            program.call(rank, "broadcast", peer=root, tensors=(FOUR,), line=1 if rank == root else 2)
+    program.all("barrier", [0, 1], group="1", members=(0, 1)).all("barrier", [1, 2], group="2", members=(1, 2))
+    for rank in range(n):
+        program.call(rank, "isend", peer=(rank + 1) % n, tensors=(FOUR,)).call(
+            rank, "irecv", peer=(rank - 1) % n, tensors=("float32[2, 2]",)
+        )
+        program.call(rank, "all_gather_single" if rank else "all_gather_into_tensor", tensors=(f"float32[{4 * n}]", FOUR))
+        uneven = tuple(range(1, n + 1))
+        tensors = (f"float32[{sum(uneven)}]", f"float32[{n * (rank + 1)}]")
+        program.call(rank, "all_to_all_single", tensors=tensors, splits=(uneven, (rank + 1,) * n))
+        program.call(rank, "gather", peer=1, tensors=(FOUR,) * (1 + n * (rank == 1)))
+    program.call(1, "recv", tag=7, source=2).call(2, "send", peer=1, tag=7)
+    refused = {"error": "RuntimeError: this backend wants equal lengths"}
+    for rank in range(n):
+        program.call(rank, "all_gather", tensors=(FOUR,) * n + (FIVE if rank else FOUR,), **refused)
+    return program.all("barrier").calls
+
+
+def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_read():
+    calls = a_correct_program(3)
+    states = dict.fromkeys(range(3), ENDED)
+    for seed in range(20):
+        queues = [[call for call in calls if call.rank == rank] for rank in range(3)]
+        draw = random.Random(seed)
+        matching = []
+        while any(queues):
+            queue = draw.choice([queue for queue in queues if queue])
+            matching.append(queue.pop(0))
+        assert diagnose(matching, states).kind == "ok", diagnose(matching, states).says
+
+
+def test_matched_calls_are_forgotten():
+    matching = Matching()
+    for seq in range(1000):
+        for rank in range(2):
+            matching.note(Call(rank, 2 * seq, "all_reduce", members=(0, 1), seq=seq, left=LEFT))
+            matching.note(Call(rank, 2 * seq + 1, "isend" if rank else "irecv", members=(0, 1), peer=1 - rank, tag=0, left=LEFT))
+    assert matching.matched == 2000
+    assert not matching.unmatched()
+    assert sum(len(its.pending) for its in matching.sequences.values()) == 0
+    assert all(not posted for posted in (*matching.sends.values(), *matching.receives.values(), *matching.open.values()))
+
+
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        ({0: [1], 1: [0]}, (0, 1)),
+        ({0: [1, 2], 1: [2], 2: []}, ()),
+        ({0: [1], 1: [2], 2: [1]}, (1, 2)),
+        ({0: [1], 1: [2], 2: [0]}, (0, 1, 2)),
+    ],
+)
+def test_circles(edges, expected):
+    assert find_cycle(edges) == expected
+
+
+def what(**fields):
+    from collectives.call import What
+
+    return What("all_to_all_single", members=tuple(range(512)), tensors=("float32[4]",) * 512, file="train.py", line=3, **fields)
+
+
+def test_the_log_gives_back_what_was_noted(tmp_path):
+    with open(tmp_path / "log", "xb+") as file:
+        writer = Writer(file, 1, 2)
+        reader = Reader(file)
+    number = writer.enter(7, None, what(splits=((1, 2), None)), {})
+    (call,) = reader.poll()
+    assert (call.rank, call.seq, call.of, call.left, len(call.members), len(call.tensors)) == (1, 7, None, None, 512, 512)
+    assert (call.splits, call.file, call.line) == (((1, 2), None), "train.py", 3)
+    writer.leave(number, "ValueError: no", 3)
+    (call,) = reader.poll()
+    assert (call.error, call.source, call.left >= call.entered) == ("ValueError: no", 3, True)
+    assert list(reader.poll()) == []
+
+
+def test_a_log_that_is_read_too_late_says_how_much_is_lost(tmp_path):
+    with open(tmp_path / "log", "xb+") as file:
+        writer, reader = Writer(file, 0, 1), Reader(file)
+    for number in range(SLOTS + 10):
+        writer.leave(writer.enter(number, None, what(), {}), None, None)
+    calls = list(reader.poll())
+    assert (len(calls), calls[0].number, reader.lost) == (SLOTS, 10, 10)
+
+
+def test_what_is_too_long_for_the_log_is_shortened_and_still_compares(tmp_path):
+    with open(tmp_path / "log", "xb+") as file:
+        writer, reader = Writer(file, 0, 1), Reader(file)
+    shapes = tuple(f"float32[{size}]" for size in range(500))
+    writer.enter(0, None, what(splits=(tuple(range(500)),) * 2)._replace(tensors=shapes), {})
+    (call,) = reader.poll()
+    assert (call.name, call.file, call.line, call.splits) == ("all_to_all_single", "train.py", 3, None)
