@@ -265,7 +265,7 @@ def _not_met(scene: Scene) -> Verdict | None:
 def _left_over(scene: Scene) -> Verdict | None:
     """All ranks have ended: what has still no counterpart never got one."""
     if any(state.status == "running" for state in scene.states.values()):
-        if scene.stalled and scene.inside:
+        if scene.stalled and scene.inside and not scene.computing:
             guilty = tuple(scene.inside.values())
             return scene.verdict("hang", f"hang: {ranks(scene.inside)} waits, and nothing moves", guilty=guilty)
         return None

@@ -53,7 +53,7 @@ class Suspicion:
 
     def last_word(self) -> Verdict:
         """The verdict on a program that is to be ended now, as it stands."""
+        self.worlds.poll()
         self.worlds.ask()
         time.sleep(0.25)
-        moves = self.worlds.poll() or time.monotonic() < self.moved + min(1.0, self.hang_after)
-        return self.worlds.verdict(stalled=not moves)
+        return self.worlds.verdict(stalled=not self.worlds.poll())

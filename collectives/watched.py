@@ -165,11 +165,11 @@ def end() -> None:
 
 
 def _note_uncaught() -> None:
-    def note(kind, error, trace):
+    def hook(kind, error, trace):
         note(error)
         before(kind, error, trace)
 
-    before, sys.excepthook = sys.excepthook, note
+    before, sys.excepthook = sys.excepthook, hook
 
 
 def _note_what_spawn_catches(spawn) -> None:

@@ -125,9 +125,9 @@ class World:
     def native(self) -> Matching:
         """What the Flight Recorder of each rank told last."""
         groups = {group: sequence.members for (group, _), sequence in self.matching.sequences.items()}
-        told = {rank: self.ranks[rank].read(call_log.ANSWER).get("collectives", []) for rank in sorted(self.ranks)}
-        answered = {rank for rank in told if told[rank]}
-        return Matching(call for rank in told for call in self._native_calls(rank, told[rank], groups, answered))
+        answers = {rank: self.ranks[rank].read(call_log.ANSWER) for rank in sorted(self.ranks)}
+        told = {rank: answer["collectives"] for rank, answer in answers.items() if answer}
+        return Matching(call for rank in told for call in self._native_calls(rank, told[rank], groups, set(told)))
 
     def _native_calls(self, rank: int, entries: list, groups: dict, answered: set[int]) -> Iterator[Call]:
         for number, ((name, description), seq, called, sizes, dtypes, retired, where) in enumerate(entries):
