@@ -6,7 +6,7 @@ import os
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.call import GROUPS, POINT_TO_POINT, WORLD, What, sequence
+from collectives.call import GROUPS, POINT_TO_POINT, WORLD, What, label, sequence
 
 # Where no root is named, it is rank 0.
 _ROOT_IS_0 = ("gather", "scatter", "gather_object", "scatter_object_list")
@@ -17,6 +17,7 @@ class Reader:
 
     def __init__(self):
         self.groups: dict[str, tuple[tuple[int, ...], float | None]] = {}
+        self.worlds = 0  # how many this process has joined, one after another
         self.counts: dict[tuple, int] = {}
 
     def read(self, name: str, given: dict, caller: tuple[str, int, str]) -> tuple[int | None, What] | None:
@@ -65,13 +66,14 @@ class Reader:
         name = handle.group_name
         if name not in self.groups:
             self.groups[name] = tuple(c10d.get_process_group_ranks(handle)), _time_limit(handle)
-        return (WORLD if handle is world else name), *self.groups[name]
+        return (WORLD if handle is world else label(name, self.worlds)), *self.groups[name]
 
     def _group_made(self, name: str, given: dict) -> tuple[str, tuple[int, ...], tuple | None]:
         """Whom it concerns, and who is to be in the new groups."""
         if name in ("init_process_group", "destroy_process_group"):
             self.groups.clear()
         if name == "init_process_group":
+            self.worlds += 1
             size = given.get("world_size", -1)
             size = int(os.environ.get("WORLD_SIZE", "0")) if size in (-1, None) else size
             return WORLD, tuple(range(size)), None

@@ -16,6 +16,11 @@ POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_ob
 GROUPS = ("init_process_group", "new_group", "split_group", "shrink_group", "destroy_process_group")
 
 
+def label(group: str, world: int) -> str:
+    """torch's name of a group, which it gives anew in each world that a process joins after another; from 1."""
+    return group if world <= 1 else f"{group} of world {world}"
+
+
 def sequence(group: str, name: str) -> tuple[str, str]:
     """What a call is counted in: the collectives of its group, or that group's calls of this name."""
     return group, name if name in GROUPS else ""

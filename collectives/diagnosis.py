@@ -107,7 +107,11 @@ class Scene:
         if call is not None:
             return told(call) if call.left is not None else f"in {told(call)}", place(call)
         here = self.place(rank)
-        doing = {"returned": "has returned", "running": "computes" if here.file else "has made no call", "died": "died"}
+        doing = {
+            "returned": "has returned",
+            "running": "computes" if here.file else "has made no call",
+            "died": state.text or "died",
+        }
         doing["raised"] = f"raised {state.text}"[:90]
         if here.name == "init_process_group":  # as good as nothing: it may be the launcher's
             return doing[state.status], ""

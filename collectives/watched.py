@@ -60,6 +60,7 @@ class Log:
     def __init__(self, file: BinaryIO | None = None):
         self.writer: call_log.Writer | None = None
         self.joining: int | None = None
+        self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
         if "RANK" in os.environ:
             self._open(file)
 
@@ -67,8 +68,26 @@ class Log:
         place = [int(os.environ.get(name) or -1) for name in ("RANK", "WORLD_SIZE")]
         with file or open(_folder / f"{os.getpid()}.calls", "xb+") as file:
             self.writer = call_log.Writer(file, *place)
-        threading.Thread(target=_answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
+        threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
         return self.writer
+
+    def _answer_when_asked(self, writer: call_log.Writer) -> None:
+        answered = 0
+        while self.writer is writer:
+            time.sleep(_LOOK)
+            with contextlib.suppress(Exception):
+                if (asked := writer.asked()) != answered:
+                    answered = asked
+                    self.answer()
+
+    def answer(self) -> None:
+        """Say where the main thread stands, and what torch itself has noted."""
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
+        in_torch = any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(_own(frames))]) if frames else False
+        told = {"where": _own(frames), "in_torch": in_torch, "world": self.worlds}
+        told["collectives"] = [told for record, *told in _flight_record() if record >= self.first]
+        self.writer.put(call_log.ANSWER, json.dumps(told).encode())
 
     def forget(self) -> None:
         """In a forked child: what is in the file is the parent's."""
@@ -87,6 +106,10 @@ class Log:
         if self.joining == number and error is None:
             c10d = sys.modules["torch.distributed.distributed_c10d"]
             self.writer.set_place(c10d.get_rank(), c10d.get_world_size())
+            self.worlds += 1
+            if self.worlds > 1:
+                with contextlib.suppress(Exception):
+                    self.first = max((record + 1 for record, *_ in _flight_record()), default=0)
         self.writer.leave(number, error, source)
 
     def done(self, number, given):
@@ -160,7 +183,7 @@ def end() -> None:
     """The process ends of its own accord."""
     if _log is not None and _log.writer is not None:
         with contextlib.suppress(Exception):
-            _answer(_log.writer)
+            _log.answer()
         _log.writer.set_ended()
 
 
@@ -221,27 +244,9 @@ def note(error: BaseException) -> None:
         told = {"at": at, "text": text[:500], "rank": os.environ.get("RANK"), "where": _own(frames[::-1])}
         if writer:
             writer.put(call_log.RAISED, json.dumps(told).encode())
-            _answer(writer)
+            _log.answer()
         if _folder:
             (_folder / f"{os.getpid()}.raised").write_text(json.dumps(told))
-
-
-def _answer_when_asked(writer: call_log.Writer) -> None:
-    answered = 0
-    while _log is not None and _log.writer is writer:
-        time.sleep(_LOOK)
-        with contextlib.suppress(Exception):
-            if (asked := writer.asked()) != answered:
-                answered = asked
-                _answer(writer)
-
-
-def _answer(writer: call_log.Writer) -> None:
-    frame = sys._current_frames().get(threading.main_thread().ident)
-    frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
-    in_torch = any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(_own(frames))])
-    told = {"where": _own(frames), "in_torch": in_torch, "collectives": _flight_record()}
-    writer.put(call_log.ANSWER, json.dumps(told).encode())
 
 
 def _flight_record() -> list:
@@ -263,7 +268,7 @@ def _flight_record() -> list:
         if not entry["is_p2p"]:
             frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]
             fields = ("process_group", "collective_seq_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
-            told.append([*(entry[field] for field in fields), _own(frames)])
+            told.append([entry["record_id"], *(entry[field] for field in fields), _own(frames)])
     return told
 
 

@@ -5,12 +5,13 @@ import json
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from collectives import call_log
-from collectives.call import WORLD, Call
+from collectives.call import WORLD, Call, label
 from collectives.diagnosis import State, Verdict, is_lost, judge
 from collectives.matching import Matching
 
@@ -126,12 +127,14 @@ class World:
         """What the Flight Recorder of each rank told last."""
         groups = {group: sequence.members for (group, _), sequence in self.matching.sequences.items()}
         answers = {rank: self.ranks[rank].read(call_log.ANSWER) for rank in sorted(self.ranks)}
-        told = {rank: answer["collectives"] for rank, answer in answers.items() if answer}
-        return Matching(call for rank in told for call in self._native_calls(rank, told[rank], groups, set(told)))
+        # A process may join one world after another: what it tells is of its last.
+        last = Counter(answer["world"] for answer in answers.values() if answer).most_common(1)
+        told = {rank: answer["collectives"] for rank, answer in answers.items() if answer and answer["world"] == last[0][0]}
+        return Matching(call for rank in told for call in self._native_calls(rank, told[rank], groups, set(told), last[0][0]))
 
-    def _native_calls(self, rank: int, entries: list, groups: dict, answered: set[int]) -> Iterator[Call]:
+    def _native_calls(self, rank: int, entries: list, groups: dict, answered: set[int], world: int) -> Iterator[Call]:
         for number, ((name, description), seq, called, sizes, dtypes, retired, where) in enumerate(entries):
-            group = WORLD if description == "default_pg" else name
+            group = WORLD if description == "default_pg" else label(name, world)
             members = groups.get(group) or (tuple(range(self.size)) if group == WORLD else ())
             members = tuple(one for one in members if one in answered)
             tensors = tuple(f"{_DTYPES.get(kind, kind)}{size}" for size, kind in zip(sizes, dtypes, strict=False))

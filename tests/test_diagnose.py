@@ -10,11 +10,12 @@ import textwrap
 import time
 from pathlib import Path
 
+import correct_program
 import faulty_program
 import psutil
 import pytest
 
-from collectives import LaunchError, launch
+from collectives import LaunchError, launch, lesson_files
 from collectives.diagnose import environment, run
 
 PROGRAM = Path(faulty_program.__file__)
@@ -134,6 +135,27 @@ def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_pa
     (guilty,) = verdict["guilty"]
     assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("slow", 2, lines_of("slow")["2"])
     assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") == 2  # when it was noticed, and at the end
+
+
+CORRECT = ["functional", "pipeline", "workers", "branches", "groups", "gives_up", "overlapped", "many_calls", "quiet_end"]
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_program_is_not_suspected(name):
+    correct = getattr(correct_program, name)
+    assert launch(lambda rank, n, device: correct(rank, n), 4, backend="gloo", diagnose=True, timeout=100) == [None] * 4
+
+
+@pytest.mark.parametrize("name", ["ddp", "leaves_at_once"])
+def test_a_correct_program_ends_as_it_would(name, tmp_path):
+    verdict, done = diagnose(tmp_path, sys.executable, correct_program.__file__, name)
+    assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
+
+
+def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
+    """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
+    verdict, _ = diagnose(tmp_path, *TORCHRUN, str(lesson_files.folder() / "barrier.py"), hang_after=5)
+    assert verdict["verdict"] == "ok", verdict["says"]
 
 
 def script(tmp_path, text):
