@@ -109,7 +109,7 @@ class Scene:
         here = self.place(rank)
         doing = {
             "returned": "has returned",
-            "running": "computes" if here.file else "has made no call",
+            "running": state.text or ("computes" if here.file else "has made no call"),
             "died": state.text or "died",
         }
         doing["raised"] = f"raised {state.text}"[:90]
@@ -169,7 +169,8 @@ def _failed(scene: Scene) -> Verdict | None:
     }
     if not failed:
         return None
-    rank = min(failed, key=lambda rank: failed[rank].at)
+    # Who died while waiting for others was more likely ended because of them.
+    rank = min(failed, key=lambda rank: (failed[rank].status == "died" and bool(scene.matching.open.get(rank)), failed[rank].at))
     state, here = failed[rank], scene.place(rank)
     headline = f"{state.status}: rank {rank} {state.text}" if state.status == "died" else f"raised: rank {rank}: {state.text}"
     return scene.verdict(state.status, headline, guilty=(here,), group=here.group if here.name else None, seq=here.seq)

@@ -109,16 +109,26 @@ class World:
             rank.log.ask(self.asked)
 
     def states(self) -> dict[int, State]:
+        """How each rank is. Ranks that their launcher ended, since another had failed, count as being where they were."""
         states = {number: rank.state() for number, rank in self.ranks.items()}
-        raised = [state.at for state in states.values() if state.status == "raised"]
+        own = {
+            one: state.at
+            for one, state in states.items()
+            if state.status == "raised" or self._died_of(one) not in (0, -signal.SIGTERM)
+        }
         for number, state in states.items():
-            unsure = state.status == "died" and (self.ranks[number].gone[1] in (None, -signal.SIGTERM))
-            first = min(
-                [*raised, *(other.at for one, other in states.items() if one != number and other.status == "died")], default=None
-            )
-            if unsure and first is not None and state.at > first + _LAUNCHER:
+            first = min((at for one, at in own.items() if one != number), default=None)
+            if first is None or state.status != "died":
+                continue
+            unknown = self._died_of(number) is None and state.at > first + _LAUNCHER
+            if unknown or self._died_of(number) == -signal.SIGTERM:
                 states[number] = State(text="was ended by its launcher")
         return states
+
+    def _died_of(self, number: int) -> int | None:
+        """The exit status of a rank, 0 while it runs, None where it is not known."""
+        gone = self.ranks[number].gone
+        return 0 if gone is None else gone[1]
 
     def verdict(self, stalled: bool) -> Verdict:
         return judge(self.matching, self.states(), self.size, stalled, self.native())
