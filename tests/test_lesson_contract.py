@@ -139,7 +139,7 @@ def test_the_title_explains_each_term_that_the_lesson_uses(path):
     title = ast.get_docstring(ast.parse(path.read_text()))
     for term, words in TERMS.items():
         if re.search(rf"\b({words})\b", prose_of(path)):
-            assert f" **{term}**" in title, term
+            assert f"**{term}**" in title, term
 
 
 @lesson
