@@ -1,15 +1,15 @@
 """What a run really ordered: which call of which rank could not end before which call of another rank had begun.
 
-Lamport's happens-before, from recorded calls. Seconds play no part, so the same program gives the same order in every run. One event
-comes before another if one of these says so, or several of them in a row:
+Lamport's happens-before, from recorded calls. Seconds play no part, so the same program gives the same order in every run. One
+event comes before another if one of these says so, or several of them in a row:
 
 - a rank makes its calls one after the other;
 - a message is received only after it was sent: entering `send` comes before leaving `recv`, or the `wait` of an `irecv`;
 - who gets data out of a collective leaves it (or its `wait`) only after those whose data it gets have entered: everybody in
-  all_reduce, all_gather, barrier and their like; the root in broadcast and scatter; in reduce and gather, only the root has to wait.
+  all_reduce, all_gather, barrier and their like, the root in broadcast and scatter; in reduce and gather only the root waits.
 
-Nothing else is taken for ordered, because torch.distributed promises no more: gloo's `send` also waits for its receiver, but that of
-other backends need not; and new_group ends with a barrier only where TORCH_DIST_INIT_BARRIER=1 asks for one.
+Nothing else is taken for ordered, because torch.distributed promises no more: gloo's `send` also waits for its receiver, but that
+of other backends need not; and new_group ends with a barrier only where TORCH_DIST_INIT_BARRIER=1 asks for one.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from collectives.call import Call
+from collectives.call import WORLD, Call
 
 SENDS = {"send", "isend", "send_object_list"}
 RECEIVES = {"recv", "irecv", "recv_object_list"}
@@ -73,28 +73,20 @@ def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
     return [Order(one.before, last.get(_key(one.after), one.after)) for one in found]
 
 
-def from_any(calls: Iterable[Call]) -> bool:
-    """Whether some call receives from any source."""
-    return any(map(_from_any, calls))
-
-
-def meetings(calls: Iterable[Call]) -> list[list[Call]]:
-    """The calls that made up each collective: the n-th of its group, by the ranks that agree on what it is and on the root."""
-    together = defaultdict(list)
-    for call in _in_order(calls):
-        if call.seq is not None and call.name in FROM_ROOT | TO_ROOT | AMONG_ALL:
-            together[call.group, call.seq, call.name, call.peer].append(call)
-    return list(together.values())
-
-
 def data_flow(calls: Iterable[Call]) -> list[Order]:
-    """The orders that collectives make, between each two ranks of which one gets the other's data."""
-    ends = _ends(calls)
+    """The orders that collectives make, between each two ranks of which one gets the other's data.
+
+    Together are the n-th collectives of a group, of the ranks that agree on what it is and on the root.
+    """
+    ends, together = _ends(calls), defaultdict(list)
+    for call in _in_order(calls):
+        if call.name in FROM_ROOT | TO_ROOT | AMONG_ALL:
+            together[call.group, call.seq, call.name, call.peer].append(call)
     return [
         Order(giver, end)
-        for meeting in meetings(calls)
-        for giver in meeting
-        for taker in meeting
+        for members in together.values()
+        for giver in members
+        for taker in members
         if giver is not taker and _gives(giver, taker) and (end := ends.get(_key(taker)))
     ]
 
@@ -120,6 +112,27 @@ def steps(calls: Iterable[Call], orders: Iterable[Order]) -> dict[tuple[int, int
         at[event] = max((at[before] + weight[before, event] for before in graph[event]), default=0)
     end = max(at.values(), default=0)
     return {_key(call): (at[_key(call), "enter"], end if call.left is None else at[_key(call), "leave"]) for call in calls}
+
+
+def words(call: Call) -> list[str]:
+    """A call in words: its name, its other side, its group unless that is the world, and how it ended if not well."""
+    peer = "any" if call.peer is None else call.peer
+    told = [call.name]
+    if call.name == "wait":
+        told.append(f"for {call.awaited}")
+    elif call.name in SENDS:
+        told.append(f"to {peer}")
+    elif call.name in RECEIVES:
+        told.append(f"from {peer}")
+    elif call.name in FROM_ROOT | TO_ROOT:
+        told.append(f"root {peer}")
+    if call.tag:
+        told[-1] += f", tag {call.tag}"
+    if call.group != WORLD and call.name != "wait":
+        told.append("in " + ", ".join(map(str, call.members)))
+    if call.left is None or call.error is not None:
+        told.append("not left" if call.left is None else "failed")
+    return told
 
 
 def _gives(giver: Call, taker: Call) -> bool:

@@ -110,7 +110,11 @@ def test_only_who_gets_data_waits_for_who_gives_it(name, flow):
 
 
 def test_ranks_that_disagree_on_the_root_or_the_call_are_not_ordered():
-    assert happens_before.data_flow(program("broadcast:0", "broadcast:1")) == [] == happens_before.data_flow(program("barrier", "all_reduce"))
+    assert (
+        happens_before.data_flow(program("broadcast:0", "broadcast:1"))
+        == []
+        == happens_before.data_flow(program("barrier", "all_reduce"))
+    )
 
 
 def test_groups_are_told_apart():
@@ -122,14 +126,18 @@ def test_groups_are_told_apart():
 
 def test_an_empty_piece_orders_nothing():
     splits = {0: (0, 2), 1: (1, 1)}
-    calls = [Call(**{**vars(call), "splits": (None, splits[call.rank])}) for call in program("all_to_all_single", "all_to_all_single")]
+    calls = [
+        Call(**{**vars(call), "splits": (None, splits[call.rank])}) for call in program("all_to_all_single", "all_to_all_single")
+    ]
     assert pairs(happens_before.data_flow(calls)) == {("0.0", "1.0"), ("1.0", "0.0")}
     calls = [Call(**{**vars(call), "splits": (None, (1, 0))}) for call in calls]
     assert pairs(happens_before.data_flow(calls)) == {("1.0", "0.0")}
 
 
 def test_a_collective_in_the_background_orders_its_wait():
-    calls = [Call(**{**vars(call), "is_async": call.rank == 0}) for call in program("barrier new_group wait:0", "new_group barrier")]
+    calls = [
+        Call(**{**vars(call), "is_async": call.rank == 0}) for call in program("barrier new_group wait:0", "new_group barrier")
+    ]
     calls = [Call(**{**vars(call), "seq": 0 if call.name == "barrier" else None}) for call in calls]
     assert pairs(happens_before.data_flow(calls)) == {("1.1", "0.2"), ("0.0", "1.1")}
 
