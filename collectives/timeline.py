@@ -35,8 +35,8 @@ _FROM_ANY = " Dashed: in any order, all before the last of the receives is over.
 def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
     """The figure, for `collectives.picture.svg` and `save`; where there is nothing to draw, or too much, it says so in words.
 
-    Bars have the gid r<rank>/c<number>, arrows that of both their ends, as in r0/c1-r1/c0, and the dots where a collective's members
-    meet <name>/<group>/<seq>.
+    Bars have the gid r<rank>/c<number>, arrows that of both their ends, as in r0/c1-r1/c0, and the dots where the members of a
+    collective meet <name>/<group>/<seq>.
     """
     with matplotlib.style.context("default"):
         figure = _drawn(sorted(calls, key=lambda call: (call.rank, call.number)), title)

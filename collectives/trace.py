@@ -1,8 +1,8 @@
 """Runs in the Chrome trace format, which https://ui.perfetto.dev opens: bars with their times, and arrows for the messages.
 
 torch's own profiler writes this format too, and it is not used: on the CPU (torch 2.13, gloo) it gives a file for each rank, in
-which `gloo:send` and `gloo:recv` name their tensors, but nothing says which send a receive belongs to (a receive from any source does
-not say whence its message came); group and caller are missing, and so are `wait`, `new_group` and all of a rank that fails.
+which `gloo:send` and `gloo:recv` name their tensors, but nothing says which send a receive belongs to (a receive from any source
+does not say whence its message came); group and caller are missing, and so are `wait`, `new_group` and all of a rank that fails.
 
 The clocks need no alignment: all ranks of a machine read the same monotonic clock. Ranks of several machines do not, so between
 machines nothing can be read from these times.
