@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 
+from collectives.collective import OPS
 from collectives.recorded import STATES
-
-OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from collectives import world
+from collectives.recorded import UNAVAILABLE
 
 # Whoever reads the grid in a pipe gets lines no longer than this.
 _WIDTH = 120
@@ -94,7 +95,7 @@ def matrix(
     if interrupted:
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
-    statuses = [3 if all(answer.state == "unavailable" for answer in answers) else 0]
+    statuses = [3 if all(answer.state == UNAVAILABLE for answer in answers) else 0]
     everything = [dataclasses.asdict(cell) for cell in selection.select(backend, None, None, None, nproc)]
     told = [matrix_flags.claims(document, claims_file, everything)]
     if against is not None:
@@ -147,8 +148,8 @@ def print_grid(answers: list) -> None:
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
     for (backend, device, world_size), column in grid.by_column(answers).items():
-        away = {answer.detail for answer in column if answer.state == "unavailable"}
-        if all(answer.state == "unavailable" for answer in column):
+        away = {answer.detail for answer in column if answer.state == UNAVAILABLE}
+        if all(answer.state == UNAVAILABLE for answer in column):
             console.print(f"\n{backend}/{device}: unavailable here: {escape('; '.join(sorted(away)))}", soft_wrap=True)
             continue
         for table in (grid.by_dtype(column), grid.by_variant(column)):

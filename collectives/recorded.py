@@ -8,6 +8,7 @@ FORMAT = 1
 
 # From the best answer to the worst: a clear error is better than a dead process, and silence about a wrong answer is the worst.
 STATES = ("works", "refuses", "crashes", "hangs", "wrong")
+BROKEN = STATES[2:]  # what no backend should do
 UNAVAILABLE = "unavailable"  # a fact of the machine, neither better nor worse than anything
 
 KEY = ("collective", "form", "backend", "device", "dtype", "op", "world_size")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collectives import backend as backends
 from collectives import values
 from collectives.cell import Cell, cells
-from collectives.collective import COLLECTIVES
+from collectives.collective import COLLECTIVES, OPS
 from collectives.forms import FORMS
 
 # What --quick tries.
@@ -41,7 +41,7 @@ def select(
     A collective goes by its lesson's name, and any form by its own.
     """
     dtypes = _known("dtype", dtype or (), values.DTYPES)
-    ops = _known("op", [name.upper() for name in op or ()], values.OPS)
+    ops = _known("op", [name.upper() for name in op or ()], OPS)
     forms = _known("collective", collective or (), COLLECTIVES, FORMS)
     if quick:
         dtypes, ops = dtypes or [_QUICK[0], None], ops or [_QUICK[1], None]

@@ -18,6 +18,7 @@ from collectives.failure import LaunchError
 from collectives.forms import FORMS, called
 from collectives.matrix import LIMITS, Answer, judge, unavailable
 from collectives.probe import Surroundings, probe
+from collectives.recorded import UNAVAILABLE
 from collectives.world import Place
 
 # So long after the first failure the other ranks may still tell of theirs, in seconds: a death is worth more than a lost peer.
@@ -36,7 +37,7 @@ def measure(place: Place, cells: list[Cell], modules: tuple[str, ...] = (), time
     for number, cell in enumerate(cells):
         name = called(FORMS[cell.name])
         if reason := unavailable(cell, place.local_world_size):
-            yield Answer(cell, name, "unavailable", reason, 0.0)
+            yield Answer(cell, name, UNAVAILABLE, reason, 0.0)
             continue
         begin = time.monotonic()
         prefix = f"collectives/matrix/{number}"
