@@ -1,40 +1,14 @@
 """What a call to torch.distributed asks for, read from its arguments: group, root or peer, reduction, shapes, dtypes, splits."""
 
 import os
-from typing import NamedTuple
 
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.call import WORLD
-
-# Calls that make or end groups. Each belongs to the group of all whom it concerns, but is counted apart from that group's
-# collectives: a group may be made in the midst of them.
-GROUPS = ("init_process_group", "new_group", "split_group", "shrink_group", "destroy_process_group")
+from collectives.call import GROUPS, POINT_TO_POINT, WORLD, What
 
 # Where no root is named, it is rank 0.
 _ROOT_IS_0 = ("gather", "scatter", "gather_object", "scatter_object_list")
-
-_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
-
-
-class What(NamedTuple):
-    """The fields of a Call that are the same each time that a line of a program makes it; by these names."""
-
-    name: str
-    group: str = WORLD
-    members: tuple[int, ...] = ()
-    awaited: str | None = None
-    peer: int | None = None
-    op: str | None = None
-    tag: int | None = None
-    tensors: tuple[str, ...] = ()
-    splits: tuple | None = None
-    ranks: tuple | None = None
-    is_async: bool = False
-    file: str = ""
-    line: int = 0
-    function: str = ""
 
 
 class Reader:
@@ -61,13 +35,13 @@ class Reader:
             _peer(name, given, members),
             _op_name(given["op"]) if "op" in given else None,
             given.get("tag"),
-            tuple(tell(one) for value in given.values() for one in tensors_in(value)),
+            _tensors(given),
             _splits(given) if name == "all_to_all_single" else None,
             ranks,
             bool(given.get("async_op")) or name in ("isend", "irecv"),
             *caller,
         )
-        if name in _POINT_TO_POINT or name == "destroy_process_group":
+        if name in POINT_TO_POINT or name == "destroy_process_group":
             return None, what
         key = (group, name in GROUPS)
         seq = self.counts.get(key, 0)
@@ -110,13 +84,25 @@ class Reader:
         return group, members, (ranks,)
 
 
-def tensors_in(value) -> list[torch.Tensor]:
-    """The tensors of an argument: itself, or those of its list (of lists)."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for one in value if isinstance(one, torch.Tensor | list | tuple) for tensor in tensors_in(one)]
-    return []
+def _tensors(given: dict) -> tuple[str, ...]:
+    found: list[str] = []
+    for value in given.values():
+        if isinstance(value, torch.Tensor):
+            found.append(tell(value))
+        elif isinstance(value, list | tuple):
+            _tell_all(value, found)
+    return tuple(found)
+
+
+def _tell_all(values: list | tuple, found: list[str]) -> None:
+    """The tensors of a list (of lists); of objects, splits and ranks nothing."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(tell(value))
+        elif isinstance(value, list | tuple):
+            _tell_all(value, found)
+        else:
+            return
 
 
 _told: dict[tuple, str] = {}

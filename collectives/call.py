@@ -4,10 +4,16 @@ This file imports nothing heavy: calls are also read where torch is not loaded.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # The group of all ranks is called so; torch's own name for it differs from version to version.
 WORLD = "WORLD"
+
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
+
+# Calls that make or end groups. Each belongs to the group of all whom it concerns, but is counted apart from that group's
+# collectives: a group may be made in the midst of them.
+GROUPS = ("init_process_group", "new_group", "split_group", "shrink_group", "destroy_process_group")
 
 
 @dataclass(frozen=True)
@@ -44,3 +50,22 @@ class Call:
     source: int | None = None  # for receives: the global rank from which the message came, where torch says so
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
+
+
+class What(NamedTuple):
+    """The fields of a Call that are the same each time that a line of a program makes it; by these names."""
+
+    name: str
+    group: str = WORLD
+    members: tuple[int, ...] = ()
+    awaited: str | None = None
+    peer: int | None = None
+    op: str | None = None
+    tag: int | None = None
+    tensors: tuple[str, ...] = ()
+    splits: tuple | None = None
+    ranks: tuple | None = None
+    is_async: bool = False
+    file: str = ""
+    line: int = 0
+    function: str = ""

@@ -24,13 +24,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.arguments import GROUPS, Reader, What
-from collectives.call import Call
+from collectives.arguments import Reader
+from collectives.call import GROUPS, POINT_TO_POINT, Call, What
 from collectives.caller import caller
 
 # Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
 WRAPPED = (
-    *("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list"),
+    *POINT_TO_POINT,
     *("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "all_to_all_single"),
     *("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"),
     *("_all_gather_base", "_reduce_scatter_base", "all_reduce_coalesced", "all_gather_coalesced"),
@@ -59,12 +59,12 @@ class Sink:
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
         raise NotImplementedError
 
-    def leave(self, number: int, error: str | None) -> None:
-        """The call returned, or raised."""
+    def leave(self, number: int, error: str | None, source: int | None) -> None:
+        """The call returned, or raised. `source`: the global rank whose message a receive, or the wait for one, has brought."""
         raise NotImplementedError
 
-    def done(self, number: int, given: dict, source: int | None) -> None:
-        """The tensors of a call hold their results. `source`: whence a message from any source came."""
+    def done(self, number: int, given: dict) -> None:
+        """The tensors of a call hold their results."""
 
 
 class Memory(Sink):
@@ -82,11 +82,13 @@ class Memory(Sink):
         note["entered"] = time.monotonic_ns()
         return number
 
-    def leave(self, number, error):
-        self.notes[number] |= {"left": time.monotonic_ns(), "error": error}
+    def leave(self, number, error, source):
+        note = self.notes[number]
+        note |= {"left": time.monotonic_ns(), "error": error, "source": source}
+        if note["of"] is not None:
+            self.notes[note["of"]]["source"] = source
 
-    def done(self, number, given, source):
-        self.notes[number]["source"] = source
+    def done(self, number, given):
         if self.tensors:
             self.notes[number]["after"] = _copies(given)
 
@@ -155,11 +157,11 @@ class Recording:
             noted = self._enter(name, given)
             if noted is None:
                 return real(*args, **kwargs)
-            result = self._call(noted, real, args, kwargs)
+            result = self._call(noted, real, args, kwargs, _returned_source)
             if isinstance(result, c10d.Work):
                 self._follow(result, noted, given)
             else:
-                self.sink.done(noted.number, given, result if name in ("recv", "recv_object_list") else None)
+                self.sink.done(noted.number, given)
             return result
 
         return wrapper
@@ -179,9 +181,9 @@ class Recording:
                 name="wait", awaited=noted.what.name, is_async=False, file=file, line=line, function=function
             )
             number = self.sink.enter(noted.seq, noted.number, what, {})
-            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs)
+            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs, lambda what, _: _source(what, work))
             self.works.pop(id(work), None)
-            self.sink.done(noted.number, given, _source(work, what) if what.awaited == "irecv" else None)
+            self.sink.done(noted.number, given)
             return result
 
         self._replace(kind, "wait", wait)
@@ -200,18 +202,18 @@ class Recording:
         return _Noted(self.sink.enter(seq, None, what, given), seq, what)
 
     @_unseen
-    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict):
+    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict, source: Callable):
         self.inside.call = True
         try:
             result = real(*args, **kwargs)
         except BaseException as error:
-            self.sink.leave(noted.number, f"{type(error).__name__}: {error}".splitlines()[0])
+            self.sink.leave(noted.number, f"{type(error).__name__}: {error}".splitlines()[0], None)
             if isinstance(error, TypeError | ValueError):  # refused before anything was sent: the group's other calls go on
                 self.reader.take_back(noted.seq, noted.what)
             raise
         finally:
             self.inside.call = False
-        self.sink.leave(noted.number, None)
+        self.sink.leave(noted.number, None, source(noted.what, result))
         return result
 
     def _follow(self, work, noted: "_Noted", given: dict) -> None:
@@ -230,10 +232,15 @@ class _Noted(NamedTuple):
     what: What
 
 
-def _source(work, what: What) -> int | None:
-    """The global rank whose message came; None where the backend does not say."""
-    with contextlib.suppress(Exception):
-        return what.members[work._source_rank()]
+def _returned_source(what: What, result) -> int | None:
+    return result if what.name in ("recv", "recv_object_list") else None
+
+
+def _source(what: What, work) -> int | None:
+    """The global rank whose message came; None where there is none, or the backend does not say."""
+    if what.awaited == "irecv":
+        with contextlib.suppress(Exception):
+            return what.members[work._source_rank()]
     return None
 
 
