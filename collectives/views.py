@@ -69,7 +69,7 @@ class Views:
         from collectives import illustration, picture
 
         if self.steps and (figure := illustration.illustrate(*self.steps[-1])):
-            words = figure.get_gid()
+            words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
 
