@@ -12,7 +12,7 @@ from collectives import illustration, launch, lesson, lesson_files, record, view
 from collectives.cli import app
 
 LESSONS = Path(__file__).parent.parent / "lessons"
-FIRST = """
+MINE = """
 from collectives import check
 from collectives.lesson import run
 import torch
@@ -49,7 +49,7 @@ STEPS = [ring, total, same]
 @pytest.fixture
 def mine(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text(FIRST)
+    path.write_text(MINE)
     return path
 
 
@@ -121,6 +121,23 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(mine, wor
     assert "proved" not in result.stdout
 
 
+def test_a_step_that_failed_still_has_a_timeline(tmp_path):
+    path = tmp_path / "stuck.py"
+    path.write_text(
+        MINE.replace(
+            "    dist.all_reduce(x)",
+            "    dist.barrier()\n    if rank == 1:\n        raise RuntimeError('tired')\n    dist.all_reduce(x)",
+        )
+    )
+    result = collectives(path, "--timeline", "--trace", tmp_path / "t.json")
+    assert result.exit_code == 1
+    assert "tired" in result.stderr
+    assert result.stdout.count("barrier  ") == 3
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert [event["pid"] for event in events if event["name"] == "barrier"] == [0, 1, 2]
+    assert {event["name"] for event in events if event["ph"] == "B"} <= {"all_reduce"}, "what the others were in when rank 1 failed"
+
+
 def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(lesson, "_in_notebook", lambda: True)
@@ -141,7 +158,7 @@ def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monk
 def test_what_was_really_received_is_drawn(tmp_path):
     """The rank that gets another's data shows in the data that are drawn, whatever the collective should have done."""
     (tmp_path / "turned.py").write_text(
-        FIRST.replace("dist.all_reduce(x)", "dist.all_reduce(x); x.fill_(10**((rank + 1) % world_size))")
+        MINE.replace("dist.all_reduce(x)", "dist.all_reduce(x); x.fill_(10**((rank + 1) % world_size))")
     )
     assert [row.tolist() for row in illustration.data(recorded(tmp_path / "turned.py", "total")).after] == [[1111]] * 4
 
