@@ -18,10 +18,11 @@ SLOTS = 4096
 _SLOT = 1024
 _HEADER = 4096
 
-# pid, rank (-1: not known yet), world size, how many calls were entered, when the process came and when it ended of its own accord.
-_HEAD = struct.Struct("<8s q q q q q q")
+# pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its own accord, and
+# the number of the last question that the reader asked.
+_HEAD = struct.Struct("<8s q q q q q q q")
 _MAGIC = b"calls  1"
-_RANK, _COUNT, _ENDED = 16, 32, 48
+_RANK, _COUNT, _ENDED, _ASKED = 16, 32, 48, 56
 
 # number, seq, of, entered, left, source, length of the text, length of the error. -1 stands for None; `number` is written last.
 _ENTRY = struct.Struct("<q q q q q q H H")
@@ -42,13 +43,16 @@ class Writer:
             self.memory = mmap.mmap(file.fileno(), 0)
         self.count = 0
         self.texts: dict[What, bytes] = {}
-        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), rank, world_size, 0, time.monotonic_ns(), 0)
+        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), rank, world_size, 0, time.monotonic_ns(), 0, 0)
 
     def set_place(self, rank: int, world_size: int) -> None:
         struct.pack_into("<q q", self.memory, _RANK, rank, world_size)
 
     def set_ended(self) -> None:
         _pack(self.memory, _ENDED, time.monotonic_ns())
+
+    def asked(self) -> int:
+        return struct.unpack_from("<q", self.memory, _ASKED)[0]
 
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
         text = self.texts.get(what)
@@ -92,8 +96,8 @@ class Reader:
 
     def __init__(self, path: Path):
         self.path = path
-        with open(path, "rb") as file:
-            self.memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with open(path, "rb+") as file:
+            self.memory = mmap.mmap(file.fileno(), 0)
         self.next = self.lost = 0
         self.open: set[int] = set()
 
@@ -105,8 +109,12 @@ class Reader:
         if len(self.memory) < _HEADER + SLOTS * _SLOT:
             return None
         magic, *values = _HEAD.unpack_from(self.memory, 0)
-        names = ("pid", "rank", "world_size", "count", "began", "ended")
+        names = ("pid", "rank", "world_size", "count", "began", "ended", "asked")
         return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
+
+    def ask(self, question: int) -> None:
+        """Have the process answer where it stands."""
+        _pack(self.memory, _ASKED, question)
 
     def poll(self) -> Iterator[Call]:
         """The calls that were entered or left since the last time, in order of their numbers: each once or twice."""

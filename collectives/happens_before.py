@@ -51,7 +51,7 @@ def messages(calls: Iterable[Call]) -> list[Order]:
     ends = _ends(calls)
     for call in _in_order(calls):
         if call.name in RECEIVES and (end := ends.get(_key(call))):
-            source = call.peer if call.source is None else call.source
+            source = next((rank for rank in (call.source, end.source, call.peer) if rank is not None), None)
             if queue := sent[source, call.rank, call.group, call.tag]:
                 found.append(Order(queue.pop(0), end))
     return found
@@ -70,7 +70,10 @@ def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
         if _from_any(call) and (end := ends.get(_key(call))):
             row.append(end)
             last |= dict.fromkeys(map(_key, row), max(row, key=lambda end: end.number))
-    return [Order(one.before, last.get(_key(one.after), one.after)) for one in found]
+    return sorted(
+        (Order(one.before, last.get(_key(one.after), one.after)) for one in found),
+        key=lambda one: (_key(one.after), _key(one.before)),  # not as they came
+    )
 
 
 def data_flow(calls: Iterable[Call]) -> list[Order]:

@@ -56,6 +56,7 @@ def attempt(step: Callable, views: Views, **options) -> tuple[int, str]:
         # Of a launcher's ranks one tells of it: the one that raised, or one that does not hang.
         if _is_alone_or(error.rank if error.kind == "raised" else int(error.rank == 0)):
             print(f"{step.__name__}: {error}", file=sys.stderr)
+            views.show_times(step.__name__)
         return 1, str(error).splitlines()[0]
     except ValueError as error:
         if _is_alone_or(0):
@@ -67,7 +68,7 @@ def attempt(step: Callable, views: Views, **options) -> tuple[int, str]:
     try:
         print(text, end="", flush=True)
         if text and not skipped:  # of a launcher's ranks, rank 0 alone has text
-            views.show()
+            views.show(step.__name__)
     except BrokenPipeError:  # the reader has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return (3, text.partition(": skipped: ")[2].strip()) if skipped else (0, "")

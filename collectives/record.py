@@ -140,6 +140,11 @@ class Recording:
             setattr(place, name, original)
         self.originals.clear()
 
+    def start_anew(self) -> None:
+        """In a forked child: what was counted is the parent's."""
+        self.reader = Reader()
+        self.works.clear()
+
     def _replace(self, place, name: str, wrapper: Callable) -> None:
         self.originals.append((place, name, place.__dict__[name]))
         setattr(place, name, wrapper)

@@ -54,7 +54,7 @@ def _table(calls: Sequence[Call], begin: int) -> RenderableType:
     for call in shown:
         sent = arrived.get((call.rank, call.number))
         message = f"from rank {sent.rank}, sent at {_ms(sent.entered - begin)}" if sent else ""
-        took = "not left" if call.left is None else _ms(call.left - call.entered)
+        took = "-" if call.left is None else _ms(call.left - call.entered)
         where = f"{call.file.rpartition('/')[2]}:{call.line}"
         words = [_ms(call.entered - begin), took, str(call.rank), " ".join(happens_before.words(call)), message, where]
         table.add_row(*map(Text, words))

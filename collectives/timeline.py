@@ -26,7 +26,7 @@ MOST_RANKS = 8
 MOST_STEPS = 40
 
 # In inches, which are also the units of the axes.
-_STEP, _LANE, _BAR = 0.78, 0.62, 0.44
+STEP, _LANE, _BAR = 0.78, 0.62, 0.44
 _LEFT, _TOP, _BOTTOM, _RIGHT = 0.62, 0.42, 0.5, 0.12
 _LEGEND = "Order, not time: a call is later than another only where bars, arrows or dotted lines lead to it."
 _FROM_ANY = " Dashed: in any order, all before the last of the receives is over."
@@ -40,8 +40,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
     """
     with matplotlib.style.context("default"):
         figure = _drawn(sorted(calls, key=lambda call: (call.rank, call.number)), title)
-    figure.set_label(title or "What the ranks called, by order")
-    figure.set_gid(describe(calls))  # where `collectives.picture` looks for the words
+    figure.set_label(f"{title or 'What the ranks called, by order'}. {describe(calls)}")  # the alternative text
     return figure
 
 
@@ -65,7 +64,7 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     figure, axes = _page(title, _LEGEND + _FROM_ANY * any(order.after.peer is None for order in messages), length, len(ranks))
     lanes = {rank: _LANE * (index + 0.5) for index, rank in enumerate(ranks)}
     for rank, y in lanes.items():
-        axes.plot([0, length * _STEP], [y, y], color=DARK, linewidth=0.4, alpha=0.4, zorder=0)
+        axes.plot([0, length * STEP], [y, y], color=DARK, linewidth=0.4, alpha=0.4, zorder=0)
         axes.text(-0.08, y, f"rank {rank}", ha="right", va="center", fontsize=9, color=DARK)
     for call in calls:
         _bar(axes, call, at, lanes)
@@ -88,7 +87,7 @@ def _refusal(ranks: list[int], length: int) -> str:
 
 
 def _page(title: str, below: str, length: int, lanes: int) -> tuple[Figure, Axes]:
-    width, height = _LEFT + max(5, length) * _STEP + _RIGHT, _TOP + lanes * _LANE + _BOTTOM
+    width, height = _LEFT + max(5, length) * STEP + _RIGHT, _TOP + lanes * _LANE + _BOTTOM
     figure = Figure(figsize=(width, height), facecolor=LIGHT)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-_LEFT, width - _LEFT), ylim=(height - _TOP, -_TOP))
@@ -100,7 +99,7 @@ def _page(title: str, below: str, length: int, lanes: int) -> tuple[Figure, Axes
 
 
 def _bar(axes: Axes, call: Call, at: dict, lanes: dict[int, float]) -> None:
-    begin, end = (_STEP * step for step in at[call.rank, call.number])
+    begin, end = (STEP * step for step in at[call.rank, call.number])
     y, gid = lanes[call.rank], f"r{call.rank}/c{call.number}"
     colour = PALETTE[call.rank % len(PALETTE)]
     went_wrong = call.error is not None or call.left is None
@@ -110,7 +109,7 @@ def _bar(axes: Axes, call: Call, at: dict, lanes: dict[int, float]) -> None:
     name, *rest = happens_before.words(call)
     words = "\n".join([*(line.replace(" ", "") for line in textwrap.wrap(name.replace("_", "_ "), 14)), *rest])
     # In a long bar the words stand where the call begins: what follows is its wait for others.
-    axes.text(begin + _STEP / 2, y, words, ha="center", va="center", fontsize=6.5, linespacing=1.1, zorder=4, color=DARK)
+    axes.text(begin + STEP / 2, y, words, ha="center", va="center", fontsize=6.5, linespacing=1.1, zorder=4, color=DARK)
 
 
 def _fences(axes: Axes, calls: list[Call], at: dict, lanes: dict[int, float]) -> None:
@@ -120,7 +119,7 @@ def _fences(axes: Axes, calls: list[Call], at: dict, lanes: dict[int, float]) ->
         together[call.group, call.seq, call.name][call.rank] = at[call.rank, call.number][0]
     for (group, seq, name), entered in together.items():
         step = max(entered.values())
-        x = _STEP * step + 0.055 + 0.06 * beside[step]
+        x = STEP * step + 0.055 + 0.06 * beside[step]
         beside[step] += 1
         places = sorted(lanes[rank] for rank in entered)
         axes.plot([x, x], [places[0], places[-1]], color=DARK, linewidth=1.2, linestyle=":", zorder=0.5)
@@ -132,8 +131,8 @@ def _fences(axes: Axes, calls: list[Call], at: dict, lanes: dict[int, float]) ->
 def _arrow(axes: Axes, order: Order, at: dict, lanes: dict[int, float]) -> None:
     before, after = order.before, order.after
     down = 1 if lanes[after.rank] > lanes[before.rank] else -1
-    start = at[before.rank, before.number][0] * _STEP + 0.12, lanes[before.rank] + down * _BAR / 2
-    end = at[after.rank, after.number][1] * _STEP - 0.12, lanes[after.rank] - down * _BAR / 2
+    start = at[before.rank, before.number][0] * STEP + 0.12, lanes[before.rank] + down * _BAR / 2
+    end = at[after.rank, after.number][1] * STEP - 0.12, lanes[after.rank] - down * _BAR / 2
     gid = f"r{before.rank}/c{before.number}-r{after.rank}/c{after.number}"
     look = {
         "color": DARK,

@@ -1,10 +1,14 @@
 """What a lesson shows besides its results: pictures and timelines. A step is recorded only if one of them is wanted."""
 
+import functools
 import importlib.util
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from collectives import world
+from collectives.failure import LaunchError
 from collectives.launch import launch
 
 NEEDS_MATPLOTLIB = "pictures need matplotlib: install it with pip install 'collectives[notebooks]', or `pip install matplotlib`."
@@ -37,23 +41,35 @@ class Views:
             return launch(step, *args, **options)
         from collectives import record
 
-        pairs = launch(record.recorded(step, tensors=tensors), *args, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                pairs = launch(_logged(record.recorded(step, tensors=tensors), folder), *args, **options)
+            except LaunchError:
+                if world.joined() is None:  # else the other ranks' logs are elsewhere
+                    self.steps.append((step.__name__, _read(folder)))
+                raise
         self.steps.append((step.__name__, [call for _, calls in pairs for call in calls]))
         return [result for result, _ in pairs]
 
-    def show(self) -> None:
-        """Print and write what is wanted of the step that ran last."""
-        if not self.steps:
+    def show(self, name: str) -> None:
+        """Print and write what is wanted of this step, if it was the last to be recorded."""
+        if not self.steps or self.steps[-1][0] != name:
             return
         if self.picture:
             self._print_picture(*self.steps[-1])
+        self.show_times(name)
+        if self.save_picture:
+            self._save_picture(*self.steps[-1])
+
+    def show_times(self, name: str) -> None:
+        """The same of a step that may have failed: its data are lost, and its calls are not."""
+        if not self.steps or self.steps[-1][0] != name:
+            return
         if self.timeline:
             from collectives import seconds
 
             console = _console()
             console.print(seconds.timeline(self.steps[-1][1], console.width))
-        if self.save_picture:
-            self._save_picture(*self.steps[-1])
         if self.trace:
             from collectives import trace
 
@@ -69,7 +85,7 @@ class Views:
         from collectives import illustration, picture
 
         if self.steps and (figure := illustration.illustrate(*self.steps[-1])):
-            words = figure.get_gid()
+            words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
 
@@ -93,6 +109,31 @@ class Views:
         self.saved += 1
         picture.save(figure, path)
         print(f"{name}: picture in {path}", file=sys.stderr)
+
+
+def _logged(step, folder: str):
+    """The same step, whose calls also go into a file that outlives the rank."""
+
+    def logged_step(rank, world_size, device):
+        from collectives import call_log, record
+
+        recording = record.Recording(call_log.Writer(Path(folder) / str(rank), rank, world_size))
+        recording.begin()
+        try:
+            return step(rank, world_size, device)
+        finally:
+            recording.end()
+
+    return functools.wraps(step)(logged_step)
+
+
+def _read(folder: str) -> list:
+    from collectives import call_log
+
+    calls = {}
+    for path in Path(folder).iterdir():
+        calls |= {(call.rank, call.number): call for call in call_log.Reader(path).poll()}
+    return list(calls.values())
 
 
 def _console():

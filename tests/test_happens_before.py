@@ -3,40 +3,12 @@
 import itertools
 
 import pytest
+from hand_made import program
 
 from collectives import happens_before
 from collectives.call import Call
 
 WAITING = {"barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
-
-
-def program(*ranks: str, members=None) -> list[Call]:
-    """Calls from words, one string a rank: "send:1 recv:0 barrier broadcast:2 irecv:3 wait:0"; "!" failed, "..." never left."""
-    calls = []
-    for rank, words in enumerate(ranks):
-        counts = itertools.count()
-        for number, word in enumerate(words.split()):
-            name, _, peer = word.rstrip("!.").partition(":")
-            pairwise = name in {"send", "isend", "recv", "irecv", "wait"}
-            peer, _, tag = peer.partition("#")
-            source, peer = (int(peer[3:]), None) if peer.startswith("any") else (None, int(peer) if peer else None)
-            calls.append(
-                Call(
-                    rank=rank,
-                    number=number,
-                    name=name,
-                    of=peer if name == "wait" else None,
-                    peer=None if name == "wait" else peer,
-                    source=source,
-                    tag=int(tag or 0) if pairwise else None,
-                    members=members or tuple(range(len(ranks))),
-                    seq=None if pairwise else next(counts),
-                    is_async=name in {"isend", "irecv"},
-                    left=None if word.endswith("...") else 1,
-                    error="RuntimeError: it timed out" if word.endswith("!") else None,
-                )
-            )
-    return calls
 
 
 def pairs(orders) -> set[tuple[str, str]]:
