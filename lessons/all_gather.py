@@ -13,7 +13,7 @@ and strings gathered as Python objects: how that is done, and why only among ran
     python lessons/all_gather.py
     torchrun --nproc-per-node 4 lessons/all_gather.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

@@ -13,7 +13,7 @@ three things that are built from it: a softmax, a norm and a weighted mean over 
     python lessons/all_reduce.py
     torchrun --nproc-per-node 4 lessons/all_reduce.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -237,8 +237,8 @@ STEPS = [all_reduce, reductions, averages, in_the_background, softmax, norm_and_
 # %% [markdown]
 # ## The proof
 #
-# Each step compares every element on every rank with a closed form. In the worked numbers the sums have one digit for each rank, 1
-# + 10 + 100 + ... = 11...1: a rank left out or counted twice shows, and which one.
+# Each step compares every element on every rank with a closed form. In the worked numbers the sums have one digit for each rank,
+# `1 + 10 + 100 + ... = 11...1`: a rank left out or counted twice shows, and which one.
 
 # %% [markdown]
 # ## The cost

@@ -13,7 +13,7 @@ ranks, and tokens that travel to their experts and come back to their owners in 
     python lessons/all_to_all.py
     torchrun --nproc-per-node 4 lessons/all_to_all.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

@@ -13,7 +13,7 @@ is still in a buffer, ranks outside the group, work in another group. And a barr
     python lessons/barrier.py
     torchrun --nproc-per-node 4 lessons/barrier.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

@@ -14,7 +14,7 @@ the weight update of reinforcement learning: one rank trains, the others get its
     python lessons/broadcast.py
     torchrun --nproc-per-node 4 lessons/broadcast.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -118,8 +118,8 @@ if __name__ == "__main__":
 # ### New weights for everyone
 #
 # The last rank trains; the others generate text with a copy of the model, which grows old. `state_dict()` gives a dictionary of
-# tensors by name, and each of them is broadcast. Nothing is loaded back with `load_state_dict`. The model answers `[1, 10]` with 1
-# * w0 + 10 * w1 + b: 37 with the trainer's weights, -12 with the old ones.
+# tensors by name, and each of them is broadcast. Nothing is loaded back with `load_state_dict`. The model answers `[1, 10]` with
+# `1 * w0 + 10 * w1 + b`: 37 with the trainer's weights, -12 with the old ones.
 
 
 # %%

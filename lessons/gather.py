@@ -14,7 +14,7 @@ text of different lengths, gathered as Python objects.
     python lessons/gather.py
     torchrun --nproc-per-node 4 lessons/gather.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

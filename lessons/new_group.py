@@ -14,7 +14,7 @@ grid in which every rank belongs to a row and to a column.
     python lessons/new_group.py
     torchrun --nproc-per-node 4 lessons/new_group.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

@@ -14,7 +14,7 @@ numbers of a log line, brought together on the rank that writes it.
     python lessons/reduce.py
     torchrun --nproc-per-node 4 lessons/reduce.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

@@ -13,7 +13,7 @@ all_gather is all_reduce, and an optimizer whose state is spread over the ranks.
     python lessons/reduce_scatter.py
     torchrun --nproc-per-node 4 lessons/reduce_scatter.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

@@ -14,7 +14,7 @@ whole, pieces of unequal length, and the dtype trap.
     python lessons/scatter.py
     torchrun --nproc-per-node 4 lessons/scatter.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

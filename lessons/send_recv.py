@@ -13,7 +13,7 @@ order that avoids it, tags that tell messages apart, and a receive that takes wh
     python lessons/send_recv.py
     torchrun --nproc-per-node 4 lessons/send_recv.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%

@@ -212,3 +212,15 @@ def test_relative_links_lead_somewhere_from_the_lesson_and_from_its_notebook(pat
     for target in re.findall(r"\]\((?!https://)([^)]+)\)", prose_of(path)):
         for folder in (LESSONS, LESSONS.parent / "notebooks"):
             assert (folder / target).exists(), target
+
+
+LIST_MARKER = re.compile(r"([-*+]|\d+\.) ")
+
+
+@lesson
+def test_no_wrapped_line_begins_a_list_by_accident(path):
+    """Markdown takes `+ 10` or `* w0` at the beginning of a line for an item of a list."""
+    lines = prose_of(path).splitlines()
+    for before, line in zip(lines, lines[1:], strict=False):
+        if LIST_MARKER.match(line):
+            assert not before or LIST_MARKER.match(before) or before.startswith("  "), line
