@@ -161,7 +161,7 @@ def _notes(op: str | None, before: tuple[Row, ...], after: tuple[Row, ...]) -> I
     cells = [cell for row in after for cell in row or ()]
     if not any(before) and not any(after):
         yield "No rank has an element: there is nothing to draw."
-    if any(cell.label == "r?" for cell in cells):
+    if any(cell.label == "r?" and not cell.text.startswith("<") for cell in cells):
         yield "r?: more than one answer fits, so the value cannot be traced. Values that occur once, such as 10 ** rank, can be."
     if any(cell.text.startswith("<") for cell in cells):
         yield "What stands in < > is neither a number nor text, and cannot be traced either."

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 import matplotlib.style
 from matplotlib.figure import Figure
@@ -31,15 +31,17 @@ CELL, ROW, LINE = 0.68, 0.8, 0.26
 NARROWEST = 6.0
 
 _STYLE = ["default", {"svg.hashsalt": "collectives", "svg.fonttype": "none", "hatch.linewidth": 0.5}]
+_FONT = 'font-family="DejaVu Sans, Verdana, sans-serif"'
 
 
 def draw(before: list, after: list, *, op=None, root: int | None = None, title: str = "", in_place: bool | None = None) -> Figure:
     """Draw what every rank held before a call and after it, and where each value came from.
 
     `before` and `after` have one entry for each rank: a tensor of any shape and dtype, a list of tensors, or None where the rank
-    has no such buffer. Values are compared, and nothing is assumed about the call: so they should occur once, as those of `10 ** rank`
-    do. `op` names the reduction (`"SUM"` or `ReduceOp.SUM`), `root` the rank to mark. `in_place` tells whether the buffers of
-    `after` are those of `before`; None: yes, if each rank has one tensor of one shape (`all_to_all_single` needs False).
+    has no such buffer. Values are compared, and nothing is assumed about the call: so they should occur once, as those of
+    `10 ** rank` do. `op` names the reduction (`"SUM"` or `ReduceOp.SUM`), `root` the rank to mark. `in_place` tells whether the
+    buffers of `after` are those of `before`; None: yes, if each rank has one tensor of one shape, before and after
+    (`all_to_all_single` needs False).
 
     Cells have the gid `before/r<rank>/e<index>` or `after/...`. More than 8 ranks, or than 32 elements in a rank, are summarised in
     words, and the picture says so. Raises ValueError if the number of ranks differs, or for an unknown `op` or `root`.
@@ -47,23 +49,22 @@ def draw(before: list, after: list, *, op=None, root: int | None = None, title: 
     origins = trace(before, after, op=op, root=root, in_place=in_place)
     with matplotlib.style.context(_STYLE):
         figure = _summarised(origins, title) if origins.summary else _drawn(origins, title)
-    figure.set_label(title or "Where every value came from")
-    figure.set_gid(words(origins))  # kept here until the figure is written
+    figure.set_label(f"{title or 'Where every value came from'}. {words(origins)}")  # the alternative text
     return figure
 
 
 def svg(figure: Figure) -> bytes:
     """The figure as SVG, with text as text and a description for screen readers: the same bytes every time."""
-    title, alternative = figure.get_label(), figure.get_gid()
     buffer = io.StringIO()
-    figure.set_gid("picture")
     with matplotlib.style.context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    figure.set_gid(alternative)
-    code = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
+    code = buffer.getvalue()
+    code = code[code.index("<svg") :]  # a page may hold it as it is
+    for superfluous in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r" font-family: .*?;", r" transform=\"rotate\(-0 .*?\)\""):
+        code = re.sub(superfluous, "", code, flags=re.DOTALL)
     code = re.sub(r"\s*\n\s*", "\n", code)
-    label = f' role="img" aria-label={quoteattr(f"{title}. {alternative}")}>\n<title>{escape(title)}</title>\n'
-    return re.sub(r"(<svg [^>]*)>\n", lambda tag: tag[1] + label, code, count=1).encode()
+    code = re.sub(r'<g id="(?:text|patch)_\d+">\n(.*?)\n</g>', r"\1", code, flags=re.DOTALL)  # half of the letters
+    return code.replace(">", f' {_FONT} role="img" aria-label={quoteattr(figure.get_label())}>', 1).encode()
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -74,7 +75,7 @@ def save(figure: Figure, path: str | Path) -> None:
     if path.suffix == ".svg":
         path.write_bytes(svg(figure))
     else:
-        figure.savefig(path, dpi=200, metadata={"Software": None, "Title": figure.get_label(), "Description": figure.get_gid()})
+        figure.savefig(path, dpi=200, metadata={"Software": None, "Description": figure.get_label()})
 
 
 def _drawn(origins: Origins, title: str) -> Figure:

@@ -11,12 +11,12 @@ _PAGE, _NOBODY, _EDGE = "#fafafa", "#e4e4e4", "#555555"
 # Edges and patterns by state; a "reduced" cell has stripes.
 _LOOKS = {
     "own": {"edgecolor": _EDGE, "linewidth": 0.8},
-    "untouched": {"edgecolor": _EDGE, "linewidth": 1.2, "linestyle": (0, (3, 2))},
+    "untouched": {"edgecolor": DARK, "linewidth": 2.2, "linestyle": (0, (1.5, 1.5))},
     "overwritten": {"edgecolor": _EDGE, "linewidth": 0.8},
     "received": {"edgecolor": DARK, "linewidth": 2.2},
     "reduced": {"edgecolor": _EDGE, "linewidth": 0.8},
     "undefined": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "////"},
-    "unknown": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "..."},
+    "unknown": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "|||"},
 }
 
 
@@ -41,17 +41,14 @@ class Sheet:
         ground = self.fill(x, y, width, height, cell, gid)
         if cell.state in ("reduced", "undefined", "unknown"):  # text cannot be read on a pattern
             self._box(x + 0.05 * width, y + 0.15 * height, 0.9 * width, 0.7 * height, ground)
-        for height_of_line, line, size, weight in (
-            (0.26, cell.state, 6, "normal"),
-            (0.5, cell.text, 11, "bold"),
-            (0.74, cell.label, 7.5, "normal"),
-        ):
-            self.write(x + width / 2, y + height_of_line * height, line, size, ink(ground), ha="center", weight=weight)
+        how = {"colour": ink(ground), "ha": "center"}
+        self.write(x + width / 2, y + 0.26 * height, cell.state, 6.5, **how)
+        self.write(x + width / 2, y + 0.5 * height, cell.text, 11, weight="bold", **how)
+        self.write(x + width / 2, y + 0.74 * height, cell.label, 7.5, **how)
 
     def fill(self, x: float, y: float, width: float, height: float, cell: Cell, gid: str | None = None) -> str:
         """The ground of a cell; returns the colour that its text stands on."""
-        single = PALETTE[cell.ranks[0]] if len(cell.ranks) == 1 else _NOBODY
-        ground = {"reduced": LIGHT, "undefined": LIGHT, "untouched": tint(single)}.get(cell.state, single)
+        ground = LIGHT if cell.state in ("reduced", "undefined") else PALETTE[cell.ranks[0]] if cell.ranks else _NOBODY
         self._box(x, y, width, height, ground, gid, **_LOOKS[cell.state])
         if cell.state == "overwritten":  # a corner is cut off
             corner = min(0.14, 0.6 * height)

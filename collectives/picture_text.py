@@ -47,7 +47,7 @@ def words(origins: Origins) -> str:
 def heading(title: str, origins: Origins) -> str:
     """The title, the reduction and the root in one line."""
     facts = [title, origins.op, f"root: rank {origins.root}" if origins.root is not None else None]
-    return "   ".join(filter(None, facts))
+    return ", ".join(filter(None, facts))
 
 
 def _row_in_words(row: Row) -> str:
