@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from hand_made import program
 
-pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'collectives[notebooks]'")
+pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'")
 
 from collectives import picture, timeline
 from collectives.call import Call
