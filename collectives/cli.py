@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from collectives import cli_matrix, environment, lesson_files, world
+from collectives import cli_diagnose, cli_matrix, environment, lesson_files, world
 from collectives.collective import COLLECTIVES
 
 
@@ -208,6 +208,7 @@ def _status(results: list[_Result]) -> int:
 
 
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
+app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
 
 
 @bench.callback()
