@@ -18,11 +18,11 @@ SLOTS = 4096
 _SLOT = 1024
 _HEADER = 4096
 
-# pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its own accord, and
-# the number of the last question that the reader asked.
-_HEAD = struct.Struct("<8s q q q q q q q")
+# pid, parent's pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its
+# own accord, and the number of the last question that the reader asked.
+_HEAD = struct.Struct("<8s q q q q q q q q")
 _MAGIC = b"calls  1"
-_RANK, _COUNT, _ENDED, _ASKED = 16, 32, 48, 56
+_RANK, _COUNT, _ENDED, _ASKED = 24, 40, 56, 64
 
 # number, seq, of, entered, left, source, length of the text, length of the error. -1 stands for None; `number` is written last.
 _ENTRY = struct.Struct("<q q q q q q H H")
@@ -43,7 +43,7 @@ class Writer:
             self.memory = mmap.mmap(file.fileno(), 0)
         self.count = 0
         self.texts: dict[What, bytes] = {}
-        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), rank, world_size, 0, time.monotonic_ns(), 0, 0)
+        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0)
 
     def set_place(self, rank: int, world_size: int) -> None:
         struct.pack_into("<q q", self.memory, _RANK, rank, world_size)
@@ -109,7 +109,7 @@ class Reader:
         if len(self.memory) < _HEADER + SLOTS * _SLOT:
             return None
         magic, *values = _HEAD.unpack_from(self.memory, 0)
-        names = ("pid", "rank", "world_size", "count", "began", "ended", "asked")
+        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked")
         return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
 
     def ask(self, question: int) -> None:

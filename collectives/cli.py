@@ -7,6 +7,7 @@ import math
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from collectives import cli_matrix, environment, lesson_files, world
+from collectives import cli_diagnose, cli_matrix, environment, lesson_files, world
 from collectives.collective import COLLECTIVES
 
 
@@ -207,6 +208,7 @@ def _status(results: list[_Result]) -> int:
 
 
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
+app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
 
 
 @bench.callback()
@@ -224,12 +226,26 @@ def bench_launch(
     """
     from collectives import bench as timings
 
+    _bench_table("launch", lambda tell: timings.measure(rounds, tell))
+
+
+@bench.command("matrix")
+def bench_matrix(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 1,
+) -> None:
+    """Time the full gloo/CPU matrix, and --quick, against torch.multiprocessing.spawn for each cell."""
+    from collectives import bench_matrix as timings
+
+    _bench_table("matrix", lambda tell: timings.measure(rounds, tell))
+
+
+def _bench_table(name: str, measure: Callable) -> None:
     console = _console(stderr=True)
     try:
         with console.status("measuring") as status:
-            rows = timings.measure(rounds, status.update if console.is_terminal else console.print)
+            rows = measure(status.update if console.is_terminal else console.print)
     except RuntimeError as error:
-        print(f"collectives bench launch: {error}", file=sys.stderr)
+        print(f"collectives bench {name}: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     table = Table("what", "A", "B", "A / B", "target", "met", box=None, pad_edge=False)
     for row in rows:

@@ -129,7 +129,7 @@ def words(call: Call) -> list[str]:
         told.append(f"from {peer}")
     elif call.name in FROM_ROOT | TO_ROOT:
         told.append(f"root {peer}")
-    if call.tag:
+    if call.tag and call.name != "wait":
         told[-1] += f", tag {call.tag}"
     if call.group != WORLD and call.name != "wait":
         told.append("in " + ", ".join(map(str, call.members)))

@@ -15,8 +15,12 @@ from itertools import groupby
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-import matplotlib.style
-from matplotlib.figure import Figure
+try:
+    import matplotlib.style
+    from matplotlib.figure import Figure
+except ModuleNotFoundError as missing:
+    advice = f"pictures need {missing.name}, which is not here: pip install 'collectives[pictures]' brings it"
+    raise ModuleNotFoundError(advice) from missing
 
 from collectives.origin import STATES, Cell, Origins, Row, trace
 from collectives.picture_cell import Sheet
@@ -131,7 +135,7 @@ def _row(sheet: Sheet, corner: tuple[float, float], width: float, row: Row, plac
 def _legend(sheet: Sheet, y: float, states: list[str]) -> None:
     """A sample of each state that occurs, and what it means."""
     for number, state in enumerate(states):
-        ranks = {"reduced": (0, 1), "undefined": (), "unknown": ()}.get(state, (0,))
+        ranks = (0, 1) if state == "reduced" else ()
         top = y + number * LINE
         sheet.fill(MARGIN, top, 0.3, 0.18, Cell("", 0, state, ranks))
         sheet.write(MARGIN + 0.42, top + 0.09, f"{state}: {STATES[state][1]}", 8.5)

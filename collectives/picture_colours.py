@@ -1,7 +1,8 @@
 """A colour for each rank, the same on paper and in the terminal."""
 
-# Okabe and Ito's palette, made to be told apart by colour-blind readers; grey in place of black, which is for text.
-PALETTE = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999")
+# Okabe and Ito's palette, made to be told apart by colour-blind readers too; dark grey in place of black,
+# which is for text.
+PALETTE = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#4d4d4d")
 DARK, LIGHT = "#111111", "#ffffff"
 
 

@@ -44,10 +44,10 @@ def _rounding(dtype, value) -> float:
     if isinstance(value, int):
         return 0.0
     if dtype is None:
-        return math.ulp(1.0)
+        return math.ulp(1.0) / 2
     import torch
 
-    return torch.finfo(dtype).eps
+    return torch.finfo(dtype).eps / 2
 
 
 def equal(result, element: Element, error: float) -> bool:

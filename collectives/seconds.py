@@ -22,6 +22,7 @@ def timeline(calls: Sequence[Call], columns: int = 100) -> RenderableType:
         return Text("No calls were recorded: nothing was asked of torch.distributed.")
     begin = min(call.entered for call in calls)
     end = max(call.left or call.entered for call in calls)
+    end += (end - begin) // 8 * any(call.left is None for call in calls)  # room to see what was never left
     width = max(columns - len("rank 00 "), 20)
     lanes = [Text(f"{'ms':<8}0{_ms(end - begin):>{width - 1}}")]
     for rank in sorted({call.rank for call in calls}):

@@ -1,7 +1,6 @@
 """What a lesson shows besides its results: pictures and timelines. A step is recorded only if one of them is wanted."""
 
 import functools
-import importlib.util
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -10,8 +9,6 @@ from pathlib import Path
 from collectives import world
 from collectives.failure import LaunchError
 from collectives.launch import launch
-
-NEEDS_MATPLOTLIB = "pictures need matplotlib: install it with pip install 'collectives[notebooks]', or `pip install matplotlib`."
 
 
 @dataclass
@@ -31,8 +28,11 @@ class Views:
                 raise ValueError(f"{path} cannot be written: name a file in a folder that exists.")
         if self.save_picture and self.save_picture.suffix not in (".svg", ".png"):
             raise ValueError(f"--save-picture {self.save_picture}: a picture is written as .svg or .png: let the name end so.")
-        if self.save_picture and not importlib.util.find_spec("matplotlib"):
-            raise ValueError(NEEDS_MATPLOTLIB)
+        if self.save_picture:
+            try:
+                from collectives import picture  # noqa: F401
+            except ImportError as error:
+                raise ValueError(str(error)) from None
 
     def launch(self, step, *args, **options) -> list:
         """`collectives.launch`, with a record of the ranks' calls if that is needed."""
@@ -79,11 +79,11 @@ class Views:
         """Show the picture of the step that ran last under its cell of a notebook."""
         from IPython.display import display
 
-        if not importlib.util.find_spec("matplotlib"):
-            print(NEEDS_MATPLOTLIB, file=sys.stderr)
+        try:
+            from collectives import illustration, picture
+        except ImportError as error:  # no matplotlib
+            print(error, file=sys.stderr)
             return
-        from collectives import illustration, picture
-
         if self.steps and (figure := illustration.illustrate(*self.steps[-1])):
             words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}

@@ -222,7 +222,8 @@ def _answer_when_asked(writer: call_log.Writer) -> None:
 def _answer(asked: int) -> None:
     frame = sys._current_frames().get(threading.main_thread().ident)
     frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
-    _write("answer", {"asked": asked, "where": _own(frames), "collectives": _flight_record()})
+    in_torch = any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(_own(frames))])
+    _write("answer", {"asked": asked, "where": _own(frames), "in_torch": in_torch, "collectives": _flight_record()})
 
 
 def _flight_record() -> list:

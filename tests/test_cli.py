@@ -11,7 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from collectives import bench, environment, lesson_files
+from collectives import bench, bench_matrix, environment, lesson_files
 from collectives.cli import app
 from collectives.collective import COLLECTIVES
 
@@ -280,6 +280,15 @@ def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memo
 
 def test_bench_leaves_memory_out_where_there_is_no_forkserver():
     assert len(bench.rows({name: values for name, values in FOUND.items() if "memory" not in name})) == 3
+
+
+@pytest.mark.parametrize(
+    ("full", "quick", "expected"), [(60.0, 12.0, [(50.0, "yes"), (22.5, "no")]), (80.0, 8.0, [(37.5, "no"), (33.8, "yes")])]
+)
+def test_bench_of_the_matrix_compares_cells_with_spawn(full, quick, expected):
+    names = "the full gloo/CPU matrix", "--quick"
+    rows = bench_matrix.rows(dict(zip(names, (full, quick), strict=True)), dict(zip(names, (1000, 90), strict=True)), 3.0)
+    assert [(round(row.ratio, 1), row.met) for row in rows] == expected
 
 
 def test_bench_ends_what_a_failed_measurement_started():

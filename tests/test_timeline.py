@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from hand_made import program
 
-pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'collectives[notebooks]'")
+pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'")
 
 from collectives import picture, timeline
 from collectives.call import Call
@@ -72,6 +72,7 @@ def test_another_match_moves_the_arrow():
 def test_a_barrier_is_drawn_as_a_line_at_the_last_one_to_come():
     figure = timeline.draw(program("barrier", "new_group new_group barrier"))
     assert bars(figure) == {"r0/c0": (0, 3), "r1/c0": (0, 1), "r1/c1": (1, 2), "r1/c2": (2, 3)}
+    assert arrows(figure) == {}
     (dots,) = fences(figure).values()
     assert len(dots.get_xdata()) == 2
     assert dots.get_xdata()[0] == pytest.approx(2 * timeline.STEP, abs=0.1)

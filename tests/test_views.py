@@ -186,8 +186,14 @@ def test_a_lessons_timeline_is_the_same_in_every_run(step):
     assert len(drawn) == 1
 
 
-def test_views_are_not_needed_to_have_matplotlib(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="need matplotlib"):
+def test_without_matplotlib_the_terminal_still_has_its_picture(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("collectives.picture", "collectives.timeline", "matplotlib"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("collectives.picture", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"collectives\[pictures\]"):
         views.Views(save_picture=Path("p.svg"))
-    views.Views(picture=True, timeline=True)
+    assert views.Views(picture=True, timeline=True).picture
+    from collectives import picture_text
+
+    assert picture_text.text([None], [None])
