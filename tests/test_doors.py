@@ -1,16 +1,14 @@
-"""The doors of a lesson print the same, byte for byte: python, torchrun, mpiexec, and the functions in pytest.
-
-(That notebooks do so too is shown in test_notebooks.py.)
-"""
+"""The doors of a lesson print the same, byte for byte: python, torchrun, mpiexec, its notebook, and the functions in pytest."""
 
 import os
 import subprocess
 import sys
 
+import nbformat
 import pytest
 
 from collectives import backend as backends
-from collectives import launch, lesson_files
+from collectives import launch, lesson_files, notebooks
 from collectives.collective import COLLECTIVES
 from collectives.lesson import table
 
@@ -46,6 +44,13 @@ def test_torchrun(lesson, expected):
 def test_mpiexec(lesson, expected):
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     assert run(backends.mpiexec(), "-n", "4", sys.executable, lesson_files.find(lesson), **as_root) == expected
+
+
+def test_its_notebook(lesson, expected):
+    """As it was committed; test_notebooks.py executes it anew."""
+    notebook = nbformat.read(notebooks.path_of(lesson_files.find(lesson)), as_version=4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert "".join(output.text for output in outputs if output.output_type == "stream") == expected
 
 
 def test_a_reader_who_has_seen_enough_is_no_error():
