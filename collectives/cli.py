@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from collectives import cli_matrix, environment, lesson_files, world
+from collectives import cli_diagnose, cli_matrix, environment, lesson_files, world
 from collectives.collective import COLLECTIVES
 
 
@@ -95,6 +95,10 @@ def run(
     backend: Annotated[str | None, typer.Option(help="gloo, nccl, mpi; nccl where every rank can have a GPU, else gloo.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")] = None,
     timeout: Annotated[float, typer.Option(help="Time limit for each step, in seconds.")] = 60.0,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Show when each rank was in which call, in seconds.")] = False,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the same for ui.perfetto.dev.")] = None,
+    picture: Annotated[bool, typer.Option("--picture", help="Show where every number went.")] = False,
+    save_picture: Annotated[Path | None, typer.Option(metavar="FILE.svg|png", help="Write a picture of each step.")] = None,
 ) -> None:
     """Run lessons, each step in a world of ranks, and say what was proved.
 
@@ -106,7 +110,8 @@ def run(
     try:
         place = world.joined()
         speaks = place is None or place.rank == 0
-        results = _run_all(lesson_files.choose(names or [], every), place, speaks, options)
+        paths = lesson_files.choose(names or [], every)
+        results = _run_all(paths, place, speaks, options, (timeline, trace, picture, save_picture))
     except ValueError as error:
         if speaks:
             print(f"collectives run: {error}", file=sys.stderr)
@@ -145,11 +150,13 @@ def _check(place: world.Place | None, nproc: int | None, backend: str | None, de
     backends.choose(backend or (place and place.backend), device, place.local_world_size if place else nproc or 4)
 
 
-def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options: dict) -> list[_Result]:
+def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options: dict, wanted: tuple) -> list[_Result]:
     begin, results, console = time.monotonic(), [], _console(stderr=True)
     # Before anything that imports torch: the server of the ranks then imports it at the same time.
     from collectives.lesson import attempt
+    from collectives.views import Views
 
+    views = Views(*wanted)
     _check(place, **options)
     lessons = [(path, _load(path, speaks)) for path in paths]
     for number, (path, lesson) in enumerate(lessons, 1):
@@ -162,7 +169,7 @@ def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options
             summary = COLLECTIVES[path.stem].summary if path.stem in COLLECTIVES else str(path)
             console.print(f"\n[bold]{path.stem}[/] [dim]({number} of {len(lessons)})[/]  {escape(summary)}")
         for step in lesson.STEPS:
-            status, reason = attempt(step, **options)
+            status, reason = attempt(step, views, **options)
             if status == 130:
                 raise typer.Exit(130)
             result.add(step.__name__, status, reason)
@@ -201,6 +208,7 @@ def _status(results: list[_Result]) -> int:
 
 
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
+app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
 
 
 @bench.callback()

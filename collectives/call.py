@@ -1,0 +1,71 @@
+"""One call that a rank made to torch.distributed: what the timeline, the pictures and the diagnosis read.
+
+This file imports nothing heavy: calls are also read where torch is not loaded.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+# The group of all ranks is called so; torch's own name for it differs from version to version.
+WORLD = "WORLD"
+
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
+
+# Calls that make or end groups. Each belongs to the group of all whom it concerns, but is counted apart from that group's
+# collectives: a group may be made in the midst of them.
+GROUPS = ("init_process_group", "new_group", "split_group", "shrink_group", "destroy_process_group")
+
+
+@dataclass(frozen=True)
+class Call:
+    """`left` is None where the rank was still inside; `tensors` tells all that the call was given, in the order of its parameters.
+
+    A "wait" bears the group, seq, peer, op, tag and tensors of the call whose Work it waits for.
+
+    `before` and `after` are there only if asked for: by name of the parameter, copies of its tensor (or list of tensors) before the
+    call and after it. `after` of a call that returned a Work is what lay there when `wait()` had returned: None if nobody waited.
+    """
+
+    rank: int  # the global rank that calls
+    number: int  # 0, 1, 2, ... in this rank, in order of entry
+    name: str  # torch.distributed's own: "all_reduce", "irecv"; "wait" for Work.wait()
+    group: str = WORLD  # a name that is the same on all members; calls that make a group belong to all whom they concern
+    members: tuple[int, ...] = ()  # the group's global ranks, in the group's order
+    seq: int | None = None  # the how-many-th collective of this group, from 0 (new groups are counted apart); None for send, recv
+    of: int | None = None  # for "wait": the number of the call whose Work is waited for
+    awaited: str | None = None  # for "wait": the name of that call
+    peer: int | None = None  # the global rank of dst or src: the other side of a message (None: any), or the root
+    op: str | None = None  # "SUM"
+    tag: int | None = None
+    tensors: tuple[str, ...] = ()  # "float32[4, 2]"
+    splits: tuple[tuple[int, ...] | None, ...] | None = None  # all_to_all_single's: of the output, of the input
+    ranks: tuple[tuple[int, ...], ...] | None = None  # new_group, split_group: who is to be in the new groups
+    is_async: bool = False  # it returns before it is done, with a Work to wait for
+    file: str = ""  # the caller's, outside of torch and of this package
+    line: int = 0
+    function: str = ""
+    entered: int = 0  # nanoseconds, on this machine's monotonic clock
+    left: int | None = None
+    error: str | None = None  # the exception that it left with, in one line
+    source: int | None = None  # for receives: the global rank from which the message came, where torch says so
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+class What(NamedTuple):
+    """The fields of a Call that are the same each time that a line of a program makes it; by these names."""
+
+    name: str
+    group: str = WORLD
+    members: tuple[int, ...] = ()
+    awaited: str | None = None
+    peer: int | None = None
+    op: str | None = None
+    tag: int | None = None
+    tensors: tuple[str, ...] = ()
+    splits: tuple | None = None
+    ranks: tuple | None = None
+    is_async: bool = False
+    file: str = ""
+    line: int = 0
+    function: str = ""

@@ -1,0 +1,199 @@
+"""What a rank's calls are noted as; and that noting them changes nothing."""
+
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from collectives import launch, lesson_files, record
+from collectives.collective import COLLECTIVES
+
+# Who asks for what, on 3 ranks: the fields of the one call (a Work is waited for, and its "wait" left out) on rank 1.
+FLOATS = ("float32[4]",)
+EACH = ("float32[4]",) * 3
+
+
+def x():
+    return torch.ones(4)
+
+
+def many():
+    return [torch.zeros(4) for _ in range(3)]
+
+
+CASES = {
+    "all_reduce": (lambda: dist.all_reduce(x(), op=dist.ReduceOp.MAX), {"op": "MAX", "tensors": FLOATS}),
+    "all_reduce-by-position": (lambda: dist.all_reduce(x(), dist.ReduceOp.MIN), {"op": "MIN"}),
+    "all_reduce-default": (lambda: dist.all_reduce(x()), {"op": "SUM", "is_async": False}),
+    "all_reduce-async": (lambda: dist.all_reduce(x(), async_op=True).wait(), {"is_async": True}),
+    "broadcast": (lambda: dist.broadcast(x(), src=2), {"peer": 2, "tensors": FLOATS, "op": None}),
+    "broadcast-group_src": (lambda: dist.broadcast(x(), group_src=1), {"peer": 1}),
+    "reduce": (lambda: dist.reduce(x(), 2), {"peer": 2, "op": "SUM"}),
+    "gather": (lambda: dist.gather(x(), many() if dist.get_rank() == 0 else None), {"peer": 0, "tensors": FLOATS}),
+    "scatter": (lambda: dist.scatter(x(), many() if dist.get_rank() == 1 else None, src=1), {"tensors": FLOATS + EACH}),
+    "all_gather": (lambda: dist.all_gather(many(), x()), {"tensors": EACH + FLOATS, "peer": None}),
+    "all_gather_into_tensor": (lambda: dist.all_gather_into_tensor(torch.empty(12), x()), {"tensors": ("float32[12]", *FLOATS)}),
+    "reduce_scatter": (lambda: dist.reduce_scatter(x(), many()), {"op": "SUM", "tensors": FLOATS + EACH}),
+    "reduce_scatter_tensor": (lambda: dist.reduce_scatter_tensor(x(), torch.ones(12)), {"tensors": (*FLOATS, "float32[12]")}),
+    "all_to_all": (lambda: dist.all_to_all(many(), many()), {"tensors": EACH + EACH}),
+    "all_to_all_single": (
+        lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3), [1, 1, 1], [1, 1, 1]),
+        {"splits": ((1, 1, 1), (1, 1, 1))},
+    ),
+    "all_to_all_single-even": (lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3)), {"splits": (None, None)}),
+    "all_gather_object": (lambda: dist.all_gather_object([None] * 3, "a"), {"tensors": ()}),
+    "gather_object": (lambda: dist.gather_object(1, [None] * 3 if dist.get_rank() == 2 else None, dst=2), {"peer": 2}),
+    "broadcast_object_list": (lambda: dist.broadcast_object_list([1], src=0), {"peer": 0}),
+    "scatter_object_list": (lambda: dist.scatter_object_list([None], [1, 2, 3]), {"peer": 0}),
+    "barrier": (lambda: dist.barrier(), {"tensors": (), "members": (0, 1, 2)}),
+    "monitored_barrier": (lambda: dist.monitored_barrier(), {}),
+    "new_group": (lambda: dist.new_group([2, 0]), {"ranks": ((0, 2),), "seq": 0}),
+    "new_group-all": (lambda: dist.new_group(), {"ranks": ((0, 1, 2),)}),
+}
+
+
+def line_of(function):
+    return function.__code__.co_filename, function.__code__.co_firstlineno
+
+
+def all_cases(rank, world_size, device):
+    noted = {}
+    for case, (function, _) in CASES.items():
+        with record.recording() as noted[case]:
+            function()
+    dist.barrier()  # or a rank might leave while another still connects to it in the new groups
+    return noted
+
+
+@pytest.fixture(scope="module")
+def noted():
+    return launch(all_cases, 3, backend="gloo")[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_call_is_noted_once_with_all_that_it_asks_for(case, noted):
+    function, expected = CASES[case]
+    (call,) = [call for call in noted[case] if call.name != "wait"]
+    expected = {"name": case.partition("-")[0], "rank": 1, "number": 0, "group": "WORLD", "seq": 0, "error": None} | expected
+    assert {field: getattr(call, field) for field in expected} == expected
+    assert (call.file, call.line) == line_of(function)
+    assert call.entered < call.left
+
+
+def exchange(rank, world_size, device):
+    group = dist.new_group([0, 2])
+    received = torch.empty(1)
+    if rank == 0:
+        dist.send(torch.tensor([7.0]), 2, group=group, tag=5)
+    if rank == 2:
+        work = dist.irecv(received, src=0, group=group, tag=5)
+        work.wait()
+    if rank == 1:
+        dist.send(torch.tensor([8.0]), 2)
+    if rank == 2:
+        work = dist.irecv(received)
+        work.wait()
+    dist.barrier(group)
+    return received
+
+
+def test_messages_name_their_peer_tag_group_and_true_source():
+    (_, zero), (_, one), (_, two) = launch(record.recorded(exchange), 3, backend="gloo")
+    subgroup = zero[1].group
+    assert [call.name for call in zero] == ["new_group", "send", "barrier"]
+    assert [call.name for call in one] == ["new_group", "send"]  # the barrier of a group without rank 1 is none of its calls
+    assert [call.name for call in two] == ["new_group", "irecv", "wait", "irecv", "wait", "barrier"]
+    assert subgroup != "WORLD"
+    assert {(call.group, call.members, call.peer, call.tag, call.seq) for call in (zero[1], two[1])} == {
+        (subgroup, (0, 2), 2, 5, None),
+        (subgroup, (0, 2), 0, 5, None),
+    }
+    assert (two[2].of, two[2].awaited, two[4].of) == (1, "irecv", 3)
+    assert (two[3].peer, two[3].source, two[1].source) == (None, 1, 0)
+    assert (zero[2].seq, zero[2].group) == (0, subgroup)
+
+
+def test_a_batch_is_noted_message_by_message():
+    def step(rank, world_size, device):
+        ops = [dist.P2POp(dist.isend, x(), 1 - rank, tag=3), dist.P2POp(dist.irecv, x(), 1 - rank, tag=3)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
+    for rank, (_, calls) in enumerate(launch(record.recorded(step), 2, backend="gloo")):
+        told = [(call.name, call.peer, call.tag, call.of) for call in calls]
+        other = 1 - rank
+        assert told == [("isend", other, 3, None), ("irecv", other, 3, None), ("wait", other, 3, 0), ("wait", other, 3, 1)]
+
+
+def test_copies_hold_what_lay_there_before_and_after():
+    def step(rank, world_size, device):
+        y = torch.tensor([float(rank)])
+        dist.all_reduce(y)
+        pieces = [torch.full((1,), -1.0) for _ in range(2)]
+        work = dist.all_gather(pieces, torch.tensor([10.0 + rank]), async_op=True)
+        work.wait()
+        y.zero_()
+
+    for rank, (_, (reduced, gathered, _)) in enumerate(launch(record.recorded(step, tensors=True), 2, backend="gloo")):
+        assert (reduced.before, reduced.after) == ({"tensor": torch.tensor([float(rank)])}, {"tensor": torch.tensor([1.0])})
+        assert [piece.item() for piece in gathered.before["tensor_list"]] == [-1, -1]
+        assert [piece.item() for piece in gathered.after["tensor_list"]] == [10, 11]
+
+
+def test_without_being_asked_for_no_tensor_is_copied():
+    (_, calls), *_ = launch(record.recorded(lambda rank, world_size, device: dist.all_reduce(x())), 2, backend="gloo")
+    assert (calls[0].before, calls[0].after) == (None, None)
+
+
+def test_a_refused_call_is_noted_with_its_error_and_not_counted():
+    def step(rank, world_size, device):
+        with pytest.raises(ValueError, match="both"):
+            dist.broadcast(x(), src=0, group_src=0)
+        dist.barrier()
+
+    for _, (refused, barrier) in launch(record.recorded(step), 2, backend="gloo"):
+        assert refused.error.startswith("ValueError: ")
+        assert (barrier.name, barrier.seq, barrier.error) == ("barrier", 0, None)
+
+
+def test_calls_are_there_also_when_the_block_raises():
+    def step(rank, world_size, device):
+        with pytest.raises(ZeroDivisionError), record.recording() as calls:
+            dist.all_reduce(x() / (1 // (world_size - 2)) if dist.barrier() is None else None)
+        return [call.name for call in calls]
+
+    assert launch(step, 2, backend="gloo") == [["barrier"], ["barrier"]]
+
+
+def test_afterwards_torch_is_as_it_was():
+    names = [(module, name) for module in (dist, c10d) for name in record.WRAPPED]
+    before = [getattr(module, name, None) for module, name in names] + [c10d.Work.wait]
+    with record.recording(), record.recording():
+        assert dist.all_reduce is c10d.all_reduce is not before[names.index((dist, "all_reduce"))]
+    after = [getattr(module, name, None) for module, name in names] + [c10d.Work.wait]
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True] * len(before)
+
+
+def test_a_warning_still_blames_the_caller(monkeypatch):
+    """A warning finds the line to blame by counting frames, so ours must not count."""
+
+    def old_name(*args, **kwargs):
+        warnings.warn("old name", FutureWarning, stacklevel=2)
+
+    monkeypatch.setattr(c10d, "barrier", old_name)
+    with record.recording() as calls, pytest.warns(FutureWarning) as caught:
+        c10d.barrier()
+    assert [(one.filename, one.lineno) for one in caught] == [(calls[0].file, calls[0].line)]
+    assert calls[0].file == __file__
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_lessons_prove_the_same_when_they_are_recorded(name):
+    lesson = lesson_files.load(lesson_files.folder() / f"{name}.py")
+    step = lesson.STEPS[0]
+    results = launch(record.recorded(step, tensors=True), 3, backend="gloo")
+    assert str([result for result, _ in results]) == str(launch(step, 3, backend="gloo"))
+    assert all(calls for _, calls in results)
+    assert {call.file for _, calls in results for call in calls} == {lesson.__file__}
