@@ -12,6 +12,7 @@ this file only when it is named.
 import importlib
 import os
 import re
+import sys
 import tomllib
 import unittest
 from fnmatch import fnmatchcase
@@ -36,7 +37,7 @@ def upstream_tests(backend: str) -> type:
     """The class of torch's tests, made for this backend and for WORLD_SIZE ranks."""
     from torch.testing._internal import common_distributed
 
-    if "BACKEND" not in os.environ:  # the first time
+    if UPSTREAM not in sys.modules:
         common_distributed.initialize_temp_directories()  # the tests of timeouts look for its INIT_METHOD
         os.environ |= {"BACKEND": backend, "WORLD_SIZE": str(WORLD_SIZE)}
         start.start_server((UPSTREAM,))
