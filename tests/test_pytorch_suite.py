@@ -39,7 +39,8 @@ def test_a_backend_that_does_nothing_is_found_out():
     done = ask("test_get_rank", "test_broadcast", options=options, path=(ROOT / "tests",))
     assert (done.returncode, "1 failed, 1 passed" in done.stdout) == (1, True), done.stdout
     assert re.search(r"FAILED .*\[test_broadcast\]", done.stdout)
-    assert "raised AssertionError: Tensor-likes are not equal!" in done.stdout
+    assert "raised AssertionError" in done.stdout
+    assert "_test_broadcast_helper" in done.stdout
 
 
 KNOWN = {"backends": ["gloo"], "tests": ["test_known*"], "error": "no such thing", "reason": "it has none"}
