@@ -61,9 +61,10 @@ def svg(figure: Figure) -> bytes:
     """The figure as SVG, with text as text and a description for screen readers: the same bytes every time."""
     buffer = io.StringIO()
     with matplotlib.style.context(_STYLE):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(buffer, format="svg")
     code = buffer.getvalue()
     code = code[code.index("<svg") :]  # a page may hold it as it is
+    # The date among the metadata, fonts named once for each text, and the like.
     for superfluous in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r" font-family: .*?;", r" transform=\"rotate\(-0 .*?\)\""):
         code = re.sub(superfluous, "", code, flags=re.DOTALL)
     code = re.sub(r"\s*\n\s*", "\n", code)

@@ -255,7 +255,7 @@ def test_objects_and_batches():
 def test_a_group_that_timed_out_says_so_and_the_world_goes_on():
     def fn(rank, world_size, device):
         group = dist.new_group(timeout=timedelta(seconds=0.5))
-        with pytest.raises(RuntimeError, match=f"rank {rank}/2: recv from rank {1 - rank} timed out"):
+        with pytest.raises(RuntimeError, match=f"rank {rank}/2: recv from rank {1 - rank}: Timed out after"):
             dist.recv(torch.ones(1), src=1 - rank, group=group)
         with pytest.raises(RuntimeError, match="this group cannot be used any more"):
             dist.barrier(group=group)

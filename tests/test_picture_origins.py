@@ -111,6 +111,12 @@ def test_sums_of_other_places_do_not_stand_in_the_way():
     assert trace(before, [sum(before)] * 4, op="SUM").after[0][1].label == "r0-3"
 
 
+def test_what_stayed_is_untouched_though_others_add_up_to_it():
+    before = tensors([1], [2], [3])
+    cell = trace(before, tensors([6], [2], [3]), op="SUM").after[2][0]
+    assert (cell.state, cell.label) == ("untouched", "r2")  # and not 1 + 2
+
+
 def test_rounding_is_allowed_for_and_no_more():
     before = [torch.tensor([10.0**rank / 3], dtype=torch.float32) for rank in range(4)]
     assert trace(before, [sum(before)] * 4, op="SUM").after[0][0].label == "r0-3"

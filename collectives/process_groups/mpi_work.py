@@ -75,7 +75,8 @@ class MPIWork(dist.Work):
             while not self._look(10, _nap):
                 if time.monotonic() > limit:
                     self.group.broken = f"its {self.what} timed out"
-                    raise dist.DistBackendError(f"{self._where()} timed out [mpi]")
+                    seconds = timeout.total_seconds() if timeout else self.group.timeout
+                    raise dist.DistBackendError(f"{self._where()}: Timed out after {seconds:g} s [mpi]")  # torch's word for it
         if self.error is not None:
             raise RuntimeError(f"{self._where()} failed: {self.error} [mpi]") from self.error
         return True
