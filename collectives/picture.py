@@ -35,7 +35,8 @@ CELL, ROW, LINE = 0.68, 0.8, 0.26
 NARROWEST = 6.0
 
 _STYLE = ["default", {"svg.hashsalt": "collectives", "svg.fonttype": "none", "hatch.linewidth": 0.5}]
-_FONT = 'font-family="DejaVu Sans, Verdana, sans-serif"'
+# A wide picture shrinks to the width of its page.
+_SHOWN = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
 
 
 def draw(before: list, after: list, *, op=None, root: int | None = None, title: str = "", in_place: bool | None = None) -> Figure:
@@ -69,7 +70,7 @@ def svg(figure: Figure) -> bytes:
         code = re.sub(superfluous, "", code, flags=re.DOTALL)
     code = re.sub(r"\s*\n\s*", "\n", code)
     code = re.sub(r'<g id="(?:text|patch)_\d+">\n(.*?)\n</g>', r"\1", code, flags=re.DOTALL)  # half of the letters
-    return code.replace(">", f' {_FONT} role="img" aria-label={quoteattr(figure.get_label())}>', 1).encode()
+    return code.replace(">", f' {_SHOWN} role="img" aria-label={quoteattr(figure.get_label())}>', 1).encode()
 
 
 def save(figure: Figure, path: str | Path) -> None:
