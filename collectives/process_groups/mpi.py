@@ -6,9 +6,9 @@ receive has begun, at every size, so that a program that runs here does not lean
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
 from collectives.process_groups import mpi_store, mpi_work
+from collectives.process_groups.mpi_library import MPI, world
 from collectives.process_groups.mpi_types import address, as_bytes, as_pieces, in_one_piece, reduction
 from collectives.process_groups.mpi_work import MPIWork
 
@@ -217,20 +217,21 @@ class ProcessGroupMPI(dist.ProcessGroup):
 
 def _communicator(options) -> MPI.Comm:
     """A communicator for the group's ranks alone; only they take part, and each waits for the others up to the time limit."""
-    world = MPI.COMM_WORLD
+    everyone = world()
     ranks = options.global_ranks_in_group or list(range(options.group_size))
-    if ranks[options.group_rank] != world.rank or max(ranks) >= world.size:
+    mine = ranks[options.group_rank]
+    if mine != everyone.rank or max(ranks) >= everyone.size:
         raise ValueError(
-            f"rank {ranks[options.group_rank]} of {len(ranks)} is rank {world.rank} of {world.size} to MPI: start the script with "
-            "mpiexec, and take rank and world size from MPI (init_method='mpi://')."
+            f"rank {mine} of {len(ranks)} is rank {everyone.rank} of {everyone.size} to MPI: start the script with mpiexec, and "
+            "take rank and world size from MPI (init_method='mpi://')."
         )
     # MPI itself would wait for ever.
     if options.store.add("came", 1) == len(ranks):
         options.store.set("all came", "")
     options.store.wait(["all came"], options.timeout)
     mpi_store.forget_shared_memory()
-    group = world.group.Incl(ranks)
-    comm = world.Create_group(group)
+    group = everyone.group.Incl(ranks)
+    comm = everyone.Create_group(group)
     group.Free()
     return comm
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
+
+from collectives.process_groups.mpi_library import MPI
 
 _TYPES = {
     torch.uint8: MPI.UINT8_T,

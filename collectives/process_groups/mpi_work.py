@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
+
+from collectives.process_groups.mpi_library import MPI
 
 # So many looks in quick turn, then one look each so many seconds: with more ranks than cores, whoever waits is in the way of
 # whoever is waited for.
