@@ -11,7 +11,16 @@ import torch
 import torch.distributed as dist
 
 from collectives import backend as backends
-from collectives import check, launch, lesson_files
+from collectives import (
+    bench_mpi,
+    check,
+    launch,
+    lesson_files,
+    matrix,
+    process_groups,  # noqa: F401  torch learns of our MPI
+    selection,
+)
+from collectives.judgement import judge
 
 pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
 
@@ -145,6 +154,24 @@ def test_noncontiguous_tensors_are_refused():
             dist.all_reduce(torch.ones(4, 4).t()[:, :2])
 
     mpi(fn, 2)
+
+
+# Claims
+
+
+def test_the_matrix_measures_what_is_claimed_of_mpi():
+    chosen = selection.select(["mpi"], ["all_reduce", "reduce_scatter"], ["float32", "int64", "complex64"], ["AVG", "PRODUCT"])
+    chosen += selection.select(["mpi"], ["send", "broadcast", "monitored_barrier", "split_group"], quick=True)
+    answers = list(matrix.measure(chosen, timeout=60.0))
+    assert {answer.state for answer in answers} == {"works", "refuses"}
+    assert [str(finding) for finding in judge(matrix.document(answers))] == []
+
+
+def test_the_bench_times_gloo_and_mpi_in_the_same_ranks_and_proves_their_sums(monkeypatch):
+    monkeypatch.setattr(bench_mpi, "SIZES", {"8 B": (8, 2, 10)})
+    (row,) = bench_mpi.measure(1, lambda _: None)
+    assert row.ratio > 0
+    assert (row.what, row.first[:5], row.second[:4]) == ("all_reduce, 4 ranks, 8 B", "gloo ", "mpi ")
 
 
 # Groups, sources, splits

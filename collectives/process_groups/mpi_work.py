@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from collectives.process_groups.mpi_library import MPI
 
-# So many looks in quick turn, then one look each so many seconds: with more ranks than cores, whoever waits is in the way of
-# whoever is waited for.
-_QUICK_LOOKS = 100
+# So many looks in quick turn (2 or 3 ms), the core given away between them; then one look each so many seconds: with more ranks
+# than cores, whoever waits is in the way of whoever is waited for. A long message moves only while both of its ranks look.
+_QUICK_LOOKS = 3000
 _NAP = 2e-5
 
 _yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
