@@ -239,7 +239,19 @@ def bench_matrix(
     _bench_table("matrix", lambda tell: timings.measure(rounds, tell))
 
 
+@bench.command("mpi")
+def bench_mpi(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 7,
+) -> None:
+    """Time all_reduce on MPI against gloo, at three sizes, in the same ranks."""
+    from collectives import bench_mpi as timings
+
+    _bench_table("mpi", lambda tell: timings.measure(rounds, tell))
+
+
 def _bench_table(name: str, measure: Callable) -> None:
+    from collectives.backend import Unavailable
+
     console = _console(stderr=True)
     try:
         with console.status("measuring") as status:
@@ -247,6 +259,9 @@ def _bench_table(name: str, measure: Callable) -> None:
     except RuntimeError as error:
         print(f"collectives bench {name}: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+    except Unavailable as error:
+        print(f"collectives bench {name}: {error}", file=sys.stderr)
+        raise typer.Exit(3) from None
     table = Table("what", "A", "B", "A / B", "target", "met", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row.what, row.first, row.second, f"{row.ratio:.3g}x", row.target, row.met)

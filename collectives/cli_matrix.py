@@ -18,8 +18,8 @@ from collectives.recorded import UNAVAILABLE
 # Whoever reads the grid in a pipe gets lines no longer than this.
 _WIDTH = 120
 
-# The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks.
-_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe")
+# The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks. So with MPI, if here.
+_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe", "collectives.process_groups.mpi")
 
 STATUSES = (
     "Exit status: 0 all is as claimed (without claims: every cell works or is clearly refused), 1 something is not, 2 bad usage, "

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from collectives import bench, bench_matrix, environment, lesson_files
+from collectives import bench, bench_matrix, bench_mpi, environment, lesson_files
 from collectives.cli import app
 from collectives.collective import COLLECTIVES
 
@@ -289,6 +289,15 @@ def test_bench_of_the_matrix_compares_cells_with_spawn(full, quick, expected):
     names = "the full gloo/CPU matrix", "--quick"
     rows = bench_matrix.rows(dict(zip(names, (full, quick), strict=True)), dict(zip(names, (1000, 90), strict=True)), 3.0)
     assert [(round(row.ratio, 1), row.met) for row in rows] == expected
+
+
+def test_bench_of_mpi_compares_the_same_calls_at_three_sizes():
+    seconds = {(size, backend): value for size in bench_mpi.SIZES for backend, value in (("gloo", 0.009), ("mpi", 0.001))}
+    assert [(row.ratio, row.target, row.met) for row in bench_mpi.rows(seconds)] == [
+        (pytest.approx(9), ">= 2x", "yes"),
+        (pytest.approx(9), ">= 10x", "no"),
+        (pytest.approx(9), ">= 10x", "no"),
+    ]
 
 
 def test_bench_ends_what_a_failed_measurement_started():
