@@ -96,7 +96,7 @@ def matrix(
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
     statuses = [3 if all(answer.state == UNAVAILABLE for answer in answers) else 0]
-    everything = [dataclasses.asdict(cell) for cell in selection.select(backend, None, None, None, nproc)]
+    everything = [dataclasses.asdict(cell) for cell in selection.select(backend, None, None, None, [*(nproc or ()), 2])]
     told = [matrix_flags.claims(document, claims_file, everything)]
     if against is not None:
         selected = bool(backend or collective or dtype or op or nproc or quick)

@@ -110,9 +110,9 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
 
     if called(FORMS[cell.name]) is None:
         return f"torch {torch.__version__} has no torch.distributed.{cell.name}"
+    if cell.backend in backends.DEVICES:
+        return backends.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
     is_built = getattr(dist, f"is_{cell.backend}_available", None)
-    if reason := backends.unavailable(cell.backend, cell.device, ranks_here or cell.world_size):
-        return reason
     return f"this build of torch has no {cell.backend}" if is_built is not None and not is_built() else None
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
+from multiprocessing.util import get_temp_dir
 
 import torch.distributed as dist
 
@@ -34,7 +35,8 @@ def of_world(nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Man
     shared = _shared(nproc, backend, device, timeout, ("127.0.0.1", port, ""))
     seats = []
     for rank in range(nproc):
-        own = _who(rank, rank) | (mpi.environment(rank) if mpi else {})
+        # UCX unlinks a file as soon as it has made it; should a rank be killed in between, the end of this process removes it.
+        own = _who(rank, rank) | (mpi.environment(rank) | {"UCX_POSIX_DIR": get_temp_dir()} if mpi else {})
         seats.append(Seat(rank=rank, environ=environ | own, mpi=Descriptor(mpi.theirs[rank].fileno()) if mpi else None, **shared))
     return seats, store
 

@@ -64,7 +64,7 @@ def start(
     deadline = time.monotonic() + timeout
     payload = travel.pack(fn, args)
     if method == "forkserver":
-        start_server()
+        start_server(("collectives.process_groups.mpi",) if backend == "mpi" else ())
     world = _World(nproc, backend, device, timeout, method, payload, share)
     try:
         world.begin()
