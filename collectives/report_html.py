@@ -32,8 +32,9 @@ PASTS = {
 
 def page(matrix: dict, recorded: tuple[dict, ...] = ()) -> str:
     """The whole page as text. `recorded` are the matrices of other versions of torch, oldest first: the cells' history."""
-    cells = matrix["cells"]
-    pasts = _pasts(matrix, recorded)
+    places = _by_place(matrix["cells"])
+    cells = [cell for its in places.values() if not _away(its) for cell in its]
+    pasts = _pasts(cells, matrix["torch"], recorded)
     dtypes = _dtypes(cells)
     title = f"What works on torch {matrix['torch']}"
     parts = {
@@ -43,9 +44,9 @@ def page(matrix: dict, recorded: tuple[dict, ...] = ()) -> str:
         "light": _colours(0),
         "dark": _colours(1),
         "states": "\n".join(f".{state} {{ background: var(--{state}); color: var(--{state}-text); }}" for state in LOOKS),
-        "filters": _filters(cells, dtypes, pasts),
+        "filters": _filters(list(places), cells, dtypes, pasts),
         "count": str(len(cells)),
-        "tables": "\n".join(_section(where, its, dtypes, pasts) for where, its in _by_place(cells).items()),
+        "tables": "\n".join(_section(where, its, dtypes, pasts) for where, its in places.items()),
     }
     text = resources.files("collectives").joinpath("report_page.html").read_text(encoding="utf-8")
     frame = text.split("{{")
@@ -66,17 +67,17 @@ def _recorded(recorded: tuple[dict, ...]) -> str:
     if not places:
         return ""
     versions = ", ".join(dict.fromkeys(matrix["torch"] for matrix in recorded))
-    return escape(f"History from recorded matrices of torch {versions}; each of {'; '.join(places)}. Nothing else is recorded.")
+    return escape(f"History: recorded matrices of torch {versions}, for {"; ".join(places)}. Nothing else is recorded.")
 
 
-def _pasts(matrix: dict, recorded: tuple[dict, ...]) -> dict[tuple, tuple[str, str]]:
+def _pasts(cells: list[dict], version: str, recorded: tuple[dict, ...]) -> dict[tuple, tuple[str, str]]:
     """By the cells' keys: one of PASTS, and the history in words."""
     found = {}
-    known = histories(matrix["cells"], recorded)
-    for cell in matrix["cells"]:
+    known = histories(cells, recorded)
+    for cell in cells:
         runs = known[key(cell)]
         kind, words = "changed" if len(runs) > 1 else "same" if runs else "none", story(runs)
-        if old := contradicted(cell, matrix["torch"], runs):
+        if old := contradicted(cell, version, runs):
             kind, words = "unlike", f"{words}. Here: {cell['state']}, unlike the recorded torch {old.span}"
         found[key(cell)] = kind, words
     return found
@@ -111,10 +112,14 @@ def _name(backend: str, device: str, world_size: int) -> str:
     return f"{backend}/{device}, {world_size} rank{'s' * (world_size != 1)}"
 
 
-def _filters(cells: list[dict], dtypes: list[str], pasts: dict) -> str:
+def _away(cells: list[dict]) -> bool:
+    """Whether nothing of a column could be measured."""
+    return all(cell["state"] == UNAVAILABLE for cell in cells)
+
+
+def _filters(places: list[tuple], cells: list[dict], dtypes: list[str], pasts: dict) -> str:
     counts = {state: sum(cell["state"] == state for cell in cells) for state in (*STATES, UNAVAILABLE)}
-    places = dict.fromkeys(f"{cell['backend']}/{cell['device']}" for cell in cells)
-    backends = [(place, escape(place)) for place in places]
+    backends = [(place, escape(place)) for place in dict.fromkeys(f"{backend}/{device}" for backend, device, _ in places)]
     states = [(state, f"{_key(state)} {state} ({counts[state]})") for state in LOOKS if counts[state]]
     columns = [(dtype, _column(dtype)) for dtype in dtypes]
     kinds = Counter(kind for kind, _ in pasts.values())
@@ -139,7 +144,7 @@ def _key(state: str) -> str:
 def _section(where: tuple, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
     """One backend at one world size: its table, or why there is none."""
     name = _name(*where)
-    if all(cell["state"] == UNAVAILABLE for cell in cells):
+    if _away(cells):
         reasons = "; ".join(dict.fromkeys(cell["detail"] for cell in cells))
         content = f"<p>Not measured here, {len(cells)} cells: {escape(reasons)}.</p>"
     else:

@@ -115,7 +115,7 @@ def test_each_cell_tells_since_which_recorded_version_it_has_its_state():
     ]
     kinds = [attributes["value"] for tag, attributes in found.elements if attributes.get("name") == "history"]
     assert kinds == ["same", "changed", "unlike", "none"]
-    assert "torch 2.6.0, 2.13.0+cpu; each of gloo/cpu, 2 ranks." in report_html.page(matrix(cell()), (old, new))
+    assert "torch 2.6.0, 2.13.0+cpu, for gloo/cpu, 2 ranks." in report_html.page(matrix(cell()), (old, new))
 
 
 def test_a_column_that_is_not_here_has_its_reason_in_place_of_a_table():
