@@ -67,7 +67,7 @@ def _recorded(recorded: tuple[dict, ...]) -> str:
     if not places:
         return ""
     versions = ", ".join(dict.fromkeys(matrix["torch"] for matrix in recorded))
-    return escape(f"History: recorded matrices of torch {versions}, for {"; ".join(places)}. Nothing else is recorded.")
+    return escape(f"History: recorded matrices of torch {versions}, for {'; '.join(places)}. Nothing else is recorded.")
 
 
 def _pasts(cells: list[dict], version: str, recorded: tuple[dict, ...]) -> dict[tuple, tuple[str, str]]:
