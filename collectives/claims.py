@@ -50,9 +50,9 @@ class Claim:
             and (not self.ops or cell["op"] in self.ops)
         )
 
-    def rank(self, cell: dict) -> tuple[int, bool]:
-        """How closely the claim describes the cell: by op and dtype first, then by the very variant."""
-        return bool(self.ops) + bool(self.dtypes), cell["form"] in self.form
+    def rank(self, cell: dict) -> tuple[int, bool, bool]:
+        """How closely the claim describes the cell: by op and dtype first, then by the very variant, then by the version."""
+        return bool(self.ops) + bool(self.dtypes), cell["form"] in self.form, bool(self.torch)
 
 
 def base(form: str) -> str:

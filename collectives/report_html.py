@@ -67,7 +67,8 @@ def _recorded(recorded: tuple[dict, ...]) -> str:
     if not places:
         return ""
     versions = ", ".join(dict.fromkeys(matrix["torch"] for matrix in recorded))
-    return escape(f"History: recorded matrices of torch {versions}, for {'; '.join(places)}. Nothing else is recorded.")
+    known = f"History: recorded matrices of torch {versions}, for {'; '.join(places)}."
+    return escape(f"{known} Nothing is known of other columns, and of the versions between.")
 
 
 def _pasts(cells: list[dict], version: str, recorded: tuple[dict, ...]) -> dict[tuple, tuple[str, str]]:
