@@ -1,6 +1,6 @@
 """The recorded matrices of several versions of torch (matrices/*.json), and what became of each cell from version to version.
 
-collectives matrix --backend gloo --device cpu --json collectives/matrices/torch-2.13.json   # how one is recorded
+collectives matrix --backend gloo --device cpu --json collectives/matrices/torch-2.14.json   # how one is recorded
 """
 
 import functools

@@ -1,6 +1,9 @@
 """The recorded matrices: each can be read and is as claimed, and what became of a cell from version to version is told rightly."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,6 +80,21 @@ def test_the_record_of_this_torch_is_what_it_does_here_and_an_edited_one_is_noti
     text, status = matrix_flags.against(recorded.read(file), str(tmp_path / "lie.json"), selected=True)
     assert status == 1
     assert "worse: all_reduce:noncontiguous(SUM, float32) on gloo/cpu, 2 ranks: was works, is wrong" in text
+
+
+def test_the_way_to_record_an_older_torch_changes_no_answer_of_this_one(tmp_path):
+    file = tmp_path / "older.json"
+    words = ["--backend", "gloo", "--device", "cpu", "--collective", "broadcast", "--quick", "--timeout", "60", "--json", file]
+    program = [sys.executable, "-m", "collectives", "matrix", *map(str, words), "--import", "collectives.older_torch"]
+    done = subprocess.run([*program, "--against", mine()["torch"].partition("+")[0]], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "no cell differs" in done.stdout
+
+
+def test_the_readme_names_the_versions_that_are_recorded():
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    *most, last = [history.release(version) for version in IDS]
+    assert f"holds what torch {', '.join(most)} and {last} do" in readme
 
 
 def test_a_recorded_matrix_that_was_edited_is_not_as_claimed():
