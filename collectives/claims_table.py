@@ -8,7 +8,7 @@ from collectives.claims import Claim, base, holds, table
 BEGIN = "<!-- claims: made by `python -m collectives.claims_table`, do not edit -->"
 END = "<!-- end of claims -->"
 
-# From the oldest torch that this package runs on (see pyproject.toml) to one that is far off. What older ones did concerns no reader.
+# From the oldest torch that this package runs on (pyproject.toml) to one that is far off: what older ones did concerns no reader.
 _VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
 
 

@@ -68,7 +68,7 @@ def _recorded(recorded: tuple[dict, ...]) -> str:
         return ""
     versions = ", ".join(dict.fromkeys(matrix["torch"] for matrix in recorded))
     known = f"History: recorded matrices of torch {versions}, for {'; '.join(places)}."
-    return escape(f"{known} Nothing is known of other columns, and of the versions between.")
+    return escape(f"{known} Nothing is known of other columns, nor of the versions between.")
 
 
 def _pasts(cells: list[dict], version: str, recorded: tuple[dict, ...]) -> dict[tuple, tuple[str, str]]:
