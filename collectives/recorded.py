@@ -49,6 +49,13 @@ def read(path: str | Path) -> dict:
     return matrix
 
 
+def write(matrix: dict, path: Path) -> None:
+    """Write a matrix, a cell a line: small enough to be kept, and a difference between two files shows the cells that differ."""
+    head = json.dumps({name: value for name, value in matrix.items() if name != "cells"}, ensure_ascii=False)
+    cells = ",\n".join(json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in matrix["cells"])
+    path.write_text(f'{head[:-1]}, "cells": [\n{cells}\n]}}\n', encoding="utf-8")
+
+
 def fault_of(matrix) -> str | None:
     """What keeps this object from being a matrix that we can read, as the rest of a sentence; None if nothing does."""
     ours = "name a file written by `collectives matrix --json`."

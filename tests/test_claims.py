@@ -131,6 +131,12 @@ def test_our_own_claims_never_contradict_each_other():
                 expected(cell(form, dtype, op), "2.13.0")
 
 
+def test_a_claim_of_some_versions_speaks_before_one_of_all():
+    old = Claim("gloo", "cpu", "refuses", "not yet", form=("all_reduce",), torch="<=2.6")
+    assert expected(cell(), "2.6.0", (old, WORKS)) is old
+    assert expected(cell(), "2.7.0", (old, WORKS)) is WORKS
+
+
 def test_a_claim_holds_for_its_versions_of_torch_only():
     old = Claim("gloo", "cpu", "refuses", "not yet", form=("all_to_all",), torch="<2.12")
     new = Claim("gloo", "cpu", "works", form=("all_to_all",), torch=">=2.12")

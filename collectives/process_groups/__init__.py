@@ -24,9 +24,10 @@ def _register_mpi() -> None:
         return "mpi" if isinstance(name, str) and name.lower() in ("mpi", _BUILT_IN) else look_up(cls, name)
 
     dist.Backend.__new__ = staticmethod(name_of)
-    dist.Backend.MPI = _BUILT_IN
     dist.is_mpi_available = c10d.is_mpi_available = _is_available
+    del dist.Backend.MPI  # older versions of torch register no name that is taken
     dist.Backend.register_backend("mpi", _mpi, extended_api=True, devices=["cpu"])
+    dist.Backend.MPI = _BUILT_IN
     dist.register_rendezvous_handler("mpi", _meet)
 
 
