@@ -19,12 +19,13 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test lint again
+.PHONY: help tour test notebooks lint again
 
 help:
-	@echo "make tour    run the twelve lessons"
-	@echo "make test    run the tests; ARGS='tests/test_cli.py -x' goes to pytest"
-	@echo "make lint    check style and format"
+	@echo "make tour         run the twelve lessons"
+	@echo "make test         run the tests; ARGS='tests/test_cli.py -x' goes to pytest"
+	@echo "make notebooks    make the notebooks from the lessons, and execute them"
+	@echo "make lint         check style and format"
 	@echo
 	@echo "The first of them makes the virtual environment $(VENV) and installs there what constraints.txt names."
 	@echo "A torch that is in $(VENV) already, a CPU build for instance, is kept."
@@ -36,6 +37,9 @@ tour: $(VENV)/installed
 
 test: $(VENV)/installed-for-tests
 	$(BIN) -m pytest -n auto $(ARGS)
+
+notebooks: $(VENV)/installed-for-tests
+	$(BIN) -m collectives.notebooks
 
 lint: $(VENV)/installed-ruff
 	$(BIN) -m ruff check

@@ -29,14 +29,28 @@ def pytest_addoption(parser):
         "--backend", action="append", metavar="NAME", help=f"run the lessons on this backend alone ({names}); repeatable"
     )
     group.addoption(
+        "--import",
+        action="append",
+        default=[],
+        dest="modules",
+        metavar="MODULE",
+        help="tests/pytorch_suite.py: import it in every rank, a backend of your own; repeatable",
+    )
+    group.addoption(
         "--world-sizes", default="1,2,3,4,5", metavar="N,N", help="numbers of ranks for the lessons (default: %(default)s)"
     )
 
 
 def pytest_configure(config):
-    unknown = set(config.getoption("backend") or ()) - set(backends.DEVICES)
+    known = list(backends.DEVICES)
+    if modules := config.getoption("modules"):
+        from collectives import probe
+
+        probe.import_modules(modules)
+        known = backends.known_backends()
+    unknown = set(config.getoption("backend") or ()) - set(known)
     if unknown:
-        raise pytest.UsageError(f"--backend {', '.join(sorted(unknown))}: there are {', '.join(backends.DEVICES)}")
+        raise pytest.UsageError(f"--backend {', '.join(sorted(unknown))}: there are {', '.join(known)}")
     _sizes(config.getoption("world_sizes"))
 
 
@@ -48,6 +62,8 @@ def pytest_generate_tests(metafunc):
     """A test that takes `lesson`, `backend`, `device` and `world_size` runs once for each cell of the matrix."""
     if {"lesson", "backend", "device", "world_size"} <= set(metafunc.fixturenames):
         wanted = metafunc.config.getoption("backend") or list(backends.DEVICES)
+        if not set(wanted) <= set(backends.DEVICES):
+            raise pytest.UsageError(f"the lessons run on {', '.join(backends.DEVICES)}; --import is for tests/pytorch_suite.py")
         cells = [
             pytest.param(lesson, backend, device, world_size, id=f"{lesson}-{backend}-{device}-w{world_size}")
             for lesson in COLLECTIVES
@@ -76,7 +92,7 @@ def pytest_terminal_summary(terminalreporter):
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, ()):
-            for cell in {tuple(value) for name, value in report.user_properties if name == "cell"}:
+            for cell in {tuple(value) for name, value in getattr(report, "user_properties", ()) if name == "cell"}:
                 counts.setdefault(cell, {}).setdefault("failed" if outcome == "error" else outcome, 0)
                 counts[cell]["failed" if outcome == "error" else outcome] += 1
     if not counts:

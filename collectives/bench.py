@@ -193,7 +193,7 @@ def spawned(rank: int, world_size: int, file: str) -> None:
 
 
 def cost_of_a_call(rank: int, world_size: int, device, rounds: int, calls: int = 2000) -> dict[str, list[float]]:
-    """Seconds that one call takes, plain and noted as for a diagnosis, in turn; of this thread on the processor, for the machine may be busy."""
+    """Seconds of the processor that one call takes its thread, plain and noted as for a diagnosis, in turn."""
     import torch
     import torch.distributed as dist
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collectives import values
+from collectives.collective import OPS
 from collectives.form import Form
 from collectives.forms import FORMS
 
@@ -63,7 +64,7 @@ def cells(columns: list[tuple[str, str]], world_sizes: list[int]) -> Iterator[Ce
 
 def _of_form(form: Form, cell: Cell) -> Iterator[Cell]:
     for dtype in _dtypes(form):
-        for op in values.OPS if _has_product(form) else ("SUM",) if form.reduces else (None,):
+        for op in OPS if _has_product(form) else ("SUM",) if form.reduces else (None,):
             yield dataclasses.replace(cell, dtype=dtype, op=op)
     for variant in form.variants:
         names = [f"root{rank}" for rank in range(1, cell.world_size)] if variant == "root" else [variant]

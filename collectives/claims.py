@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 
+from collectives.collective import OPS
 from collectives.recorded import STATES
-
-OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,9 @@ class Claim:
             and (not self.ops or cell["op"] in self.ops)
         )
 
-    def rank(self, cell: dict) -> tuple[int, bool]:
-        """How closely the claim describes the cell: by op and dtype first, then by the very variant."""
-        return bool(self.ops) + bool(self.dtypes), cell["form"] in self.form
+    def rank(self, cell: dict) -> tuple[int, bool, bool]:
+        """How closely the claim describes the cell: by op and dtype first, then by the very variant, then by the version."""
+        return bool(self.ops) + bool(self.dtypes), cell["form"] in self.form, bool(self.torch)
 
 
 def base(form: str) -> str:
@@ -123,20 +122,21 @@ def _claim(row, where: str, source: str) -> Claim:
 
 def holds(limits: str, version: str) -> bool:
     """Whether a version ("2.13.0+cpu"), or a whole number, is one of ">=2.11,<2.14"; an empty text means every one."""
-    number = _number(version)
+    whole = number(version)
     for part in filter(None, (part.strip() for part in limits.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)", part)
         if not match:
             raise ValueError(f'"{limits}" is not understood: write it like ">=2.11" or ">=2.11,<2.14".')
-        wanted = _number(match[2])
-        mine = number[: len(wanted)]  # "<=2.13" and "==2.13" mean 2.13.1 as well
+        wanted = number(match[2])
+        mine = whole[: len(wanted)]  # "<=2.13" and "==2.13" mean 2.13.1 as well
         truth = {">=": mine >= wanted, "<=": mine <= wanted, "==": mine == wanted, "!=": mine != wanted}
         if not truth.get(match[1], mine < wanted if match[1] == "<" else mine > wanted):
             return False
     return True
 
 
-def _number(version: str) -> tuple[int, ...]:
+def number(version: str) -> tuple[int, ...]:
+    """(2, 13, 0), of 2.13.0+cpu."""
     found = re.match(r"\d+(?:\.\d+)*", str(version))
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 

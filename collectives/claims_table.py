@@ -3,15 +3,18 @@
 import sys
 from pathlib import Path
 
-from collectives.claims import Claim, base, table
+from collectives.claims import Claim, base, holds, table
 
 BEGIN = "<!-- claims: made by `python -m collectives.claims_table`, do not edit -->"
 END = "<!-- end of claims -->"
 
+# From the oldest torch that this package runs on (pyproject.toml) to one that is far off: what older ones did concerns no reader.
+_VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
+
 
 def markdown(claims: tuple[Claim, ...] | None = None) -> str:
     """A row for each form, a column for each backend; every exception has a number, and its reason below."""
-    claims = tuple(claim for claim in (table() if claims is None else claims) if claim.form)
+    claims = tuple(claim for claim in (table() if claims is None else claims) if claim.form and _is_of_today(claim))
     places = list(dict.fromkeys((claim.backend, claim.device) for claim in claims))
     forms = list(dict.fromkeys(base(form) for claim in claims for form in claim.form))
     notes: dict[str, int] = {}
@@ -19,6 +22,10 @@ def markdown(claims: tuple[Claim, ...] | None = None) -> str:
     head = ["call", *(f"{backend}, {device}" for backend, device in places)]
     lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
     return "\n".join([*lines, "", *(f"{number}. {text}" for text, number in notes.items())])
+
+
+def _is_of_today(claim: Claim) -> bool:
+    return any(holds(claim.torch, version) for version in _VERSIONS)
 
 
 def _place(claims: tuple[Claim, ...], form: str, place: tuple[str, str], notes: dict[str, int]) -> str:

@@ -7,6 +7,7 @@ import math
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -94,6 +95,10 @@ def run(
     backend: Annotated[str | None, typer.Option(help="gloo, nccl, mpi; nccl where every rank can have a GPU, else gloo.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")] = None,
     timeout: Annotated[float, typer.Option(help="Time limit for each step, in seconds.")] = 60.0,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Show when each rank was in which call, in seconds.")] = False,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the same for ui.perfetto.dev.")] = None,
+    picture: Annotated[bool, typer.Option("--picture", help="Show where every number went.")] = False,
+    save_picture: Annotated[Path | None, typer.Option(metavar="FILE.svg|png", help="Write a picture of each step.")] = None,
 ) -> None:
     """Run lessons, each step in a world of ranks, and say what was proved.
 
@@ -105,7 +110,8 @@ def run(
     try:
         place = world.joined()
         speaks = place is None or place.rank == 0
-        results = _run_all(lesson_files.choose(names or [], every), place, speaks, options)
+        paths = lesson_files.choose(names or [], every)
+        results = _run_all(paths, place, speaks, options, (timeline, trace, picture, save_picture))
     except ValueError as error:
         if speaks:
             print(f"collectives run: {error}", file=sys.stderr)
@@ -144,11 +150,13 @@ def _check(place: world.Place | None, nproc: int | None, backend: str | None, de
     backends.choose(backend or (place and place.backend), device, place.local_world_size if place else nproc or 4)
 
 
-def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options: dict) -> list[_Result]:
+def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options: dict, wanted: tuple) -> list[_Result]:
     begin, results, console = time.monotonic(), [], _console(stderr=True)
     # Before anything that imports torch: the server of the ranks then imports it at the same time.
     from collectives.lesson import attempt
+    from collectives.views import Views
 
+    views = Views(*wanted)
     _check(place, **options)
     lessons = [(path, _load(path, speaks)) for path in paths]
     for number, (path, lesson) in enumerate(lessons, 1):
@@ -161,7 +169,7 @@ def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options
             summary = COLLECTIVES[path.stem].summary if path.stem in COLLECTIVES else str(path)
             console.print(f"\n[bold]{path.stem}[/] [dim]({number} of {len(lessons)})[/]  {escape(summary)}")
         for step in lesson.STEPS:
-            status, reason = attempt(step, **options)
+            status, reason = attempt(step, views, **options)
             if status == 130:
                 raise typer.Exit(130)
             result.add(step.__name__, status, reason)
@@ -218,13 +226,42 @@ def bench_launch(
     """
     from collectives import bench as timings
 
+    _bench_table("launch", lambda tell: timings.measure(rounds, tell))
+
+
+@bench.command("matrix")
+def bench_matrix(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 1,
+) -> None:
+    """Time the full gloo/CPU matrix, and --quick, against torch.multiprocessing.spawn for each cell."""
+    from collectives import bench_matrix as timings
+
+    _bench_table("matrix", lambda tell: timings.measure(rounds, tell))
+
+
+@bench.command("mpi")
+def bench_mpi(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 7,
+) -> None:
+    """Time all_reduce on MPI against gloo, at three sizes, in the same ranks."""
+    from collectives import bench_mpi as timings
+
+    _bench_table("mpi", lambda tell: timings.measure(rounds, tell))
+
+
+def _bench_table(name: str, measure: Callable) -> None:
+    from collectives.backend import Unavailable
+
     console = _console(stderr=True)
     try:
         with console.status("measuring") as status:
-            rows = timings.measure(rounds, status.update if console.is_terminal else console.print)
+            rows = measure(status.update if console.is_terminal else console.print)
     except RuntimeError as error:
-        print(f"collectives bench launch: {error}", file=sys.stderr)
+        print(f"collectives bench {name}: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+    except Unavailable as error:
+        print(f"collectives bench {name}: {error}", file=sys.stderr)
+        raise typer.Exit(3) from None
     table = Table("what", "A", "B", "A / B", "target", "met", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row.what, row.first, row.second, f"{row.ratio:.3g}x", row.target, row.met)

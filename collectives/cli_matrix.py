@@ -1,7 +1,6 @@
 """`collectives matrix`: words on the command line in; the grid, a JSON and an exit status out."""
 
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from collectives import world
+from collectives.recorded import UNAVAILABLE
 
 # Whoever reads the grid in a pipe gets lines no longer than this.
 _WIDTH = 120
 
-# The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks.
-_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe")
+# The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks. So with MPI, if here.
+_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe", "collectives.process_groups.mpi")
 
 STATUSES = (
     "Exit status: 0 all is as claimed (without claims: every cell works or is clearly refused), 1 something is not, 2 bad usage, "
@@ -28,6 +28,7 @@ STATUSES = (
 
 def matrix(
     backend: Annotated[list[str] | None, typer.Option(help="gloo, nccl, mpi or another; all that we know of.")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="cpu, cuda; all that the backends work on.")] = None,
     collective: Annotated[list[str] | None, typer.Option(help="A lesson's name, or a form's; all of them.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="float32, ...; all that this torch has.")] = None,
     op: Annotated[list[str] | None, typer.Option(help="SUM, AVG, ...; all of them.")] = None,
@@ -40,7 +41,11 @@ def matrix(
         Path | None, typer.Option("--claims", metavar="FILE", help="Claims of your own, beside ours in claims.toml.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="FILE | docs", help="Compare with a recorded JSON, or with PyTorch's documentation.")
+        str | None,
+        typer.Option(
+            metavar="FILE | VERSION | docs",
+            help="Compare with a JSON of yours, the recorded one of a torch (2.13), or PyTorch's documentation.",
+        ),
     ] = None,
     modules: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="Import it in every rank: a backend of your own.")
@@ -64,10 +69,10 @@ def matrix(
         speaks = place is None or place.rank == 0
         _check(nproc, timeout, place, json_file, html_file)
         claims.load(claims_file)
-        if against not in (None, "docs"):
-            recorded.read(against)
+        if against is not None:
+            matrix_flags.other(against)
         probe.import_modules(tuple(modules or ()))
-        cells = selection.select(backend, collective, dtype, op, [place.world_size] if place else nproc, quick)
+        cells = selection.select(backend, collective, dtype, op, [place.world_size] if place else nproc, quick, device)
     except (ValueError, ImportError, OSError) as error:
         if speaks:
             print(f"collectives matrix: {error}", file=sys.stderr)
@@ -87,18 +92,18 @@ def matrix(
         raise typer.Exit(130 if interrupted else 0)
     document = matrices.document(answers)
     if json_file is not None:
-        json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        recorded.write(document, json_file)
     if html_file is not None:
         matrix_flags.html(document, html_file)
     print_grid(answers)
     if interrupted:
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
-    statuses = [3 if all(answer.state == "unavailable" for answer in answers) else 0]
-    everything = [dataclasses.asdict(cell) for cell in selection.select(backend, None, None, None, nproc)]
+    statuses = [3 if all(answer.state == UNAVAILABLE for answer in answers) else 0]
+    everything = [dataclasses.asdict(cell) for cell in selection.select(backend, world_sizes=[*(nproc or ()), 2], device=device)]
     told = [matrix_flags.claims(document, claims_file, everything)]
     if against is not None:
-        selected = bool(backend or collective or dtype or op or nproc or quick)
+        selected = bool(backend or device or collective or dtype or op or nproc or quick)
         told.append(matrix_flags.against(document, against, selected))
     for text, status in told:
         if text:
@@ -147,8 +152,8 @@ def print_grid(answers: list) -> None:
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
     for (backend, device, world_size), column in grid.by_column(answers).items():
-        away = {answer.detail for answer in column if answer.state == "unavailable"}
-        if all(answer.state == "unavailable" for answer in column):
+        away = {answer.detail for answer in column if answer.state == UNAVAILABLE}
+        if all(answer.state == UNAVAILABLE for answer in column):
             console.print(f"\n{backend}/{device}: unavailable here: {escape('; '.join(sorted(away)))}", soft_wrap=True)
             continue
         for table in (grid.by_dtype(column), grid.by_variant(column)):

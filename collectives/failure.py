@@ -6,6 +6,7 @@ import re
 import signal as signals
 import sys
 from pathlib import Path
+from traceback import extract_tb, format_list
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _HERE = str(Path(__file__).parent)
@@ -41,6 +42,11 @@ class LaunchError(RuntimeError):
 
     def __reduce__(self):
         return _rebuild, (str(self), self.__dict__)
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the reader's own lines and the message, without the launcher's frames between them."""
+        own = [frame for frame in extract_tb(self.__traceback__) if not is_library(frame.filename)]
+        return [*(text.rstrip() for text in format_list(own)), f"LaunchError: {self}"]
 
 
 def _rebuild(message: str, state: dict) -> LaunchError:

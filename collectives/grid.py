@@ -4,7 +4,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from collectives import values
-from collectives.matrix import BAD, STATES, Answer
+from collectives.matrix import Answer
+from collectives.recorded import BROKEN, UNAVAILABLE
 
 _MARKS = {
     "works": ("+", "green"),
@@ -12,9 +13,9 @@ _MARKS = {
     "wrong": ("W", "bold white on red"),
     "hangs": ("H", "bold white on magenta"),
     "crashes": ("C", "bold white on red"),
-    "unavailable": ("-", "dim"),
+    UNAVAILABLE: ("-", "dim"),
 }
-_WORDS = {"unavailable": "unavailable here"}
+_WORDS = {UNAVAILABLE: "unavailable here"}
 _VARIANTS = ("", "uneven", "noncontiguous", "empty", "scalar", "async", "subgroup", "any_source", "tag")
 # The width of the first column: one name is longer, and takes two lines.
 _LABEL = 32
@@ -22,9 +23,7 @@ _SHORT = {"float8_": "", "bfloat": "bf", "complex": "c", "float": "f", "uint": "
 
 
 def legend() -> Text:
-    words = (
-        (mark, style, " unavailable here" if state == "unavailable" else f" {state}") for state, (mark, style) in _MARKS.items()
-    )
+    words = ((mark, style, f" {_WORDS.get(state, state)}") for state, (mark, style) in _MARKS.items())
     return Text("  ").join(Text.assemble((mark, style), word) for mark, style, word in words)
 
 
@@ -60,7 +59,7 @@ def reasons(answers: list[Answer]) -> list[tuple[str, int, str, str]]:
     """What went badly: the state, how many cells have the same reason, the first of them, and the reason."""
     found: dict[tuple[str, str], list[Answer]] = {}
     for answer in answers:
-        if answer.state in BAD:
+        if answer.state in BROKEN:
             found.setdefault((answer.state, answer.detail), []).append(answer)
     return [(state, len(same), name(same[0]), detail) for (state, detail), same in found.items()]
 
@@ -72,7 +71,7 @@ def name(answer: Answer) -> str:
 
 
 def counts(answers: list[Answer]) -> str:
-    numbers = {state: sum(answer.state == state for answer in answers) for state in STATES}
+    numbers = {state: sum(answer.state == state for answer in answers) for state in _MARKS}
     return ", ".join(f"{number} {_WORDS.get(state, state)}" for state, number in numbers.items() if number)
 
 
@@ -97,7 +96,7 @@ def _table(columns: list[str], places: list[tuple[str, str, Answer]]) -> Table |
     table = Table(first, *rest, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for row, found in marks.items():
         texts = (
-            Text.assemble(*(_MARKS[state] for state in STATES if state in found.get(column, ()))) if column in found else ""
+            Text.assemble(*(_MARKS[state] for state in _MARKS if state in found.get(column, ()))) if column in found else ""
             for column in columns
         )
         table.add_row(row, *texts)

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from collectives.claims import Claim, base, expected, table
-from collectives.recorded import UNAVAILABLE, name, told, verdict
-
-BROKEN = ("wrong", "hangs", "crashes")
+from collectives.recorded import BROKEN, UNAVAILABLE, name, told, verdict
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,13 @@ def launch(
         return join.join(place, fn, args, backend, device, timeout)
 
     from collectives import start
+    from collectives.launch_watch import LaunchWatch
 
     nproc = 4 if nproc is None else nproc
     backend, device = backends.choose(backend, device, nproc)
-    return start.start(
-        fn, nproc, args, backend, device, float(timeout), start_method or start.default_start_method(), diagnose=diagnose
-    )
+    method = start_method or start.default_start_method()
+    calls = None if diagnose is False else LaunchWatch(at_once=diagnose is True)
+    return start.start(fn, nproc, args, backend, device, float(timeout), method, calls=calls)
 
 
 def _check(fn, nproc, args, timeout, start_method) -> None:

@@ -1,5 +1,6 @@
 """The ranks of one launch, watched through the calls that they note."""
 
+import dataclasses
 import tempfile
 
 from collectives import call_log, failure
@@ -12,12 +13,19 @@ class LaunchWatch:
     """`files`: where the ranks note their calls; they have no name, and so cannot outlive us. `at_once`: a fault ends the world as
     soon as it is certain."""
 
-    def __init__(self, ranks: list[int], at_once: bool):
+    def __init__(self, at_once: bool):
         self.at_once = at_once
-        self.files = {rank: tempfile.TemporaryFile() for rank in ranks}  # noqa: SIM115  closed by close()
-        for file in self.files.values():
-            file.truncate(call_log.SIZE)
+        self.files: list = []
         self.suspicion = None
+
+    def give_files(self, seats: list) -> list:
+        """The same seats, each with a file."""
+        from collectives.rank import Descriptor
+
+        for _ in seats:
+            self.files.append(tempfile.TemporaryFile())  # noqa: SIM115  closed by close()
+            self.files[-1].truncate(call_log.SIZE)
+        return [dataclasses.replace(seat, calls=Descriptor(file.fileno())) for seat, file in zip(seats, self.files, strict=True)]
 
     def look(self) -> None:
         """LaunchError if the ranks' calls do not fit, or they wait for each other."""
@@ -41,7 +49,7 @@ class LaunchWatch:
         return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
 
     def close(self) -> None:
-        for file in self.files.values():
+        for file in self.files:
             file.close()
 
     def _suspicion(self):
@@ -50,7 +58,7 @@ class LaunchWatch:
 
         if self.suspicion is None:
             worlds = Worlds()
-            worlds.waiting = [Rank(file) for file in self.files.values()]
+            worlds.waiting = [Rank(file) for file in self.files]
             self.suspicion = Suspicion(worlds, hang_after=5.0)
         return self.suspicion
 

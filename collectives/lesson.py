@@ -5,14 +5,17 @@ progress go to stderr.
 """
 
 import argparse
+import functools
 import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from collectives.collective import COLLECTIVES, fewest_ranks
 from collectives.failure import LaunchError
 from collectives.launch import launch
+from collectives.views import Views
 
 if "torch" not in sys.modules and not {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"} & os.environ.keys():
     # The lesson is about to import torch, and the server of its ranks must too: side by side that takes half the time.
@@ -28,24 +31,32 @@ def run(step: Callable) -> None:
     with a message and status 1 (the step failed), 2 (bad usage), 3 (it cannot run here) or 130 (Ctrl-C).
     """
     if _in_notebook():
-        print(report(step)[0], end="")
+        views = Views(picture=True)
+        print(report(step, launch=views.launch)[0], end="")
+        views.display()
         return
-    options = _parser(step).parse_args()
-    status, _ = attempt(step, **vars(options))
+    parser = _parser(step)
+    options = vars(parser.parse_args())
+    try:
+        views = _views(*(options.pop(name) for name in ("timeline", "trace", "picture", "save_picture")))
+    except ValueError as error:
+        parser.error(str(error))
+    status, _ = attempt(step, views, **options)
     if status not in (0, 3) or (status == 3 and step.__name__ in COLLECTIVES):
         sys.exit(status)  # a lesson whose first step cannot run has nothing to show; a later step may be skipped
 
 
-def attempt(step: Callable, **options) -> tuple[int, str]:
-    """Print the report of one step, or on stderr why it failed; return an exit status and, if it is not 0, why in one line."""
+def attempt(step: Callable, views: Views, **options) -> tuple[int, str]:
+    """Print the report of one step and its views, or on stderr why it failed; return an exit status and, if not 0, why."""
     from collectives.backend import Unavailable
 
     try:
-        text, skipped = report(step, **options)
+        text, skipped = report(step, launch=views.launch, **options)
     except LaunchError as error:
         # Of a launcher's ranks one tells of it: the one that raised, or one that does not hang.
         if _is_alone_or(error.rank if error.kind == "raised" else int(error.rank == 0)):
             print(f"{step.__name__}: {error}", file=sys.stderr)
+            views.show_times(step.__name__)
         return 1, str(error).splitlines()[0]
     except ValueError as error:
         if _is_alone_or(0):
@@ -56,12 +67,21 @@ def attempt(step: Callable, **options) -> tuple[int, str]:
         return 130, "interrupted"
     try:
         print(text, end="", flush=True)
+        if text and not skipped:  # of a launcher's ranks, rank 0 alone has text
+            views.show(step.__name__)
     except BrokenPipeError:  # the reader has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return (3, text.partition(": skipped: ")[2].strip()) if skipped else (0, "")
 
 
-def report(step: Callable, nproc: int | None = None, backend: str | None = None, device: str | None = None, timeout: float = 60.0):
+def report(
+    step: Callable,
+    nproc: int | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    timeout: float = 60.0,
+    launch: Callable = launch,
+) -> tuple[str, bool]:
     """Run a step; return its text (empty for all but rank 0 of a launcher's world) and whether it was skipped."""
     from collectives import backend as backends
     from collectives import claims, world
@@ -138,4 +158,14 @@ def _parser(step: Callable) -> argparse.ArgumentParser:
     parser.add_argument("--backend", help="gloo, nccl, ... (default: nccl where every rank can have a GPU, else gloo)")
     parser.add_argument("--device", help="cpu or cuda (default: what suits the backend)")
     parser.add_argument("--timeout", type=float, default=60.0, help="time limit for each step, in seconds (default %(default)g)")
+    parser.add_argument("--timeline", action="store_true", help="show when each rank was in which call, in seconds")
+    parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write the same for ui.perfetto.dev")
+    parser.add_argument("--picture", action="store_true", help="show where every number went")
+    parser.add_argument("--save-picture", type=Path, metavar="FILE.svg|png", help="write a picture of each step")
     return parser
+
+
+@functools.cache
+def _views(*wanted) -> Views:
+    """One for all steps of a file: its trace holds them all."""
+    return Views(*wanted)

@@ -15,13 +15,7 @@ from collectives.failure import LaunchError
 from collectives.forms import FORMS, called
 from collectives.launch import launch
 from collectives.probe import Surroundings, probe
-
-# Never merged. "unavailable" is a fact of the machine; all others are facts of the backend.
-STATES = ("works", "refuses", "wrong", "hangs", "crashes", "unavailable")
-BAD = ("wrong", "hangs", "crashes")
-
-# The format of the JSON, for whoever reads a recorded one.
-FORMAT = 1
+from collectives.recorded import FORMAT, UNAVAILABLE
 
 # So long a cell may take, in seconds: most take a tenth. A GPU's context and NCCL's connections take their time.
 LIMITS = {"cpu": 10.0, "cuda": 60.0}
@@ -99,7 +93,7 @@ def answer(cell: Cell, modules: tuple[str, ...] = (), timeout: float | None = No
     """Try one cell."""
     name = called(FORMS[cell.name])
     if reason := unavailable(cell):
-        return Answer(cell, name, "unavailable", reason, 0.0)
+        return Answer(cell, name, UNAVAILABLE, reason, 0.0)
     begin = time.monotonic()
     state, detail = _try(cell, modules, timeout or LIMITS[cell.device])
     return Answer(cell, name, state, detail, time.monotonic() - begin)
@@ -116,9 +110,9 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
 
     if called(FORMS[cell.name]) is None:
         return f"torch {torch.__version__} has no torch.distributed.{cell.name}"
+    if cell.backend in backends.DEVICES:
+        return backends.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
     is_built = getattr(dist, f"is_{cell.backend}_available", None)
-    if reason := backends.unavailable(cell.backend, cell.device, ranks_here or cell.world_size):
-        return reason
     return f"this build of torch has no {cell.backend}" if is_built is not None and not is_built() else None
 
 

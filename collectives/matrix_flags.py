@@ -6,7 +6,7 @@ Each function takes the matrix (the object that --json writes) and returns what 
 
 from pathlib import Path
 
-from collectives import documented, recorded, report_html
+from collectives import documented, history, recorded, report_html
 from collectives.claims import Claim, load
 from collectives.judgement import judge
 from collectives.recorded import UNAVAILABLE
@@ -18,7 +18,7 @@ _MOST = 20
 def html(matrix: dict, path: Path) -> tuple[str, int]:
     """Write the page."""
     try:
-        path.write_text(report_html.page(matrix), encoding="utf-8")
+        path.write_text(report_html.page(matrix, history.matrices()), encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}.") from None
     return "", 0
@@ -34,16 +34,23 @@ def claims(matrix: dict, extra: Path | None = None, probes: list[dict] | None = 
     return "\n".join(["not as claimed:", *(f"  {finding}" for finding in findings)]), 1
 
 
-def against(matrix: dict, other: str, selected: bool = False) -> tuple[str, int]:
-    """Compare with a recorded matrix, or with "docs". Only a cell that got better or worse than recorded counts for the status.
+def other(against: str) -> dict | None:
+    """What --against names: the recorded matrix of a version ("2.13"), or one in a file; None for "docs"."""
+    if against == "docs":
+        return None
+    return history.named(against) or recorded.read(against)
+
+
+def against(matrix: dict, name: str, selected: bool = False) -> tuple[str, int]:
+    """Compare with what `name` means (see `other`). Only a cell that got better or worse than recorded counts for the status.
 
     `selected` says that some cells were left out on purpose: then none is called gone.
     """
-    if other == "docs":
+    before = other(name)
+    if before is None:
         return _against_docs(matrix)
-    before = recorded.read(other)
     found = [one for one in recorded.compare(before, matrix) if not (selected and one.kind == "gone")]
-    lines = [f"against {other} (torch {before['torch']}):"]
+    lines = [f"against {name} (torch {before['torch']}):"]
     for kind in ("worse", "better", "gone", "new"):
         its = [difference for difference in found if difference.kind == kind]
         shown = its if kind in ("worse", "better") else its[:_MOST]

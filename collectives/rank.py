@@ -69,8 +69,8 @@ class Seat:
     sources: dict[str, tuple]
     stdout: Descriptor | None
     stderr: Descriptor | None
-    calls: Descriptor | None  # the file in which it notes its calls
     mpi: Descriptor | None  # where a rank of MPI asks who it is
+    calls: Descriptor | None = None  # the file in which it notes its calls
 
 
 def main(seat: Seat, home: connection.Connection, stacks: connection.Connection) -> None:

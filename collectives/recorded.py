@@ -8,6 +8,7 @@ FORMAT = 1
 
 # From the best answer to the worst: a clear error is better than a dead process, and silence about a wrong answer is the worst.
 STATES = ("works", "refuses", "crashes", "hangs", "wrong")
+BROKEN = STATES[2:]  # what no backend should do
 UNAVAILABLE = "unavailable"  # a fact of the machine, neither better nor worse than anything
 
 KEY = ("collective", "form", "backend", "device", "dtype", "op", "world_size")
@@ -46,6 +47,13 @@ def read(path: str | Path) -> dict:
     if fault := fault_of(matrix):
         raise ValueError(f"{path} {fault}")
     return matrix
+
+
+def write(matrix: dict, path: Path) -> None:
+    """Write a matrix, a cell a line: small enough to be kept, and a difference between two files shows the cells that differ."""
+    head = json.dumps({name: value for name, value in matrix.items() if name != "cells"}, ensure_ascii=False)
+    cells = ",\n".join(json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in matrix["cells"])
+    path.write_text(f'{head[:-1]}, "cells": [\n{cells}\n]}}\n', encoding="utf-8")
 
 
 def fault_of(matrix) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collectives import backend as backends
 from collectives import values
 from collectives.cell import Cell, cells
-from collectives.collective import COLLECTIVES
+from collectives.collective import COLLECTIVES, OPS
 from collectives.forms import FORMS
 
 # What --quick tries.
@@ -35,14 +35,16 @@ def select(
     op: list[str] | None = None,
     world_sizes: list[int] | None = None,
     quick: bool = False,
+    device: list[str] | None = None,
 ) -> list[Cell]:
     """The cells that match everything that was said. ValueError, with the nearest match and the list, for an unknown name.
 
     A collective goes by its lesson's name, and any form by its own.
     """
     dtypes = _known("dtype", dtype or (), values.DTYPES)
-    ops = _known("op", [name.upper() for name in op or ()], values.OPS)
+    ops = _known("op", [name.upper() for name in op or ()], OPS)
     forms = _known("collective", collective or (), COLLECTIVES, FORMS)
+    devices = _known("device", device or (), dict.fromkeys(device for _, device in columns(backend)))
     if quick:
         dtypes, ops = dtypes or [_QUICK[0], None], ops or [_QUICK[1], None]
     found = [
@@ -50,6 +52,7 @@ def select(
         for cell in cells(columns(backend), world_sizes or [2])
         if (not dtypes or cell.dtype in dtypes)
         and (not ops or cell.op in ops)
+        and (not devices or cell.device in devices)
         and (not forms or cell.collective in forms or cell.name in forms)
     ]
     if not found:

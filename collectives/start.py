@@ -1,23 +1,21 @@
 """Start a world of ranks on this machine, bring back their results, and leave nothing behind."""
 
 import contextlib
-import linecache
 import multiprocessing
 import multiprocessing.spawn
 import os
 import queue
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing import connection
+from typing import TYPE_CHECKING
 
-from collectives import backend as backends
 from collectives import failure, pmi, travel
 from collectives.launch_watch import LaunchWatch
-from collectives.world import Place
+
+if TYPE_CHECKING:
+    from collectives.seats import Share
 
 _NAME = "collectives-rank-"
 
@@ -29,9 +27,6 @@ _GOODBYE = 5.0
 
 # One at a time: multiprocessing's bookkeeping of children is not safe between threads.
 _starting = threading.Lock()
-
-# What torchrun and mpiexec tell their own workers; a world that we start is none of theirs.
-_FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
 
 _preparation_data = multiprocessing.spawn.get_preparation_data
 
@@ -63,16 +58,6 @@ def start_server(modules: tuple[str, ...] = ()) -> None:
         forkserver.ensure_running()
 
 
-@dataclass(frozen=True)
-class Share:
-    """One rank of a world whose other ranks are started elsewhere: its place there, and the store at which all of them meet."""
-
-    place: Place
-    store_host: str
-    store_port: int
-    store_prefix: str
-
-
 def start(
     fn: Callable,
     nproc: int,
@@ -81,15 +66,18 @@ def start(
     device: str,
     timeout: float,
     method: str,
-    share: Share | None = None,
-    diagnose: bool | None = False,
+    share: "Share | None" = None,
+    calls: LaunchWatch | None = None,
 ) -> list:
-    """Call `fn` in `nproc` new ranks, or in one rank of a shared world. The arguments are checked already (see launch)."""
+    """Call `fn` in `nproc` new ranks, or in one rank of a shared world. The arguments are checked already (see launch).
+
+    `calls` watches what the ranks call; without it they note nothing.
+    """
     deadline = time.monotonic() + timeout
     payload = travel.pack(fn, args)
     if method == "forkserver":
-        start_server()
-    world = _World(nproc, backend, device, timeout, method, payload, share, diagnose)
+        start_server(("collectives.process_groups.mpi",) if backend == "mpi" else ())
+    world = _World(nproc, backend, device, timeout, method, payload, share, calls)
     try:
         world.begin()
         return world.results(deadline)
@@ -109,54 +97,41 @@ class _World:
     """The ranks of one launch, as the parent sees them."""
 
     def __init__(
-        self, nproc: int, backend: str, device: str, timeout: float, method: str, payload: bytes, share: Share | None, diagnose
+        self,
+        nproc: int,
+        backend: str,
+        device: str,
+        timeout: float,
+        method: str,
+        payload: bytes,
+        share: "Share | None",
+        calls: LaunchWatch | None,
     ):
         import torch.multiprocessing
 
-        from collectives import rank as ranks
+        from collectives import seats
 
         self.context = torch.multiprocessing.get_context(method)
         self.timeout = timeout
         self.payload = payload
         self.events: queue.SimpleQueue = queue.SimpleQueue()
-        self.ranks = [share.place.rank] if share else list(range(nproc))
+        # The ranks of a world of MPI find each other through us; of a shared world we start but one.
+        self.mpi = pmi.Manager(nproc) if backend == "mpi" and not share else None
+        taken, self.store = (
+            seats.of_share(share, backend, device, timeout) if share else seats.of_world(nproc, backend, device, timeout, self.mpi)
+        )
+        if calls is not None:
+            taken = calls.give_files(taken)
+        self.calls = calls
+        self.ranks = [seat.rank for seat in taken]
         self.processes: dict = dict.fromkeys(self.ranks)
         self.ended = False
-        self.calls = LaunchWatch(self.ranks, diagnose is True) if diagnose is not False else None
-        # The ranks of a world of MPI find each other through us; of a torchrun world we start but one.
-        self.mpi = pmi.Manager(nproc) if backend == "mpi" and not share else None
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        if share:
-            self.store, store = None, (share.store_host, share.store_port, share.store_prefix)
-            world_size, nproc = share.place.world_size, share.place.local_world_size
-            environ |= backends.environment(backend, nproc, share.place.one_machine)
-        else:
-            self.store, port = _open_store(nproc)
-            store, world_size = ("127.0.0.1", port, ""), nproc
-            environ |= backends.environment(backend, nproc)
-        environ |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(nproc)}
-        shared = {
-            "world_size": world_size,
-            "backend": backend,
-            "device": device,
-            "timeout": timeout,
-            "store": store,
-            # Cells of a notebook have no file: their source travels, for tracebacks and inspect.
-            "sources": {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
-            "stdout": _descriptor(1),
-            "stderr": _descriptor(2),
-        }
         self.homes, self.stacks, self.threads = {}, {}, []
-        for rank in self.ranks:
-            local_rank = share.place.local_rank if share else rank
-            own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)} | (self.mpi.environment(rank) if self.mpi else {})
-            socket_of_mpi = ranks.Descriptor(self.mpi.theirs[rank].fileno()) if self.mpi else None
-            calls = ranks.Descriptor(self.calls.files[rank].fileno()) if self.calls else None
-            seat = ranks.Seat(rank=rank, environ=environ | own, mpi=socket_of_mpi, calls=calls, **shared)
-            self.homes[rank], theirs = self.context.Pipe()
-            self.stacks[rank], stack_writer = self.context.Pipe(duplex=False)
-            watch = threading.Thread(target=self._watch, args=(seat, theirs, stack_writer), name=f"{_NAME}{rank}", daemon=True)
-            self.threads.append(watch)
+        for seat in taken:
+            self.homes[seat.rank], theirs = self.context.Pipe()
+            self.stacks[seat.rank], stack_writer = self.context.Pipe(duplex=False)
+            arguments = seat, theirs, stack_writer
+            self.threads.append(threading.Thread(target=self._watch, args=arguments, name=f"{_NAME}{seat.rank}", daemon=True))
 
     def begin(self) -> None:
         for thread in self.threads:
@@ -295,25 +270,6 @@ class _World:
         del self.store
 
 
-def _open_store(nproc: int) -> tuple:
-    """The store of a world: in this process, on loopback, on a port that the system chose. No file, nothing to collide with."""
-    import torch.distributed as dist
-
-    listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, 4 * nproc))
-    port = listener.getsockname()[1]
-    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), port
-
-
 def _exitcode(process) -> int | None:
     with _starting:
         return process.exitcode
-
-
-def _descriptor(fd: int):
-    from collectives import rank as ranks
-
-    try:
-        os.fstat(fd)
-    except OSError:
-        return None
-    return ranks.Descriptor(fd) if sys.platform != "win32" else None

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from collectives import join, start
+from collectives import join, seats, start
 from collectives.cell import Cell
 from collectives.failure import LaunchError
 from collectives.forms import FORMS, called
 from collectives.matrix import LIMITS, Answer, judge, unavailable
 from collectives.probe import Surroundings, probe
+from collectives.recorded import UNAVAILABLE
 from collectives.world import Place
 
 # So long after the first failure the other ranks may still tell of theirs, in seconds: a death is worth more than a lost peer.
@@ -36,16 +37,16 @@ def measure(place: Place, cells: list[Cell], modules: tuple[str, ...] = (), time
     for number, cell in enumerate(cells):
         name = called(FORMS[cell.name])
         if reason := unavailable(cell, place.local_world_size):
-            yield Answer(cell, name, "unavailable", reason, 0.0)
+            yield Answer(cell, name, UNAVAILABLE, reason, 0.0)
             continue
         begin = time.monotonic()
         prefix = f"collectives/matrix/{number}"
-        share = start.Share(place, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{prefix}/ranks")
+        share = seats.Share(place, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{prefix}/ranks")
         state, detail = _supervise(cell, share, dist.PrefixStore(prefix, store), modules, timeout or LIMITS[cell.device])
         yield Answer(cell, name, state, detail, time.monotonic() - begin)
 
 
-def _supervise(cell: Cell, share: start.Share, store: dist.Store, modules: tuple[str, ...], limit: float) -> tuple[str, str]:
+def _supervise(cell: Cell, share: seats.Share, store: dist.Store, modules: tuple[str, ...], limit: float) -> tuple[str, str]:
     """Start this supervisor's rank of the cell, and stop it when another one fails; what became of the cell."""
     stopped = threading.Event()
 
@@ -78,7 +79,7 @@ def _outcome(rank: int) -> str:
     return f"outcome/{rank}"
 
 
-def _try(cell: Cell, share: start.Share, modules: tuple[str, ...], limit: float) -> tuple[str, str]:
+def _try(cell: Cell, share: seats.Share, modules: tuple[str, ...], limit: float) -> tuple[str, str]:
     """What this supervisor's own rank came to."""
     method = start.default_start_method()
     try:

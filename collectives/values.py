@@ -18,7 +18,6 @@ _NAMES = (
 )
 DTYPES = {name: getattr(torch, name) for name in _NAMES if isinstance(getattr(torch, name, None), torch.dtype)}
 
-OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 BITWISE = ("BAND", "BOR", "BXOR")
 
 # What PREMUL_SUM multiplies each rank's tensor by before it sums.

@@ -4,13 +4,16 @@
 
 Every rank gives a tensor, and every rank ends up with all of them, in rank order.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. A **group** is
+some of the ranks, for calls among themselves. The **backend** is the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see the pieces arrive in a list and in one tensor, what happens when their lengths differ and the idiom that always works,
 and strings gathered as Python objects: how that is done, and why only among ranks that you trust.
 
     python lessons/all_gather.py
     torchrun --nproc-per-node 4 lessons/all_gather.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -22,14 +25,14 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r starts with `[r, 10 * r]`; everyone ends with all four pieces, rank 0's first.
+# Four ranks. Rank r starts with `[10 * r, 10 * r + 1]`: the tens name the rank. Everyone ends with all four pieces, rank 0's first.
 #
 # | rank | before | after |
 # |---|---|---|
-# | 0 | [0, 0] | [[0, 0], [1, 10], [2, 20], [3, 30]] |
-# | 1 | [1, 10] | [[0, 0], [1, 10], [2, 20], [3, 30]] |
-# | 2 | [2, 20] | [[0, 0], [1, 10], [2, 20], [3, 30]] |
-# | 3 | [3, 30] | [[0, 0], [1, 10], [2, 20], [3, 30]] |
+# | 0 | [0, 1] | [[0, 1], [10, 11], [20, 21], [30, 31]] |
+# | 1 | [10, 11] | [[0, 1], [10, 11], [20, 21], [30, 31]] |
+# | 2 | [20, 21] | [[0, 1], [10, 11], [20, 21], [30, 31]] |
+# | 3 | [30, 31] | [[0, 1], [10, 11], [20, 21], [30, 31]] |
 
 # %% [markdown]
 # ## The code
@@ -39,14 +42,14 @@ import torch.distributed as dist
 
 # %%
 def all_gather(rank, world_size, device):
-    x = torch.tensor([rank, 10 * rank], device=device)
+    x = torch.tensor([10 * rank, 10 * rank + 1], device=device)
     # subtle: n tensors, not `[torch.empty(2)] * n`, which is one tensor n times: every piece would overwrite the one before.
     pieces = [torch.full_like(x, -1) for _ in range(world_size)]
 
     dist.all_gather(pieces, x)
 
-    check(pieces, [torch.tensor([r, 10 * r]) for r in range(world_size)], "all_gather")
-    check(x, torch.tensor([rank, 10 * rank]), "all_gather: its input")
+    check(pieces, [torch.tensor([10 * r, 10 * r + 1]) for r in range(world_size)], "all_gather")
+    check(x, torch.tensor([10 * rank, 10 * rank + 1]), "all_gather: its input")
     return {"before": x, "after": pieces}
 
 
@@ -59,7 +62,7 @@ if __name__ == "__main__":
 #
 # `all_gather_into_tensor` (2.13 adds the name `all_gather_single`) fills one tensor instead of a list. Two shapes are usual. Inputs
 # of shape (k, ...) can be joined end to end, to (n * k, ...), or stacked, to (n, k, ...): the same bytes in the same order. gloo
-# refuses the stacked shape, NCCL takes both; a view serves everywhere.
+# refuses the stacked shape, so the call below gets `stacked.view(-1)`.
 
 
 # %%
@@ -77,9 +80,16 @@ def concatenated_and_stacked(rank, world_size, device):
     return {"own": x, "concatenated": concatenated, "stacked": stacked}
 
 
+# %% [markdown]
+# **Predict first.** `stacked` itself is never given to the call, only what `view(-1)` returns. Does `stacked` hold -1 afterwards,
+# or the numbers of all ranks?
+
 # %%
 if __name__ == "__main__":
     run(concatenated_and_stacked)
+
+# %% [markdown]
+# **Why.** A view is another shape of the same memory. That serves everywhere: NCCL takes both shapes, gloo this one.
 
 # %% [markdown]
 # ### Unequal lengths
@@ -152,9 +162,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Why pickles are only for ranks that you trust
 #
-# A pickle is a small program: it may say "to rebuild me, call this function". The receiver does so while it unpickles, before your
-# own code has seen anything. Here every rank sends an object that asks for a call of `dist.get_rank()`. No object arrives: the call
-# runs in the receiver's process, and gives the *receiver's* rank. It could have been any function, with any arguments.
+# A pickle is a small program: it may say "to rebuild me, call this function". Here every rank sends a `Stowaway`, which asks for a
+# call of `dist.get_rank()`.
 
 
 # %%
@@ -171,9 +180,17 @@ def pickles_run_code(rank, world_size, device):
     return {"sent": "a Stowaway", "arrived": arrived}
 
 
+# %% [markdown]
+# **Predict first.** Every rank sends one `Stowaway` and receives four. What does the list `arrived` of rank 2 hold: four Stowaways,
+# the numbers 0, 1, 2, 3 of their senders, or something else?
+
 # %%
 if __name__ == "__main__":
     run(pickles_run_code)
+
+# %% [markdown]
+# **Why.** No object arrives: the call runs in the receiver's process, while it unpickles and before your own code has seen
+# anything, and gives the *receiver's* rank. It could have been any function, with any arguments.
 
 # %%
 STEPS = [all_gather, concatenated_and_stacked, unequal_lengths, gather_strings, pickles_run_code]
@@ -214,3 +231,28 @@ STEPS = [all_gather, concatenated_and_stacked, unequal_lengths, gather_strings, 
 # FSDP gathers a layer's weights just before they are needed, and drops them afterwards. Evaluation gathers predictions, of which
 # the last batch is shorter on some ranks: the padding above. Contrastive learning compares each example with those of all ranks.
 # Sequence and tensor parallelism put split activations together again.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `all_gather`, change `[torch.full_like(x, -1) for _ in range(world_size)]` to `[torch.full_like(x, -1)] * world_size`. Four
+#    entries, and no error. It says `got [[30, 31], [30, 31], [30, 31], [30, 31]]`: one tensor four times, and the last piece stays.
+# 2. In `concatenated_and_stacked`, change `stacked.view(-1), x` to `stacked, x`. The sizes match, byte for byte. It says
+#    `invalid tensor size at index 0 (expected (2), got (1, 2))`: gloo wants the dimensions to match, too.
+# 3. In `gather_strings`, change `laughs = [None] * world_size` to `laughs = []`. Does the call append what arrives? It says
+#    `IndexError`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)
+# - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+#
+# Next lesson: [gather](../notebooks/gather.ipynb), for one rank instead of all.

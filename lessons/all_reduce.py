@@ -4,13 +4,16 @@
 
 Every rank gives a tensor, and every rank ends up with the sum (or maximum, product, ...) of all of them, in place.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **backend** is
+the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see the sum, the other reductions and what a backend does that lacks one, a reduction that runs in the background, and
 three things that are built from it: a softmax, a norm and a weighted mean over data that no single rank holds.
 
     python lessons/all_reduce.py
     torchrun --nproc-per-node 4 lessons/all_reduce.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -22,14 +25,15 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r starts with `[r, 10 * r, 1]`; everyone ends with the element-wise sum.
+# Four ranks. Rank r starts with 1 and 2 times `10 ** r`; everyone ends with the element-wise sum. Each digit of a sum names a rank
+# that is in it: the last digit rank 0, the one before it rank 1.
 #
 # | rank | before | after |
 # |---|---|---|
-# | 0 | [0, 0, 1] | [6, 60, 4] |
-# | 1 | [1, 10, 1] | [6, 60, 4] |
-# | 2 | [2, 20, 1] | [6, 60, 4] |
-# | 3 | [3, 30, 1] | [6, 60, 4] |
+# | 0 | [1, 2] | [1111, 2222] |
+# | 1 | [10, 20] | [1111, 2222] |
+# | 2 | [100, 200] | [1111, 2222] |
+# | 3 | [1000, 2000] | [1111, 2222] |
 
 # %% [markdown]
 # ## The code
@@ -39,13 +43,13 @@ import torch.distributed as dist
 
 # %%
 def all_reduce(rank, world_size, device):
-    x = torch.tensor([rank, 10 * rank, 1], device=device)
+    x = torch.tensor([1, 2], device=device) * 10**rank
     before = x.clone()
 
     dist.all_reduce(x, op=dist.ReduceOp.SUM)
 
-    total = world_size * (world_size - 1) // 2  # 0 + 1 + ... + (n - 1)
-    check(x, torch.tensor([total, 10 * total, world_size]), "all_reduce(SUM)")
+    ones = (10**world_size - 1) // 9  # 1 + 10 + 100 + ... = 11...1
+    check(x, torch.tensor([ones, 2 * ones]), "all_reduce(SUM)")
     return {"before": before, "after": x}
 
 
@@ -166,8 +170,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### A norm and a weighted mean
 #
-# Sum what can be summed (squares; weighted values and weights), and do the rest (root, quotient) on every rank. To average the
-# ranks' own norms, or their own means, would be wrong. One call carries all three sums.
+# Rank r holds the r + 1 numbers 0, 1, ..., r. Wanted: the norm and the mean of all numbers on all ranks. Sum what can be summed
+# (squares; values; counts), and do the rest on every rank. One call carries all three sums.
 
 
 # %%
@@ -184,14 +188,22 @@ def norm_and_mean(rank, world_size, device):
     return {"own": values, "norm": norm, "mean": mean}
 
 
+# %% [markdown]
+# **Predict first.** The ranks' own means are 0, 0.5, 1 and 1.5, and the mean of these four is 0.75. Is that also the mean of all
+# ten numbers?
+
 # %%
 if __name__ == "__main__":
     run(norm_and_mean)
 
 # %% [markdown]
+# **Why.** The mean of means counts every rank alike, and so a number on rank 0 four times as much as one on rank 3. To average the
+# ranks' own losses, norms or accuracies is this same mistake whenever they hold unequal counts.
+
+# %% [markdown]
 # ### Compared with all_gather
 #
-# Gathering everybody's tensor and summing gives the same answer, and needs room for n tensors instead of one.
+# Gathering everybody's tensor and summing gives the same answer. Each rank has 1024 numbers of 4 bytes, which is 4096 bytes.
 
 
 # %%
@@ -209,9 +221,15 @@ def memory_against_all_gather(rank, world_size, device):
     return {"bytes, all_reduce": own, "bytes, all_gather": sum(piece.numel() * piece.element_size() for piece in pieces)}
 
 
+# %% [markdown]
+# **Predict first.** How much memory does each rank need for what arrives: with `all_reduce`, and with `all_gather`?
+
 # %%
 if __name__ == "__main__":
     run(memory_against_all_gather)
+
+# %% [markdown]
+# **Why.** `all_reduce` works in place; to gather needs room for n tensors on every rank, and more with every rank that joins.
 
 # %%
 STEPS = [all_reduce, reductions, averages, in_the_background, softmax, norm_and_mean, memory_against_all_gather]
@@ -219,8 +237,8 @@ STEPS = [all_reduce, reductions, averages, in_the_background, softmax, norm_and_
 # %% [markdown]
 # ## The proof
 #
-# Each step compares every element on every rank with a closed form: the sum 0 + 1 + ... + (n - 1) is n (n - 1) / 2. In the worked
-# numbers the second element is ten times the first, and the third counts the ranks: a rank left out or counted twice shows.
+# Each step compares every element on every rank with a closed form. In the worked numbers the sums have one digit for each rank,
+# `1 + 10 + 100 + ... = 11...1`: a rank left out or counted twice shows, and which one.
 
 # %% [markdown]
 # ## The cost
@@ -246,3 +264,29 @@ STEPS = [all_reduce, reductions, averages, in_the_background, softmax, norm_and_
 #
 # DDP averages gradients with it, in buckets, while `backward()` still runs. Tensor parallelism sums partial products. Evaluation
 # sums counts of right answers and of examples. Clipping by a global norm is the norm above.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `all_reduce`, change `op=dist.ReduceOp.SUM` to `op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM`. One rank asks for
+#    something else. Is it refused? Read what came out, digit by digit. It says `should be [1111, 2222]`: gloo compares nothing, and
+#    no rank but the proof's notices.
+# 2. In `averages`, change `torch.tensor([float(rank), 1.0], device=device)` to `torch.tensor([rank, 1], device=device)`. AVG of
+#    integers: rounded down, or refused? gloo refuses, the way out sums, and then the quotient has no room in an integer tensor. It
+#    says `result type Float can't be cast to the desired output type Long`.
+# 3. In `softmax`, change `dist.all_reduce(highest, op=dist.ReduceOp.MAX)` to `pass`. The highest logit is only there to keep the
+#    exponentials small, and it cancels out of the quotient. So is each rank's own highest as good? It says
+#    `[softmax by all_reduce(MAX), all_reduce(SUM), float32[2], gloo]`: it cancels only if all ranks subtract the same.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+# - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
+#
+# Next lesson: [reduce](../notebooks/reduce.ipynb), the same sum for one rank only.

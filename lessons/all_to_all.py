@@ -4,13 +4,16 @@
 
 Every rank gives n pieces, one for each rank, and ends up with n pieces, one from each rank.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **backend** is
+the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see the pieces as a list and as one tensor, pieces of unequal length, a matrix transposed while its rows lie on different
 ranks, and tokens that travel to their experts and come back to their owners in the right order.
 
     python lessons/all_to_all.py
     torchrun --nproc-per-node 4 lessons/all_to_all.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -73,9 +76,15 @@ def rows_of_one_tensor(rank, world_size, device):
     return {"sent": sent, "received": received}
 
 
+# %% [markdown]
+# **Predict first.** What does row 3 say on rank 1: `[1, 3]` or `[3, 1]`?
+
 # %%
 if __name__ == "__main__":
     run(rows_of_one_tensor)
+
+# %% [markdown]
+# **Why.** A row says [from, to]. The rows that have arrived on rank 1 all end in 1, and their position is the rank that sent them.
 
 # %% [markdown]
 # ### Unequal pieces
@@ -98,9 +107,17 @@ def unequal_splits(rank, world_size, device):
     return {"sent": sent, "received": received}
 
 
+# %% [markdown]
+# **Predict first.** Rank 0 sends one number to each rank, rank 3 sends four to each: 4 numbers in all, and 16. How many does each
+# of them receive?
+
 # %%
 if __name__ == "__main__":
     run(unequal_splits)
+
+# %% [markdown]
+# **Why.** Ten each, 1 + 2 + 3 + 4. What a rank receives depends on what the others send, not on what it sends itself; so with
+# unequal pieces input and output differ in length, and each needs its own list of lengths.
 
 # %% [markdown]
 # ### A transpose
@@ -212,3 +229,25 @@ STEPS = [all_to_all, rows_of_one_tensor, unequal_splits, transpose, dispatch_and
 # Mixture of experts: tokens to experts and back, twice a layer. Sequence parallelism of the Ulysses kind: from "all heads of a part
 # of the sequence" to "some heads of all of it". Distributed FFTs, as the transpose between two dimensions. Recommender models:
 # embeddings looked up on the rank that holds the table, returned to the rank that asked.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `dispatch_and_return`, change `answered[order] = returned` to `answered = returned`. All answers are there, and all are
+#    right. It says `[dispatch and return, int64[`: they came back sorted by expert, and stand beside the wrong tokens.
+# 2. In `unequal_splits`, change `receive_counts, send_counts)` to `send_counts, receive_counts)`. Which lengths come first? Output
+#    before input, as with the tensors. It says `Split sizes doesn't match total dim 0 size`, on every rank.
+# 3. In `transpose`, change `rows.T.contiguous()` to `rows.T`. The transpose prints the same with and without. It says
+#    `Tensors must be contiguous`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`all_to_all`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all)
+# - [`all_to_all_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all_single)
+#
+# Next lesson: [barrier](../notebooks/barrier.ipynb), which moves no data at all.

@@ -4,13 +4,16 @@
 
 No rank leaves the barrier before every rank has come to it.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. A **group** is
+some of the ranks, for calls among themselves. The **backend** is the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see what that orders (files, and whatever else ranks do outside of `torch.distributed`) and what it does not: output that
 is still in a buffer, ranks outside the group, work in another group. And a barrier that names the ranks that did not come.
 
     python lessons/barrier.py
     torchrun --nproc-per-node 4 lessons/barrier.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -81,10 +84,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### It flushes nothing
 #
-# A barrier orders what has been done, and a line in a buffer has not been written. Here every rank writes a line into a file, and
-# after a barrier its neighbour finds the file empty. After a flush and another barrier the line is there. With `print` it is the
-# same: into a pipe or a file Python buffers it (unless started with `-u`, as torchrun does), and lines come out in any order.
-# This is why the ranks of these lessons return their results, and one process prints them.
+# A barrier orders what has been done. Here every rank writes a line into a file, without closing it, and comes to a barrier; then
+# it reads its left neighbour's file.
 
 
 # %%
@@ -105,9 +106,17 @@ def barrier_flushes_nothing(rank, world_size, device):
     return {"left neighbour's file": early or "empty", "after a flush": late}
 
 
+# %% [markdown]
+# **Predict first.** Every rank has called `write` before any rank leaves the barrier. What does the neighbour find in the file?
+
 # %%
 if __name__ == "__main__":
     run(barrier_flushes_nothing)
+
+# %% [markdown]
+# **Why.** A line in a buffer has not been written. With `print` it is the same: into a pipe or a file Python buffers it (unless
+# started with `-u`, as torchrun does), and lines come out in any order. This is why the ranks of these lessons return their
+# results, and one process prints them.
 
 # %% [markdown]
 # ### Enter now, leave later
@@ -172,10 +181,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### It does not wait for other work
 #
-# A barrier orders the ranks, not what they have started. Here all ranks but the last start an all_reduce in a second group. A
-# barrier of the world comes and goes, and the all_reduce is still open: the last rank has not started it. Only `wait()` on the
-# work itself says that it is done. (Work of its *own* group is another matter: on gloo a barrier ends after the collectives that
-# were started before it in the same group. Do not build on that, and it does not hold for `isend` and `irecv`.)
+# Here all ranks but the last start an all_reduce in a second group. Then there is a barrier of the world. Only after that does the
+# last rank start the all_reduce, too.
 
 
 # %%
@@ -203,18 +210,25 @@ def work_in_another_group(rank, world_size, device):
     return {"open after the barrier": still_open, "sum after wait()": x}
 
 
+# %% [markdown]
+# **Predict first.** All ranks have left the barrier. Is the all_reduce that they started before it complete?
+
 # %%
 if __name__ == "__main__":
     run(work_in_another_group)
 
 # %% [markdown]
+# **Why.** A barrier orders the ranks, not what they have started: the last rank has not begun. Only `wait()` on the work itself
+# says that it is done. (Work of its *own* group is another matter: on gloo a barrier ends after the collectives that were started
+# before it in the same group. Do not build on that, and it does not hold for `isend` and `irecv`.)
+
+# %% [markdown]
 # ### Who is missing?
 #
 # A barrier that waits for a rank that never comes tells nothing but that time is up. `monitored_barrier` tells who: every rank
-# reports to rank 0, and rank 0 names those it has not heard from; the others are told to look there. Only gloo has it, but a gloo
-# group can be made beside any other. Here the odd ranks stay away from one. With `wait_all_ranks=True` all missing ranks are
-# named, not only the first. (gloo also writes the error on stderr, as it should. The group is broken afterwards; the world is
-# not.)
+# reports to rank 0, which names those it has not heard from. Only gloo has it, but a gloo group can be made beside any other. Here
+# the odd ranks stay away from one. With `wait_all_ranks=True` all missing ranks are named, not only the first. (gloo also writes
+# the error on stderr, as it should. The group is broken afterwards; the world is not.)
 
 
 # %%
@@ -229,7 +243,7 @@ def monitored_barrier(rank, world_size, device):
             dist.monitored_barrier(group=group, timeout=timedelta(seconds=1), wait_all_ranks=True)
             outcome = "passed"
         except RuntimeError as error:
-            named = re.search(r"Ranks ([\d, ]+) failed", str(error))
+            named = re.search(r"Ranks? ([\d, ]+) failed", str(error))
             outcome = f"missing: {named[1]}" if named else "look at rank 0"
 
     expected = "stayed away" if rank in missing else "look at rank 0" if rank else "missing: " + ", ".join(map(str, missing))
@@ -240,9 +254,16 @@ def monitored_barrier(rank, world_size, device):
     return {"monitored_barrier": outcome, "sum over the world": x}
 
 
+# %% [markdown]
+# **Predict first.** Ranks 0 and 2 come, 1 and 3 do not. Does rank 2 learn who is missing?
+
 # %%
 if __name__ == "__main__":
     run(monitored_barrier)
+
+# %% [markdown]
+# **Why.** Only rank 0 knows. The others have reported to it and wait for its word; when that does not come, all they can say is:
+# look there. In the logs of a large job, read rank 0's.
 
 # %%
 STEPS = [
@@ -289,3 +310,29 @@ STEPS = [
 #
 # Rank 0 downloads a data set or writes a checkpoint, and the others wait before they read it. Before and after a timed region, so
 # that all ranks measure the same thing. `monitored_barrier` after start-up, to name the machine that did not make it.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `barrier`, change `dist.barrier()` to `pass`. Who is not found? It says `rank 0 is late`: the others looked before it had
+#    left anything.
+# 2. In `barrier_flushes_nothing`, change `file.write(f"written by rank {rank}")` to
+#    `print(f"written by rank {rank}", file=file, flush=True)`. Now the line is in the file before the barrier, and the first proof
+#    of this step no longer holds. It says `[barrier without a flush, gloo]`.
+# 3. In `monitored_barrier`, change `timeout=timedelta(seconds=1), wait_all_ranks=True` to `timeout=timedelta(seconds=1)`. Two ranks
+#    are missing. How many are named? It says `got 'missing: 1', should be 'missing: 1, 3'`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
+# - [`monitored_barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.monitored_barrier)
+# - [`broadcast_object_list`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast_object_list)
+# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+#
+# Next lesson: [new_group](../notebooks/new_group.ipynb), how to make the groups that were used here.

@@ -4,13 +4,17 @@
 
 One rank, the root (`src`), has a tensor, and every rank ends up with a copy of it, in place.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **root** is
+the one rank with a part of its own. A **group** is some of the ranks, for calls among themselves. The **backend** is the library
+that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see one broadcast, two from different roots and of different lengths, one from every root into the rows of a table, and
 the weight update of reinforcement learning: one rank trains, the others get its weights.
 
     python lessons/broadcast.py
     torchrun --nproc-per-node 4 lessons/broadcast.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -22,14 +26,15 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r starts with `[r, 10 * r, 100 * r]`; the root is the last rank, so everyone ends with what rank 3 had.
+# Four ranks. Rank r starts with `[10 * r, 10 * r + 1, 10 * r + 2]`: the tens name the rank. The root is the last rank, so everyone
+# ends with what rank 3 had.
 #
 # | rank | before | after |
 # |---|---|---|
-# | 0 | [0, 0, 0] | [3, 30, 300] |
-# | 1 | [1, 10, 100] | [3, 30, 300] |
-# | 2 | [2, 20, 200] | [3, 30, 300] |
-# | 3 | [3, 30, 300] | [3, 30, 300] |
+# | 0 | [0, 1, 2] | [30, 31, 32] |
+# | 1 | [10, 11, 12] | [30, 31, 32] |
+# | 2 | [20, 21, 22] | [30, 31, 32] |
+# | 3 | [30, 31, 32] | [30, 31, 32] |
 
 # %% [markdown]
 # ## The code
@@ -39,13 +44,13 @@ import torch.distributed as dist
 
 # %%
 def broadcast(rank, world_size, device):
-    x = torch.tensor([rank, 10 * rank, 100 * rank], device=device)
+    x = 10 * rank + torch.arange(3, device=device)
     before = x.clone()
     root = world_size - 1
 
     dist.broadcast(x, src=root)
 
-    check(x, torch.tensor([root, 10 * root, 100 * root]), "broadcast")
+    check(x, 10 * root + torch.arange(3), "broadcast")
     return {"before": before, "after": x}
 
 
@@ -81,8 +86,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Every root once
 #
-# Row r of the table is rank r's to fill. `table[root]` is a view, so `broadcast` writes into the table itself: that is what "in
-# place" buys. After n broadcasts everyone has every row, which is what a single `all_gather` does.
+# Row r of the table is rank r's to fill, and each rank is the root once.
 
 
 # %%
@@ -98,16 +102,24 @@ def broadcast_every_root(rank, world_size, device):
     return {"own row": [rank, rank * rank], "table": table}
 
 
+# %% [markdown]
+# **Predict first.** `table[root]` is an expression, not a variable. Is `table` filled, or does what arrives land in a row that
+# nobody keeps? The tables start with -1.
+
 # %%
 if __name__ == "__main__":
     run(broadcast_every_root)
 
 # %% [markdown]
+# **Why.** `table[root]` is a view: it shares the memory of the table, so `broadcast` writes into the table itself. That is what "in
+# place" buys. After n broadcasts everyone has every row, which is what a single `all_gather` does.
+
+# %% [markdown]
 # ### New weights for everyone
 #
-# The last rank trains; the others generate text with a copy of the model, which grows old. The tensors of `state_dict()` share
-# memory with the model, so a broadcast into them changes it where it stands. `state_dict()` also holds what `parameters()` leaves
-# out: buffers, such as the running mean of a BatchNorm. The model answers `[1, 10]` with 1 * w0 + 10 * w1 + b.
+# The last rank trains; the others generate text with a copy of the model, which grows old. `state_dict()` gives a dictionary of
+# tensors by name, and each of them is broadcast. Nothing is loaded back with `load_state_dict`. The model answers `[1, 10]` with
+# `1 * w0 + 10 * w1 + b`: 37 with the trainer's weights, -12 with the old ones.
 
 
 # %%
@@ -134,9 +146,16 @@ def broadcast_weights(rank, world_size, device):
     return {"role": role, "answer before": before.item(), "answer after": after.item()}
 
 
+# %% [markdown]
+# **Predict first.** What do the generators answer afterwards? Does a broadcast into that dictionary change the model?
+
 # %%
 if __name__ == "__main__":
     run(broadcast_weights)
+
+# %% [markdown]
+# **Why.** The tensors of `state_dict()` share memory with the model, so a broadcast into them changes it where it stands.
+# `state_dict()` also holds what `parameters()` leaves out: buffers, such as the running mean of a BatchNorm.
 
 # %%
 STEPS = [broadcast, broadcast_two_roots, broadcast_every_root, broadcast_weights]
@@ -178,3 +197,26 @@ STEPS = [broadcast, broadcast_two_roots, broadcast_every_root, broadcast_weights
 # DDP sends the parameters and buffers of rank 0 to all when it is built, so that all start alike. In RLHF the trainer sends new
 # weights to the ranks that generate. ZeroRedundancyOptimizer lets each rank update a part of the parameters, and then broadcast it.
 # A seed, a configuration, the decision to stop: whatever one rank decides for all.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `broadcast`, change `src=root` to `src=0`. Which ranks hold something wrong, the old root too? It says
+#    `got [0, 1, 2], should be [30, 31, 32]`: the root of before is now overwritten like the others.
+# 2. In `broadcast_every_root`, change `dist.broadcast(table[root], src=root)` to `dist.broadcast(table[root].clone(), src=root)`.
+#    The same shapes, the same messages. It says `should be [[0, 0], [1, 1], [2, 4], [3, 9]]`: on receivers the copies were filled,
+#    and dropped.
+# 3. In `broadcast_two_roots`, change `torch.full((5,), -1, device=device)` to `torch.full((7,), -1, device=device)`. The root sends
+#    5 numbers, the others expect 7. Is that an error, or a wait? On gloo neither. It says
+#    `got [1, 2, 3, 4, 5, -1, -1], should be [1, 2, 3, 4, 5]`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
+#
+# Next lesson: [all_reduce](../notebooks/all_reduce.ipynb), in which every rank's tensor counts.

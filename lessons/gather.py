@@ -4,13 +4,17 @@
 
 Every rank gives a tensor, and one rank, the root (`dst`), ends up with all of them, in rank order.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **root** is
+the one rank with a part of its own. A **group** is some of the ranks, for calls among themselves. The **backend** is the library
+that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see a list of buffers on the root and `None` elsewhere, a gather to every root, the memory that it takes and where, and
 text of different lengths, gathered as Python objects.
 
     python lessons/gather.py
     torchrun --nproc-per-node 4 lessons/gather.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -22,14 +26,14 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r brings `[r, 10 * r]`; the root is the last rank, and it alone has buffers to fill.
+# Four ranks. Rank r brings `[10 * r, 10 * r + 1]`; the root is the last rank, and it alone has buffers to fill.
 #
 # | rank | own | gathered |
 # |---|---|---|
-# | 0 | [0, 0] | - |
-# | 1 | [1, 10] | - |
-# | 2 | [2, 20] | - |
-# | 3 | [3, 30] | [[0, 0], [1, 10], [2, 20], [3, 30]] |
+# | 0 | [0, 1] | - |
+# | 1 | [10, 11] | - |
+# | 2 | [20, 21] | - |
+# | 3 | [30, 31] | [[0, 1], [10, 11], [20, 21], [30, 31]] |
 
 # %% [markdown]
 # ## The code
@@ -39,15 +43,15 @@ import torch.distributed as dist
 
 # %%
 def gather(rank, world_size, device):
-    x = torch.tensor([rank, 10 * rank], device=device)
+    x = torch.tensor([10 * rank, 10 * rank + 1], device=device)
     root = world_size - 1
     buffers = [torch.full_like(x, -1) for _ in range(world_size)] if rank == root else None
 
     dist.gather(x, buffers, dst=root)
 
     if rank == root:
-        check(buffers, [torch.tensor([r, 10 * r]) for r in range(world_size)], "gather")
-    check(x, torch.tensor([rank, 10 * rank]), "own tensor after gather")
+        check(buffers, [torch.tensor([10 * r, 10 * r + 1]) for r in range(world_size)], "gather")
+    check(x, torch.tensor([10 * rank, 10 * rank + 1]), "own tensor after gather")
     return {"own": x, "gathered": buffers}
 
 
@@ -58,8 +62,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Every root once
 #
-# Rank r has one number for each root: `10 * r + root`. After n gathers root q holds everybody's number for q. Together they do what
-# a single `all_to_all` does.
+# Rank r has one number for each root: `10 * r + root`. The ranks are the root in turn.
 
 
 # %%
@@ -76,17 +79,22 @@ def gather_to_every_root(rank, world_size, device):
     return {"own": own, "received": received}
 
 
+# %% [markdown]
+# **Predict first.** Rank 2 starts with `[20, 21, 22, 23]`. What does it hold in the end?
+
 # %%
 if __name__ == "__main__":
     run(gather_to_every_root)
 
 # %% [markdown]
+# **Why.** Root q ends with everybody's number for q. Together the n gathers do what a single `all_to_all` does: rows become
+# columns.
+
+# %% [markdown]
 # ### One tensor instead of a list, and what it takes
 #
-# The buffers may be the rows of one tensor: `unbind` gives views, so the root needs no `cat` and no second copy afterwards.
-#
-# Each rank has 1024 numbers of 4 bytes, which is 4096 bytes. The root needs n times as much for the result, 16384 bytes for four
-# ranks, and the others nothing. With `all_gather` everyone would need 16384.
+# The buffers may be the rows of one tensor: `unbind` gives views, so the root needs no `cat` and no second copy afterwards. Each
+# rank has 1024 numbers of 4 bytes, which is 4096 bytes.
 
 
 # %%
@@ -103,9 +111,16 @@ def gather_into_rows(rank, world_size, device):
     return {"bytes, own": x.untyped_storage().nbytes(), "bytes, gathered": table.untyped_storage().nbytes() if rank == root else 0}
 
 
+# %% [markdown]
+# **Predict first.** How many bytes does the root need for the result, and how many do the others? And if it were `all_gather`?
+
 # %%
 if __name__ == "__main__":
     run(gather_into_rows)
+
+# %% [markdown]
+# **Why.** Only the root makes room, n times its own tensor. With `all_gather` everyone would need as much as the root. That is the
+# reason to choose `gather`, and the reason why the root is where memory runs out first.
 
 # %% [markdown]
 # ### Text, and any other object
@@ -170,3 +185,25 @@ STEPS = [gather, gather_to_every_root, gather_into_rows, gather_text]
 #
 # Evaluation: each rank judges its share, and one rank writes all answers in a file. Logs and timings of all ranks in one place.
 # `torch.distributed.checkpoint` gathers every rank's plan as objects on one rank, which makes the plan for all.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `gather`, change `[torch.full_like(x, -1) for _ in range(world_size)]` to `[torch.full_like(x, -1)] * world_size`. Four
+#    entries, and no error. It says `got [[30, 31], [30, 31], [30, 31], [30, 31]]`: one tensor four times, and the last piece stays.
+# 2. In `gather_into_rows`, change `list(table.unbind())` to `table.unbind()`. A tuple of four tensors. It says
+#    `rank 3 raised TypeError`: a `list` is wanted. The other ranks had nothing to complain of.
+# 3. In `gather_text`, change `texts = [None] * world_size if rank == root else None` to `texts = [None] * world_size`. Now everyone
+#    brings a list. Do the others get a copy? It says `must NOT be specified on non-destination ranks`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.gather)
+# - [`gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.gather_object)
+#
+# Next lesson: [scatter](../notebooks/scatter.ipynb), the way back.

@@ -5,13 +5,16 @@
 `isend` and `irecv` start a send and a receive and return at once, each with a `Work`; the message is through when `wait()`
 returns.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **backend** is
+the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see a computation that goes on while a message travels, the proof that nobody waited, who owns a tensor until `wait()`,
 and a ring in which every rank sends and receives at the same time.
 
     python lessons/isend_irecv.py
     torchrun --nproc-per-node 4 lessons/isend_irecv.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -71,9 +74,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Nobody waited: a proof by order
 #
-# Seconds prove little on a busy machine; order proves it. Here every rank posts its receive, and only then gives its number to a
-# sum over all ranks. The messages carry that sum, so none of them can exist before the last receive is posted: had one `irecv`
-# waited for its message, it would have waited for ever.
+# Seconds prove little on a busy machine; order proves it. Here every rank posts its receive, asks whether it is complete, and only
+# then gives its number to a sum over all ranks. The messages carry that sum.
 
 
 # %%
@@ -96,17 +98,24 @@ def overlap_by_order(rank, world_size, device):
     return {"complete before": before, "computed meanwhile": total, "received": received}
 
 
+# %% [markdown]
+# **Predict first.** No message can exist before every rank has come to the `all_reduce`, and every rank calls `irecv` before that.
+# Does this step end? And what does the column "complete before" say?
+
 # %%
 if __name__ == "__main__":
     run(overlap_by_order)
 
 # %% [markdown]
+# **Why.** Had one `irecv` waited for its message, it would have waited for ever, as the message is made from a sum that needs every
+# rank. That the step ended proves that none did.
+
+# %% [markdown]
 # ### Who owns the tensor until `wait()`
 #
-# From `isend` to `wait()` the tensor belongs to the backend: you may read it, but not write it. From `irecv` to `wait()` you may
-# do neither. Who must go on writing at once sends a copy, and after `wait()` uses the room of the copy again. Here every rank
-# changes its weights before anyone receives them (the all_reduce sees to that), and the receivers still get the weights as they
-# were. Had `weights` itself been sent, they would get the new ones on gloo; elsewhere the old ones, or some of each.
+# From `isend` to `wait()` the tensor belongs to the backend: you may read it, but not write it. From `irecv` to `wait()` you may do
+# neither. Who must go on writing at once sends a copy, and after `wait()` uses the room of the copy again. Here every rank adds 100
+# to its weights before anyone receives them (the `all_reduce` sees to that).
 
 
 # %%
@@ -135,9 +144,17 @@ def buffer_rules(rank, world_size, device):
     return {"received": versions, "own weights at the end": weights}
 
 
+# %% [markdown]
+# **Predict first.** In the first of the three rounds rank 1 receives what rank 0 sent. Rank 0 had `[0, 0]` when it called `isend`,
+# and `[100, 100]` when rank 1 came to receive. Which of them arrives?
+
 # %%
 if __name__ == "__main__":
     run(buffer_rules)
+
+# %% [markdown]
+# **Why.** The old ones, as a copy was sent. Had `weights` itself been sent, the new ones would arrive on gloo; elsewhere the old
+# ones, or some of each.
 
 # %% [markdown]
 # ### A ring with batch_isend_irecv
@@ -166,9 +183,17 @@ def ring_exchange(rank, world_size, device):
     return {"had, in this order": had}
 
 
+# %% [markdown]
+# **Predict first.** Each rank passes on to the right what came from the left in the hop before. In which order does rank 2 have the
+# blocks of the four ranks?
+
 # %%
 if __name__ == "__main__":
     run(ring_exchange)
+
+# %% [markdown]
+# **Why.** After k hops a rank has the block of the rank k places to its left. Many algorithms on rings count like this, and count
+# wrongly where they go the other way round.
 
 # %%
 STEPS = [isend_irecv, overlap_by_order, buffer_rules, ring_exchange]
@@ -208,3 +233,30 @@ STEPS = [isend_irecv, overlap_by_order, buffer_rules, ring_exchange]
 #
 # Pipeline parallelism sends one micro-batch while it computes the next. Ring attention passes keys and values round a ring while
 # it computes on those at hand. Stencils and convolutions that are cut over ranks exchange halos.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `overlap_by_order`, change `before = receiving.is_completed()` to `before = receiving.wait()`. Now everybody waits for a
+#    message that nobody can send yet. It says `rank 0 hung`, when its time limit of 60 s is over. You need not wait so long: in a
+#    notebook press Stop (elsewhere Ctrl-C), and all ranks are ended.
+# 2. In `buffer_rules`, change `dist.isend(travelling, dst=right)` to `dist.isend(weights, dst=right)`. The weights are written
+#    while they are being sent, and nothing is refused. It says `[isend of a copy, then a change of the original, int64[2], gloo]`:
+#    on gloo the receivers get the new weights.
+# 3. In `isend_irecv`, change `own[-1:]` to `own[:1]`. Every rank now sends its first square. Which differences are wrong: all of
+#    them, or one on each rank? Compare what it got with what it should have. It says `[isend, irecv of a halo, int64[3], gloo]`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`isend`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.isend)
+# - [`irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.irecv)
+# - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
+# - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+#
+# Next lesson: [broadcast](../notebooks/broadcast.ipynb), the first call in which all ranks take part.

@@ -4,13 +4,17 @@
 
 Every rank calls it with the same list of ranks, and those in the list get a group in which every collective works on its own.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. A **group** is
+some of the ranks, for calls among themselves. The **root** is the one rank with a part of its own. The **backend** is the library
+that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see two halves of the world that work at the same time and do not wait for each other, the two ways to number a rank, and a
 grid in which every rank belongs to a row and to a column.
 
     python lessons/new_group.py
     torchrun --nproc-per-node 4 lessons/new_group.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -86,9 +90,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Each half goes its own way
 #
-# The halves may call different collectives, and different numbers of them. To prove that they do not wait for each other, rank 0
-# stays away from its own half until a message says that the upper half is done: if the groups needed each other, this would never
-# end.
+# The halves may call different collectives, and different numbers of them. Here the upper half sums twice, and then its last rank
+# sends a message to rank 0. The lower half gathers; but rank 0 first waits for that message.
 
 
 # %%
@@ -118,16 +121,24 @@ def halves_do_not_wait(rank, world_size, device):
     return {"before": before, "after": pieces, "heard first": word if rank == 0 else None}
 
 
+# %% [markdown]
+# **Predict first.** Rank 0 stays away from its half until the upper half is done; rank 1 is already there. Does this end, and which
+# numbers do the ranks of the upper half hold?
+
 # %%
 if __name__ == "__main__":
     run(halves_do_not_wait)
 
 # %% [markdown]
+# **Why.** If the groups needed each other, it would never end. The upper half holds the sum 2 + 3 = 5, and then 5 + 5 = 10: every
+# rank brought the sum to the second one.
+
+# %% [markdown]
 # ### Two numbers for one rank
 #
-# `src` and `dst` are *global* ranks, also with `group=`. `group_src` and `group_dst` count within the group. Here every member is
-# the root once, named in both ways. Rank 0 is not in the upper half, so `src=0` is refused there: a common mistake, made by
-# thinking of the group's first rank.
+# Every member of a group has two numbers: its *global* rank, and its rank within the group. `src` and `dst` are one of them,
+# `group_src` and `group_dst` the other. Here every member is the root once, named in both ways. In the end every rank calls
+# `broadcast(src=0)` in its own group.
 
 
 # %%
@@ -155,9 +166,17 @@ def global_and_group_ranks(rank, world_size, device):
     return {"group": ranks, "group rank": own, "last root, src": by_src, "last root, group_src": by_group_src, "src=0": x}
 
 
+# %% [markdown]
+# **Predict first.** The upper half is the group of ranks 2 and 3. What does `broadcast(x, src=0, group=group)` do there: does it
+# send rank 2's number, the first of the group; rank 0's, the first of the world; or is it refused?
+
 # %%
 if __name__ == "__main__":
     run(global_and_group_ranks)
+
+# %% [markdown]
+# **Why.** `src` and `dst` are *global* ranks, also with `group=`. Rank 0 is not in the upper half, so `src=0` is refused there, and
+# every rank keeps its number. It is a common mistake, made by thinking of the group's first rank.
 
 # %% [markdown]
 # ### Rows and columns
@@ -193,9 +212,17 @@ def grid(rank, world_size, device):
     return {"row, column": [row, column], "along row": along_row, "along column": along_column, "both": both}
 
 
+# %% [markdown]
+# **Predict first.** The grid of four ranks is 0 1 over 2 3, and the digits of a sum name its ranks: rank r brings `10 ** r`. Which
+# sum does rank 2 get along its row, and which along its column?
+
 # %%
 if __name__ == "__main__":
     run(grid)
+
+# %% [markdown]
+# **Why.** Rank 2 shares its row with rank 3, 1100, and its column with rank 0, 101. Every rank is in two groups, and calls the
+# collectives of the one without those of the other.
 
 # %%
 STEPS = [new_group, halves_do_not_wait, global_and_group_ranks, grid]
@@ -238,3 +265,35 @@ STEPS = [new_group, halves_do_not_wait, global_and_group_ranks, grid]
 # Tensor, pipeline and data parallelism are rows and columns of a grid; `init_device_mesh` builds such grids, with names. Hybrid
 # FSDP shards along one side and replicates along the other. In RLHF, trainers and generators are two groups. Evaluation on some
 # ranks goes on while others train.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `new_group`, change `group=group)` to `group=None)`. No group? It says `got [1111]`: None is the world.
+# 2. In `new_group`, change `upper_ranks = halves(world_size)` to `upper_ranks = halves(world_size)[:: 1 if rank % 2 == 0 else -1]`.
+#    Odd ranks now create the same two groups in the other order. Read the digits of what comes out. It says
+#    `[all_reduce(SUM, group=one half), int64[1], gloo]`: rank 0 adds up with rank 3, to 1001, and rank 1 with rank 2, to 110.
+#    Nobody but the proof complains.
+# 3. In `global_and_group_ranks`, change `src=root, group=group)` to `group_src=root, group=group)`. In the lower half nothing
+#    changes, as both numbers are the same there. In the upper half there is no member number 2. It says `invalid root rank: 2`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+# - [`get_group_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_group_rank)
+# - [`get_global_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_global_rank)
+# - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
+# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
+#
+# This was the last lesson. The [README](../README.md) says what else there is: your own functions on ranks, and what works on which
+# backend.

@@ -4,13 +4,17 @@
 
 Every rank gives a tensor, and one rank, the root (`dst`), ends up with the sum (or maximum, ...) of all of them, in place.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **root** is
+the one rank with a part of its own. A **group** is some of the ranks, for calls among themselves. The **backend** is the library
+that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see the sum on the last rank, one sum on each rank, what becomes of the tensors of the ranks that are not the root, and the
 numbers of a log line, brought together on the rank that writes it.
 
     python lessons/reduce.py
     torchrun --nproc-per-node 4 lessons/reduce.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -22,14 +26,15 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r brings `[r, 10 ** r]`; the root is the last rank. On the others there is no result to look at.
+# Four ranks. Rank r brings 1 and 2 times `10 ** r`, so that the digits of a sum name its ranks; the root is the last rank. On the
+# others there is no result to look at.
 #
 # | rank | own | result |
 # |---|---|---|
-# | 0 | [0, 1] | - |
-# | 1 | [1, 10] | - |
-# | 2 | [2, 100] | - |
-# | 3 | [3, 1000] | [6, 1111] |
+# | 0 | [1, 2] | - |
+# | 1 | [10, 20] | - |
+# | 2 | [100, 200] | - |
+# | 3 | [1000, 2000] | [1111, 2222] |
 
 # %% [markdown]
 # ## The code
@@ -39,7 +44,7 @@ import torch.distributed as dist
 
 # %%
 def reduce(rank, world_size, device):
-    own = torch.tensor([rank, 10**rank], device=device)
+    own = torch.tensor([1, 2], device=device) * 10**rank
     result = own.clone()
     root = world_size - 1
 
@@ -47,8 +52,8 @@ def reduce(rank, world_size, device):
 
     if rank == root:
         ones = (10**world_size - 1) // 9  # 1 + 10 + 100 + ... = 11...1
-        check(result, torch.tensor([world_size * (world_size - 1) // 2, ones]), "reduce(SUM)")
-    check(own, torch.tensor([rank, 10**rank]), "own tensor after reduce of a copy")
+        check(result, torch.tensor([ones, 2 * ones]), "reduce(SUM)")
+    check(own, torch.tensor([1, 2]) * 10**rank, "own tensor after reduce of a copy")
     return {"own": own, "result": result if rank == root else None}
 
 
@@ -59,8 +64,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Every root once
 #
-# Piece r of each rank's tensor is meant for rank r: n reductions, each to another root, each into a view of the tensor. Together
-# they do what a single `reduce_scatter` does. Of the other pieces nothing can be said afterwards.
+# Piece r of each rank's tensor is meant for rank r: n reductions, each to another root, each into a view of the tensor. `reduce`
+# may leave anything in the tensors of ranks that are not the root.
 
 
 # %%
@@ -76,20 +81,24 @@ def reduce_to_every_root(rank, world_size, device):
     return {"pieces": before, "sum of piece r": pieces[rank]}
 
 
+# %% [markdown]
+# **Predict first.** Rank 3 is the root last. By then three reductions have been let loose on its tensor. Is the sum of its own
+# piece still right?
+
 # %%
 if __name__ == "__main__":
     run(reduce_to_every_root)
 
 # %% [markdown]
+# **Why.** Each reduction touches only the piece that it was given, and no earlier one was given piece 3. Of the *other* pieces
+# nothing can be said afterwards. Together the n reductions do what a single `reduce_scatter` does.
+
+# %% [markdown]
 # ### What becomes of the others' tensors
 #
-# On ranks that are not the root the tensor is *undefined* afterwards: the backend may have used it for its own steps. gloo leaves
-# partial sums: where four ranks bring 1, 2, 3, 4 and the root is rank 0, the ranks end with 10, 9, 7, 4. With rank 1 as root, rank
-# 0 holds the full 10 as well, so that a program which reads the wrong rank may look right. Another backend may leave something
-# else.
-#
-# Reduce what is left once more, and those partial sums are added again. So keep your own numbers, and fill the tensor that you give
-# away anew each time. Here the same numbers are reduced in three rounds, and every round gives the same sum.
+# On ranks that are not the root the tensor is *undefined* afterwards: the backend may have used it for its own steps. So keep your
+# own numbers, and fill the tensor that you give away anew each time. Here four ranks bring 1, 2, 3, 4, and in three rounds the sum
+# goes to rank 0.
 
 
 # %%
@@ -110,9 +119,18 @@ def undefined_elsewhere(rank, world_size, device):
     return {"own": own, "sums": sums if rank == root else None, "scratch": "the sum" if rank == root else "undefined"}
 
 
+# %% [markdown]
+# **Predict first.** One tensor, `scratch`, serves all three rounds. Which three sums does rank 0 get? And which would it get if
+# `scratch` were filled only once, before the first round?
+
 # %%
 if __name__ == "__main__":
     run(undefined_elsewhere)
+
+# %% [markdown]
+# **Why.** Filled anew, every round gives 10. The second question is the second change at the end of this lesson: on gloo the ranks
+# are left with partial sums, 10, 9, 7, 4, and the next round adds these. With rank 1 as root, rank 0 would hold the full 10 as
+# well, so that a program which reads the wrong rank may look right. Another backend may leave something else.
 
 # %% [markdown]
 # ### A log line
@@ -188,3 +206,26 @@ STEPS = [reduce, reduce_to_every_root, undefined_elsewhere, log_line]
 # Statistics for a log or a progress bar, which rank 0 alone writes. FairScale's ShardedDDP, an early ZeRO, reduces each gradient to
 # the one rank that owns that part of the optimizer's state. In training most sums are needed everywhere, so `all_reduce` and
 # `reduce_scatter` are seen far more often.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `reduce`, change `if rank == root:` to `if rank >= 0:`. Now every rank claims to have the sum. Who has it? It says
+#    `should be [1111, 2222]`; read the digits of what it got: those are the ranks that were in a partial sum.
+# 2. In `undefined_elsewhere`, change `torch.empty_like(own)` to `own.clone()` and `scratch.copy_(own)` to `pass`. It says
+#    `got [10, 30, 65], should be [10, 10, 10]` on gloo: the second sum is 10 + 9 + 7 + 4.
+# 3. In `log_line`, change `dist.reduce(sums, dst=writer, op=dist.ReduceOp.SUM)` to
+#    `dist.reduce(sums, dst=writer, op=dist.ReduceOp.AVG)`. Would the mean in the log be another? No: both sums are divided by n,
+#    and the quotient stays. The proof looks at the sums themselves. It says `got [5.0, 2.5], should be [20.0, 10.0]`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
+# - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
+#
+# Next lesson: [all_gather](../notebooks/all_gather.ipynb), which keeps the tensors of all ranks apart.

@@ -4,13 +4,16 @@
 
 Every rank gives n pieces, the pieces are summed over the ranks, and rank r ends up with the sum of all pieces number r.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **backend** is
+the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see the pieces as a list and as one tensor, another reduction than the sum, the proof that reduce_scatter followed by
 all_gather is all_reduce, and an optimizer whose state is spread over the ranks.
 
     python lessons/reduce_scatter.py
     torchrun --nproc-per-node 4 lessons/reduce_scatter.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -22,14 +25,15 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. Rank r's piece k is `[10 * r + k]`; rank k ends with the sum of everyone's piece k, which is `60 + 4 * k`.
+# Four ranks. Rank r's piece k is k + 1 times `10 ** r`; rank k ends with the sum of everyone's piece k. The place of a digit names
+# the rank that it came from, and the digit names the piece.
 #
 # | rank | before | after |
 # |---|---|---|
-# | 0 | [[0], [1], [2], [3]] | [60] |
-# | 1 | [[10], [11], [12], [13]] | [64] |
-# | 2 | [[20], [21], [22], [23]] | [68] |
-# | 3 | [[30], [31], [32], [33]] | [72] |
+# | 0 | [[1], [2], [3], [4]] | [1111] |
+# | 1 | [[10], [20], [30], [40]] | [2222] |
+# | 2 | [[100], [200], [300], [400]] | [3333] |
+# | 3 | [[1000], [2000], [3000], [4000]] | [4444] |
 
 # %% [markdown]
 # ## The code
@@ -39,14 +43,14 @@ import torch.distributed as dist
 
 # %%
 def reduce_scatter(rank, world_size, device):
-    pieces = [torch.tensor([10 * rank + k], device=device) for k in range(world_size)]
+    pieces = [torch.tensor([(k + 1) * 10**rank], device=device) for k in range(world_size)]
     mine = torch.full((1,), -1, device=device)
 
     dist.reduce_scatter(mine, pieces, op=dist.ReduceOp.SUM)
 
-    total = world_size * (world_size - 1) // 2  # 0 + 1 + ... + (n - 1)
-    check(mine, torch.tensor([10 * total + world_size * rank]), "reduce_scatter(SUM)")
-    check(pieces, [torch.tensor([10 * rank + k]) for k in range(world_size)], "reduce_scatter: its input")
+    ones = (10**world_size - 1) // 9  # 1 + 10 + 100 + ... = 11...1
+    check(mine, torch.tensor([(rank + 1) * ones]), "reduce_scatter(SUM)")
+    check(pieces, [torch.tensor([(k + 1) * 10**rank]) for k in range(world_size)], "reduce_scatter: its input")
     return {"before": pieces, "after": mine}
 
 
@@ -76,9 +80,17 @@ def pieces_of_one_tensor(rank, world_size, device):
     return {"before": x, "SUM": total, "MAX": highest}
 
 
+# %% [markdown]
+# **Predict first.** Rank 0 brings 0 to 7, rank 1 brings 100 to 107, and so on. Which two columns are rank 1's, and what are their
+# maxima?
+
 # %%
 if __name__ == "__main__":
     run(pieces_of_one_tensor)
+
+# %% [markdown]
+# **Why.** Columns 2 and 3, and 302 and 303: pieces are cut by position, and each is reduced element by element. `reduce_scatter`
+# does not hand a rank's own numbers back to it.
 
 # %% [markdown]
 # ### reduce_scatter + all_gather = all_reduce
@@ -108,9 +120,16 @@ def reduce_scatter_then_all_gather(rank, world_size, device):
     return {"own": x, "piece": piece, "both calls": in_two_calls, "all_reduce": in_one_call}
 
 
+# %% [markdown]
+# **Predict first.** Six numbers on four ranks: padded to eight, two to each rank. What does rank 3 hold between the two calls, in
+# the column "piece"?
+
 # %%
 if __name__ == "__main__":
     run(reduce_scatter_then_all_gather)
+
+# %% [markdown]
+# **Why.** Sums of nothing but padding: rank 3 works for nothing, and yet it must take part in both calls. Zeros change no sum.
 
 # %% [markdown]
 # ### An optimizer that each rank runs on its own piece
@@ -140,9 +159,17 @@ def sharded_optimizer(rank, world_size, device):
     return {"gradient": gradient, "mean of own piece": mean, "new weights": weights, "state": len(momentum)}
 
 
+# %% [markdown]
+# **Predict first.** Each rank takes an optimizer step for one of the four weights, with a momentum of one number. Which weights do
+# the ranks hold afterwards: the same on all of them?
+
 # %%
 if __name__ == "__main__":
     run(sharded_optimizer)
+
+# %% [markdown]
+# **Why.** The same, and the same as if every rank had averaged the whole gradient and taken the whole step. Only what the step
+# needs, the state, is spread over the ranks. This is the first idea of ZeRO.
 
 # %%
 STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, sharded_optimizer]
@@ -150,9 +177,9 @@ STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, s
 # %% [markdown]
 # ## The proof
 #
-# The tens in the worked numbers name the sender, the ones name the piece. The sum for rank k is 10 * n (n - 1) / 2 + n * k: it
-# changes if a rank is left out, if nothing is summed, or if rank k gets another rank's piece. The two halves are compared with
-# all_reduce itself and with the closed form, so neither is taken on trust.
+# The digits of the worked numbers name the sender and the piece. The sum for rank k is k + 1 times 11...1: it changes if a rank is
+# left out, if nothing is summed, or if rank k gets another rank's piece. The two halves are compared with all_reduce itself and
+# with the closed form, so neither is taken on trust.
 
 # %% [markdown]
 # ## The cost
@@ -182,3 +209,31 @@ STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, s
 #
 # FSDP and ZeRO reduce gradients so that each rank keeps the piece whose weights and optimizer state it holds. Sequence parallelism
 # sums partial products and leaves each rank its part of the sequence. NCCL's ring all_reduce has this as its first half.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `reduce_scatter`, change `op=dist.ReduceOp.SUM` to `op=dist.ReduceOp.AVG`. Here every average would be a fraction. Does gloo
+#    round? It says `result type Float can't be cast to the desired output type Long`, on every rank.
+# 2. In `pieces_of_one_tensor`, change `dist.reduce_scatter_tensor(total, x, op=dist.ReduceOp.SUM)` to
+#    `dist.reduce_scatter_tensor(total, x.view(world_size, 2), op=dist.ReduceOp.SUM)`. One row for each rank: the same bytes. It
+#    says `outputShape[0] * worldSize == inputShape[0] (8 vs. 4)`: gloo wants the first dimension to match, too.
+# 3. In `sharded_optimizer`, change `dist.reduce_scatter_tensor(mean, gradient, op=dist.ReduceOp.SUM)` to
+#    `mean.copy_(gradient.chunk(world_size)[rank] * world_size)`. The gradients of the other ranks are forgotten. Do the ranks'
+#    weights drift apart? No: all_gather still hands out the same to all, so that comparing the ranks shows nothing. It says
+#    `[reduce_scatter_tensor(SUM) / world size, float32[1], gloo]`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
+# - [`reduce_scatter_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_tensor)
+# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
+#
+# Next lesson: [all_to_all](../notebooks/all_to_all.ipynb), the same pieces without the sum.

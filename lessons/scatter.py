@@ -4,13 +4,17 @@
 
 One rank, the root (`src`), has one tensor for each rank, and rank r ends up with number r.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **root** is
+the one rank with a part of its own. A **group** is some of the ranks, for calls among themselves. The **backend** is the library
+that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see a list of pieces on the root and `None` elsewhere, a scatter from every root, what it saves against broadcasting the
 whole, pieces of unequal length, and the dtype trap.
 
     python lessons/scatter.py
     torchrun --nproc-per-node 4 lessons/scatter.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -22,14 +26,14 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Worked numbers
 #
-# Four ranks. The root is the last rank: it has the piece `[r, 10 * r]` for rank r, and everyone has room for one piece.
+# Four ranks. The root is the last rank: it has the piece `[10 * r, 10 * r + 1]` for rank r, and everyone has room for one piece.
 #
 # | rank | pieces | before | after |
 # |---|---|---|---|
-# | 0 | - | [-1, -1] | [0, 0] |
-# | 1 | - | [-1, -1] | [1, 10] |
-# | 2 | - | [-1, -1] | [2, 20] |
-# | 3 | [[0, 0], [1, 10], [2, 20], [3, 30]] | [-1, -1] | [3, 30] |
+# | 0 | - | [-1, -1] | [0, 1] |
+# | 1 | - | [-1, -1] | [10, 11] |
+# | 2 | - | [-1, -1] | [20, 21] |
+# | 3 | [[0, 1], [10, 11], [20, 21], [30, 31]] | [-1, -1] | [30, 31] |
 
 # %% [markdown]
 # ## The code
@@ -42,13 +46,13 @@ def scatter(rank, world_size, device):
     x = torch.full((2,), -1, device=device)
     before = x.clone()
     root = world_size - 1
-    pieces = [torch.tensor([r, 10 * r], device=device) for r in range(world_size)] if rank == root else None
+    pieces = [torch.tensor([10 * r, 10 * r + 1], device=device) for r in range(world_size)] if rank == root else None
 
     dist.scatter(x, pieces, src=root)
 
-    check(x, torch.tensor([rank, 10 * rank]), "scatter")
+    check(x, torch.tensor([10 * rank, 10 * rank + 1]), "scatter")
     if rank == root:
-        check(pieces, [torch.tensor([r, 10 * r]) for r in range(world_size)], "the root's pieces after scatter")
+        check(pieces, [torch.tensor([10 * r, 10 * r + 1]) for r in range(world_size)], "the root's pieces after scatter")
     return {"pieces": pieces, "before": before, "after": x}
 
 
@@ -83,10 +87,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Memory: scatter against broadcast and slice
 #
-# Each rank is to have 1024 numbers of 4 bytes: 4096 bytes, and the whole for four ranks is 16384. With `scatter` a rank needs room
-# for its own piece; the root has the whole and its piece, 20480 bytes. With `broadcast` every rank needs room for the whole, and
-# keeps it: a slice is a view, and as long as it lives the whole does (`clone()` the slice to let go). For all four ranks together
-# that is 32768 bytes against 65536.
+# A piece has 1024 numbers of 4 bytes: 4096 bytes, and the whole for four ranks is 16384. A rank can have its piece by `scatter`, or
+# it can take part in a `broadcast` of the whole and keep `whole[rank * length : (rank + 1) * length]`.
 
 
 # %%
@@ -108,9 +110,18 @@ def memory_against_broadcast(rank, world_size, device):
     return {"bytes, scatter": scattered, "bytes, broadcast and slice": cut.untyped_storage().nbytes()}
 
 
+# %% [markdown]
+# **Predict first.** Both ways a rank ends up with the same 1024 numbers. How many bytes does rank 0 still hold after each of them,
+# when nothing but the piece is in use? And the root?
+
 # %%
 if __name__ == "__main__":
     run(memory_against_broadcast)
+
+# %% [markdown]
+# **Why.** A slice is a view, and as long as it lives the whole does (`clone()` the slice to let go). With `scatter` a rank needs
+# room for its own piece, and only the root has the whole and its piece, 20480 bytes. For all four ranks together that is 32768
+# bytes against 65536.
 
 # %% [markdown]
 # ### Pieces of unequal length
@@ -149,9 +160,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The dtype trap
 #
-# `torch.arange(4)` is int64, `torch.empty(2)` is float32, and `scatter` converts nothing. The root sees both and refuses. The other
-# ranks see only their own tensor: nobody compares it with what is sent. Here the root alone makes the mistake, so that nobody waits
-# for it; then all agree on float32. Convert *before* the call, on the root, and name the dtype where the tensor is made.
+# `torch.arange(4)` is int64, `torch.empty(2)` is float32. Here the root alone makes the mistake, so that nobody waits for it; then
+# all agree on float32.
 
 
 # %%
@@ -175,9 +185,17 @@ def same_dtype_everywhere(rank, world_size, device):
     return {"int64 into float32": refused, "float32 into float32": x}
 
 
+# %% [markdown]
+# **Predict first.** The root scatters int64 pieces and itself receives into float32. Are they converted, refused, or copied bit by
+# bit?
+
 # %%
 if __name__ == "__main__":
     run(same_dtype_everywhere)
+
+# %% [markdown]
+# **Why.** `scatter` converts nothing. The root sees both dtypes and refuses. The other ranks see only their own tensor: nobody
+# compares it with what is sent. Convert *before* the call, on the root, and name the dtype where the tensor is made.
 
 # %%
 STEPS = [scatter, scatter_from_every_root, memory_against_broadcast, scatter_unequal_pieces, same_dtype_everywhere]
@@ -215,3 +233,26 @@ STEPS = [scatter, scatter_from_every_root, memory_against_broadcast, scatter_une
 # One rank reads a file, or a batch, and hands each rank its share. `distribute_tensor` of DTensor scatters from one rank where a
 # tensor is to be sharded (and broadcasts where it is to be replicated). `torch.distributed.checkpoint` hands each rank its part of
 # the plan with `scatter_object_list`.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `scatter`, change `src=root` to `src=0`. Rank 0 is asked for pieces that it does not have, and rank 3 brings some that
+#    nobody wants. Who complains? It says `scatter_list`: each of the two, on its own; the others would wait.
+# 2. In `scatter_unequal_pieces`, change `tensor_split(world_size)` to `chunk(world_size)`. Both cut nine rows for four ranks. It
+#    says `rank 3 raised`: `chunk` makes pieces of three, and there are only three of them.
+# 3. In `memory_against_broadcast`, change `cut = whole[rank * length : (rank + 1) * length]` to
+#    `cut = whole[rank * length : (rank + 1) * length].clone()`. What does rank 0 still hold? It says `0 4096 4096`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.scatter)
+# - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
+#
+# Next lesson: [reduce_scatter](../notebooks/reduce_scatter.ipynb), in which all ranks hand out pieces, and they are summed on the
+# way.

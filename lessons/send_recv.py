@@ -4,13 +4,16 @@
 
 One rank sends a tensor, one other rank receives it into a buffer of the same size and type; neither needs any third rank.
 
+A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. A **group** is
+some of the ranks, for calls among themselves. The **backend** is the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
+
 You will see a message that goes from rank to rank and is changed on its way, the deadlock of ranks that all send first and the
 order that avoids it, tags that tell messages apart, and a receive that takes what comes, whoever sent it.
 
     python lessons/send_recv.py
     torchrun --nproc-per-node 4 lessons/send_recv.py
 
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -64,13 +67,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### When all send first
 #
-# Now a ring: every rank has something for its right neighbour. If all of them send before they receive, each waits for a receiver
-# that is itself still sending: a deadlock. On gloo this happens with messages of any size. (Backends that buffer small messages
-# hide it until the day the messages grow.) Here it happens in a group of its own, with a time limit of one second. After the
-# limit that group is broken for good; the world is not.
+# Now a ring: every rank has something for its right neighbour, and all of them send before they receive. Here that happens in a
+# group of its own, with a time limit of one second. After the limit that group is broken for good; the world is not.
 #
-# The way out: even ranks send first, odd ranks receive first. With an odd number of ranks the last rank and rank 0 are both even
-# and neighbours. That costs a wait, but no deadlock: rank 0 receives as soon as rank 1 has taken its message.
+# Then the same once more in another order: even ranks send first, odd ranks receive first.
 
 
 # %%
@@ -106,16 +106,26 @@ def all_send_first(rank, world_size, device):
     return {"all send first": outcome, "even ranks send first": received, "sum over the world": after}
 
 
+# %% [markdown]
+# **Predict first.** A message is two numbers, 16 bytes: less than any network buffer holds. Will `send` hand it over and return, so
+# that all ranks come to their `recv`? The column "all send first" says `received` or `stuck`.
+
 # %%
 if __name__ == "__main__":
     run(all_send_first)
 
 # %% [markdown]
+# **Why.** Stuck: each rank waits for a receiver that is itself still sending, a deadlock. On gloo this happens with messages of any
+# size. Backends that buffer small messages hide it until the day the messages grow. In the other order there is always somebody who
+# receives. With an odd number of ranks the last rank and rank 0 are both even and neighbours: that costs a wait, but no deadlock,
+# as rank 0 receives as soon as rank 1 has taken its message.
+
+# %% [markdown]
 # ### Tags
 #
-# Messages from one rank to another with the same tag arrive in the order in which they were sent. A tag lets the receiver choose:
-# here it asks for the second message first. The messages must both be under way for that, so they are sent with `isend`, which
-# does not wait; two plain `send`s would deadlock, the first waiting for a `recv` that comes only after the second.
+# Messages from one rank to another with the same tag arrive in the order in which they were sent. A tag lets the receiver choose.
+# The messages must both be under way for that, so they are sent with `isend`, which does not wait; two plain `send`s would
+# deadlock, the first waiting for a `recv` that comes only after the second.
 
 
 # %%
@@ -136,9 +146,17 @@ def tags(rank, world_size, device):
     return {"received first, tag 2": second, "received then, tag 1": first}
 
 
+# %% [markdown]
+# **Predict first.** Rank 0 sends `[0, 0]` with tag 1, and then `[100, 200]` with tag 2. Which of them does the first `recv` of rank
+# 1 bring: the one that was sent first?
+
 # %%
 if __name__ == "__main__":
     run(tags)
+
+# %% [markdown]
+# **Why.** The order of sending counts among messages with the same tag only. The receiver asked for tag 2, and the other message
+# waited.
 
 # %% [markdown]
 # ### From any source
@@ -204,3 +222,31 @@ STEPS = [send_recv, all_send_first, tags, receive_from_any]
 #
 # Pipeline parallelism sends activations to the next stage and gradients back. Serving with separate prefill and decode workers
 # sends the key-value cache from one to the other. A coordinator hands work to whoever asks first, with a receive from any source.
+
+# %% [markdown]
+# ## Change and try
+#
+# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+#
+# 1. In `send_recv`, change `torch.full((1,), -1, device=device)` to `torch.full((1,), -1.0, device=device)`. That makes the buffer
+#    float32, half as long as an int64 message. Is there an error that names the dtype? It says
+#    `rank 1 died: it was killed by SIGABRT`: nothing compares them, and no `except` could have caught it.
+# 2. In `all_send_first`, change `if rank % 2 == 0:` to `if rank != 0:`. Now rank 0 alone receives first. Is one enough? It says
+#    `all_send_first: proved on all 4 ranks`: the last rank gets rid of its message, then receives, which frees the rank before it.
+#    But that takes n steps, one after the other, in place of two.
+# 3. In `tags`, change `dist.recv(second, src=left, tag=2)` to `dist.recv(second, src=left, tag=1)` and
+#    `dist.recv(first, src=left, tag=1)` to `dist.recv(first, src=left, tag=2)`. Both have the same shape and dtype, so nothing is
+#    refused. Who notices? Only the proof. It says `[recv(tag=2), int64[2], gloo]`.
+
+# %% [markdown]
+# ## Read on
+#
+# In PyTorch's documentation:
+#
+# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
+# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
+# - [`isend`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.isend)
+# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+#
+# Next lesson: [isend_irecv](../notebooks/isend_irecv.ipynb), the same messages without the waiting.

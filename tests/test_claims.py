@@ -4,6 +4,7 @@ import pytest
 
 from collectives import claims
 from collectives.claims import Claim, expected, holds, load, parse
+from collectives.collective import OPS
 from collectives.judgement import judge
 
 DTYPES = ("int64", "float32", "float64")
@@ -126,8 +127,14 @@ def test_our_own_claims_never_contradict_each_other():
     dtypes = {dtype for claim in claims.table() for dtype in claim.dtypes} | {"float32"}
     for form in forms:
         for dtype in dtypes:
-            for op in (*claims.OPS, None):
+            for op in (*OPS, None):
                 expected(cell(form, dtype, op), "2.13.0")
+
+
+def test_a_claim_of_some_versions_speaks_before_one_of_all():
+    old = Claim("gloo", "cpu", "refuses", "not yet", form=("all_reduce",), torch="<=2.6")
+    assert expected(cell(), "2.6.0", (old, WORKS)) is old
+    assert expected(cell(), "2.7.0", (old, WORKS)) is WORKS
 
 
 def test_a_claim_holds_for_its_versions_of_torch_only():

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from collectives import bench, environment, lesson_files
+from collectives import bench, bench_matrix, bench_mpi, environment, lesson_files
 from collectives.cli import app
 from collectives.collective import COLLECTIVES
 
@@ -271,7 +271,12 @@ def test_bench_compares_medians_and_says_which_targets_were_met():
 def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memory():
     heard = []
     found = bench._launches(1, heard.append, ranks=1)
-    assert {name: len(values) for name, values in found.items() if "memory" not in name} == {"spawn": 1, "launch": 1}
+    assert {name: len(values) for name, values in found.items() if "memory" not in name} == {
+        "spawn": 1,
+        "launch": 1,
+        "call, plain": 1,
+        "call, noted": 1,
+    }
     assert found["spawn"][0] > found["launch"][0] > 0
     if "forkserver" in multiprocessing.get_all_start_methods():
         assert found["memory, spawn"][0] > found["memory, forkserver"][0] > 0
@@ -280,6 +285,24 @@ def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memo
 
 def test_bench_leaves_memory_out_where_there_is_no_forkserver():
     assert len(bench.rows({name: values for name, values in FOUND.items() if "memory" not in name})) == 3
+
+
+@pytest.mark.parametrize(
+    ("full", "quick", "expected"), [(60.0, 12.0, [(50.0, "yes"), (22.5, "no")]), (80.0, 8.0, [(37.5, "no"), (33.8, "yes")])]
+)
+def test_bench_of_the_matrix_compares_cells_with_spawn(full, quick, expected):
+    names = "the full gloo/CPU matrix", "--quick"
+    rows = bench_matrix.rows(dict(zip(names, (full, quick), strict=True)), dict(zip(names, (1000, 90), strict=True)), 3.0)
+    assert [(round(row.ratio, 1), row.met) for row in rows] == expected
+
+
+def test_bench_of_mpi_compares_the_same_calls_at_three_sizes():
+    seconds = {(size, backend): value for size in bench_mpi.SIZES for backend, value in (("gloo", 0.009), ("mpi", 0.001))}
+    assert [(row.ratio, row.target, row.met) for row in bench_mpi.rows(seconds)] == [
+        (pytest.approx(9), ">= 2x", "yes"),
+        (pytest.approx(9), ">= 10x", "no"),
+        (pytest.approx(9), ">= 10x", "no"),
+    ]
 
 
 def test_bench_ends_what_a_failed_measurement_started():

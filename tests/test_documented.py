@@ -5,7 +5,8 @@ from test_claims import cell, matrix
 
 from collectives import documented, documented_calls
 from collectives.backend import DEVICES
-from collectives.claims import OPS, table
+from collectives.claims import table
+from collectives.collective import OPS
 from collectives.recorded import STATES
 
 STATEMENTS = documented.statements()

@@ -1,15 +1,14 @@
-"""The doors of a lesson print the same, byte for byte: python, torchrun, mpiexec, a notebook, and the functions in pytest."""
+"""The doors of a lesson print the same, byte for byte: python, torchrun, mpiexec, its notebook, and the functions in pytest."""
 
 import os
 import subprocess
 import sys
 
-import jupytext
+import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from collectives import backend as backends
-from collectives import launch, lesson_files
+from collectives import launch, lesson_files, notebooks
 from collectives.collective import COLLECTIVES
 from collectives.lesson import table
 
@@ -47,14 +46,11 @@ def test_mpiexec(lesson, expected):
     assert run(backends.mpiexec(), "-n", "4", sys.executable, lesson_files.find(lesson), **as_root) == expected
 
 
-def test_a_notebook(lesson, expected):
-    notebook = jupytext.read(lesson_files.find(lesson))
-    # No CUDA: on a machine with GPUs the notebook would choose NCCL, and this is about the same backend through all doors.
-    client = NotebookClient(notebook, timeout=100, kernel_name="python3", resources={"metadata": {"path": "."}})
-    client.execute(env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+def test_its_notebook(lesson, expected):
+    """As it was committed; test_notebooks.py executes it anew."""
+    notebook = nbformat.read(notebooks.path_of(lesson_files.find(lesson)), as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout") == expected
-    assert not [output for output in outputs if output.output_type == "error"]
+    assert "".join(output.text for output in outputs if output.output_type == "stream") == expected
 
 
 def test_a_reader_who_has_seen_enough_is_no_error():

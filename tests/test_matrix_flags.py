@@ -1,13 +1,14 @@
 """The flags that look at a measured matrix: what they print, and what they add to the exit status."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_claims import cell, matrix
 
 from collectives import claims_table, matrix_flags
-from collectives.claims import Claim, table
+from collectives.claims import Claim, holds, table
 
 ROOT = Path(__file__).parent.parent
 
@@ -101,6 +102,16 @@ def test_a_readme_without_a_place_for_the_table_is_told():
         claims_table.updated("# A readme")
 
 
+def test_the_table_leaves_out_what_versions_did_that_this_package_does_not_run_on():
+    works = Claim("gloo", "cpu", "works", form=("reduce",))
+    old = Claim("gloo", "cpu", "refuses", "not yet", form=("reduce",), torch="<=2.6")
+    assert claims_table.markdown((works, old)) == claims_table.markdown((works,))
+    newer = replace(old, torch="<=2.14")
+    assert "1. **refuses** (torch <=2.14): not yet" in claims_table.markdown((works, newer))
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"torch>={claims_table._VERSIONS[0]}"' in pyproject
+
+
 def test_every_claim_about_cells_is_in_the_readmes_table():
     text = claims_table.markdown()
-    assert all(claim.reason in text for claim in table() if claim.form)
+    assert all(claim.reason in text for claim in table() if claim.form and holds(claim.torch, "2.13"))

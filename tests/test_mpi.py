@@ -1,33 +1,32 @@
 """The MPI backend: our own, over mpi4py, in worlds that launch starts and under mpiexec."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from datetime import timedelta
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import LaunchError, check, launch
 from collectives import backend as backends
+from collectives import (
+    bench_mpi,
+    check,
+    launch,
+    lesson_files,
+    matrix,
+    process_groups,  # noqa: F401  torch learns of our MPI
+    selection,
+)
+from collectives.judgement import judge
 
 pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
 
 
 def mpi(fn, nproc=3, **options):
     return launch(fn, nproc, backend="mpi", **options)
-
-
-def failing(fn, nproc=3, **options) -> LaunchError:
-    with pytest.raises(LaunchError) as caught:
-        mpi(fn, nproc, **options)
-    return caught.value
 
 
 def test_the_name_mpi_means_our_process_group():
@@ -157,6 +156,24 @@ def test_noncontiguous_tensors_are_refused():
     mpi(fn, 2)
 
 
+# Claims
+
+
+def test_the_matrix_measures_what_is_claimed_of_mpi():
+    chosen = selection.select(["mpi"], ["all_reduce", "reduce_scatter"], ["float32", "int64", "complex64"], ["AVG", "PRODUCT"])
+    chosen += selection.select(["mpi"], ["send", "broadcast", "monitored_barrier", "split_group"], quick=True)
+    answers = list(matrix.measure(chosen, timeout=60.0))
+    assert {answer.state for answer in answers} == {"works", "refuses"}
+    assert [str(finding) for finding in judge(matrix.document(answers))] == []
+
+
+def test_the_bench_times_gloo_and_mpi_in_the_same_ranks_and_proves_their_sums(monkeypatch):
+    monkeypatch.setattr(bench_mpi, "SIZES", {"8 B": (8, 2, 10)})
+    (row,) = bench_mpi.measure(1, lambda _: None)
+    assert row.ratio > 0
+    assert (row.what, row.first[:5], row.second[:4]) == ("all_reduce, 4 ranks, 8 B", "gloo ", "mpi ")
+
+
 # Groups, sources, splits
 
 
@@ -255,7 +272,7 @@ def test_objects_and_batches():
 def test_a_group_that_timed_out_says_so_and_the_world_goes_on():
     def fn(rank, world_size, device):
         group = dist.new_group(timeout=timedelta(seconds=0.5))
-        with pytest.raises(RuntimeError, match=f"rank {rank}/2: recv from rank {1 - rank} timed out"):
+        with pytest.raises(RuntimeError, match=f"rank {rank}/2: recv from rank {1 - rank}: Timed out after"):
             dist.recv(torch.ones(1), src=1 - rank, group=group)
         with pytest.raises(RuntimeError, match="this group cannot be used any more"):
             dist.barrier(group=group)
@@ -263,109 +280,6 @@ def test_a_group_that_timed_out_says_so_and_the_world_goes_on():
         return x.item()
 
     assert mpi(fn, 2) == [2, 2]
-
-
-# A real training
-
-
-def gradients(rank, world_size, device, exact):
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5)).double()
-    if exact:  # whole numbers: no order of addition can round
-        for parameter in model.parameters():
-            parameter.data = torch.randint(-2, 3, parameter.shape).double()
-    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.5)
-    torch.manual_seed(10 + rank)
-    for _ in range(1 if exact else 3):
-        x = torch.randint(-3, 4, (8, 20)).double() if exact else torch.randn(8, 20, dtype=torch.float64)
-        optimizer.zero_grad()
-        ddp(x).sum().backward()
-        optimizer.step()
-    return [parameter.grad for parameter in model.parameters()]
-
-
-@pytest.mark.parametrize(("nproc", "exact"), [(2, False), (4, True)], ids=["two_ranks", "four_ranks_exact_sums"])
-def test_ddp_gives_the_gradients_that_it_gives_over_gloo_bit_for_bit(nproc, exact):
-    over_mpi, over_gloo = (launch(gradients, nproc, args=(exact,), backend=backend) for backend in ("mpi", "gloo"))
-    for mine, theirs in zip(over_mpi, over_gloo, strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))
-        assert any(one.abs().max() > 0 for one in mine)
-
-
-# The launcher's promises
-
-
-def segments() -> set[Path]:
-    return set(Path("/dev/shm").glob("mpich_shm_*"))
-
-
-def test_a_rank_that_raises_is_named():
-    def fn(rank, world_size, device):
-        if rank == 1:
-            raise KeyError("no such thing")
-        dist.barrier()
-
-    error = failing(fn)
-    assert (error.rank, error.kind) == (1, "raised")
-    assert "KeyError: 'no such thing'" in str(error)
-
-
-def test_a_rank_that_dies_is_named():
-    def fn(rank, world_size, device):
-        if rank == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        dist.barrier()
-
-    error = failing(fn)
-    assert (error.rank, error.kind, error.signal) == (2, "died", signal.SIGKILL)
-
-
-def test_a_hang_says_where_each_rank_stood():
-    def fn(rank, world_size, device):
-        if rank == 2:
-            time.sleep(50)
-        dist.barrier()
-
-    error = failing(fn, timeout=5)
-    assert (error.rank, error.kind) == (2, "hung")
-    assert "in fn: dist.barrier()" in str(error)
-    assert "in fn: time.sleep(50)" in str(error)
-
-
-def test_ranks_listen_nowhere_but_on_loopback_and_leave_no_file():
-    def fn(rank, world_size, device):
-        dist.new_group([0])
-        dist.barrier()
-        files = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "mpich_shm" in line]
-        left = [file for file in files if Path(file).exists()]
-        return [c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN], left
-
-    assert {address for found, _ in mpi(fn) for address in found} <= {"127.0.0.1", "::1"}
-    assert [left for _, left in mpi(fn)] == [[]] * 3
-
-
-def test_no_rank_outlives_a_killed_caller(tmp_path):
-    program = f"""
-    import os, time
-    from collectives import launch
-    def fn(rank, world_size, device):
-        with open(f"{tmp_path}/pid-{{rank}}", "w") as file:
-            file.write(str(os.getpid()))
-        time.sleep(60)
-    launch(fn, 2, backend="mpi")
-    """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
-    files = [tmp_path / "pid-0", tmp_path / "pid-1"]
-    until = time.monotonic() + 40
-    while not all(file.exists() and file.read_text() for file in files):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    ranks = [psutil.Process(int(file.read_text())) for file in files]
-    process.kill()
-    process.wait()
-    _, alive = psutil.wait_procs(ranks, timeout=5)
-    assert [rank for rank in alive if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE] == []
 
 
 # Under mpiexec
@@ -412,3 +326,12 @@ def test_launch_joins_mpiexecs_world(tmp_path):
         """)
     )
     assert mpiexec(script, ranks=2) == f"{[[(0, name), (1, name)] for name in ('mpi', 'gloo', 'mpi')]}\n"
+
+
+def test_a_lesson_prints_the_same_through_every_door_of_mpi():
+    lesson = lesson_files.find("all_reduce")
+    alone = [sys.executable, lesson, "-n", "3", "--backend"]
+    over_gloo, over_mpi = (subprocess.run([*alone, one], capture_output=True, text=True, timeout=150) for one in ("gloo", "mpi"))
+    assert over_gloo.stdout.startswith("all_reduce: proved on all 3 ranks"), over_gloo.stderr
+    assert over_mpi.stdout == over_gloo.stdout, over_mpi.stderr
+    assert mpiexec(lesson) == mpiexec(lesson, "--backend", "mpi") == over_gloo.stdout

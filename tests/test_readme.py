@@ -18,7 +18,8 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_table_of_lessons_is_the_table_of_records():
-    rows = [f"| [{record.name}](lessons/{record.name}.py) | {record.summary} |" for record in COLLECTIVES.values()]
+    files = {name: f"[{name}](notebooks/{name}.ipynb), [.py](lessons/{name}.py)" for name in COLLECTIVES}
+    rows = [f"| {files[record.name]} | {record.summary} |" for record in COLLECTIVES.values()]
     assert "\n".join(["| lesson | what happens |", "|---|---|", *rows, ""]) in README
 
 

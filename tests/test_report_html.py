@@ -42,8 +42,8 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
 
-def page(*cells) -> Page:
-    return Page(report_html.page(matrix(*cells)))
+def page(*cells, recorded=()) -> Page:
+    return Page(report_html.page(matrix(*cells), recorded))
 
 
 def buttons(found: Page) -> list[dict]:
@@ -90,7 +90,7 @@ def test_the_page_fetches_nothing():
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch\(", report_html.page(matrix(cell())))
 
 
-def test_backend_dtype_and_state_can_be_filtered():
+def test_backend_state_history_and_dtype_can_be_filtered():
     found = page(cell(), cell(dtype="int8", state="refuses"), cell(backend="mpi"))
     boxes = [
         (attributes["name"], attributes["value"]) for tag, attributes in found.elements if attributes.get("type") == "checkbox"
@@ -98,8 +98,33 @@ def test_backend_dtype_and_state_can_be_filtered():
     assert boxes == [
         *(("backend", name) for name in ("gloo/cpu", "mpi/cpu")),
         *(("state", name) for name in ("works", "refuses")),
+        ("history", "none"),
         *(("dtype", name) for name in ("float32", "int8")),
     ]
+
+
+def test_each_cell_tells_since_which_recorded_version_it_has_its_state():
+    old = matrix(cell(state="refuses", detail="RuntimeError: no"), cell("reduce"), cell("gather", op=None), torch="2.6.0")
+    new = matrix(cell(), cell("reduce"), cell("gather", op=None), torch="2.13.0+cpu")
+    found = page(cell(), cell("reduce"), cell("gather", op=None, state="wrong"), cell(world_size=3), recorded=(old, new))
+    assert [(one["data-past"], one["data-history"], one["aria-label"]) for one in buttons(found)] == [
+        ("changed", "until 2.6: refuses (RuntimeError: no); since 2.13: works", "works, changed"),
+        ("same", "2.6 to 2.13: works", "works"),
+        ("unlike", "2.6 to 2.13: works. Here: wrong, unlike the recorded torch 2.6 to 2.13", "wrong, not as recorded"),
+        ("none", "", "works"),
+    ]
+    kinds = [attributes["value"] for tag, attributes in found.elements if attributes.get("name") == "history"]
+    assert kinds == ["same", "changed", "unlike", "none"]
+    assert "torch 2.6.0, 2.13.0+cpu, for gloo/cpu, 2 ranks." in report_html.page(matrix(cell()), (old, new))
+
+
+def test_a_column_that_is_not_here_has_its_reason_in_place_of_a_table():
+    away = [cell(dtype=dtype, state=UNAVAILABLE, detail="it needs a <GPU>") | {"device": "cuda"} for dtype in ("int8", "float32")]
+    found = page(cell(), *away)
+    assert [attributes["data-where"] for tag, attributes in found.elements if tag == "table"] == ["gloo/cpu, 2 ranks"]
+    assert "<h2>gloo/cuda, 2 ranks</h2><p>Not measured here, 2 cells: it needs a &lt;GPU&gt;.</p>" in report_html.page(
+        matrix(*away)
+    )
 
 
 def test_a_cell_that_was_never_measured_has_no_time_and_an_empty_matrix_has_a_page():

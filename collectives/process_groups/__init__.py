@@ -5,6 +5,7 @@ dist.init_process_group("mpi", init_method="mpi://")  # in a script under mpiexe
 """
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 # What torch's own MPI is called from now on. The wheels of torch are built without it.
 _BUILT_IN = "mpi, built into torch"
@@ -23,9 +24,18 @@ def _register_mpi() -> None:
         return "mpi" if isinstance(name, str) and name.lower() in ("mpi", _BUILT_IN) else look_up(cls, name)
 
     dist.Backend.__new__ = staticmethod(name_of)
-    dist.Backend.MPI = _BUILT_IN
+    dist.is_mpi_available = c10d.is_mpi_available = _is_available
+    del dist.Backend.MPI  # older versions of torch register no name that is taken
     dist.Backend.register_backend("mpi", _mpi, extended_api=True, devices=["cpu"])
+    dist.Backend.MPI = _BUILT_IN
     dist.register_rendezvous_handler("mpi", _meet)
+
+
+def _is_available() -> bool:
+    """What `dist.is_backend_available("mpi")` asks."""
+    from collectives import backend as backends
+
+    return backends.missing_for_mpi() is None
 
 
 def _mpi(options, _):

@@ -6,10 +6,10 @@ receive has begun, at every size, so that a program that runs here does not lean
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
 from collectives.process_groups import mpi_store, mpi_work
-from collectives.process_groups.mpi_types import address, as_bytes, as_pieces, in_one_piece, reduction
+from collectives.process_groups.mpi_library import MPI, world
+from collectives.process_groups.mpi_types import address, as_bytes, as_pieces, as_rows, in_one_piece, reduction
 from collectives.process_groups.mpi_work import MPIWork
 
 
@@ -170,7 +170,7 @@ class ProcessGroupMPI(dist.ProcessGroup):
 
     def all_to_all_single(self, output, whole, output_splits, input_splits, opts=None):
         self._check("all_to_all_single", output, whole)
-        given, taken = (_split(one, splits, self.size()) for one, splits in ((whole, input_splits), (output, output_splits)))
+        given, taken = (as_rows(one, splits, self.size()) for one, splits in ((whole, input_splits), (output, output_splits)))
         return self._work("all_to_all_single", [output, whole], self.comm.Ialltoallv(given, taken))
 
     def barrier(self, opts=None):
@@ -217,20 +217,21 @@ class ProcessGroupMPI(dist.ProcessGroup):
 
 def _communicator(options) -> MPI.Comm:
     """A communicator for the group's ranks alone; only they take part, and each waits for the others up to the time limit."""
-    world = MPI.COMM_WORLD
+    everyone = world()
     ranks = options.global_ranks_in_group or list(range(options.group_size))
-    if ranks[options.group_rank] != world.rank or max(ranks) >= world.size:
+    mine = ranks[options.group_rank]
+    if mine != everyone.rank or max(ranks) >= everyone.size:
         raise ValueError(
-            f"rank {ranks[options.group_rank]} of {len(ranks)} is rank {world.rank} of {world.size} to MPI: start the script with "
-            "mpiexec, and take rank and world size from MPI (init_method='mpi://')."
+            f"rank {mine} of {len(ranks)} is rank {everyone.rank} of {everyone.size} to MPI: start the script with mpiexec, and "
+            "take rank and world size from MPI (init_method='mpi://')."
         )
     # MPI itself would wait for ever.
     if options.store.add("came", 1) == len(ranks):
         options.store.set("all came", "")
     options.store.wait(["all came"], options.timeout)
     mpi_store.forget_shared_memory()
-    group = world.group.Incl(ranks)
-    comm = world.Create_group(group)
+    group = everyone.group.Incl(ranks)
+    comm = everyone.Create_group(group)
     group.Free()
     return comm
 
@@ -247,15 +248,3 @@ def _must_fit(what: str, one: torch.Tensor, other: torch.Tensor) -> None:
 def _must_hold(what: str, whole: torch.Tensor, pieces: int, piece: torch.Tensor) -> None:
     if whole.numel() != pieces * piece.numel() or whole.dtype != piece.dtype:
         raise ValueError(f"{what}: {_kind(whole)} is not {pieces} times {_kind(piece)}. [mpi]")
-
-
-def _split(tensor: torch.Tensor, splits: list[int], size: int) -> list:
-    """The tensor as a message to (or from) each rank: `splits` counts rows; without it all get the same."""
-    rows = tensor.shape[0] if tensor.dim() else 1
-    if not splits and rows % size:
-        raise ValueError(f"all_to_all_single: {rows} rows cannot be split evenly among {size} ranks: say how. [mpi]")
-    splits = splits or [rows // size] * size
-    if len(splits) != size or sum(splits) != rows:
-        raise ValueError(f"all_to_all_single: splits {splits} do not divide {rows} rows among {size} ranks. [mpi]")
-    row = tensor.nbytes // max(1, rows)
-    return [address(tensor), [count * row for count in splits], MPI.BYTE]

@@ -18,30 +18,30 @@ def open(timeout: float) -> tuple[dist.Store, int, int]:
     It lives in rank 0. If all ranks are on one machine it listens on loopback; else on the address of rank 0's host name.
     """
     global _store
-    from mpi4py import MPI
+    from collectives.process_groups.mpi_library import MPI, world
 
-    world = MPI.COMM_WORLD
+    everyone = world()
     if _store is None:
-        _complete(world.Ibarrier(), timeout)
+        _complete(everyone.Ibarrier(), timeout)
         forget_shared_memory()
-        neighbours = world.Split_type(MPI.COMM_TYPE_SHARED)
-        host = "127.0.0.1" if neighbours.size == world.size else socket.gethostname()
+        neighbours = everyone.Split_type(MPI.COMM_TYPE_SHARED)
+        host = "127.0.0.1" if neighbours.size == everyone.size else socket.gethostname()
         neighbours.Free()
         patience = datetime.timedelta(seconds=timeout)
         place = bytearray(300)
-        if world.rank == 0:
-            listener = socket.create_server((host, 0), backlog=max(128, world.size))
+        if everyone.rank == 0:
+            listener = socket.create_server((host, 0), backlog=max(128, everyone.size))
             port = listener.getsockname()[1]
             fd = listener.detach()
             options = {"is_master": True, "wait_for_workers": False, "timeout": patience}
             _store = dist.TCPStore(host, port, **options, master_listen_fd=fd)
             text = f"{host} {port}".encode()
             place[: len(text)] = text
-        _complete(world.Ibcast(place), timeout)
-        if world.rank:
+        _complete(everyone.Ibcast(place), timeout)
+        if everyone.rank:
             host, port = place.rstrip(b"\0").decode().split()
             _store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=patience)
-    return _store, world.rank, world.size
+    return _store, everyone.rank, everyone.size
 
 
 def forget_shared_memory() -> None:

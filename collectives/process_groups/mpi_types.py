@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
+
+from collectives.process_groups.mpi_library import MPI
 
 _TYPES = {
     torch.uint8: MPI.UINT8_T,
@@ -47,6 +48,18 @@ def as_bytes(tensor: torch.Tensor) -> list:
 def as_pieces(tensors: list[torch.Tensor]) -> list:
     """Many tensors as one message, wherever each of them lies: displacements count from address 0."""
     return [MPI.BOTTOM, ([tensor.nbytes for tensor in tensors], [tensor.data_ptr() for tensor in tensors]), MPI.BYTE]
+
+
+def as_rows(tensor: torch.Tensor, splits: list[int], size: int) -> list:
+    """The tensor as a message to (or from) each rank: `splits` counts rows; without it all get the same."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not splits and rows % size:
+        raise ValueError(f"all_to_all_single: {rows} rows cannot be split evenly among {size} ranks: say how. [mpi]")
+    splits = splits or [rows // size] * size
+    if len(splits) != size or sum(splits) != rows:
+        raise ValueError(f"all_to_all_single: splits {splits} do not divide {rows} rows among {size} ranks. [mpi]")
+    row = tensor.nbytes // max(1, rows)
+    return [address(tensor), [count * row for count in splits], MPI.BYTE]
 
 
 def in_one_piece(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], MPI.buffer]:

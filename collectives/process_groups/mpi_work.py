@@ -1,17 +1,19 @@
 """A call under way: MPI requests that are polled, so that a time limit holds and other threads can run."""
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
-# So many looks in quick turn, then one look each so many seconds: with more ranks than cores, whoever waits is in the way of
-# whoever is waited for.
-_QUICK_LOOKS = 100
+from collectives.process_groups.mpi_library import MPI
+
+# So many looks in quick turn (2 or 3 ms), the core given away between them; then one look each so many seconds: with more ranks
+# than cores, whoever waits is in the way of whoever is waited for. A long message moves only while both of its ranks look.
+_QUICK_LOOKS = 3000
 _NAP = 2e-5
 
 _yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -41,6 +43,7 @@ class MPIWork(dist.Work):
         self.deadline = time.monotonic() + group.timeout
         self.status = MPI.Status()
         self.error: BaseException | None = None
+        self.future: torch.futures.Future | None = None
         self.lock = threading.Lock()
         _under_way.add(self)
 
@@ -75,7 +78,8 @@ class MPIWork(dist.Work):
             while not self._look(10, _nap):
                 if time.monotonic() > limit:
                     self.group.broken = f"its {self.what} timed out"
-                    raise dist.DistBackendError(f"{self._where()} timed out [mpi]")
+                    seconds = timeout.total_seconds() if timeout else self.group.timeout
+                    raise dist.DistBackendError(f"{self._where()}: Timed out after {seconds:g} s [mpi]")  # torch's word for it
         if self.error is not None:
             raise RuntimeError(f"{self._where()} failed: {self.error} [mpi]") from self.error
         return True
@@ -101,17 +105,49 @@ class MPIWork(dist.Work):
     source_rank = _source_rank
 
     def get_future(self) -> torch.futures.Future:
-        """subtle: MPI makes progress only while somebody looks, so the future is handed over when it is done already."""
-        self.wait()
-        future = torch.futures.Future()
-        future.set_result(self.tensors)
-        return future
+        """A thread of ours looks until all is done: DDP goes on with its backward pass meanwhile."""
+        if self.future is None:
+            self.future = torch.futures.Future()
+            # subtle: what is called when a future is done runs in that thread, which cannot wait for itself.
+            if threading.current_thread() is _keeper:
+                self.keep_promise()
+            else:
+                if _keeper.ident is None:
+                    _keeper.start()
+                _promised.put(self)
+        return self.future
+
+    def keep_promise(self) -> None:
+        try:
+            self.wait()
+        except RuntimeError as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(self.tensors)
 
 
 def look_at_all() -> None:
     """Drop what is done of the calls that nobody waits for."""
     for work in list(_under_way):
         work.is_completed()
+
+
+def _keep_promises() -> None:
+    """In a thread of its own: complete futures in whatever order their calls end."""
+    while True:
+        works = [_promised.get()]
+        while works:
+            time.sleep(_NAP)
+            while not _promised.empty():
+                works.append(_promised.get())
+            done = [work for work in works if work.is_completed() or time.monotonic() > work.deadline]
+            works = [work for work in works if work not in done]
+            for work in done:
+                work.keep_promise()
+
+
+_promised: queue.SimpleQueue = queue.SimpleQueue()
+_keeper = threading.Thread(target=_keep_promises, name="collectives-mpi-futures", daemon=True)
 
 
 class MPIBatch(dist.Work):

@@ -46,7 +46,7 @@ def _reduce(function, case, its):
 
 def _from_root(case):
     back = case.reduced() if case.is_root else torch.zeros_like(case.reduced())
-    return {"input": sent(case.moved(case.rank)), "result": [[case.moved(case.root)], [back]]}
+    return {"input": sent(case.moved(case.rank)), "result": [[case.moved(case.root_in_group)], [back]]}
 
 
 def _broadcast(function, case, its):

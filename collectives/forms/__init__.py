@@ -3,11 +3,11 @@
 import importlib
 from collections.abc import Callable
 
-from collectives import forms_differentiable, forms_functional, forms_move, forms_object, forms_point_to_point, forms_reduce
 from collectives.collective import COLLECTIVES
 from collectives.form import Form
+from collectives.forms import differentiable, functional, move, objects, point_to_point, reduce
 
-_FAMILIES = (forms_point_to_point, forms_reduce, forms_move, forms_object, forms_functional, forms_differentiable)
+_FAMILIES = (point_to_point, reduce, move, objects, functional, differentiable)
 _LESSONS = list(COLLECTIVES)
 
 FORMS: dict[str, Form] = {

@@ -1,7 +1,7 @@
 """The functional collectives: they return a new tensor that is complete when it is first used, and leave their input alone."""
 
 from collectives.form import Form, sent
-from collectives.forms_move import splits
+from collectives.forms.move import splits
 
 
 def _wait(result):

@@ -1,0 +1,88 @@
+"""The single values of what a rank held: of a tensor, of a list of tensors, or of plain Python objects."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+MOST_LETTERS = 9  # of a value in a cell
+
+
+@dataclass(frozen=True)
+class Element:
+    """One value; `dtype` is torch's, None for a plain Python value; `piece` tells which of the rank's tensors it lies in."""
+
+    value: object
+    dtype: object = None
+    piece: int = 0
+
+    @property
+    def traceable(self) -> bool:
+        """Whether it can be told equal or not by its value: numbers and text."""
+        return is_number(self.value) or isinstance(self.value, str)
+
+    @cached_property
+    def key(self):
+        """Equal for equal values, which a NaN is not to itself; equal to nothing else for what is not traceable."""
+        if not self.traceable:
+            return (id(self),)
+        return ("nan",) if self.value != self.value else self.value
+
+    @property
+    def text(self) -> str:
+        """The value in few letters."""
+        value = self.value
+        if isinstance(value, float):
+            return f"{value:.4g}"
+        if isinstance(value, complex):
+            return f"{value.real:.3g}{value.imag:+.3g}j"
+        text = repr(value) if self.traceable else f"<{type(value).__name__}>"
+        if len(text) <= MOST_LETTERS:
+            return text
+        return f"{value:.3e}" if isinstance(value, int) else text[: MOST_LETTERS - 3] + "..."
+
+
+def is_number(value) -> bool:
+    return isinstance(value, int | float | complex)
+
+
+def elements(entry) -> list[Element] | None:
+    """All elements of one rank's entry, flat; None for None."""
+    return None if entry is None else list(_each(entry))
+
+
+def first_elements(entry, count: int) -> list[Element]:
+    """The first elements, however long the tensor is."""
+    return list(itertools.islice(_each(entry, count), count))
+
+
+def length(entry) -> int:
+    """The number of elements."""
+    return sum(part.numel() if _is_tensor(part) else 1 for part in _parts(entry))
+
+
+def same_tensors(before: list, after: list) -> bool:
+    """Whether every rank that has both has one tensor of one shape: then a call seems to have worked in place."""
+    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
+    return bool(pairs) and all(_is_tensor(old) and _is_tensor(new) and old.shape == new.shape for old, new in pairs)
+
+
+def _parts(entry) -> list:
+    if entry is None:
+        return []
+    return list(entry) if isinstance(entry, list | tuple) else [entry]
+
+
+def _is_tensor(part) -> bool:
+    return hasattr(part, "numel") and hasattr(part, "dtype")  # without an import of torch, which is slow
+
+
+def _each(entry, most: int | None = None) -> Iterator[Element]:
+    for piece, part in enumerate(_parts(entry)):
+        if not _is_tensor(part):
+            yield Element(part, None, piece)
+            continue
+        flat = part.detach().reshape(-1)[:most]
+        exact = flat.double() if part.dtype.is_floating_point else flat  # some small floats cannot be listed
+        for value in exact.tolist():
+            yield Element(value, part.dtype, piece)

@@ -1,0 +1,28 @@
+"""A colour for each rank, the same on paper and in the terminal."""
+
+# Okabe and Ito's palette, made to be told apart by colour-blind readers too; dark grey in place of black,
+# which is for text.
+PALETTE = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#4d4d4d")
+DARK, LIGHT = "#111111", "#ffffff"
+
+
+def ink(background: str) -> str:
+    """The colour of text that is easier to read on this background."""
+    return max(DARK, LIGHT, key=lambda text: contrast(text, background))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours, from 1 to 21; for text the accessibility guidelines (WCAG 2) ask for 4.5."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def tint(colour: str) -> str:
+    """A pale form of a colour."""
+    return "#" + "".join(f"{round(0.3 * part + 0.7 * 255):02x}" for part in bytes.fromhex(colour[1:]))
+
+
+def _luminance(colour: str) -> float:
+    parts = (part / 255 for part in bytes.fromhex(colour[1:]))
+    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,0 +1,88 @@
+"""What each rank of a world that we start is told: who it is, where the others are, and its caller's surroundings."""
+
+import linecache
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from multiprocessing.util import get_temp_dir
+
+import torch.distributed as dist
+
+from collectives import backend as backends
+from collectives import pmi
+from collectives.rank import Descriptor, Seat
+from collectives.world import Place
+
+# What torchrun and mpiexec tell their own workers; a world that we start is none of theirs.
+_FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank of a world whose other ranks are started elsewhere: its place there, and the store at which all of them meet."""
+
+    place: Place
+    store_host: str
+    store_port: int
+    store_prefix: str
+
+
+def of_world(nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Manager | None) -> tuple[list[Seat], dist.TCPStore]:
+    """The seats of a world of its own, and its store, which lives as long as someone holds it."""
+    store, port = _open_store(nproc)
+    environ = _environ(nproc, nproc) | backends.environment(backend, nproc)
+    shared = _shared(nproc, backend, device, timeout, ("127.0.0.1", port, ""))
+    seats = []
+    for rank in range(nproc):
+        # UCX unlinks a file as soon as it has made it; should a rank be killed in between, the end of this process removes it.
+        own = _who(rank, rank) | (mpi.environment(rank) | {"UCX_POSIX_DIR": get_temp_dir()} if mpi else {})
+        seats.append(Seat(rank=rank, environ=environ | own, mpi=Descriptor(mpi.theirs[rank].fileno()) if mpi else None, **shared))
+    return seats, store
+
+
+def of_share(share: Share, backend: str, device: str, timeout: float) -> tuple[list[Seat], None]:
+    """The one seat of a share; the store is somebody else's."""
+    place = share.place
+    environ = _environ(place.world_size, place.local_world_size) | _who(place.rank, place.local_rank)
+    environ |= backends.environment(backend, place.local_world_size, place.one_machine)
+    store = share.store_host, share.store_port, share.store_prefix
+    return [Seat(rank=place.rank, environ=environ, mpi=None, **_shared(place.world_size, backend, device, timeout, store))], None
+
+
+def _environ(world_size: int, local_world_size: int) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return own | {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(local_world_size)}
+
+
+def _who(rank: int, local_rank: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+
+
+def _shared(world_size: int, backend: str, device: str, timeout: float, store: tuple[str, int, str]) -> dict:
+    return {
+        "world_size": world_size,
+        "backend": backend,
+        "device": device,
+        "timeout": timeout,
+        "store": store,
+        # Cells of a notebook have no file: their source travels, for tracebacks and inspect.
+        "sources": {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
+        "stdout": _descriptor(1),
+        "stderr": _descriptor(2),
+    }
+
+
+def _open_store(nproc: int) -> tuple[dist.TCPStore, int]:
+    """The store of a world: in this process, on loopback, on a port that the system chose. No file, nothing to collide with."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, 4 * nproc))
+    port = listener.getsockname()[1]
+    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), port
+
+
+def _descriptor(fd: int) -> Descriptor | None:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return None
+    return Descriptor(fd) if sys.platform != "win32" else None

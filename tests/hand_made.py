@@ -1,0 +1,36 @@
+"""Recorded calls made by hand."""
+
+import itertools
+
+from collectives.call import Call
+
+
+def program(*ranks: str, members=None) -> list[Call]:
+    """Calls from words, one string a rank: "send:1 recv:0 barrier broadcast:2 irecv:3 wait:0"; "!" failed, "..." never left."""
+    calls = []
+    for rank, words in enumerate(ranks):
+        counts = itertools.count()
+        for number, word in enumerate(words.split()):
+            name, _, peer = word.rstrip("!.").partition(":")
+            pairwise = name in {"send", "isend", "recv", "irecv", "wait"}
+            peer, _, tag = peer.partition("#")
+            source, peer = (int(peer[3:]), None) if peer.startswith("any") else (None, int(peer) if peer else None)
+            calls.append(
+                Call(
+                    rank=rank,
+                    number=number,
+                    name=name,
+                    of=peer if name == "wait" else None,
+                    awaited=words.split()[peer].partition(":")[0] if name == "wait" else None,
+                    peer=None if name == "wait" else peer,
+                    source=source,
+                    tag=int(tag or 0) if pairwise else None,
+                    members=members or tuple(range(len(ranks))),
+                    seq=None if pairwise or name.endswith("_group") else next(counts),
+                    is_async=name in {"isend", "irecv"},
+                    entered=1000 * number,
+                    left=None if word.endswith("...") else 1000 * number + 500,
+                    error="RuntimeError: it timed out" if word.endswith("!") else None,
+                )
+            )
+    return calls

@@ -1,0 +1,144 @@
+"""The order of a run is found from its calls: by program order, messages and collectives, and by nothing else."""
+
+import itertools
+
+import pytest
+from hand_made import program
+
+from collectives import happens_before
+from collectives.call import Call
+
+WAITING = {"barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+
+
+def pairs(orders) -> set[tuple[str, str]]:
+    """ "0.1 1.2": entering call 1 of rank 0 comes before leaving call 2 of rank 1."""
+    return {(f"{one.before.rank}.{one.before.number}", f"{one.after.rank}.{one.after.number}") for one in orders}
+
+
+def steps(calls) -> dict:
+    found = happens_before.messages(calls)
+    return happens_before.steps(calls, happens_before.in_every_run(calls, found) + happens_before.data_flow(calls))
+
+
+def test_a_chain_of_messages_is_a_staircase():
+    calls = program("send:1", "recv:0 send:2", "recv:1")
+    assert pairs(happens_before.messages(calls)) == {("0.0", "1.0"), ("1.1", "2.0")}
+    assert steps(calls) == {(0, 0): (0, 1), (1, 0): (0, 1), (1, 1): (1, 2), (2, 0): (0, 2)}
+
+
+def test_who_receives_late_does_not_hold_back_the_sender():
+    """gloo's send would wait; that is gloo's, and no backend promises it."""
+    assert steps(program("send:1", "barrier barrier recv:0"))[0, 0] == (0, 1)
+
+
+def test_messages_of_one_tag_match_in_order_and_tags_tell_them_apart():
+    calls = program("send:1#1 send:1#2 send:1#1", "recv:0#2 recv:0#1 recv:0#1")
+    assert pairs(happens_before.messages(calls)) == {("0.1", "1.0"), ("0.0", "1.1"), ("0.2", "1.2")}
+
+
+def test_a_message_has_arrived_only_with_the_wait():
+    calls = program("irecv:1 barrier wait:0", "barrier isend:0 wait:1")
+    assert pairs(happens_before.messages(calls)) == {("1.1", "0.2")}
+    assert steps(calls)[0, 0] == (0, 1)
+
+
+@pytest.mark.parametrize("words", ["irecv:1", "recv:1!", "recv:1...", "irecv:1 wait:0!"])
+def test_what_did_not_arrive_is_no_message(words):
+    assert happens_before.messages(program(words, "send:0")) == []
+
+
+def test_a_send_that_failed_is_not_taken_for_the_next_one():
+    calls = program("send:1! send:1", "recv:0")
+    assert pairs(happens_before.messages(calls)) == {("0.1", "1.0")}
+
+
+@pytest.mark.parametrize("name", sorted(WAITING))
+def test_nobody_leaves_before_everybody_has_entered(name):
+    calls = program("send:1 send:1 " + name, f"recv:0 recv:0 {name}", name)
+    found = steps(calls)
+    last = max(found[call.rank, call.number][0] for call in calls if call.name == name)
+    assert last == 2
+    assert {found[call.rank, call.number][1] for call in calls if call.name == name} == {3}
+
+
+def test_without_a_barrier_nothing_is_ordered():
+    with_barrier, without = program("barrier barrier", "barrier barrier"), program("barrier barrier", "new_group new_group")
+    assert len(happens_before.data_flow(with_barrier)) == 4
+    assert happens_before.data_flow(without) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "flow"),
+    [
+        ("broadcast:1", {("1.0", "0.0"), ("1.0", "2.0")}),
+        ("scatter:1", {("1.0", "0.0"), ("1.0", "2.0")}),
+        ("reduce:1", {("0.0", "1.0"), ("2.0", "1.0")}),
+        ("gather:1", {("0.0", "1.0"), ("2.0", "1.0")}),
+    ],
+)
+def test_only_who_gets_data_waits_for_who_gives_it(name, flow):
+    assert pairs(happens_before.data_flow(program(name, name, name))) == flow
+
+
+def test_ranks_that_disagree_on_the_root_or_the_call_are_not_ordered():
+    assert (
+        happens_before.data_flow(program("broadcast:0", "broadcast:1"))
+        == []
+        == happens_before.data_flow(program("barrier", "all_reduce"))
+    )
+
+
+def test_groups_are_told_apart():
+    """Ranks 0 and 1 meet in one group, 2 and 3 in another."""
+    calls = program("barrier", "barrier", "barrier", "barrier")
+    calls = [Call(**{**vars(call), "group": "lower" if call.rank < 2 else "upper"}) for call in calls]
+    assert pairs(happens_before.data_flow(calls)) == {("0.0", "1.0"), ("1.0", "0.0"), ("2.0", "3.0"), ("3.0", "2.0")}
+
+
+def test_an_empty_piece_orders_nothing():
+    splits = {0: (0, 2), 1: (1, 1)}
+    calls = [
+        Call(**{**vars(call), "splits": (None, splits[call.rank])}) for call in program("all_to_all_single", "all_to_all_single")
+    ]
+    assert pairs(happens_before.data_flow(calls)) == {("0.0", "1.0"), ("1.0", "0.0")}
+    calls = [Call(**{**vars(call), "splits": (None, (1, 0))}) for call in calls]
+    assert pairs(happens_before.data_flow(calls)) == {("1.0", "0.0")}
+
+
+def test_a_collective_in_the_background_orders_its_wait():
+    calls = [
+        Call(**{**vars(call), "is_async": call.rank == 0}) for call in program("barrier new_group wait:0", "new_group barrier")
+    ]
+    calls = [Call(**{**vars(call), "seq": 0 if call.name == "barrier" else None}) for call in calls]
+    assert pairs(happens_before.data_flow(calls)) == {("1.1", "0.2"), ("0.0", "1.1")}
+
+
+def test_from_any_source_every_arrival_gives_the_same_order():
+    """Who came first differs between the runs; what is drawn does not."""
+    runs = [program(f"recv:any{a} recv:any{b} recv:any{c}", *["send:0"] * 3) for a, b, c in itertools.permutations((1, 2, 3))]
+    matches = {frozenset(pairs(happens_before.messages(calls))) for calls in runs}
+    drawn = {frozenset(pairs(happens_before.in_every_run(calls, happens_before.messages(calls)))) for calls in runs}
+    assert len(matches) == 6
+    assert drawn == {frozenset({("1.0", "0.2"), ("2.0", "0.2"), ("3.0", "0.2")})}
+    assert len({tuple(sorted(steps(calls).items())) for calls in runs}) == 1
+
+
+def test_receives_from_any_source_that_something_parts_are_not_one_row():
+    calls = program("recv:any1 send:2 recv:any2", "send:0", "recv:0 send:0")
+    found = happens_before.in_every_run(calls, happens_before.messages(calls))
+    assert pairs(found) == {("1.0", "0.0"), ("0.1", "2.0"), ("2.1", "0.2")}
+
+
+def test_a_call_that_was_never_left_ends_last():
+    assert steps(program("barrier...", "send:2 send:2", "recv:1 recv:1"))[0, 0] == (0, 2)
+
+
+def test_order_is_the_same_whatever_the_clock_says_and_in_whatever_sequence_calls_come():
+    calls = program("irecv:1 barrier wait:0", "barrier isend:0 wait:1")
+    late = [Call(**{**vars(call), "entered": 10**9 * (7 - call.number), "left": 1}) for call in reversed(calls)]
+    assert steps(late) == steps(calls)
+
+
+def test_no_calls_have_no_order():
+    assert steps([]) == {}

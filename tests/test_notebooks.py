@@ -1,0 +1,113 @@
+"""The notebooks are what the lessons are, whole and small, and executing them once more changes nothing.
+
+(That they print what `python` prints is shown in test_doors.py.)
+"""
+
+import asyncio
+import json
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupytext.cli import jupytext
+
+from collectives import notebooks
+
+ROOT = Path(__file__).parent.parent
+LESSONS = sorted(ROOT.glob("lessons/*.py"))
+MOST_BYTES = 300 * 1024
+PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+
+lesson = pytest.mark.parametrize("lesson", LESSONS, ids=[path.stem for path in LESSONS])
+
+
+def committed(lesson: Path) -> nbformat.NotebookNode:
+    return nbformat.read(notebooks.path_of(lesson), as_version=4)
+
+
+def outputs(notebook: nbformat.NotebookNode) -> list:
+    return [output for cell in notebook.cells for output in cell.get("outputs", ())]
+
+
+def printed(notebook: nbformat.NotebookNode) -> str:
+    return "".join(output.text for output in outputs(notebook) if output.output_type == "stream")
+
+
+def test_every_lesson_has_its_notebook_and_no_notebook_is_left_over():
+    assert {path.stem for path in ROOT.glob("notebooks/*")} == {path.stem for path in LESSONS}
+
+
+@lesson
+def test_the_cells_are_those_of_the_lesson(lesson):
+    def cells(notebook):
+        return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
+
+    expected = notebooks.unexecuted(lesson)
+    assert cells(committed(lesson)) == cells(expected), "the lesson has changed: `make notebooks` brings its notebook up to date"
+    assert committed(lesson).metadata == expected.metadata
+
+
+@lesson
+def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(lesson, tmp_path):
+    """Jupyter with jupytext writes the lesson, too: whoever works in the notebook has not changed anything by that."""
+    for file in (lesson, notebooks.path_of(lesson), ROOT / "pyproject.toml"):
+        copy = tmp_path / file.relative_to(ROOT)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    copies = tmp_path / "lessons" / lesson.name, tmp_path / "notebooks" / f"{lesson.stem}.ipynb"
+    jupytext(["--quiet", "--to", "py:percent", "--output", str(copies[0]), str(copies[1])])
+    assert copies[0].read_text() == lesson.read_text()
+
+
+@lesson
+def test_it_was_executed_from_top_to_bottom_and_nothing_failed(lesson):
+    notebook = committed(lesson)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        kinds = [(output.output_type, output.get("name")) for output in cell.outputs]
+        runs = re.search(r"^    run\((\w+)\)$", cell.source, re.MULTILINE)
+        assert kinds[:1] == ([("stream", "stdout")] if runs else [])
+        assert {kind for kind, _ in kinds[1:]} <= {"display_data"}
+        if runs:
+            assert cell.outputs[0].text.startswith(f"{runs[1]}: proved on all 4 ranks\n")
+
+
+@lesson
+def test_its_first_step_is_shown_in_a_picture_with_words_for_those_who_cannot_see_it(lesson):
+    first = next(output for output in outputs(committed(lesson)) if output.output_type == "display_data")
+    assert first.data["image/svg+xml"].count("<svg ") == 1
+    assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{40,}"', first.data["image/svg+xml"])
+
+
+@lesson
+def test_it_is_small(lesson):
+    assert notebooks.path_of(lesson).stat().st_size < MOST_BYTES
+
+
+@pytest.mark.slow
+@lesson
+def test_executed_anew_in_a_fresh_kernel_it_prints_the_same_and_nothing_changes(lesson):
+    fresh = asyncio.run(notebooks.executed(lesson))
+    assert printed(fresh) == printed(committed(lesson))
+    pinned = all(version(package) == PINS[package] for package in ("torch", "matplotlib", "nbformat"))
+    if sys.platform == "linux" and pinned:
+        assert nbformat.writes(fresh) + "\n" == notebooks.path_of(lesson).read_text()
+
+
+def test_what_a_library_writes_on_stderr_is_no_result(tmp_path):
+    (tmp_path / "lessons").mkdir()
+    noisy = tmp_path / "lessons" / "noisy.py"
+    noisy.write_text("# %%\nimport os, sys\nprint('one')\nprint('progress', file=sys.stderr)\nos.write(2, b'gloo')\nprint('two')\n")
+    (stream,) = outputs(asyncio.run(notebooks.executed(noisy)))
+    assert (stream.name, stream.text) == ("stdout", "one\ntwo\n")
+
+
+def test_nothing_in_a_notebook_tells_when_or_by_which_python_it_was_executed():
+    for lesson in LESSONS:
+        text = json.dumps([cell.metadata for cell in committed(lesson).cells]) + json.dumps(committed(lesson).metadata)
+        assert not re.search(r"execution|version|iopub|shell", text)

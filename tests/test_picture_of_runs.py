@@ -1,0 +1,167 @@
+"""Pictures show what really happened: drawn from real runs of ranks, of right collectives and of wrong ones."""
+
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+from matplotlib.colors import to_hex
+from wrong_collectives import WRONG
+
+from collectives import launch, picture
+from collectives.picture_colours import PALETTE
+
+
+def call(rank, world_size, device, name, wrong=None):
+    """In a rank: one collective, or a wrong one in its place; what it was given, and what it gave."""
+    if wrong:
+        replaced, make_wrong = wrong
+        setattr(dist, replaced, make_wrong(getattr(dist, replaced)))
+    x = torch.tensor([10**rank, 2 * 10**rank])
+    pieces = [torch.tensor([10**rank * (2 * to + 3)]) for to in range(world_size)]  # one for each rank
+    root, before = world_size - 1, x.clone()
+    if name == "broadcast":
+        dist.broadcast(x, src=root)
+        return before, x
+    if name in ("SUM", "MAX"):
+        dist.all_reduce(x, op=getattr(dist.ReduceOp, name))
+        return before, x
+    if name == "reduce":
+        dist.reduce(x, dst=root)
+        return before, x if rank == root else None  # what the others then hold is not defined
+    if name == "all_gather":
+        gathered = [torch.full_like(x, -1) for _ in range(world_size)]
+        dist.all_gather(gathered, x)
+        return before, gathered
+    if name == "gather":
+        gathered = [torch.full_like(x, -1) for _ in range(world_size)] if rank == root else None
+        dist.gather(x, gathered, dst=root)
+        return before, gathered
+    one = torch.tensor([-1])
+    if name == "scatter":
+        dist.scatter(one, pieces if rank == root else None, src=root)
+        return pieces if rank == root else None, one
+    if name == "reduce_scatter":
+        dist.reduce_scatter(one, pieces)
+        return pieces, one
+    outputs = [torch.full_like(piece, -1) for piece in pieces]
+    dist.all_to_all(outputs, pieces)
+    return pieces, outputs
+
+
+# Which ranks' values each element of rank r of n must show afterwards.
+FROM = {
+    "broadcast": lambda r, n: [{n - 1}] * 2,
+    "SUM": lambda r, n: [set(range(n))] * 2,
+    "MAX": lambda r, n: [{n - 1}] * 2,
+    "reduce": lambda r, n: [set(range(n))] * 2 if r == n - 1 else [],
+    "all_gather": lambda r, n: [{source} for source in range(n) for _ in range(2)],
+    "gather": lambda r, n: [{source} for source in range(n) for _ in range(2)] if r == n - 1 else [],
+    "scatter": lambda r, n: [{n - 1}],
+    "reduce_scatter": lambda r, n: [set(range(n))],
+    "all_to_all": lambda r, n: [{source} for source in range(n)],
+}
+OPS = {"SUM": "SUM", "MAX": dist.ReduceOp.MAX, "reduce": "SUM", "reduce_scatter": "SUM"}
+
+
+def every_call(rank, world_size, device):
+    return {name: call(rank, world_size, device, name) for name in FROM}
+
+
+@functools.cache
+def right(world_size):
+    return launch(every_call, world_size, backend="gloo", device="cpu", timeout=60.0)
+
+
+def draw(results, name):
+    before, after = map(list, zip(*results, strict=True))
+    return picture.draw(before, after, op=OPS.get(name), title=name)
+
+
+def draw_right(name, world_size):
+    return draw([result[name] for result in right(world_size)], name)
+
+
+def draw_wrong(name, wrong):
+    return draw(launch(call, 4, args=(name, WRONG[wrong]), backend="gloo", device="cpu", timeout=60.0), name)
+
+
+def colours(figure, rank):
+    """Of each element after the call, the ranks in whose colours its cell is drawn."""
+    patches = {patch.get_gid(): to_hex(patch.get_facecolor()) for patch in figure.axes[0].patches if patch.get_gid()}
+    found = []
+    while (gid := f"after/r{rank}/e{len(found)}") in patches:
+        stripes = {colour for name, colour in patches.items() if name.startswith(gid + "/")} or {patches[gid]}
+        found.append({PALETTE.index(colour) for colour in stripes & set(PALETTE)})
+    return found
+
+
+def labels(figure, rank):
+    """The same as the letters say it: for each element, the texts within its cell."""
+    found = []
+    cells = {patch.get_gid(): patch for patch in figure.axes[0].patches}
+    while (gid := f"after/r{rank}/e{len(found)}") in cells:
+        box = cells[gid].get_bbox()
+        found.append([text.get_text() for text in figure.axes[0].texts if box.contains(*text.get_position())])
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", FROM)
+def test_cells_have_the_colours_of_the_ranks_that_their_values_came_from(name, world_size):
+    figure = draw_right(name, world_size)
+    for rank in range(world_size):
+        assert colours(figure, rank) == FROM[name](rank, world_size)
+
+
+@pytest.mark.parametrize("name", FROM)
+def test_cells_have_their_values(name):
+    figure = draw_right(name, 3)
+    for rank, result in enumerate(right(3)):
+        after = result[name][1]
+        values = [] if after is None else torch.cat([piece.reshape(-1) for piece in after]).tolist()
+        assert [value for _, value, _ in labels(figure, rank)] == [str(value) for value in values]
+
+
+@pytest.mark.parametrize("name", FROM)
+def test_letters_say_what_colours_say(name):
+    figure = draw_right(name, 5)
+    for rank in range(5):
+        spelt = {f"r{source}": {source} for source in range(5)} | {"r0-4": set(range(5))}
+        assert [spelt[label] for _, _, label in labels(figure, rank)] == colours(figure, rank)
+
+
+# What a wrong collective did, for rank r of 4.
+SHOWN = {
+    "all_gather that permutes": ("all_gather", lambda r: [{source} for source in (3, 0, 1, 2) for _ in range(2)]),
+    "gather that permutes": ("gather", lambda r: [{source} for source in (3, 0, 1, 2) for _ in range(2)] if r == 3 else []),
+    "broadcast that does nothing": ("broadcast", lambda r: [{r}] * 2),
+    "broadcast that ignores its root": ("broadcast", lambda r: [{0}] * 2),
+    "all_reduce that does nothing": ("SUM", lambda r: [{r}] * 2),
+    "all_reduce that loses the last rank": ("SUM", lambda r: [{0, 1, 2}] * 2),
+    "reduce that loses the last rank": ("reduce", lambda r: [{0, 1, 2}] * 2 if r == 3 else []),
+    "reduce_scatter that does not reduce": ("reduce_scatter", lambda r: [{r}]),
+    "all_to_all that returns its input": ("all_to_all", lambda r: [{r}] * 4),
+}
+
+
+@pytest.mark.parametrize("wrong", SHOWN, ids=lambda wrong: wrong.replace(" ", "_"))
+def test_a_wrong_collective_shows(wrong):
+    name, expected = SHOWN[wrong]
+    figure = draw_wrong(name, wrong)
+    for rank in range(4):
+        assert colours(figure, rank) == expected(rank)
+    assert any(expected(rank) != FROM[name](rank, 4) for rank in range(4)), "the right one would look the same"
+
+
+def test_a_scatter_that_permutes_shows_in_its_values():
+    """All comes from the root, whichever piece: the colours are those of a right scatter, the numbers are not."""
+    as_it_should_be, wrong = draw_right("scatter", 4), draw_wrong("scatter", "scatter that permutes")
+    assert [labels(as_it_should_be, rank)[0][1] for rank in range(4)] == ["3000", "5000", "7000", "9000"]
+    assert [labels(wrong, rank)[0][1] for rank in range(4)] == ["5000", "7000", "9000", "3000"]
+
+
+def test_a_sum_where_a_maximum_was_asked_for_is_undefined():
+    figure = draw_wrong("MAX", "all_reduce that sums whatever is asked")
+    assert [labels(figure, rank)[0][0] for rank in range(4)] == ["undefined"] * 4
+    assert colours(figure, 0) == [set(), set()]

@@ -1,0 +1,69 @@
+"""PyTorch's own tests, asked of a backend: a few of them on gloo, and proof that they turn red where they should."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import pytorch_suite
+
+from collectives import LaunchError
+
+ROOT = Path(__file__).parent.parent
+
+
+def ask(*names: str, options: tuple[str, ...] = (), path: tuple = ()) -> subprocess.CompletedProcess:
+    ids = [f"tests/pytorch_suite.py::test_upstream[{name}]" for name in names]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [ROOT, *path]))}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *options, *ids]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+
+
+def test_a_few_of_torchs_tests_pass_on_gloo():
+    done = ask(
+        "test_all_reduce_sum",
+        "test_gather_group",
+        "test_send_recv_any_source",
+        "test_all_gather_object_subgroup",
+        "test_all_to_all",
+    )
+    assert (done.returncode, re.findall(r"\d+ \w+(?=[,\s])", done.stdout.splitlines()[-1])) == (0, ["4 passed", "1 xfailed"]), (
+        done.stdout
+    )
+
+
+def test_a_backend_that_does_nothing_is_found_out():
+    options = ("--backend", "lazy", "--import", "lazy_backend")
+    done = ask("test_get_rank", "test_broadcast", options=options, path=(ROOT / "tests",))
+    assert (done.returncode, "1 failed, 1 passed" in done.stdout) == (1, True), done.stdout
+    assert re.search(r"FAILED .*\[test_broadcast\]", done.stdout)
+    assert "raised AssertionError" in done.stdout
+    assert "_test_broadcast_helper" in done.stdout
+
+
+KNOWN = {"backends": ["gloo"], "tests": ["test_known*"], "error": "no such thing", "reason": "it has none"}
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "error", "outcome", "words"),
+    [
+        ("test_known_1", "gloo", "rank 1 raised ValueError: no such thing", pytest.xfail.Exception, "it has none"),
+        ("test_known_1", "gloo", "rank 1 raised ValueError: another", pytest.fail.Exception, "not with the known error"),
+        ("test_known_1", "gloo", None, pytest.fail.Exception, "passes, but pytorch_suite.toml says that it fails on gloo"),
+        ("test_known_1", "mpi", "rank 1 raised ValueError: no such thing", LaunchError, "no such thing"),
+        ("test_other", "gloo", "rank 1 raised ValueError: no such thing", LaunchError, "no such thing"),
+    ],
+    ids=["as_known", "with_another_error", "passes", "on_another_backend", "another_test"],
+)
+def test_only_a_known_failure_is_forgiven_and_only_as_it_is_known(monkeypatch, name, backend, error, outcome, words):
+    monkeypatch.setitem(pytorch_suite.REASONS, "fails", [KNOWN])
+    failure = error and LaunchError(error, rank=1, kind="raised")
+    with pytest.raises(outcome, match=words):
+        pytorch_suite.judge(name, backend, failure)
+
+
+def test_a_skip_of_torchs_own_is_accepted_for_a_stated_reason_alone():
+    assert pytorch_suite.left_out("Need at least 2 CUDA devices") == "asks for GPUs"
+    assert pytorch_suite.left_out("Skipped due to small world size.") is None
