@@ -38,6 +38,10 @@ class Rank:
             return json.loads(self.log.text(place))
         return {}
 
+    def has_last_word(self) -> bool:
+        """Whether its answers are of now: it runs, or has ended in a way that let it answer once more."""
+        return self.gone is None or bool((self.log.head() or {}).get("ended") or self.read(call_log.RAISED))
+
     def state(self) -> State:
         answer, raised = self.read(call_log.ANSWER), self.read(call_log.RAISED)
         where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
@@ -136,7 +140,9 @@ class World:
     def native(self) -> Matching:
         """What the Flight Recorder of each rank told last."""
         groups = {group: sequence.members for (group, _), sequence in self.matching.sequences.items()}
-        answers = {rank: self.ranks[rank].read(call_log.ANSWER) for rank in sorted(self.ranks)}
+        # What a rank that was killed told last may be old.
+        fresh = {number: rank for number, rank in sorted(self.ranks.items()) if rank.has_last_word()}
+        answers = {number: rank.read(call_log.ANSWER) for number, rank in fresh.items()}
         # A process may join one world after another: what it tells is of its last.
         last = Counter(answer["world"] for answer in answers.values() if answer).most_common(1)
         told = {rank: answer["collectives"] for rank, answer in answers.items() if answer and answer["world"] == last[0][0]}
