@@ -5,6 +5,7 @@ lesson is skipped. Nothing here needs torch.
 """
 
 import functools
+import importlib.metadata
 import re
 import tomllib
 from dataclasses import dataclass, fields
@@ -164,8 +165,9 @@ def expected(cell: dict, torch_version: str, claims: tuple[Claim, ...] | None = 
 
 
 def refusal(step: str, backend: str, device: str) -> str | None:
-    """Why this step of a lesson cannot run on this backend; None if it can."""
+    """Why this step of a lesson cannot run on this backend, in the installed torch; None if it can."""
+    torch = importlib.metadata.version("torch")
     for claim in table():
-        if (claim.backend, claim.device) == (backend, device) and step in claim.steps:
+        if (claim.backend, claim.device) == (backend, device) and step in claim.steps and holds(claim.torch, torch):
             return f"{backend} on {device}: {claim.reason}"
     return None

@@ -149,6 +149,6 @@ def document(answers: list[Answer]) -> dict:
         "nccl": ".".join(map(str, nccl)) if nccl else None,
         "cuda": torch.version.cuda,
         "mpi": ", ".join(mpi) or None,
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "cells": [answer.record() for answer in answers],
     }

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from collectives import LaunchError, claims, launch, lesson_files
 from collectives import backend as backends
-from collectives import claims, launch, lesson_files
 from collectives.collective import COLLECTIVES, fewest_ranks
 
 TIMEOUT = 100.0
@@ -46,10 +47,14 @@ def test_what_is_claimed_not_to_work_does_not_work(claim, step):
     """Better news than we tell is news too: then the claim must go."""
     if reason := backends.unavailable(claim.backend, claim.device, 4):
         pytest.skip(reason)
+    if not claims.holds(claim.torch, torch.__version__):
+        pytest.skip(f"claimed of torch {claim.torch}: this is {torch.__version__}")
     modules = [lesson_files.load(lesson_files.find(lesson)) for lesson in COLLECTIVES]
     (function,) = [function for module in modules for function in module.STEPS if function.__name__ == step]
-    with pytest.raises(RuntimeError):  # a LaunchError: the rank raised, died or hung
+    with pytest.raises(LaunchError) as failure:
         launch(function, 4, backend=claim.backend, device=claim.device, timeout=20.0)
+    assert failure.value.kind == {"hangs": "hung", "crashes": "died"}.get(claim.state, "raised")
+    assert ("Mismatch" in str(failure.value)) == (claim.state == "wrong")
 
 
 def test_every_claim_names_a_step_that_exists_and_a_reason():
