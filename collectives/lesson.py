@@ -92,7 +92,7 @@ def report(
     from collectives import claims, world
 
     if hasattr(step, "own"):
-        return _report_of_its_own_world(step, nproc, backend, device, timeout), False
+        return _report_of_its_own_world(step, nproc, backend, device, timeout, launch), False
     place = world.joined()
     world_size = place.world_size if place else 4 if nproc is None else nproc
     name, needs = step.__name__, fewest_ranks(step.__name__)
@@ -108,7 +108,7 @@ def report(
     return "" if place and place.rank else text, reason is not None
 
 
-def _report_of_its_own_world(step: Callable, nproc: int | None, backend: str | None, device: str | None, timeout: float) -> str:
+def _report_of_its_own_world(step: Callable, nproc: int | None, backend, device, timeout: float, launch: Callable) -> str:
     """The text of a mistake, which must have the symptom that it is known for, or of its cure, which must have none."""
     from collectives import mistake
 
@@ -116,7 +116,7 @@ def _report_of_its_own_world(step: Callable, nproc: int | None, backend: str | N
     if nproc not in (None, own.ranks):
         raise ValueError(f"nproc={nproc}, but {name} is shown with {own.ranks} ranks: leave nproc out.")
     with _patience(name, own.ranks):
-        watched = mistake.alone(step, backend, device, timeout)
+        watched = mistake.alone(step, backend, device, timeout, launch)
     if watched is None:
         return ""
     became, results = watched

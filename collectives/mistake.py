@@ -4,6 +4,7 @@ A mistake and its cure have the shape of a lesson's step. But both run in new ra
 torchrun: a mistake would take the launcher's world down with it.
 """
 
+import functools
 import json
 import linecache
 import os
@@ -31,7 +32,7 @@ _PATIENCE = 20.0
 _PEER_IS_GONE = re.compile(r"closed by peer|reset by peer|Broken pipe|successfully reached monitoredBarrier")
 
 # What differs from run to run in torch's messages: places in its source, addresses, times.
-_NOISE = ((r"^\[[^]]*\]\W*", ""), (r" \[[^ ]*\]:\d+", ""), (r" at 0x[0-9a-f]+", ""), (r"\d+ ?ms\b", "its timeout"))
+_NOISE = ((r"^\[[^]]*\]\W*", ""), (r" \[[^ ]*\]:\d+", ""), (r" at 0x[0-9a-f]+", ""), (r"\d+ ?ms\b", "n ms"))
 
 _SENTENCE = re.compile(r".*?(?=\.?(\s+This is | *\n|\. |$))", re.DOTALL)
 
@@ -100,12 +101,12 @@ def _mark(own: Own) -> Callable:
     return mark
 
 
-def alone(step: Callable, backend: str | None, device: str | None, timeout: float) -> tuple[list[Rank], list] | None:
-    """`watch` in the launcher's rank 0, while its others wait and get None; where there is no launcher, just `watch`."""
+def alone(step: Callable, backend: str | None, device: str | None, timeout: float, launch: Callable) -> tuple | None:
+    """`watch` in the launcher's rank 0, while its others wait and get None; where there is no launcher, `watch` through `launch`."""
     global _shown
     place = world.joined()
     if place is None:
-        return watch(step, backend, device, timeout)
+        return watch(step, backend, device, timeout, launch)
     from collectives import join
 
     store, _shown = join.launcher_store(place, timeout), _shown + 1
@@ -118,27 +119,38 @@ def alone(step: Callable, backend: str | None, device: str | None, timeout: floa
         store.set(f"collectives/mistake/{_shown}", "")
 
 
-def watch(step: Callable, backend: str | None = None, device: str | None = None, timeout: float = 60.0):
+def _launch_anew(fn: Callable, nproc: int, *, backend: str, device: str, timeout: float) -> list:
+    """`collectives.launch`, which never joins a launcher's world."""
+    from collectives import start
+
+    return start.start(fn, nproc, (), backend, device, timeout, start.default_start_method())
+
+
+def watch(
+    step: Callable,
+    backend: str | None = None,
+    device: str | None = None,
+    timeout: float = 60.0,
+    launch: Callable = _launch_anew,
+) -> tuple[list[Rank], list | None]:
     """Run a mistake or a cure in new ranks. Return what became of each rank, and the results (None unless every rank had one).
 
     gloo on the CPU unless said otherwise: there a mistake has its symptom. Raises LaunchError if the world does not come to an end
     by itself, which LIMIT sees to.
     """
     from collectives import backend as backends
-    from collectives import start
 
     backend, device = backends.choose(backend or "gloo", device, step.own.ranks)
     dead, results = {}, None
     with tempfile.TemporaryDirectory() as folder:
+        watched = functools.wraps(step)(functools.partial(_watched, step=step, folder=Path(folder), limit=LIMIT))
         try:
-            results = start.start(
-                _watched, step.own.ranks, (step, folder, LIMIT), backend, device, timeout, start.default_start_method()
-            )
+            results = launch(watched, step.own.ranks, backend=backend, device=device, timeout=timeout)
         except failure.LaunchError as error:
             if error.kind != "died":
                 raise
             dead[error.rank] = Rank("dies", f"({error.signal.name if error.signal else f'exit status {error.exitcode}'})")
-        reports = _reports(folder)
+        reports = _reports(Path(folder))
     return [reports.get(rank) or dead.get(rank) or Rank("lost") for rank in range(step.own.ranks)], results
 
 
@@ -183,7 +195,7 @@ def _who(numbers: list[int], became: list[Rank]) -> str:
 # In the ranks.
 
 
-def _watched(rank: int, world_size: int, device, step: Callable, folder: str, limit: float):
+def _watched(rank: int, world_size: int, device, step: Callable, folder: Path, limit: float):
     """Call the step, and write down what became of this rank. If it waits for too long, its process ends."""
     import torch.distributed as dist
 
@@ -195,9 +207,9 @@ def _watched(rank: int, world_size: int, device, step: Callable, folder: str, li
     if store.add("here", 1) == world_size:
         store.set("all are here", "")
     store.wait(["all are here"])
-    with _limit(limit, Path(folder), rank, world_size, step.__code__.co_filename):
+    with _limit(limit, folder, rank, world_size, step.__code__.co_filename):
         result, became = _outcome(step, rank, world_size, device)
-    _report(Path(folder), rank, became)
+    _report(folder, rank, became)
     return result
 
 
@@ -256,5 +268,5 @@ def _report(folder: Path, rank: int, became: Rank) -> None:
     draft.rename(draft.with_suffix(".json"))
 
 
-def _reports(folder: str | Path) -> dict[int, Rank]:
-    return {int(path.stem): Rank(*json.loads(path.read_text())) for path in Path(folder).glob("*.json")}
+def _reports(folder: Path) -> dict[int, Rank]:
+    return {int(path.stem): Rank(*json.loads(path.read_text())) for path in folder.glob("*.json")}

@@ -17,8 +17,9 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 from collectives import check
 from collectives.lesson import run
 from collectives.mistake import cure, mistake
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-import tempfile
+from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
@@ -74,23 +75,25 @@ if __name__ == "__main__":
 
 
 # %%
+@contextmanager
 def shared_log(rank):
-    """A file that every rank appends to, as when the output of a job goes into one."""
-    path = [str(Path(tempfile.mkdtemp(), "log")) if rank == 0 else None]
-    dist.broadcast_object_list(path, src=0)
-    return Path(path[0])
+    """A file that every rank can append to, as when the output of a job goes into one."""
+    with TemporaryDirectory() if rank == 0 else nullcontext() as folder:
+        shared = [folder]
+        dist.broadcast_object_list(shared, src=0)
+        yield Path(shared[0], "log")
+        dist.barrier()  # all have looked
 
 
 @mistake("wrong numbers", ranks=3)
 def printing_in_turn(rank, world_size, device):
-    path = shared_log(rank)
-    with open(path, "a") as log:
+    with shared_log(rank) as path, open(path, "a") as log:
         for turn in range(world_size):
             if rank == turn:
                 print(f"rank {rank}", file=log)
             dist.barrier()
         lines = path.read_text().splitlines()
-        dist.barrier()  # all have looked
+        dist.barrier()  # nobody closes the log before all have looked
     check(lines, ["rank 0", "rank 1", "rank 2"], "print, barrier")
 
 
@@ -110,15 +113,15 @@ if __name__ == "__main__":
 # %%
 @cure(ranks=3)
 def printed_by_one(rank, world_size, device):
-    path = shared_log(rank)
     lines = [None] * world_size if rank == 0 else None
     dist.gather_object(f"rank {rank}", lines, dst=0)
-    if rank == 0:
-        with open(path, "a") as log:
-            print(*lines, sep="\n", file=log)
-    dist.barrier()  # rank 0 has closed the file
-    check(path.read_text().splitlines(), ["rank 0", "rank 1", "rank 2"], "gather_object, print")
-    return {"log": path.read_text().splitlines()}
+    with shared_log(rank) as path:
+        if rank == 0:
+            path.write_text("\n".join(lines))
+        dist.barrier()  # rank 0 has closed the log
+        lines = path.read_text().splitlines()
+    check(lines, ["rank 0", "rank 1", "rank 2"], "gather_object, print")
+    return {"log": lines}
 
 
 # %%

@@ -102,10 +102,10 @@ if __name__ == "__main__":
 @cure(ranks=3)
 def give_zero(rank, world_size, device):
     shards = [[1.0], [2.0], []]
-    total = torch.tensor([sum(shards[rank])], device=device)
+    total = torch.tensor([float(sum(shards[rank]))], device=device)
     dist.all_reduce(total)
     check(total, torch.tensor([3.0]), "all_reduce(SUM)")
-    return {"gave": float(sum(shards[rank])), "total": total}
+    return {"gave": shards[rank], "total": total}
 
 
 # %%

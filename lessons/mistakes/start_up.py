@@ -31,9 +31,8 @@ import torch.distributed as dist
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
 def two_jobs_on_one_port(rank, world_size, device):
-    port = int(os.environ["MASTER_PORT"])  # say 29500, as in every tutorial: another job on this machine is there already
-    store = dist.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # started by hand: rank 0 itself is to listen on MASTER_PORT
+    dist.init_process_group("gloo")  # but another job is there already: say that it is 29500, as in every tutorial
     x = torch.tensor([rank], device=device)
     dist.all_reduce(x)
     check(x, torch.tensor([1]), "all_reduce(SUM)")
@@ -120,7 +119,7 @@ if __name__ == "__main__":
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
 def variable_missing(rank, world_size, device):
-    del os.environ["MASTER_ADDR"]  # as when a script of one's own starts the ranks
+    del os.environ["MASTER_ADDR"]  # started by hand, and nobody set it
     dist.init_process_group("gloo")
     check(dist.get_rank(), rank, "rank")
 

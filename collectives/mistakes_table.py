@@ -1,0 +1,76 @@
+"""The table of mistakes, made by making them: `python -m collectives.mistakes_table` writes lessons/mistakes/README.md anew."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from collectives import lesson_files, mistake
+
+# What differs from run to run is found by running more than once.
+TIMES = 3
+
+# The columns, and what their ranks find in TORCH_DISTRIBUTED_DEBUG.
+LEVELS = {"bare torch": "OFF", "with `TORCH_DISTRIBUTED_DEBUG=DETAIL`": "DETAIL"}
+
+OR = " *or* "
+
+_HEAD = f"""\
+# Mistakes
+
+What goes wrong with collectives, and what it looks like. Each mistake is a function with one bug, run in ranks of its own, and each
+has its cure, which is run as well. Nothing that happens in there outlives it, so break more.
+
+    python lessons/mistakes/order.py
+    collectives run mistakes/order      # or all of them: collectives run mistakes
+
+The table says what happened on gloo, on the CPU, when `python -m collectives.mistakes_table` made every mistake {TIMES} times,
+without and with torch's own checks. Where two outcomes stand in a cell, either may come. A test makes every mistake again.
+
+"""
+
+
+def measured(step: Callable, times: int = TIMES) -> list[str]:
+    """The cells of a mistake: what became of its ranks, at each level."""
+    return [OR.join(sorted({outcome(step, level) for _ in range(times)})) for level in LEVELS.values()]
+
+
+def outcome(step: Callable, level: str) -> str:
+    """What a mistake or a cure comes to, with this TORCH_DISTRIBUTED_DEBUG."""
+    with _debug(level):
+        return mistake.summary(mistake.watch(step)[0])
+
+
+@contextmanager
+def _debug(level: str) -> Iterator[None]:
+    before = os.environ.get("TORCH_DISTRIBUTED_DEBUG")
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
+    try:
+        yield
+    finally:
+        del os.environ["TORCH_DISTRIBUTED_DEBUG"]
+        if before is not None:
+            os.environ["TORCH_DISTRIBUTED_DEBUG"] = before
+
+
+def rows(text: str) -> dict[str, list[set[str]]]:
+    """The table in a text: by mistake, the outcomes that each cell allows."""
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| [")]
+    return {row[1].strip("`"): [set(cell.split(OR)) for cell in row[2:]] for row in cells}
+
+
+def table() -> str:
+    """The table, newly measured. Says on stderr how far it is."""
+    lines = [["file", "mistake", *LEVELS], ["---"] * (2 + len(LEVELS))]
+    for path in lesson_files.mistakes():
+        for step in lesson_files.load(path).STEPS:
+            if step.own.symptom:
+                print(step.__name__, file=sys.stderr)
+                lines.append([f"[{path.stem}]({path.name})", f"`{step.__name__}`", *measured(step)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else lesson_files.folder() / "mistakes" / "README.md"
+    path.write_text(_HEAD + table(), encoding="utf-8")
