@@ -1,8 +1,8 @@
 """What every rank called -> a verdict: what went wrong, which ranks are to blame, and at which line. Pure: it starts nothing."""
 
-import dataclasses
 import re
 from collections.abc import Iterable
+import dataclasses
 from dataclasses import dataclass
 
 from collectives.agreement import Difference, compare, minority

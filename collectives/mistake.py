@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,10 +61,11 @@ _shown = 0
 
 @dataclass(frozen=True)
 class Rank:
-    """What became of a rank, a key of SYMPTOMS (`lost`: the others had gone, and it could not go on), and where or how."""
+    """What became of a rank, a key of SYMPTOMS (`lost`: the others had gone, and it could not go on), how, and in which line."""
 
     became: str
     detail: str = ""
+    line: int = 0
 
     def __str__(self) -> str:
         return _FATES[self.became].format(self.detail)
@@ -102,7 +104,7 @@ def _mark(own: Own) -> Callable:
 
 
 def alone(step: Callable, backend: str | None, device: str | None, timeout: float, launch: Callable) -> tuple | None:
-    """`watch` in the launcher's rank 0, while its others wait and get None; where there is no launcher, `watch` through `launch`."""
+    """`watch` in the launcher's rank 0, while its others wait and get None; without a launcher, `watch` through `launch`."""
     global _shown
     place = world.joined()
     if place is None:
@@ -201,12 +203,12 @@ def _watched(rank: int, world_size: int, device, step: Callable, folder: Path, l
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a process says when it dies is never the same twice
     store = dist.distributed_c10d._get_default_store()
-    if step.own.fresh:
-        _be_like_a_worker_of_torchrun(store)
-        dist.destroy_process_group()
     if store.add("here", 1) == world_size:
         store.set("all are here", "")
     store.wait(["all are here"])
+    if step.own.fresh:
+        _be_like_a_worker_of_torchrun(store)
+        dist.destroy_process_group()
     with _limit(limit, folder, rank, world_size, step.__code__.co_filename):
         result, became = _outcome(step, rank, world_size, device)
     _report(folder, rank, became)
@@ -219,14 +221,20 @@ def _outcome(step: Callable, rank: int, world_size: int, device) -> tuple[object
     except Mismatch as error:  # "rank 0/2: got .., should be .. [call]"
         return None, Rank("wrong", str(error).partition(": ")[2].rpartition(" [")[0])
     except SystemExit as error:
-        return None, Rank("dies", f"(exit status {error.code or 0})")
+        return None, Rank("dies", f"(exit status {error.code or 0})", _line_of(error, step))
     except Exception as error:
         message = str(error)
         if _PEER_IS_GONE.search(message):
-            return None, Rank("lost")
+            return None, Rank("lost", line=_line_of(error, step))
         for pattern, instead in _NOISE:
             message = re.sub(pattern, instead, message)
-        return None, Rank("raises", f"{type(error).__name__}: {_SENTENCE.match(message)[0]}")
+        return None, Rank("raises", f"{type(error).__name__}: {_SENTENCE.match(message)[0]}", _line_of(error, step))
+
+
+def _line_of(error: BaseException, step: Callable) -> int:
+    """The line of the step's own file, innermost first, that an exception comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == step.__code__.co_filename), 0)
 
 
 def _be_like_a_worker_of_torchrun(store) -> None:
@@ -239,10 +247,13 @@ def _be_like_a_worker_of_torchrun(store) -> None:
 @contextmanager
 def _limit(seconds: float, folder: Path, rank: int, world_size: int, file: str) -> Iterator[None]:
     """A rank that waits in C++ cannot be interrupted: so note the line where it stands, and end the process."""
-    main = threading.get_ident()
+    main, is_over = threading.get_ident(), threading.Event()
 
     def give_up() -> None:
-        _report(folder, rank, Rank("stuck", _line(sys._current_frames()[main], file)))
+        is_over.set()
+        line = _line(sys._current_frames()[main], file)
+        code = linecache.getline(file, line).partition("  #")[0].strip()
+        _report(folder, rank, Rank("stuck", code or "an unknown place", line))
         until = time.monotonic() + _PATIENCE
         while len(_reports(folder)) < world_size and time.monotonic() < until:  # the parent kills all when the first one ends
             time.sleep(0.01)
@@ -253,18 +264,20 @@ def _limit(seconds: float, folder: Path, rank: int, world_size: int, file: str) 
     timer.start()
     yield
     timer.cancel()
+    if is_over.is_set():  # another rank has ended, and so freed this one: but its time was up before
+        timer.join()
 
 
-def _line(frame, file: str) -> str:
+def _line(frame, file: str) -> int:
     """The line of the step's own file, innermost first, that a stack stands in."""
     while frame is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
-    return linecache.getline(file, frame.f_lineno).partition("  #")[0].strip() if frame else "an unknown place"
+    return frame.f_lineno if frame else 0
 
 
 def _report(folder: Path, rank: int, became: Rank) -> None:
     draft = folder / f"{rank}.draft"
-    draft.write_text(json.dumps([became.became, became.detail]))
+    draft.write_text(json.dumps([became.became, became.detail, became.line]))
     draft.rename(draft.with_suffix(".json"))
 
 

@@ -5,8 +5,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType
 
-from collectives import lesson_files, mistake
+from collectives import diagnosis, lesson_files, mistake
+from collectives.diagnosis import Verdict
+from collectives.views import Views
 
 # What differs from run to run is found by running more than once.
 TIMES = 3
@@ -14,7 +17,11 @@ TIMES = 3
 # The columns, and what their ranks find in TORCH_DISTRIBUTED_DEBUG.
 LEVELS = {"bare torch": "OFF", "with `TORCH_DISTRIBUTED_DEBUG=DETAIL`": "DETAIL"}
 
+COLUMNS = [*LEVELS, "`collectives diagnose`"]
+
 OR = " *or* "
+
+_STATUS = {"dies": "died", "raises": "raised", "lost": "raised", "stuck": "running", "wrong": "returned", "returns": "returned"}
 
 _HEAD = f"""\
 # Mistakes
@@ -26,20 +33,43 @@ has its cure, which is run as well. Nothing that happens in there outlives it, s
     collectives run mistakes/order      # or all of them: collectives run mistakes
 
 The table says what happened on gloo, on the CPU, when `python -m collectives.mistakes_table` made every mistake {TIMES} times,
-without and with torch's own checks. Where two outcomes stand in a cell, either may come. A test makes every mistake again.
+without and with torch's own checks, and what our diagnosis said of it: the first line, those below name the calls of all ranks and
+where they are. Where two outcomes stand in a cell, either may come. "ok" means that the calls of all ranks fitted: the mistake is not
+in them, but in the numbers, the memory or the clock. A test makes every mistake again.
 
 """
 
 
 def measured(step: Callable, times: int = TIMES) -> list[str]:
-    """The cells of a mistake: what became of its ranks, at each level."""
-    return [OR.join(sorted({outcome(step, level) for _ in range(times)})) for level in LEVELS.values()]
+    """The cells of a mistake: what became of its ranks, at each level, and what is said of it."""
+    outcomes = [{outcome(step, level) for _ in range(times)} for level in LEVELS.values()]
+    verdicts = {headline(diagnosed(step)) for _ in range(times)}
+    return [OR.join(sorted(cell)) for cell in (*outcomes, verdicts)]
 
 
 def outcome(step: Callable, level: str) -> str:
     """What a mistake or a cure comes to, with this TORCH_DISTRIBUTED_DEBUG."""
     with _debug(level):
         return mistake.summary(mistake.watch(step)[0])
+
+
+def diagnosed(step: Callable) -> Verdict:
+    """What the diagnosis says of the calls of all ranks, and of what became of them."""
+    views = Views(timeline=True)
+    with _debug("OFF"):
+        became, _ = mistake.watch(step, launch=views.launch)
+    states = {number: _state(rank, step.__code__) for number, rank in enumerate(became)}
+    return diagnosis.diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
+
+
+def headline(verdict: Verdict) -> str:
+    return verdict.says.splitlines()[0].rstrip(".:")
+
+
+def _state(rank: mistake.Rank, code: CodeType) -> diagnosis.State:
+    text = "RuntimeError: Connection closed by peer" if rank.became == "lost" else rank.detail
+    where = (code.co_filename, rank.line, code.co_name) if rank.line else ("", 0, "")
+    return diagnosis.State(_STATUS[rank.became], text, where)
 
 
 @contextmanager
@@ -62,7 +92,7 @@ def rows(text: str) -> dict[str, list[set[str]]]:
 
 def table() -> str:
     """The table, newly measured. Says on stderr how far it is."""
-    lines = [["file", "mistake", *LEVELS], ["---"] * (2 + len(LEVELS))]
+    lines = [["file", "mistake", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
     for path in lesson_files.mistakes():
         for step in lesson_files.load(path).STEPS:
             if step.own.symptom:

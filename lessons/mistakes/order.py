@@ -122,11 +122,18 @@ if __name__ == "__main__":
 # %%
 @mistake("wrong numbers", ranks=3)
 def equal_calls_in_another_order(rank, world_size, device):
-    sums = {"loss": torch.tensor([1.0], device=device), "penalty": torch.tensor([100.0], device=device)}
-    names = ["penalty", "loss"] if rank == 1 else ["loss", "penalty"]  # as from a set, or from listing a folder
-    for name in names:
-        dist.all_reduce(sums[name])
-    check([sums["loss"], sums["penalty"]], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
+    loss, penalty = torch.tensor([1.0], device=device), torch.tensor([100.0], device=device)
+
+    def reduce_loss():
+        dist.all_reduce(loss)
+
+    def reduce_penalty():
+        dist.all_reduce(penalty)
+
+    hooks = [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]  # as out of a set
+    for hook in hooks:
+        hook()
+    check([loss, penalty], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
 
 
 # %%
@@ -138,23 +145,30 @@ if __name__ == "__main__":
 #
 # **Cure.** An order that every rank can work out by itself: `sorted`.
 #
-# **Early.** Whatever the ranks loop over must be a list with one order. Sets of strings have another order in every process.
+# **Early.** Whatever the ranks loop over must be a list with one order. A set has another order in every process.
 
 
 # %%
 @cure(ranks=3)
-def sorted_names(rank, world_size, device):
-    sums = {"loss": torch.tensor([1.0], device=device), "penalty": torch.tensor([100.0], device=device)}
-    names = ["penalty", "loss"] if rank == 1 else ["loss", "penalty"]
-    for name in sorted(names):
-        dist.all_reduce(sums[name])
-    check([sums["loss"], sums["penalty"]], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
-    return sums
+def sorted_hooks(rank, world_size, device):
+    loss, penalty = torch.tensor([1.0], device=device), torch.tensor([100.0], device=device)
+
+    def reduce_loss():
+        dist.all_reduce(loss)
+
+    def reduce_penalty():
+        dist.all_reduce(penalty)
+
+    hooks = [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]
+    for hook in sorted(hooks, key=lambda hook: hook.__name__):
+        hook()
+    check([loss, penalty], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
+    return {"loss": loss, "penalty": penalty}
 
 
 # %%
 if __name__ == "__main__":
-    run(sorted_names)
+    run(sorted_hooks)
 
 # %% [markdown]
 # ## Unlike calls in another order
@@ -253,7 +267,7 @@ STEPS = [
     one_batch_less,
     as_many_as_all_have,
     equal_calls_in_another_order,
-    sorted_names,
+    sorted_hooks,
     unlike_calls_in_another_order,
     one_line_for_all_ranks,
     another_call,
