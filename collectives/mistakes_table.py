@@ -9,6 +9,7 @@ from types import CodeType
 
 from collectives import diagnosis, lesson_files, mistake
 from collectives.diagnosis import Verdict
+from collectives.fate import Fate
 from collectives.views import Views
 
 # What differs from run to run is found by running more than once.
@@ -33,9 +34,9 @@ has its cure, which is run as well. Nothing that happens in there outlives it, s
     collectives run mistakes/order      # or all of them: collectives run mistakes
 
 The table says what happened on gloo, on the CPU, when `python -m collectives.mistakes_table` made every mistake {TIMES} times,
-without and with torch's own checks, and what our diagnosis said of it: the first line, those below name the calls of all ranks and
-where they are. Where two outcomes stand in a cell, either may come. "ok" means that the calls of all ranks fitted: the mistake is not
-in them, but in the numbers, the memory or the clock. A test makes every mistake again.
+without and with torch's own checks, and what our diagnosis said of it: its first line, below which it names the calls of all ranks
+and where they are. Where two outcomes stand in a cell, either may come. "ok" means that the calls of all ranks fitted: the mistake
+is not in them, but in the numbers, in the memory or in the time. A test makes every mistake again.
 
 """
 
@@ -58,7 +59,7 @@ def diagnosed(step: Callable) -> Verdict:
     views = Views(timeline=True)
     with _debug("OFF"):
         became, _ = mistake.watch(step, launch=views.launch)
-    states = {number: _state(rank, step.__code__) for number, rank in enumerate(became)}
+    states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
     return diagnosis.diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
 
 
@@ -66,10 +67,10 @@ def headline(verdict: Verdict) -> str:
     return verdict.says.splitlines()[0].rstrip(".:")
 
 
-def _state(rank: mistake.Rank, code: CodeType) -> diagnosis.State:
-    text = "RuntimeError: Connection closed by peer" if rank.became == "lost" else rank.detail
-    where = (code.co_filename, rank.line, code.co_name) if rank.line else ("", 0, "")
-    return diagnosis.State(_STATUS[rank.became], text, where)
+def _state(fate: Fate, code: CodeType) -> diagnosis.State:
+    text = "RuntimeError: Connection closed by peer" if fate.became == "lost" else fate.detail
+    where = (code.co_filename, fate.line, code.co_name) if fate.line else ("", 0, "")
+    return diagnosis.State(_STATUS[fate.became], text, where)
 
 
 @contextmanager

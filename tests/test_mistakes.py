@@ -10,8 +10,8 @@ import jupytext
 import pytest
 
 from collectives import lesson_files, mistake, mistakes_table
+from collectives.fate import Fate
 from collectives.lesson import attempt
-from collectives.mistake import Rank
 from collectives.views import Views
 
 FOLDER = Path(__file__).parent.parent / "lessons" / "mistakes"
@@ -34,7 +34,7 @@ def test_what_becomes_of_a_mistake_is_what_the_table_says(name, level):
 @pytest.mark.parametrize("name", CURES)
 def test_a_cure_shows_no_symptom(name):
     became, results = mistake.watch(STEPS[name])
-    assert became == [Rank("returns")] * STEPS[name].own.ranks
+    assert became == [Fate("returns")] * STEPS[name].own.ranks
     assert None not in results, "a cure returns what it got"
 
 
@@ -82,7 +82,7 @@ def test_the_number_of_ranks_is_the_mistake_s_own(capsys):
 
 
 def test_ranks_that_share_a_fate_share_a_line():
-    became = [Rank("wrong", "got 1, should be 2"), Rank("lost"), Rank("wrong", "got 1, should be 2")]
+    became = [Fate("wrong", "got 1, should be 2"), Fate("lost"), Fate("wrong", "got 1, should be 2")]
     assert mistake.fates(became) == [
         ("ranks 0, 2", "got 1, should be 2"),
         ("rank 1", "could not go on: the others had gone"),
@@ -90,9 +90,9 @@ def test_ranks_that_share_a_fate_share_a_line():
     assert mistake.summary(became) == "wrong numbers on ranks 0, 2"
 
 
-@pytest.mark.parametrize("other", [Rank("returns"), Rank("lost"), Rank("wrong", "got 1, should be 2")], ids=str)
+@pytest.mark.parametrize("other", [Fate("returns"), Fate("lost"), Fate("wrong", "got 1, should be 2")], ids=str)
 def test_how_far_the_others_come_while_one_dies_is_not_told(other):
-    became = [other, Rank("dies", "(SIGABRT)")]
+    became = [other, Fate("dies", "(SIGABRT)")]
     assert mistake.fates(became) == [("rank 1", "died (SIGABRT)"), ("rank 0", "went down with it")]
     assert mistake.summary(became) == "dies on rank 1 (SIGABRT)"
 
