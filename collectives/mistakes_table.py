@@ -4,10 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 
 from collectives import diagnosis, lesson_files, mistake
+from collectives.call import Call
 from collectives.diagnosis import Verdict
 from collectives.fate import Fate
 from collectives.views import Views
@@ -30,8 +32,9 @@ _HEAD = f"""\
 What goes wrong with collectives, and what it looks like. Each mistake is a function with one bug, run in ranks of its own, and each
 has its cure, which is run as well. Nothing that happens in there outlives it, so break more.
 
-    python lessons/mistakes/order.py
-    collectives run mistakes/order      # or all of them: collectives run mistakes
+    python lessons/mistakes/order.py                # or: collectives run mistakes/order; all of them: collectives run mistakes
+    python lessons/mistakes/order.py --timeline     # the same, and who was in which call, when
+    TORCH_DISTRIBUTED_DEBUG=DETAIL python lessons/mistakes/order.py    # the same under torch's own checks
 
 The table says what happened on gloo, on the CPU, when `python -m collectives.mistakes_table` made every mistake {TIMES} times,
 without and with torch's own checks, and what our diagnosis said of it: its first line, below which it names the calls of all ranks
@@ -60,7 +63,13 @@ def diagnosed(step: Callable) -> Verdict:
     with _debug("OFF"):
         became, _ = mistake.watch(step, launch=views.launch)
     states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
-    return diagnosis.diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
+    calls = views.steps[-1][1] if views.steps else []
+    return diagnosis.diagnose([_before_the_end(call, became[call.rank]) for call in calls], states, step.own.ranks)
+
+
+def _before_the_end(call: Call, fate: Fate) -> Call:
+    """A call that a rank was stuck in has failed by now, because the world was ended."""
+    return replace(call, left=None, error=None) if fate.became == "stuck" and call.error else call
 
 
 def headline(verdict: Verdict) -> str:

@@ -1,6 +1,7 @@
 """Every mistake of the museum shows its symptom, and its cure shows none."""
 
 import ast
+import linecache
 import re
 import subprocess
 import sys
@@ -45,6 +46,45 @@ def test_the_symptom_that_a_mistake_declares_is_the_one_in_the_table(name):
 
 def test_the_table_has_every_mistake_and_no_other():
     assert list(TABLE) == MISTAKES
+
+
+# Of the mistakes that are in the calls: whom the diagnosis must name, and with which line of the program.
+GUILTY = {
+    "both_send_first": {0: "dist.send(mine, dst=1 - rank)", 1: "dist.send(mine, dst=1 - rank)"},
+    "cycle_of_receives": dict.fromkeys(range(3), "dist.recv(token, src=(rank - 1) % world_size)"),
+    "tags_that_do_not_match": {0: "dist.send(x, dst=1, tag=1)", 1: "dist.recv(x, src=0, tag=2)"},
+    "only_rank_0_reduces": {0: "dist.all_reduce(gradient)"},  # where it misses the others; what it has too much is one line above
+    "one_batch_less": {2: "dist.all_reduce(gradient)"},
+    "equal_calls_in_another_order": {1: "dist.all_reduce(loss)"},
+    "unlike_calls_in_another_order": {0: "dist.broadcast(rate, src=0)"},
+    "another_call": {0: "dist.all_reduce(x)"},
+    "another_length": dict.fromkeys(range(2), "dist.all_reduce(losses)"),
+    "another_dtype": {0: "dist.all_reduce(count)"},
+    "everybody_is_the_root": dict.fromkeys(range(2), "dist.broadcast(model, src=rank)"),
+    "another_reduction": {0: "dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)"},
+    "my_splits_both_ways": dict.fromkeys(
+        range(2), "dist.all_to_all_single(received, tokens, output_split_sizes=splits, input_split_sizes=splits)"
+    ),
+    "uneven_pieces": {0: "dist.all_gather(pieces, mine)"},
+    "buffer_too_short": {0: "dist.send(torch.arange(6, device=device), dst=1)", 1: "dist.recv(x, src=0)"},
+    "buffer_too_long": {0: "dist.send(x, dst=1)", 1: "dist.recv(x, src=0)"},
+    "made_by_its_members_only": {2: "everyone = dist.new_group()"},
+    "groups_in_another_order": {1: 'dist.all_reduce(gradient, group=groups["gradients"])'},
+    "one_rank_raises": {1: 'total = torch.tensor([batch["loss"]], device=device)'},
+    "one_rank_leaves": {2: "sys.exit(0)"},
+    "never_destroyed": {0: 'dist.init_process_group("gloo")'},
+    "two_jobs_on_one_port": {0: 'dist.init_process_group("gloo")'},
+    "local_rank_for_rank": dict.fromkeys(range(4), 'dist.init_process_group("gloo", rank=me, world_size=world_size)'),
+    "variable_missing": {0: 'dist.init_process_group("gloo")'},
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_diagnosis_names_the_rank_and_the_line(name):
+    verdict = mistakes_table.diagnosed(STEPS[name])
+    assert mistakes_table.headline(verdict) in TABLE[name][len(LEVELS)]
+    lines = {call.rank: linecache.getline(call.file, call.line).partition("  #")[0].strip() for call in verdict.guilty}
+    assert lines == GUILTY.get(name, {}), verdict.says
 
 
 # A run that does not show what it should must fail.
