@@ -1,12 +1,13 @@
 """What becomes of a rank that makes a mistake: found out in the rank itself, and written down where the parent finds it."""
 
+import inspect
 import json
 import linecache
 import os
 import re
+import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,6 @@ from collectives.proof import Mismatch
 
 # Who still waits so many seconds after all ranks have begun is taken to wait for ever.
 LIMIT = 1.5
-
-# A rank that gives up waits this long, in seconds, for the others to write down what became of them.
-_PATIENCE = 20.0
 
 # What gloo says when the other end of a connection has gone, and what DETAIL says to those who are not to blame.
 _PEER_IS_GONE = re.compile(r"closed by peer|reset by peer|Broken pipe|successfully reached monitoredBarrier")
@@ -53,7 +51,7 @@ class Fate:
 
 
 def watched(rank: int, world_size: int, device, step: Callable, folder: Path):
-    """Call the step, and write down what became of this rank. If it waits for too long, its process ends."""
+    """Call the step, and write down what became of this rank. If it waits for too long, it does not return."""
     import torch.distributed as dist
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a process says when it dies is never the same twice
@@ -63,10 +61,10 @@ def watched(rank: int, world_size: int, device, step: Callable, folder: Path):
     store.wait(["all are here"])
     if step.own.fresh:
         _be_like_a_worker_of_torchrun(store)
-        dist.destroy_process_group()
+        inspect.unwrap(dist.destroy_process_group)()  # not a call of the mistake's own: a record is not to hold it
     with _limit(LIMIT, folder, rank, world_size, step.__code__.co_filename):
         result, became = _outcome(step, rank, world_size, device)
-    _report(folder, rank, became)
+    _report(folder, rank, world_size, became)
     return result
 
 
@@ -101,26 +99,19 @@ def _be_like_a_worker_of_torchrun(store) -> None:
 
 @contextmanager
 def _limit(seconds: float, folder: Path, rank: int, world_size: int, file: str) -> Iterator[None]:
-    """A rank that waits in C++ cannot be interrupted: so note the line where it stands, and end the process."""
-    main, is_over = threading.get_ident(), threading.Event()
+    """A rank that waits in C++ cannot be interrupted: so another thread notes where it stands, and it never returns from there."""
+    main = threading.get_ident()
 
     def give_up() -> None:
-        is_over.set()
         line = _line(sys._current_frames()[main], file)
         code = linecache.getline(file, line).partition("  #")[0].strip()
-        _report(folder, rank, Fate("stuck", code or "an unknown place", line))
-        until = time.monotonic() + _PATIENCE
-        while len(reports(folder)) < world_size and time.monotonic() < until:  # the parent kills all when the first one ends
-            time.sleep(0.01)
-        os._exit(0)
+        _report(folder, rank, world_size, Fate("stuck", code or "an unknown place", line))
 
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
     yield
     timer.cancel()
-    if is_over.is_set():  # another rank has ended, and so freed this one: but its time was up before
-        timer.join()
 
 
 def _line(frame, file: str) -> int:
@@ -130,11 +121,23 @@ def _line(frame, file: str) -> int:
     return frame.f_lineno if frame else 0
 
 
-def _report(folder: Path, rank: int, became: Fate) -> None:
+def _report(folder: Path, rank: int, world_size: int, fate: Fate) -> None:
+    """Write down what became of this rank; in a world with ranks that are stuck, the last one to do so ends the world.
+
+    subtle: a rank that is stuck stops, with all its threads, and is killed later. Were it to end now, those that wait for it would
+    lose it, and their calls would fail in their last moment.
+    """
     draft = folder / f"{rank}.draft"
-    draft.write_text(json.dumps([became.became, became.detail, became.line]))
+    draft.write_text(json.dumps([fate.became, fate.detail, fate.line]))
     draft.rename(draft.with_suffix(".json"))
+    fates = reports(folder)
+    if "stuck" in {one.became for one in fates.values()}:
+        if len(fates) == world_size:
+            os._exit(0)
+        if fate.became == "stuck":
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def reports(folder: Path) -> dict[int, Fate]:
+    """What has been written down so far, by rank."""
     return {int(path.stem): Fate(*json.loads(path.read_text())) for path in folder.glob("*.json")}

@@ -4,12 +4,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 
 from collectives import diagnosis, lesson_files, mistake
-from collectives.call import Call
 from collectives.diagnosis import Verdict
 from collectives.fate import Fate
 from collectives.views import Views
@@ -63,13 +61,7 @@ def diagnosed(step: Callable) -> Verdict:
     with _debug("OFF"):
         became, _ = mistake.watch(step, launch=views.launch)
     states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
-    calls = views.steps[-1][1] if views.steps else []
-    return diagnosis.diagnose([_before_the_end(call, became[call.rank]) for call in calls], states, step.own.ranks)
-
-
-def _before_the_end(call: Call, fate: Fate) -> Call:
-    """A call that a rank was stuck in has failed by now, because the world was ended."""
-    return replace(call, left=None, error=None) if fate.became == "stuck" and call.error else call
+    return diagnosis.diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
 
 
 def headline(verdict: Verdict) -> str:
