@@ -68,7 +68,7 @@ GUILTY = {
     "uneven_pieces": {0: "dist.all_gather(pieces, mine)"},
     "buffer_too_short": {0: "dist.send(torch.arange(6, device=device), dst=1)", 1: "dist.recv(x, src=0)"},
     "buffer_too_long": {0: "dist.send(x, dst=1)", 1: "dist.recv(x, src=0)"},
-    "made_by_its_members_only": {2: "everyone = dist.new_group()"},
+    "made_by_its_members_only": {0: "everyone = dist.new_group()"},
     "groups_in_another_order": {1: 'dist.all_reduce(gradient, group=groups["gradients"])'},
     "one_rank_raises": {1: 'total = torch.tensor([batch["loss"]], device=device)'},
     "one_rank_leaves": {2: "sys.exit(0)"},

@@ -30,12 +30,12 @@ import torch.distributed as dist
 @mistake("hangs", ranks=3)
 def made_by_its_members_only(rank, world_size, device):
     x, y = torch.tensor([rank], device=device), torch.tensor([rank], device=device)
-    if rank < 2:
-        pair = dist.new_group([0, 1])
+    if rank > 0:
+        pair = dist.new_group([1, 2])
         dist.all_reduce(x, group=pair)
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
-    check([x, y], [torch.tensor([1 if rank < 2 else 2]), torch.tensor([3])], "all_reduce(SUM, group=...)")
+    check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
 
 
 # %%
@@ -43,7 +43,7 @@ if __name__ == "__main__":
     run(made_by_its_members_only)
 
 # %% [markdown]
-# **Cause.** Groups are numbered, and each process counts for itself. What ranks 0 and 1 call their second group is rank 2's first:
+# **Cause.** Groups are numbered, and each process counts for itself. What ranks 1 and 2 call their second group is rank 0's first:
 # they look for each other under different names. gloo lets the first one pass; NCCL may hang there already.
 #
 # **Cure.** Every rank makes every group, and uses those that it is in.
@@ -55,12 +55,12 @@ if __name__ == "__main__":
 @cure(ranks=3)
 def made_by_every_rank(rank, world_size, device):
     x, y = torch.tensor([rank], device=device), torch.tensor([rank], device=device)
-    pair = dist.new_group([0, 1])
-    if rank < 2:
+    pair = dist.new_group([1, 2])
+    if rank > 0:
         dist.all_reduce(x, group=pair)
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
-    check([x, y], [torch.tensor([1 if rank < 2 else 2]), torch.tensor([3])], "all_reduce(SUM, group=...)")
+    check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
     return {"pair": x, "everyone": y}
 
 
