@@ -51,21 +51,30 @@ class Fate:
 
 
 def watched(rank: int, world_size: int, device, step: Callable, folder: Path):
-    """Call the step, and write down what became of this rank. If it waits for too long, it does not return."""
+    """Call the step, and write down what became of this rank. If it waits for too long, it does not return.
+
+    A step that wants fresh ranks finds the environment in which torchrun starts them.
+    """
     import torch.distributed as dist
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a process says when it dies is never the same twice
     store = dist.distributed_c10d._get_default_store()
-    if store.add("here", 1) == world_size:
-        store.set("all are here", "")
-    store.wait(["all are here"])
+    _meet(store, "here", world_size)
     if step.own.fresh:
-        _be_like_a_worker_of_torchrun(store)
+        _be_like_a_worker_of_torchrun(store, rank)
         inspect.unwrap(dist.destroy_process_group)()  # not a call of the mistake's own: a record is not to hold it
+        _meet(store, "fresh", world_size)
     with _limit(LIMIT, folder, rank, world_size, step.__code__.co_filename):
         result, became = _outcome(step, rank, world_size, device)
     _report(folder, rank, world_size, became)
     return result
+
+
+def _meet(store, where: str, world_size: int) -> None:
+    """A barrier that needs no process group."""
+    if store.add(where, 1) == world_size:
+        store.set(f"all are {where}", "")
+    store.wait([f"all are {where}"])
 
 
 def _outcome(step: Callable, rank: int, world_size: int, device) -> tuple[object, Fate]:
@@ -90,11 +99,22 @@ def _line_of(error: BaseException, step: Callable) -> int:
     return next((frame.lineno for frame in reversed(frames) if frame.filename == step.__code__.co_filename), 0)
 
 
-def _be_like_a_worker_of_torchrun(store) -> None:
-    """Say in the environment where the world's store is, as torchrun does: there `init_process_group()` looks for it."""
+def _be_like_a_worker_of_torchrun(store, rank: int) -> None:
+    """Say in the environment where the world's store is, as torchrun does: there `init_process_group()` looks for it.
+
+    subtle: a client of the store through libuv, torch's default, waits for ever in one of twenty such starts (torch 2.13).
+    """
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
-    os.environ |= {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    os.environ |= {
+        "MASTER_ADDR": store.host,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "USE_LIBUV": "0",
+    }
+    for key in store.list_keys() if rank == 0 else []:
+        if "/cpu/" in key:  # the addresses of the group that is there now: the next one would take them for its own
+            store.delete_key(key)
 
 
 @contextmanager

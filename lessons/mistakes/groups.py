@@ -33,6 +33,7 @@ def made_by_its_members_only(rank, world_size, device):
     if rank > 0:
         pair = dist.new_group([1, 2])
         dist.all_reduce(x, group=pair)
+    dist.barrier()
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
     check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
@@ -58,6 +59,7 @@ def made_by_every_rank(rank, world_size, device):
     pair = dist.new_group([1, 2])
     if rank > 0:
         dist.all_reduce(x, group=pair)
+    dist.barrier()
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
     check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
