@@ -5,6 +5,7 @@ progress go to stderr.
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from collectives.collective import COLLECTIVES, fewest_ranks
 from collectives.failure import LaunchError
 from collectives.launch import launch
+from collectives.proof import Mismatch
 from collectives.views import Views
 
 if "torch" not in sys.modules and not {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"} & os.environ.keys():
@@ -58,6 +60,9 @@ def attempt(step: Callable, views: Views, **options) -> tuple[int, str]:
             print(f"{step.__name__}: {error}", file=sys.stderr)
             views.show_times(step.__name__)
         return 1, str(error).splitlines()[0]
+    except Mismatch as error:
+        print(error, file=sys.stderr)
+        return 1, str(error).splitlines()[-1]
     except ValueError as error:
         if _is_alone_or(0):
             print(f"{step.__name__}: {error}", file=sys.stderr)
@@ -86,6 +91,8 @@ def report(
     from collectives import backend as backends
     from collectives import claims, world
 
+    if hasattr(step, "own"):
+        return _report_of_its_own_world(step, nproc, backend, device, timeout, launch), False
     place = world.joined()
     world_size = place.world_size if place else 4 if nproc is None else nproc
     name, needs = step.__name__, fewest_ranks(step.__name__)
@@ -96,14 +103,42 @@ def report(
     if reason is not None:
         text = f"{name}: skipped: {reason}\n"
     else:
-        patience = threading.Timer(1.0, lambda: print(f"{name}: {world_size} ranks are at work ...", file=sys.stderr))
-        patience.daemon = True
-        patience.start()
-        try:
+        with _patience(name, world_size):
             text = table(name, launch(step, nproc, backend=backend, device=device, timeout=timeout))
-        finally:
-            patience.cancel()
     return "" if place and place.rank else text, reason is not None
+
+
+def _report_of_its_own_world(step: Callable, nproc: int | None, backend, device, timeout: float, launch: Callable) -> str:
+    """The text of a mistake, which must have the symptom that it is known for, or of its cure, which must have none."""
+    from collectives import mistake
+
+    name, own = step.__name__, step.own
+    if nproc not in (None, own.ranks):
+        raise ValueError(f"nproc={nproc}, but {name} is shown with {own.ranks} ranks: leave nproc out.")
+    with _patience(name, own.ranks):
+        watched = mistake.alone(step, backend, device, timeout, launch)
+    if watched is None:
+        return ""
+    became, results = watched
+    known = own.symptom or "goes unnoticed"
+    # A mistake is known by what gloo makes of it; what another backend, or DETAIL, makes of it is told, and not judged.
+    judged = not own.symptom or (backend in (None, "gloo") and os.environ.get("TORCH_DISTRIBUTED_DEBUG") != "DETAIL")
+    text = mistake.verdict(name, became)
+    if judged and mistake.symptom(became) != known:
+        raise Mismatch(f"{text}should have been: {known}")
+    return text if own.symptom else table(name, results)
+
+
+@contextlib.contextmanager
+def _patience(name: str, world_size: int):
+    """Say on stderr, after a second, that it goes on."""
+    patience = threading.Timer(1.0, lambda: print(f"{name}: {world_size} ranks are at work ...", file=sys.stderr))
+    patience.daemon = True
+    patience.start()
+    try:
+        yield
+    finally:
+        patience.cancel()
 
 
 def table(name: str, results: list) -> str:

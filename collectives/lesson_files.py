@@ -11,6 +11,9 @@ from collectives.collective import COLLECTIVES
 
 _PACKAGE = Path(__file__).parent
 
+# The files of lessons/mistakes, in reading order.
+MISTAKES = ("messages", "order", "arguments", "buffers", "groups", "processes", "data", "start_up")
+
 
 def folder(start: Path | None = None) -> Path:
     """The lessons of the checkout that one stands in; else those in the wheel; else, in an editable install, those beside it."""
@@ -36,21 +39,29 @@ def choose(names: list[str], every: bool) -> list[Path]:
         raise ValueError("--all means every lesson: leave out the names, or leave out --all.")
     if not every and not names:
         raise ValueError(f"name a lesson ({', '.join(COLLECTIVES)}), or say --all.")
-    return [find(name) for name in (COLLECTIVES if every else names)]
+    if every:
+        return [find(name) for name in COLLECTIVES]
+    return [path for name in names for path in (mistakes() if name == "mistakes" else [find(name)])]
+
+
+def mistakes() -> list[Path]:
+    """The files of all mistakes."""
+    return [find(f"mistakes/{name}") for name in MISTAKES]
 
 
 def find(name: str) -> Path:
-    """The file of a lesson, by its name or by a path that ends in .py. ValueError if there is none."""
+    """The file of a lesson, by its name (all_reduce, mistakes/order) or by a path that ends in .py. ValueError if there is none."""
     if name.endswith(".py"):
         path = Path(name)
         if not path.is_file():
             hint = f" The lesson of that name is {path.stem!r}." if path.stem in COLLECTIVES else ""
             raise ValueError(f"there is no file {name}.{hint}")
         return path
-    if name not in COLLECTIVES:
-        near = difflib.get_close_matches(name, COLLECTIVES, 1, cutoff=0.5)
+    known = [*COLLECTIVES, *(f"mistakes/{mistake}" for mistake in MISTAKES)]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"there is no lesson {name!r}: {hint}There are {', '.join(COLLECTIVES)}; or give the path of a .py file.")
+        raise ValueError(f"there is no lesson {name!r}: {hint}There are {', '.join(known)}; or give the path of a .py file.")
     path = folder() / f"{name}.py"
     if not path.is_file():
         raise ValueError(f"the lesson {name!r} is missing from {path.parent}.")

@@ -27,8 +27,9 @@ _METADATA = {
 
 
 def path_of(lesson: Path) -> Path:
-    """The notebook of a lesson: notebooks/ lies beside lessons/."""
-    return lesson.parent.parent / "notebooks" / f"{lesson.stem}.ipynb"
+    """The notebook of a lesson: notebooks/ lies beside lessons/, and has the same folders."""
+    lessons = next(folder for folder in lesson.absolute().parents if folder.name == "lessons")
+    return lessons.parent / "notebooks" / lesson.absolute().relative_to(lessons).with_suffix(".ipynb")
 
 
 def unexecuted(lesson: Path) -> nbformat.NotebookNode:
@@ -71,7 +72,7 @@ async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:
             print(f"{lesson.stem}: {error}", file=sys.stderr)
             return False
         path = path_of(lesson)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, path)
         print(f"{lesson.stem}: executed in {time.monotonic() - start:.0f} s", flush=True)
         return True
@@ -79,7 +80,8 @@ async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:
 
 async def _make_all() -> bool:
     turn = asyncio.Semaphore(AT_A_TIME)
-    return all(await asyncio.gather(*(_make(lesson, turn) for lesson in lesson_files.choose([], every=True))))
+    lessons = [*lesson_files.choose([], every=True), *lesson_files.mistakes()]
+    return all(await asyncio.gather(*(_make(lesson, turn) for lesson in lessons)))
 
 
 if __name__ == "__main__":

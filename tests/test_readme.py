@@ -28,8 +28,8 @@ def test_every_file_that_it_links_to_exists():
         assert (ROOT / target).exists(), target
 
 
-def test_the_output_that_it_shows_is_the_output():
-    (block,) = blocks("console")
+@pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.splitlines()[0].split("/")[-1])
+def test_the_output_that_it_shows_is_the_output(block):
     command, *lines = block.splitlines()
     assert lines.pop() == "..."
     done = subprocess.run([sys.executable, *command.split()[2:]], cwd=ROOT, capture_output=True, text=True, timeout=100)

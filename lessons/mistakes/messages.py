@@ -1,0 +1,170 @@
+# %% [markdown]
+"""
+# messages
+
+Three ways for ranks to wait for each other's messages until somebody pulls the plug.
+
+You will see each program hang, where every rank stands meanwhile, and the same program cured. Mistakes run in ranks of their own
+for a second or two: nothing here can harm you. Break more if you like.
+
+    python lessons/mistakes/messages.py
+    torchrun --nproc-per-node 4 lessons/mistakes/messages.py
+
+To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+"""
+
+# %%
+from collectives import check
+from collectives.lesson import run
+from collectives.mistake import cure, mistake
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## Both send first
+#
+# **Symptom.** Two ranks swap a tensor. Nothing happens, and no message says so.
+
+
+# %%
+@mistake("hangs", ranks=2)
+def both_send_first(rank, world_size, device):
+    mine, theirs = torch.tensor([rank], device=device), torch.tensor([-1], device=device)
+    dist.send(mine, dst=1 - rank)
+    dist.recv(theirs, src=1 - rank)
+    check(theirs, torch.tensor([1 - rank]), "send, recv")
+
+
+# %%
+if __name__ == "__main__":
+    run(both_send_first)
+
+# %% [markdown]
+# **Cause.** `send` returns when the receiver has taken the message. Here neither takes anything before it has sent. (Libraries that
+# buffer small messages forgive this, until the messages grow.)
+#
+# **Cure.** One side sends first, the other receives first. For more than two ranks: `batch_isend_irecv`.
+#
+# **Early.** Read the lines between which every rank swaps, and ask of each `send`: who is in `recv` at this moment?
+
+
+# %%
+@cure(ranks=2)
+def one_receives_first(rank, world_size, device):
+    mine, theirs = torch.tensor([rank], device=device), torch.tensor([-1], device=device)
+    if rank == 0:
+        dist.send(mine, dst=1)
+        dist.recv(theirs, src=1)
+    else:
+        dist.recv(theirs, src=0)
+        dist.send(mine, dst=0)
+    check(theirs, torch.tensor([1 - rank]), "send, recv")
+    return {"sent": mine, "received": theirs}
+
+
+# %%
+if __name__ == "__main__":
+    run(one_receives_first)
+
+# %% [markdown]
+# ## A cycle of receives
+#
+# **Symptom.** A token goes round a ring of three. It never sets off.
+
+
+# %%
+@mistake("hangs", ranks=3)
+def cycle_of_receives(rank, world_size, device):
+    token = torch.tensor([0], device=device)
+    dist.recv(token, src=(rank - 1) % world_size)
+    token += 1
+    dist.send(token, dst=(rank + 1) % world_size)
+    check(token, torch.tensor([rank + 1]), "recv, send")
+
+
+# %%
+if __name__ == "__main__":
+    run(cycle_of_receives)
+
+# %% [markdown]
+# **Cause.** Every rank waits for its left neighbour, all the way round. No two ranks are at odds: to look at pairs finds nothing.
+#
+# **Cure.** One rank begins.
+#
+# **Early.** A rule like "receive, then send" that is the same for all ranks of a ring is a cycle. Somebody must be the exception.
+
+
+# %%
+@cure(ranks=3)
+def rank_0_begins(rank, world_size, device):
+    token = torch.tensor([0], device=device)
+    if rank > 0:
+        dist.recv(token, src=rank - 1)
+    token += 1
+    dist.send(token, dst=(rank + 1) % world_size)
+    if rank == 0:
+        dist.recv(token, src=world_size - 1)
+    check(token, torch.tensor([rank + 1 if rank else world_size]), "recv, send")
+    return {"token": token}
+
+
+# %%
+if __name__ == "__main__":
+    run(rank_0_begins)
+
+# %% [markdown]
+# ## Tags that do not match
+#
+# **Symptom.** One sends, one receives, the ranks are right. Both wait.
+
+
+# %%
+@mistake("hangs", ranks=2)
+def tags_that_do_not_match(rank, world_size, device):
+    x = torch.tensor([rank], device=device)
+    if rank == 0:
+        dist.send(x, dst=1, tag=1)
+    else:
+        dist.recv(x, src=0, tag=2)
+    check(x, torch.tensor([0]), "send, recv with a tag")
+
+
+# %%
+if __name__ == "__main__":
+    run(tags_that_do_not_match)
+
+# %% [markdown]
+# **Cause.** A receive takes only a message of its own tag. On NCCL tags are ignored: there the same program "works", and two
+# messages that should be told apart by their tags are not.
+#
+# **Cure.** The same tag at both ends; better, one name for it that both ends read.
+#
+# **Early.** Most programs need no tag at all: messages between two ranks arrive in the order in which they were sent.
+
+
+# %%
+@cure(ranks=2)
+def one_name_for_the_tag(rank, world_size, device):
+    activations = 1
+    x = torch.tensor([rank], device=device)
+    if rank == 0:
+        dist.send(x, dst=1, tag=activations)
+    else:
+        dist.recv(x, src=0, tag=activations)
+    check(x, torch.tensor([0]), "send, recv with a tag")
+    return {"x": x}
+
+
+# %%
+if __name__ == "__main__":
+    run(one_name_for_the_tag)
+
+# %%
+STEPS = [
+    both_send_first,
+    one_receives_first,
+    cycle_of_receives,
+    rank_0_begins,
+    tags_that_do_not_match,
+    one_name_for_the_tag,
+]
