@@ -57,14 +57,14 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Seat:
-    """A rank's place in its world, and the caller's surroundings that it takes over. `store`: host, port, prefix of the keys."""
+    """A rank's place in its world, and the caller's surroundings that it takes over. `store`: a file, or host, port, prefix."""
 
     rank: int
     world_size: int
     backend: str
     device: str
     timeout: float
-    store: tuple[str, int, str]
+    store: str | tuple[str, int, str]
     environ: dict[str, str]
     sources: dict[str, tuple]
     stdout: Descriptor | None
@@ -129,9 +129,7 @@ def _call(seat: Seat, payload: bytes) -> bytes:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     patience = datetime.timedelta(seconds=seat.timeout + GROUP_PATIENCE)
-    host, port, prefix = seat.store
-    store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
-    store = dist.PrefixStore(prefix, store) if prefix else store
+    store = _store(seat, patience)
     enter_group(seat.backend, store, seat.rank, seat.world_size, patience)
     result = fn(seat.rank, seat.world_size, device, *args)
     try:
@@ -141,6 +139,16 @@ def _call(seat: Seat, payload: bytes) -> bytes:
         raise
     leave_group(store)
     return result
+
+
+def _store(seat: Seat, patience: datetime.timedelta) -> dist.Store:
+    if isinstance(seat.store, str):
+        store = dist.FileStore(seat.store, -1)
+        store.set_timeout(patience)
+        return store
+    host, port, prefix = seat.store
+    store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
+    return dist.PrefixStore(prefix, store)
 
 
 def enter_group(backend: str, store: dist.Store, rank: int, world_size: int, patience: datetime.timedelta) -> None:

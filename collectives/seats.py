@@ -2,12 +2,10 @@
 
 import linecache
 import os
-import socket
 import sys
+import tempfile
 from dataclasses import dataclass
 from multiprocessing.util import get_temp_dir
-
-import torch.distributed as dist
 
 from collectives import backend as backends
 from collectives import pmi
@@ -28,26 +26,26 @@ class Share:
     store_prefix: str
 
 
-def of_world(nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Manager | None) -> tuple[list[Seat], dist.TCPStore]:
-    """The seats of a world of its own, and its store, which lives as long as someone holds it."""
-    store, port = _open_store(nproc)
+def of_world(nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Manager | None) -> list[Seat]:
+    """The seats of a world of its own, whose store is a new file: delete it in the end."""
+    store = _new_store()
     environ = _environ(nproc, nproc) | backends.environment(backend, nproc)
-    shared = _shared(nproc, backend, device, timeout, ("127.0.0.1", port, ""))
+    shared = _shared(nproc, backend, device, timeout, store)
     seats = []
     for rank in range(nproc):
         # UCX unlinks a file as soon as it has made it; should a rank be killed in between, the end of this process removes it.
         own = _who(rank, rank) | (mpi.environment(rank) | {"UCX_POSIX_DIR": get_temp_dir()} if mpi else {})
         seats.append(Seat(rank=rank, environ=environ | own, mpi=Descriptor(mpi.theirs[rank].fileno()) if mpi else None, **shared))
-    return seats, store
+    return seats
 
 
-def of_share(share: Share, backend: str, device: str, timeout: float) -> tuple[list[Seat], None]:
-    """The one seat of a share; the store is somebody else's."""
+def of_share(share: Share, backend: str, device: str, timeout: float) -> list[Seat]:
+    """The one seat of a share, whose store is somebody else's."""
     place = share.place
     environ = _environ(place.world_size, place.local_world_size) | _who(place.rank, place.local_rank)
     environ |= backends.environment(backend, place.local_world_size, place.one_machine)
     store = share.store_host, share.store_port, share.store_prefix
-    return [Seat(rank=place.rank, environ=environ, mpi=None, **_shared(place.world_size, backend, device, timeout, store))], None
+    return [Seat(rank=place.rank, environ=environ, mpi=None, **_shared(place.world_size, backend, device, timeout, store))]
 
 
 def _environ(world_size: int, local_world_size: int) -> dict[str, str]:
@@ -59,7 +57,7 @@ def _who(rank: int, local_rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
-def _shared(world_size: int, backend: str, device: str, timeout: float, store: tuple[str, int, str]) -> dict:
+def _shared(world_size: int, backend: str, device: str, timeout: float, store: str | tuple[str, int, str]) -> dict:
     return {
         "world_size": world_size,
         "backend": backend,
@@ -73,11 +71,15 @@ def _shared(world_size: int, backend: str, device: str, timeout: float, store: t
     }
 
 
-def _open_store(nproc: int) -> tuple[dist.TCPStore, int]:
-    """The store of a world: in this process, on loopback, on a port that the system chose. No file, nothing to collide with."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, 4 * nproc))
-    port = listener.getsockname()[1]
-    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), port
+def _new_store() -> str:
+    """An empty file for a FileStore, in the folder that goes with this process, however it ends.
+
+    Not a TCPStore: each of its clients asks the name server for the name of ::ffff:127.0.0.1 (seen in torch 2.6 to 2.15), and
+    waits 5 s where the answer gets lost. Nor does a file listen.
+    """
+    descriptor, path = tempfile.mkstemp(prefix="store-", dir=get_temp_dir())
+    os.close(descriptor)
+    return path
 
 
 def _descriptor(fd: int) -> Descriptor | None:

@@ -117,9 +117,10 @@ class _World:
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         # The ranks of a world of MPI find each other through us; of a shared world we start but one.
         self.mpi = pmi.Manager(nproc) if backend == "mpi" and not share else None
-        taken, self.store = (
+        taken = (
             seats.of_share(share, backend, device, timeout) if share else seats.of_world(nproc, backend, device, timeout, self.mpi)
         )
+        self.store = None if share else taken[0].store
         if calls is not None:
             taken = calls.give_files(taken)
         self.calls = calls
@@ -267,7 +268,9 @@ class _World:
             self.mpi.close()
         if self.calls is not None:
             self.calls.close()
-        del self.store
+        if self.store is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.store)
 
 
 def _exitcode(process) -> int | None:
