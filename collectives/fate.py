@@ -50,18 +50,18 @@ class Fate:
         return _FATES[self.became].format(self.detail)
 
 
-def watched(rank: int, world_size: int, device, step: Callable, folder: Path):
+def watched(rank: int, world_size: int, device, step: Callable, folder: Path, agent: int | None):
     """Call the step, and write down what became of this rank. If it waits for too long, it does not return.
 
-    A step that wants fresh ranks finds the environment in which torchrun starts them.
+    A step that wants fresh ranks finds the environment in which torchrun starts them; `agent` is the port of the store there.
     """
     import torch.distributed as dist
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a process says when it dies is never the same twice
     store = dist.distributed_c10d._get_default_store()
     _meet(store, "here", world_size)
-    if step.own.fresh:
-        _be_like_a_worker_of_torchrun(store, rank)
+    if agent is not None:
+        _be_like_a_worker_of_torchrun(agent)
         inspect.unwrap(dist.destroy_process_group)()  # not a call of the mistake's own: a record is not to hold it
         _meet(store, "fresh", world_size)
     with _limit(LIMIT, folder, rank, world_size, step.__code__.co_filename):
@@ -99,22 +99,18 @@ def _line_of(error: BaseException, step: Callable) -> int:
     return next((frame.lineno for frame in reversed(frames) if frame.filename == step.__code__.co_filename), 0)
 
 
-def _be_like_a_worker_of_torchrun(store, rank: int) -> None:
-    """Say in the environment where the world's store is, as torchrun does: there `init_process_group()` looks for it.
+def _be_like_a_worker_of_torchrun(port: int) -> None:
+    """Say in the environment where the store is, as torchrun does: there `init_process_group()` looks for it.
 
-    subtle: a client of the store through libuv, torch's default, waits for ever in one of twenty such starts (torch 2.13).
+    subtle: a store's client asks the name server for the name of ::ffff:127.0.0.1. One that does not answer must not look like a
+    mistake that hangs: the C library is told to wait 1 s instead of 5.
     """
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
     os.environ |= {
-        "MASTER_ADDR": store.host,
-        "MASTER_PORT": str(store.port),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "USE_LIBUV": "0",
+        "RES_OPTIONS": "timeout:1 attempts:1",
     }
-    for key in store.list_keys() if rank == 0 else []:
-        if "/cpu/" in key:  # the addresses of the group that is there now: the next one would take them for its own
-            store.delete_key(key)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ torchrun: a mistake would take the launcher's world down with it.
 """
 
 import functools
+import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,8 +104,10 @@ def watch(
 
     backend, device = backends.choose(backend or "gloo", device, step.own.ranks)
     dead, results = {}, None
+    agent = _agent() if step.own.fresh else None
     with tempfile.TemporaryDirectory() as folder:
-        watched = functools.wraps(step)(functools.partial(fate.watched, step=step, folder=Path(folder)))
+        arguments = {"step": step, "folder": Path(folder), "agent": agent and agent.port}
+        watched = functools.wraps(step)(functools.partial(fate.watched, **arguments))
         try:
             results = launch(watched, step.own.ranks, backend=backend, device=device, timeout=timeout)
         except failure.LaunchError as error:
@@ -113,6 +116,15 @@ def watch(
             dead[error.rank] = Fate("dies", f"({error.signal.name if error.signal else f'exit status {error.exitcode}'})")
         reports = fate.reports(Path(folder))
     return [reports.get(rank) or dead.get(rank) or Fate("lost") for rank in range(step.own.ranks)], results
+
+
+def _agent():
+    """The store that torchrun's agent would hold, on loopback alone."""
+    import torch.distributed as dist
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def symptom(became: list[Fate]) -> str:

@@ -117,7 +117,8 @@ def _logged(step, folder: str):
     def logged_step(rank, world_size, device):
         from collectives import call_log, record
 
-        recording = record.Recording(call_log.Writer(Path(folder) / str(rank), rank, world_size))
+        with (Path(folder) / str(rank)).open("xb+") as file:
+            recording = record.Recording(call_log.Writer(file, rank, world_size))
         recording.begin()
         try:
             return step(rank, world_size, device)
@@ -132,7 +133,8 @@ def _read(folder: str) -> list:
 
     calls = {}
     for path in Path(folder).iterdir():
-        calls |= {(call.rank, call.number): call for call in call_log.Reader(path).poll()}
+        with path.open("rb+") as file:
+            calls |= {(call.rank, call.number): call for call in call_log.Reader(file).poll()}
     return list(calls.values())
 
 
