@@ -6,6 +6,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from multiprocessing.util import get_temp_dir
+from typing import IO
 
 from collectives import backend as backends
 from collectives import pmi
@@ -26,9 +27,9 @@ class Share:
     store_prefix: str
 
 
-def of_world(nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Manager | None) -> list[Seat]:
-    """The seats of a world of its own, whose store is a new file: delete it in the end."""
-    store = _new_store()
+def of_world(nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Manager | None) -> tuple[list[Seat], IO]:
+    """The seats of a world of its own, and the file that is its store: close it in the end."""
+    file, store = _new_store()
     environ = _environ(nproc, nproc) | backends.environment(backend, nproc)
     shared = _shared(nproc, backend, device, timeout, store)
     seats = []
@@ -36,16 +37,16 @@ def of_world(nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Man
         # UCX unlinks a file as soon as it has made it; should a rank be killed in between, the end of this process removes it.
         own = _who(rank, rank) | (mpi.environment(rank) | {"UCX_POSIX_DIR": get_temp_dir()} if mpi else {})
         seats.append(Seat(rank=rank, environ=environ | own, mpi=Descriptor(mpi.theirs[rank].fileno()) if mpi else None, **shared))
-    return seats
+    return seats, file
 
 
-def of_share(share: Share, backend: str, device: str, timeout: float) -> list[Seat]:
+def of_share(share: Share, backend: str, device: str, timeout: float) -> tuple[list[Seat], None]:
     """The one seat of a share, whose store is somebody else's."""
     place = share.place
     environ = _environ(place.world_size, place.local_world_size) | _who(place.rank, place.local_rank)
     environ |= backends.environment(backend, place.local_world_size, place.one_machine)
     store = share.store_host, share.store_port, share.store_prefix
-    return [Seat(rank=place.rank, environ=environ, mpi=None, **_shared(place.world_size, backend, device, timeout, store))]
+    return [Seat(rank=place.rank, environ=environ, mpi=None, **_shared(place.world_size, backend, device, timeout, store))], None
 
 
 def _environ(world_size: int, local_world_size: int) -> dict[str, str]:
@@ -71,15 +72,17 @@ def _shared(world_size: int, backend: str, device: str, timeout: float, store: s
     }
 
 
-def _new_store() -> str:
-    """An empty file for a FileStore, in the folder that goes with this process, however it ends.
+def _new_store() -> tuple[IO, str]:
+    """An empty file for a FileStore, and its path; closing it deletes it. In Linux it has no name: none is left by who is killed.
 
-    Not a TCPStore: each of its clients asks the name server for the name of ::ffff:127.0.0.1 (seen in torch 2.6 to 2.15), and
-    waits 5 s where the answer gets lost. Nor does a file listen.
+    Not a TCPStore: each of its clients asks the name server for the name of ::ffff:127.0.0.1 (seen in torch 2.13), and waits 5 s
+    where the answer gets lost. Nor does a file listen.
     """
-    descriptor, path = tempfile.mkstemp(prefix="store-", dir=get_temp_dir())
-    os.close(descriptor)
-    return path
+    if sys.platform == "linux":
+        file = os.fdopen(os.memfd_create("store"), "w+b")
+        return file, f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    file = tempfile.NamedTemporaryFile(prefix="store-", dir=get_temp_dir())  # noqa: SIM115  it outlives this call
+    return file, file.name
 
 
 def _descriptor(fd: int) -> Descriptor | None:

@@ -117,10 +117,8 @@ class _World:
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         # The ranks of a world of MPI find each other through us; of a shared world we start but one.
         self.mpi = pmi.Manager(nproc) if backend == "mpi" and not share else None
-        taken = (
-            seats.of_share(share, backend, device, timeout) if share else seats.of_world(nproc, backend, device, timeout, self.mpi)
-        )
-        self.store = None if share else taken[0].store
+        told = backend, device, timeout
+        taken, self.store = seats.of_share(share, *told) if share else seats.of_world(nproc, *told, self.mpi)
         if calls is not None:
             taken = calls.give_files(taken)
         self.calls = calls
@@ -269,8 +267,7 @@ class _World:
         if self.calls is not None:
             self.calls.close()
         if self.store is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.store)
+            self.store.close()
 
 
 def _exitcode(process) -> int | None:

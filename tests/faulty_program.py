@@ -64,8 +64,6 @@ def early_exit(rank, n):
     x = torch.ones(4)
     for _ in range(5 - (rank == 1)):
         dist.all_reduce(x)
-    if rank == 1:
-        os._exit(0)
 
 
 def circle(rank, n):

@@ -64,7 +64,7 @@ GUILTY = {
     "tags_that_do_not_match": {0: "dist.send(x, dst=1, tag=1)", 1: "dist.recv(x, src=0, tag=2)"},
     "only_rank_0_reduces": {0: "dist.all_reduce(gradient)"},  # where it misses the others; what it has too much is one line above
     "one_batch_less": {2: "dist.all_reduce(gradient)"},
-    "equal_calls_in_another_order": {1: "dist.all_reduce(loss)"},
+    "equal_calls_in_another_order": {1: "dist.all_reduce(penalty)"},
     "unlike_calls_in_another_order": {0: "dist.broadcast(rate, src=0)"},
     "another_call": {0: "dist.all_reduce(x)"},
     "another_length": dict.fromkeys(range(2), "dist.all_reduce(losses)"),
