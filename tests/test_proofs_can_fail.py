@@ -43,7 +43,7 @@ def test_a_lesson_turns_red_with_a(wrong, lesson):
     call, make_wrong = WRONG[wrong]
     steps = lesson_files.load(lesson_files.find(lesson)).STEPS
     with pytest.raises(LaunchError) as caught:
-        launch(sabotaged, 4, args=(call, make_wrong, steps), backend="gloo", device="cpu", timeout=60.0)
+        launch(sabotaged, 4, args=(call, make_wrong, steps), backend="gloo", device="cpu", timeout=25.0)
     if (wrong, lesson) in RED_WITHOUT_A_PROOF:
         assert caught.value.kind in RED_WITHOUT_A_PROOF[wrong, lesson]
     else:
