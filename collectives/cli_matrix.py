@@ -17,8 +17,8 @@ from collectives.recorded import UNAVAILABLE
 # Whoever reads the grid in a pipe gets lines no longer than this.
 _WIDTH = 120
 
-# The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks. So with MPI, if here.
-_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe", "collectives.process_groups.mpi")
+# The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks.
+_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe")
 
 STATUSES = (
     "Exit status: 0 all is as claimed (without claims: every cell works or is clearly refused), 1 something is not, 2 bad usage, "
@@ -59,7 +59,8 @@ def matrix(
     """
     from collectives import start
 
-    start.start_server(_PRELOADED)  # it imports torch while we do
+    wants_mpi = not backend or "mpi" in backend
+    start.start_server((*_PRELOADED, *(["collectives.process_groups.mpi"] if wants_mpi else [])))  # it imports torch while we do
     from collectives import claims, matrix_flags, probe, recorded, selection, supervise
     from collectives import matrix as matrices
 
