@@ -5,15 +5,15 @@ from rich.text import Text
 
 from collectives import values
 from collectives.matrix import Answer
-from collectives.recorded import BROKEN, UNAVAILABLE
+from collectives.recorded import BROKEN, MARKS, UNAVAILABLE
 
-_MARKS = {
-    "works": ("+", "green"),
-    "refuses": ("r", "yellow"),
-    "wrong": ("W", "bold white on red"),
-    "hangs": ("H", "bold white on magenta"),
-    "crashes": ("C", "bold white on red"),
-    UNAVAILABLE: ("-", "dim"),
+_STYLES = {
+    "works": "green",
+    "refuses": "yellow",
+    "wrong": "bold white on red",
+    "hangs": "bold white on magenta",
+    "crashes": "bold white on red",
+    UNAVAILABLE: "dim",
 }
 _WORDS = {UNAVAILABLE: "unavailable here"}
 _VARIANTS = ("", "uneven", "noncontiguous", "empty", "scalar", "async", "subgroup", "any_source", "tag")
@@ -23,7 +23,7 @@ _SHORT = {"float8_": "", "bfloat": "bf", "complex": "c", "float": "f", "uint": "
 
 
 def legend() -> Text:
-    words = ((mark, style, f" {_WORDS.get(state, state)}") for state, (mark, style) in _MARKS.items())
+    words = ((MARKS[state], style, f" {_WORDS.get(state, state)}") for state, style in _STYLES.items())
     return Text("  ").join(Text.assemble((mark, style), word) for mark, style, word in words)
 
 
@@ -71,7 +71,7 @@ def name(answer: Answer) -> str:
 
 
 def counts(answers: list[Answer]) -> str:
-    numbers = {state: sum(answer.state == state for answer in answers) for state in _MARKS}
+    numbers = {state: sum(answer.state == state for answer in answers) for state in _STYLES}
     return ", ".join(f"{number} {_WORDS.get(state, state)}" for state, number in numbers.items() if number)
 
 
@@ -96,7 +96,9 @@ def _table(columns: list[str], places: list[tuple[str, str, Answer]]) -> Table |
     table = Table(first, *rest, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for row, found in marks.items():
         texts = (
-            Text.assemble(*(_MARKS[state] for state in _MARKS if state in found.get(column, ()))) if column in found else ""
+            Text.assemble(*((MARKS[state], _STYLES[state]) for state in _STYLES if state in found.get(column, ())))
+            if column in found
+            else ""
             for column in columns
         )
         table.add_row(row, *texts)

@@ -11,6 +11,9 @@ STATES = ("works", "refuses", "crashes", "hangs", "wrong")
 BROKEN = STATES[2:]  # what no backend should do
 UNAVAILABLE = "unavailable"  # a fact of the machine, neither better nor worse than anything
 
+# How a table shows a state, in the terminal and on the page.
+MARKS = {"works": "+", "refuses": "r", "wrong": "W", "hangs": "H", "crashes": "C", UNAVAILABLE: "-"}
+
 KEY = ("collective", "form", "backend", "device", "dtype", "op", "world_size")
 FIELDS = {*KEY, "called", "state", "detail", "seconds"}
 

@@ -8,17 +8,17 @@ from html import escape
 from importlib import resources
 
 from collectives.history import contradicted, histories, story
-from collectives.recorded import STATES, UNAVAILABLE, key
+from collectives.recorded import MARKS, STATES, UNAVAILABLE, key
 
-# Each state's letter, and (background, text) in the light and in the dark scheme. Red and green are not told apart by everyone:
-# these differ in lightness and in blue, the letters differ anyway, and each text has a contrast of at least 4.5 to its background.
+# Each state's (background, text) in the light and in the dark scheme. Red and green are not told apart by everyone: these differ
+# in lightness and in blue, the marks differ anyway, and each text has a contrast of at least 4.5 to its background.
 LOOKS = {
-    "works": ("W", ("#d3e8f8", "#06304f"), ("#123d5a", "#d6ecfb")),
-    "refuses": ("R", ("#f5e6b0", "#463600"), ("#544510", "#f8ebbb")),
-    "wrong": ("X", ("#a83a00", "#ffffff"), ("#ff9a5e", "#2b0d00")),
-    "hangs": ("H", ("#6b3a9e", "#ffffff"), ("#cba8f2", "#22083f")),
-    "crashes": ("C", ("#1c1c1c", "#ffffff"), ("#f4f4f4", "#101010")),
-    UNAVAILABLE: ("U", ("#ffffff", "#5a636d"), ("#14171b", "#a3adb8")),
+    "works": (("#d3e8f8", "#06304f"), ("#123d5a", "#d6ecfb")),
+    "refuses": (("#f5e6b0", "#463600"), ("#544510", "#f8ebbb")),
+    "wrong": (("#a83a00", "#ffffff"), ("#ff9a5e", "#2b0d00")),
+    "hangs": (("#6b3a9e", "#ffffff"), ("#cba8f2", "#22083f")),
+    "crashes": (("#1c1c1c", "#ffffff"), ("#f4f4f4", "#101010")),
+    UNAVAILABLE: (("#ffffff", "#5a636d"), ("#14171b", "#a3adb8")),
 }
 
 # What the recorded versions say of a cell: the filter's word for it.
@@ -86,7 +86,7 @@ def _pasts(cells: list[dict], version: str, recorded: tuple[dict, ...]) -> dict[
 
 def _colours(scheme: int) -> str:
     lines = []
-    for state, (_, *schemes) in LOOKS.items():
+    for state, schemes in LOOKS.items():
         background, text = schemes[scheme]
         lines.append(f"  --{state}: {background}; --{state}-text: {text};")
     return "\n".join(lines)
@@ -139,7 +139,7 @@ def _boxes(name: str, choices: list[tuple[str, str]]) -> str:
 
 
 def _key(state: str) -> str:
-    return f'<span class="key {state}" aria-hidden="true">{LOOKS[state][0]}</span>'
+    return f'<span class="key {state}" aria-hidden="true">{MARKS[state]}</span>'
 
 
 def _section(where: tuple, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
@@ -185,5 +185,5 @@ def _cell(cell: dict, past: str, history: str, reachable: bool) -> str:
     return (
         f'<button type="button" class="{state} {past}" tabindex="{"0" if reachable else "-1"}" aria-pressed="false" '
         f'aria-label="{label}" title="{escape(tip)}" data-state="{state}" data-why="{escape(why)}" data-how="{escape(how)}" '
-        f'data-past="{past}" data-history="{escape(history)}">{LOOKS[state][0]}</button>'
+        f'data-past="{past}" data-history="{escape(history)}">{MARKS[state]}</button>'
     )
