@@ -7,18 +7,16 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import typer.core
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from collectives import cli_diagnose, cli_matrix, environment, lesson_files, world
+from collectives import cli_bench, cli_diagnose, cli_matrix, environment, lesson_files, terminal, world
 from collectives.collective import COLLECTIVES
 
 
@@ -33,26 +31,10 @@ class _Commands(typer.core.TyperGroup):
 
 _STYLE = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": "rich"}
 app = typer.Typer(cls=_Commands, help="Learn the collectives of torch.distributed by running them.", **_STYLE)
-bench = typer.Typer(help="Measure, and print the ratios of one run.", **_STYLE)
-app.add_typer(bench, name="bench")
 
 
 def main() -> None:
     app(prog_name="collectives")
-
-
-def _console(stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False)
-    # Where nobody looks at a screen, lines may be long: nothing is wrapped or cut.
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=1000)
-
-
-def _print(table: Table) -> None:
-    """Print a table, less the blanks that fill its last column."""
-    console = _console()
-    with console.capture() as text:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,7 +56,7 @@ def list_lessons() -> None:
     table = Table("lesson", "what happens", "fewest ranks", "bus-bandwidth factor", box=None, pad_edge=False)
     for record in COLLECTIVES.values():
         table.add_row(record.name, record.summary, str(record.min_world_size), record.bus_factor or "-")
-    _print(table)
+    terminal.print_table(table)
 
 
 @app.command("env")
@@ -151,7 +133,7 @@ def _check(place: world.Place | None, nproc: int | None, backend: str | None, de
 
 
 def _run_all(paths: list[Path], place: world.Place | None, speaks: bool, options: dict, wanted: tuple) -> list[_Result]:
-    begin, results, console = time.monotonic(), [], _console(stderr=True)
+    begin, results, console = time.monotonic(), [], terminal.console(stderr=True)
     # Before anything that imports torch: the server of the ranks then imports it at the same time.
     from collectives.lesson import attempt
     from collectives.views import Views
@@ -199,7 +181,7 @@ def _print_summary(results: list[_Result]) -> None:
         colour = "red" if failed else "yellow" if skipped else "green"
         table.add_row(f"[{colour}]{escape(result.lesson)}[/]", str(proved), str(skipped), str(failed), escape(why))
     print()
-    _print(table)
+    terminal.print_table(table)
 
 
 def _status(results: list[_Result]) -> int:
@@ -209,60 +191,4 @@ def _status(results: list[_Result]) -> int:
 
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
 app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
-
-
-@bench.callback()
-def _bench() -> None:
-    pass
-
-
-@bench.command("launch")
-def bench_launch(
-    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 5,
-) -> None:
-    """Time a launch against torch.multiprocessing.spawn, and a lesson against `import torch` and torchrun.
-
-    What is compared is timed in turn (A B A B ...), so that a busy machine hurts both alike: trust the ratios, not the seconds.
-    """
-    from collectives import bench as timings
-
-    _bench_table("launch", lambda tell: timings.measure(rounds, tell))
-
-
-@bench.command("matrix")
-def bench_matrix(
-    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 1,
-) -> None:
-    """Time the full gloo/CPU matrix, and --quick, against torch.multiprocessing.spawn for each cell."""
-    from collectives import bench_matrix as timings
-
-    _bench_table("matrix", lambda tell: timings.measure(rounds, tell))
-
-
-@bench.command("mpi")
-def bench_mpi(
-    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 7,
-) -> None:
-    """Time all_reduce on MPI against gloo, at three sizes, in the same ranks."""
-    from collectives import bench_mpi as timings
-
-    _bench_table("mpi", lambda tell: timings.measure(rounds, tell))
-
-
-def _bench_table(name: str, measure: Callable) -> None:
-    from collectives.backend import Unavailable
-
-    console = _console(stderr=True)
-    try:
-        with console.status("measuring") as status:
-            rows = measure(status.update if console.is_terminal else console.print)
-    except RuntimeError as error:
-        print(f"collectives bench {name}: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except Unavailable as error:
-        print(f"collectives bench {name}: {error}", file=sys.stderr)
-        raise typer.Exit(3) from None
-    table = Table("what", "A", "B", "A / B", "target", "met", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row.what, row.first, row.second, f"{row.ratio:.3g}x", row.target, row.met)
-    _print(table)
+app.add_typer(cli_bench.app, name="bench")
