@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -32,13 +33,20 @@ def sleepers(rank, world_size, device):
 
 
 @pytest.fixture
-def caller(tmp_path):
+def short():
+    """A folder with a short path."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def caller(tmp_path, short):
     """Starts a program whose ranks sleep; gives its process, its ranks' processes, and the folder for its temporary files."""
     started = []
 
     def begin(body: str, ranks: int = 2):
         (tmp_path / "program.py").write_text(PROGRAM + textwrap.dedent(body))
-        folder = tmp_path / "tmp"
+        folder = short / "tmp"  # the path of a socket has at most 107 letters
         folder.mkdir()
         process = subprocess.Popen(
             [sys.executable, tmp_path / "program.py", tmp_path],
