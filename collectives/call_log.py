@@ -5,6 +5,7 @@ Whoever reads while the process writes has that long to see a call. Behind it li
 is asked, and what ended it. Nothing here needs torch.
 """
 
+import itertools
 import json
 import mmap
 import os
@@ -203,10 +204,4 @@ def _ranges(numbers: tuple[int, ...]) -> list[list[int]]:
 
 def _runs(texts: tuple[str, ...]) -> list[list]:
     """("a", "a", "b") as [["a", 2], ["b", 1]]."""
-    found: list[list] = []
-    for text in texts:
-        if found and found[-1][0] == text:
-            found[-1][1] += 1
-        else:
-            found.append([text, 1])
-    return found
+    return [[text, len(list(same))] for text, same in itertools.groupby(texts)]

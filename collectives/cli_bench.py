@@ -12,11 +12,6 @@ from collectives import terminal
 app = typer.Typer(help="Measure, and print the ratios of one run.", no_args_is_help=True, rich_markup_mode="rich")
 
 
-@app.callback()
-def _bench() -> None:
-    pass
-
-
 @app.command("launch")
 def launch(
     rounds: Annotated[int, typer.Option(min=1, help="How often each is timed, in turn; medians are printed.")] = 5,

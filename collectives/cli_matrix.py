@@ -59,7 +59,7 @@ def matrix(
     """
     from collectives import start
 
-    wants_mpi = not backend or "mpi" in backend
+    wants_mpi = not backend or "mpi" in map(str.lower, backend)
     start.start_server((*_PRELOADED, *(["collectives.process_groups.mpi"] if wants_mpi else [])))  # it imports torch while we do
     from collectives import claims, matrix_flags, probe, recorded, selection, supervise
     from collectives import matrix as matrices

@@ -1,5 +1,6 @@
 """A verdict in words: one line that says what happened, and where every rank is."""
 
+import itertools
 import os
 from collections.abc import Iterable
 
@@ -58,10 +59,5 @@ def _sends(name: str) -> bool:
 
 
 def _runs(texts: tuple[str, ...]) -> list[str]:
-    found: list[list] = []
-    for text in texts:
-        if found and found[-1][0] == text:
-            found[-1][1] += 1
-        else:
-            found.append([text, 1])
-    return [text if count == 1 else f"{count} x {text}" for text, count in found]
+    counts = ((text, len(list(same))) for text, same in itertools.groupby(texts))
+    return [text if count == 1 else f"{count} x {text}" for text, count in counts]

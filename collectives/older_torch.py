@@ -3,12 +3,7 @@
 collectives matrix --backend gloo --device cpu --import collectives.older_torch --json collectives/matrices/torch-2.6.json
 """
 
-import functools
-
 import torch.distributed as dist
-
-# torch 2.6's newer kind of store cannot take over a socket that listens already.
-dist.TCPStore = functools.partial(dist.TCPStore, use_libuv=False)
 
 
 def _leave_it_to_the_end(group=None) -> None:
