@@ -104,6 +104,8 @@ def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | Non
 
 def _at_the_end(worlds: Worlds, code: int) -> Verdict:
     """The program has ended by itself."""
+    if code == 0:
+        worlds.trust_launcher()
     verdict, raised = worlds.verdict(stalled=True), worlds.first_raised()
     if verdict.kind not in ("ok", "not-distributed") or code == 0:
         return verdict

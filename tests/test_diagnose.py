@@ -146,13 +146,29 @@ def test_a_correct_program_is_not_suspected(name):
     assert launch(lambda rank, n, device: correct(rank, n), 4, backend="gloo", diagnose=True, timeout=100) == [None] * 4
 
 
-LEFT_OR_KILLED = pytest.mark.xfail(strict=False, reason="who ends by os._exit under mp.spawn may look like one who was killed")
-
-
-@pytest.mark.parametrize("name", ["ddp", pytest.param("leaves_at_once", marks=LEFT_OR_KILLED)])
+@pytest.mark.parametrize("name", ["ddp", "leaves_at_once"])
 def test_a_correct_program_ends_as_it_would(name, tmp_path):
     verdict, done = diagnose(tmp_path, sys.executable, correct_program.__file__, name)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
+
+
+UNSEEN = """
+import collectives.world_watch as watch
+ending = watch._ending
+watch._ending = lambda pid: None if ending(pid) is None else (None,)
+from collectives.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "status"), [(correct_program, "leaves_at_once", 0), (faulty_program, "dies", 1)], ids=["left", "killed"]
+)
+def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program, name, status):
+    command = [sys.executable, "-c", UNSEEN, "diagnose", "--hang-after", "5", "--", sys.executable, program.__file__, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    assert ("died: rank 3" in done.stdout + done.stderr) == (status == 1)
 
 
 def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
