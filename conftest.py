@@ -44,7 +44,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     known = list(backends.DEVICES)
     if modules := config.getoption("modules"):
-        from collectives import probe
+        from collectives.matrix import probe
 
         probe.import_modules(modules)
         known = backends.known_backends()

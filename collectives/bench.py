@@ -197,7 +197,7 @@ def cost_of_a_call(rank: int, world_size: int, device, rounds: int, calls: int =
     import torch
     import torch.distributed as dist
 
-    from collectives import call_log, record
+    from collectives.recording import call_log, record
 
     one = torch.ones(4)
     found: dict[str, list[float]] = {"call, plain": [], "call, noted": []}

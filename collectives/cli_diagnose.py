@@ -24,7 +24,7 @@ def diagnose(
 
     Every call of every rank is noted and compared with the other ranks' while the program runs.
     """
-    from collectives import diagnose as diagnosing
+    from collectives.diagnosis import diagnose as diagnosing
 
     try:
         for name, seconds in (("--hang-after", hang_after), ("--timeout", timeout)):

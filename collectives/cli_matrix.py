@@ -12,13 +12,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from collectives import world
-from collectives.recorded import UNAVAILABLE
+from collectives.matrix.recorded import UNAVAILABLE
 
 # Whoever reads the grid in a pipe gets lines no longer than this.
 _WIDTH = 120
 
 # The functional collectives import the compiler, which takes longer than ten cells: once, for all ranks.
-_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.probe")
+_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.matrix.probe")
 
 STATUSES = (
     "Exit status: 0 all is as claimed (without claims: every cell works or is clearly refused), 1 something is not, 2 bad usage, "
@@ -61,8 +61,8 @@ def matrix(
 
     wants_mpi = not backend or "mpi" in map(str.lower, backend)
     start.start_server((*_PRELOADED, *(["collectives.process_groups.mpi"] if wants_mpi else [])))  # it imports torch while we do
-    from collectives import claims, matrix_flags, probe, recorded, selection, supervise
-    from collectives import matrix as matrices
+    from collectives.matrix import claims, flags, probe, recorded, selection, supervise
+    from collectives.matrix import matrix as matrices
 
     speaks = True
     try:
@@ -71,7 +71,7 @@ def matrix(
         _check(nproc, timeout, place, json_file, html_file)
         claims.load(claims_file)
         if against is not None:
-            matrix_flags.other(against)
+            flags.other(against)
         probe.import_modules(tuple(modules or ()))
         cells = selection.select(backend, collective, dtype, op, [place.world_size] if place else nproc, quick, device)
     except (ValueError, ImportError, OSError) as error:
@@ -95,17 +95,17 @@ def matrix(
     if json_file is not None:
         recorded.write(document, json_file)
     if html_file is not None:
-        matrix_flags.html(document, html_file)
+        flags.html(document, html_file)
     print_grid(answers)
     if interrupted:
         print(f"\ninterrupted: {len(answers)} of {len(cells)} cells were tried", file=sys.stderr)
         raise typer.Exit(130)
     statuses = [3 if all(answer.state == UNAVAILABLE for answer in answers) else 0]
     everything = [dataclasses.asdict(cell) for cell in selection.select(backend, world_sizes=[*(nproc or ()), 2], device=device)]
-    told = [matrix_flags.claims(document, claims_file, everything)]
+    told = [flags.claims(document, claims_file, everything)]
     if against is not None:
         selected = bool(backend or device or collective or dtype or op or nproc or quick)
-        told.append(matrix_flags.against(document, against, selected))
+        told.append(flags.against(document, against, selected))
     for text, status in told:
         if text:
             print(f"\n{text}")
@@ -130,7 +130,7 @@ def _check(nproc: list[int] | None, timeout: float | None, place: world.Place | 
 
 
 def _show_progress(answers: Iterator, count: int) -> Iterator:
-    from collectives import grid
+    from collectives.matrix import grid
 
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -148,7 +148,7 @@ def _show_progress(answers: Iterator, count: int) -> Iterator:
 
 def print_grid(answers: list) -> None:
     """The tables of each backend, device and world size; of those that are not here, the reason."""
-    from collectives import grid
+    from collectives.matrix import grid
 
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)

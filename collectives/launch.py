@@ -47,7 +47,7 @@ def launch(
         return join.join(place, fn, args, backend, device, timeout)
 
     from collectives import start
-    from collectives.launch_watch import LaunchWatch
+    from collectives.diagnosis.launch_watch import LaunchWatch
 
     nproc = 4 if nproc is None else nproc
     backend, device = backends.choose(backend, device, nproc)

@@ -89,7 +89,8 @@ def report(
 ) -> tuple[str, bool]:
     """Run a step; return its text (empty for all but rank 0 of a launcher's world) and whether it was skipped."""
     from collectives import backend as backends
-    from collectives import claims, world
+    from collectives import world
+    from collectives.matrix import claims
 
     if hasattr(step, "own"):
         return _report_of_its_own_world(step, nproc, backend, device, timeout, launch), False

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 
-from collectives import diagnosis, lesson_files, mistake
-from collectives.diagnosis import Verdict
+from collectives import lesson_files, mistake
+from collectives.diagnosis.verdict import State, Verdict, diagnose
 from collectives.fate import Fate
 from collectives.views import Views
 
@@ -61,17 +61,17 @@ def diagnosed(step: Callable) -> Verdict:
     with _debug("OFF"):
         became, _ = mistake.watch(step, launch=views.launch)
     states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
-    return diagnosis.diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
+    return diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
 
 
 def headline(verdict: Verdict) -> str:
     return verdict.says.splitlines()[0].rstrip(".:")
 
 
-def _state(fate: Fate, code: CodeType) -> diagnosis.State:
+def _state(fate: Fate, code: CodeType) -> State:
     text = "RuntimeError: Connection closed by peer" if fate.became == "lost" else fate.detail
     where = (code.co_filename, fate.line, code.co_name) if fate.line else ("", 0, "")
-    return diagnosis.State(_STATUS[fate.became], text, where)
+    return State(_STATUS[fate.became], text, where)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import shutil
 from multiprocessing import forkserver
 
 import collectives.rank
-import collectives.record  # noqa: F401
+import collectives.recording.record  # noqa: F401
 
 # Objects that the collector never visits stay in pages that all ranks share.
 gc.collect()

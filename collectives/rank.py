@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 
 from collectives import backend as backends
-from collectives import process_groups, watched  # noqa: F401  process_groups: torch learns the backends that we bring
+from collectives import process_groups  # noqa: F401  process_groups: torch learns the backends that we bring
+from collectives.recording import watched
 
 # On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)

@@ -12,7 +12,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING
 
 from collectives import failure, pmi, travel
-from collectives.launch_watch import LaunchWatch
+from collectives.diagnosis.launch_watch import LaunchWatch
 
 if TYPE_CHECKING:
     from collectives.seats import Share

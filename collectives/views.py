@@ -30,7 +30,7 @@ class Views:
             raise ValueError(f"--save-picture {self.save_picture}: a picture is written as .svg or .png: let the name end so.")
         if self.save_picture:
             try:
-                from collectives import picture  # noqa: F401
+                from collectives.pictures import picture  # noqa: F401
             except ImportError as error:
                 raise ValueError(str(error)) from None
 
@@ -39,7 +39,7 @@ class Views:
         tensors = self.picture or self.save_picture is not None
         if not (tensors or self.timeline or self.trace):
             return launch(step, *args, **options)
-        from collectives import record
+        from collectives.recording import record
 
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -66,12 +66,12 @@ class Views:
         if not self.steps or self.steps[-1][0] != name:
             return
         if self.timeline:
-            from collectives import seconds
+            from collectives.pictures import seconds
 
             console = _console()
             console.print(seconds.timeline(self.steps[-1][1], console.width))
         if self.trace:
-            from collectives import trace
+            from collectives.pictures import trace
 
             trace.write(self.trace, self.steps)
 
@@ -80,7 +80,7 @@ class Views:
         from IPython.display import display
 
         try:
-            from collectives import illustration, picture
+            from collectives.pictures import illustration, picture
         except ImportError as error:  # no matplotlib
             print(error, file=sys.stderr)
             return
@@ -90,17 +90,17 @@ class Views:
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
 
     def _print_picture(self, name: str, calls: list) -> None:
-        from collectives import illustration, picture_text
+        from collectives.pictures import illustration, text
 
         if found := illustration.data(calls):
-            _console().print(picture_text.text(**vars(found)))
+            _console().print(text.text(**vars(found)))
         else:
             hint = "try --timeline" if illustration.order_matters(calls) else "its data cannot be traced"
             print(f"{name}: no picture: no collective among all ranks shows where data went; {hint}", file=sys.stderr)
 
     def _save_picture(self, name: str, calls: list) -> None:
         """The first picture goes into the file that was named; those of further steps beside it, with the step's name."""
-        from collectives import illustration, picture
+        from collectives.pictures import illustration, picture
 
         if (figure := illustration.illustrate(name, calls)) is None:
             print(f"{name}: no picture: its data cannot be traced", file=sys.stderr)
@@ -115,7 +115,7 @@ def _logged(step, folder: str):
     """The same step, whose calls also go into a file that outlives the rank."""
 
     def logged_step(rank, world_size, device):
-        from collectives import call_log, record
+        from collectives.recording import call_log, record
 
         with (Path(folder) / str(rank)).open("xb+") as file:
             recording = record.Recording(call_log.Writer(file, rank, world_size))
@@ -129,7 +129,7 @@ def _logged(step, folder: str):
 
 
 def _read(folder: str) -> list:
-    from collectives import call_log
+    from collectives.recording import call_log
 
     calls = {}
     for path in Path(folder).iterdir():

@@ -2,7 +2,7 @@
 
 import itertools
 
-from collectives.call import Call
+from collectives.recording.call import Call
 
 
 def program(*ranks: str, members=None) -> list[Call]:

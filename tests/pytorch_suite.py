@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from collectives import LaunchError, launch, start
-from collectives.probe import Surroundings
+from collectives.matrix.probe import Surroundings
 
 UPSTREAM = "torch.testing._internal.distributed.distributed_test"
 REASONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())

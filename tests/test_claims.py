@@ -2,10 +2,10 @@
 
 import pytest
 
-from collectives import claims
-from collectives.claims import Claim, expected, holds, load, parse
 from collectives.collective import OPS
-from collectives.judgement import judge
+from collectives.matrix import claims
+from collectives.matrix.claims import Claim, expected, holds, load, parse
+from collectives.matrix.judgement import judge
 
 DTYPES = ("int64", "float32", "float64")
 

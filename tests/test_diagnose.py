@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from collectives import LaunchError, launch, lesson_files
-from collectives.diagnose import environment, run
+from collectives.diagnosis.diagnose import environment, run
 
 PROGRAM = Path(faulty_program.__file__)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
@@ -153,7 +153,7 @@ def test_a_correct_program_ends_as_it_would(name, tmp_path):
 
 
 UNSEEN = """
-import collectives.world_watch as watch
+import collectives.diagnosis.world_watch as watch
 ending = watch._ending
 watch._ending = lambda pid: None if ending(pid) is None else (None,)
 from collectives.cli import main

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from collectives.call import Call
-from collectives.call_log import SLOTS, Reader, Writer
-from collectives.diagnosis import State, diagnose
-from collectives.matching import Matching
-from collectives.waits import find_cycle
+from collectives.diagnosis.matching import Matching
+from collectives.diagnosis.verdict import State, diagnose
+from collectives.diagnosis.waits import find_cycle
+from collectives.recording.call import Call
+from collectives.recording.call_log import SLOTS, Reader, Writer
 
 LEFT = 1
 ENDED = State("returned")
@@ -286,7 +286,7 @@ def test_circles(edges, expected):
 
 
 def what(**fields):
-    from collectives.call import What
+    from collectives.recording.call import What
 
     return What("all_to_all_single", members=tuple(range(512)), tensors=("float32[4]",) * 512, file="train.py", line=3, **fields)
 

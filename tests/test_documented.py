@@ -3,11 +3,11 @@
 import pytest
 from test_claims import cell, matrix
 
-from collectives import documented, documented_calls
 from collectives.backend import DEVICES
-from collectives.claims import table
 from collectives.collective import OPS
-from collectives.recorded import STATES
+from collectives.matrix import documented, documented_calls
+from collectives.matrix.claims import table
+from collectives.matrix.recorded import STATES
 
 STATEMENTS = documented.statements()
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from hand_made import program
 
-from collectives import happens_before
-from collectives.call import Call
+from collectives.pictures import happens_before
+from collectives.recording.call import Call
 
 WAITING = {"barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
 

@@ -10,11 +10,11 @@ import torch
 from test_claims import cell, matrix
 from typer.testing import CliRunner
 
-from collectives import history, matrix_flags, recorded
-from collectives.cell import cells
 from collectives.cli import app
 from collectives.collective import COLLECTIVES
-from collectives.judgement import judge
+from collectives.matrix import flags, history, recorded
+from collectives.matrix.cell import cells
+from collectives.matrix.judgement import judge
 
 RECORDED = history.matrices()
 IDS = [found["torch"] for found in RECORDED]
@@ -77,7 +77,7 @@ def test_the_record_of_this_torch_is_what_it_does_here_and_an_edited_one_is_noti
     edited = next(one for one in lie["cells"] if one["form"] == "all_reduce:noncontiguous" and one["dtype"] == "float32")
     edited |= {"state": "works", "detail": ""}
     recorded.write(lie, tmp_path / "lie.json")
-    text, status = matrix_flags.against(recorded.read(file), str(tmp_path / "lie.json"), selected=True)
+    text, status = flags.against(recorded.read(file), str(tmp_path / "lie.json"), selected=True)
     assert status == 1
     assert "worse: all_reduce:noncontiguous(SUM, float32) on gloo/cpu, 2 ranks: was works, is wrong" in text
 
@@ -85,7 +85,7 @@ def test_the_record_of_this_torch_is_what_it_does_here_and_an_edited_one_is_noti
 def test_the_way_to_record_an_older_torch_changes_no_answer_of_this_one(tmp_path):
     file = tmp_path / "older.json"
     words = ["--backend", "gloo", "--device", "cpu", "--collective", "broadcast", "--quick", "--timeout", "60", "--json", file]
-    program = [sys.executable, "-m", "collectives", "matrix", *map(str, words), "--import", "collectives.older_torch"]
+    program = [sys.executable, "-m", "collectives", "matrix", *map(str, words), "--import", "collectives.matrix.older_torch"]
     done = subprocess.run([*program, "--against", mine()["torch"].partition("+")[0]], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "no cell differs" in done.stdout
@@ -181,10 +181,10 @@ def test_a_cell_is_compared_with_the_record_of_its_version_or_the_nearest_before
 
 
 def test_against_takes_a_version_a_file_or_docs(tmp_path):
-    assert matrix_flags.other("docs") is None
-    assert matrix_flags.other("2.13") is matrix_flags.other(history.named("2.13")["torch"].partition("+")[0])
+    assert flags.other("docs") is None
+    assert flags.other("2.13") is flags.other(history.named("2.13")["torch"].partition("+")[0])
     recorded.write(matrix(cell()), tmp_path / "2.13")
-    assert matrix_flags.other(str(tmp_path / "2.13")) == matrix(cell())
+    assert flags.other(str(tmp_path / "2.13")) == matrix(cell())
 
 
 def test_a_version_that_is_not_recorded_is_told_with_those_that_are():

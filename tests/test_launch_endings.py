@@ -21,7 +21,7 @@ METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver
 PROGRAM = """
 import ctypes, os, pathlib, signal, sys, time
 import torch
-from collectives import launch, LaunchError
+from collectives import LaunchError, launch
 
 def sleepers(rank, world_size, device):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

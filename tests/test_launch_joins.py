@@ -13,7 +13,7 @@ PROLOGUE = """
 import json, os, sys, time
 import psutil, torch
 import torch.distributed as dist
-from collectives import launch, LaunchError
+from collectives import LaunchError, launch
 
 me = int(os.environ["RANK"])
 def tell(**facts):

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from collectives import LaunchError, claims, launch, lesson_files
+from collectives import LaunchError, launch, lesson_files
 from collectives import backend as backends
 from collectives.collective import COLLECTIVES, fewest_ranks
+from collectives.matrix import claims
 
 TIMEOUT = 100.0
 

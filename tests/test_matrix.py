@@ -13,12 +13,12 @@ import torch
 from typer.testing import CliRunner
 
 from collectives import backend as backends
-from collectives import matrix, selection, values
-from collectives.cell import cells
 from collectives.cli import app
 from collectives.collective import COLLECTIVES, OPS
-from collectives.forms import FORMS, called
-from collectives.recorded import STATES, UNAVAILABLE
+from collectives.matrix import matrix, selection, values
+from collectives.matrix.cell import cells
+from collectives.matrix.forms import FORMS, called
+from collectives.matrix.recorded import STATES, UNAVAILABLE
 
 HERE = Path(__file__).parent
 

@@ -16,11 +16,10 @@ from collectives import (
     check,
     launch,
     lesson_files,
-    matrix,
     process_groups,  # noqa: F401  torch learns of our MPI
-    selection,
 )
-from collectives.judgement import judge
+from collectives.matrix import matrix, selection
+from collectives.matrix.judgement import judge
 
 pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
 

@@ -12,9 +12,9 @@ import torch
 from matplotlib.colors import to_hex
 from rich.console import Console
 
-from collectives import picture
-from collectives.origin import STATES
-from collectives.picture_colours import DARK, LIGHT, PALETTE, contrast, ink, tint
+from collectives.pictures import picture
+from collectives.pictures.colours import DARK, LIGHT, PALETTE, contrast, ink, tint
+from collectives.pictures.origin import STATES
 
 SUM = [torch.tensor([10**rank, 2 * 10**rank]) for rank in range(4)]
 # Every state occurs in one of these.
@@ -170,7 +170,7 @@ def test_the_description_tells_the_whole_story():
 
 DRAW = """
 import hashlib, torch
-from collectives import picture
+from collectives.pictures import picture
 before = [torch.tensor([10**rank, 7]) for rank in range(3)]
 figure = picture.draw(before, [sum(before), None, ["a", torch.tensor([100, 9])]], op="SUM", title="t")
 print(hashlib.sha256(picture.svg(figure)).hexdigest())
@@ -209,7 +209,7 @@ def test_pictures_are_saved_as_svg_and_png(tmp_path):
 
 
 def test_importing_needs_neither_torch_nor_a_window():
-    code = "import sys, collectives.picture; print({'torch', 'matplotlib.pyplot'} & sys.modules.keys())"
+    code = "import sys, collectives.pictures.picture; print({'torch', 'matplotlib.pyplot'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
@@ -240,8 +240,8 @@ def test_too_much_is_said_in_the_figure_and_the_terminal():
 
 
 def test_without_matplotlib_the_error_names_the_extra_and_the_terminal_still_has_its_picture():
-    code = "import sys; sys.modules['matplotlib'] = None; import collectives.picture_text; import collectives.picture"
+    code = "import sys; sys.modules['matplotlib'] = None; import collectives.pictures.text; import collectives.pictures.picture"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "collectives/picture.py" in done.stderr.replace("\\", "/")
+    assert "collectives/pictures/picture.py" in done.stderr.replace("\\", "/")
     assert "pictures need matplotlib" in done.stderr
     assert "pip install 'collectives[pictures]'" in done.stderr

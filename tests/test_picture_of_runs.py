@@ -8,8 +8,9 @@ import torch.distributed as dist
 from matplotlib.colors import to_hex
 from wrong_collectives import WRONG
 
-from collectives import launch, picture
-from collectives.picture_colours import PALETTE
+from collectives import launch
+from collectives.pictures import picture
+from collectives.pictures.colours import PALETTE
 
 
 def call(rank, world_size, device, name, wrong=None):

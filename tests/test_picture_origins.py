@@ -7,7 +7,7 @@ import operator
 import pytest
 import torch
 
-from collectives.origin import trace
+from collectives.pictures.origin import trace
 
 
 def states(row):

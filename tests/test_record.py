@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives import launch, lesson_files, record
+from collectives import launch, lesson_files
 from collectives.collective import COLLECTIVES
+from collectives.recording import record
 
 # Who asks for what, on 3 ranks: the fields of the one call (a Work is waited for, and its "wait" left out) on rank 1.
 FLOATS = ("float32[4]",)

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_claims import cell, matrix
 
-from collectives import recorded
+from collectives.matrix import recorded
 
 
 def test_what_was_written_is_read(tmp_path):

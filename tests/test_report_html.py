@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from test_claims import cell, matrix
 
-from collectives import report_html
-from collectives.recorded import MARKS, STATES, UNAVAILABLE
+from collectives.matrix import report_html
+from collectives.matrix.recorded import MARKS, STATES, UNAVAILABLE
 
 NASTY = 'RuntimeError: <script>alert("1")</script> & {{title}} </script>'
 

@@ -9,8 +9,8 @@ from hand_made import program
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'")
 
-from collectives import picture, timeline
-from collectives.call import Call
+from collectives.pictures import picture, timeline
+from collectives.recording.call import Call
 
 RING = ["isend:1 irecv:2 wait:1 wait:0", "isend:2 irecv:0 wait:1 wait:0", "isend:0 irecv:1 wait:1 wait:0"]
 

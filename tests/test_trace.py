@@ -6,7 +6,7 @@ import json
 from hand_made import program
 from rich.console import Console
 
-from collectives import seconds, trace
+from collectives.pictures import seconds, trace
 
 MESSAGE = program("isend:1 barrier wait:0", "barrier recv:0")
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from collectives import illustration, launch, lesson, lesson_files, record, views
+from collectives import launch, lesson, lesson_files, views
 from collectives.cli import app
+from collectives.pictures import illustration
+from collectives.recording import record
 
 LESSONS = Path(__file__).parent.parent / "lessons"
 MINE = """
@@ -180,20 +182,24 @@ def test_the_data_of_a_lesson_are_those_of_its_collective(name, step, title):
 
 @pytest.mark.parametrize("step", ["send_recv", "receive_from_any"])
 def test_a_lessons_timeline_is_the_same_in_every_run(step):
-    from collectives import picture
+    from collectives.pictures import picture
 
     drawn = {picture.svg(illustration.illustrate(step, recorded(LESSONS / "send_recv.py", step))) for _ in range(3)}
     assert len(drawn) == 1
 
 
 def test_without_matplotlib_the_terminal_still_has_its_picture(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith(("collectives.picture", "collectives.timeline", "matplotlib"))]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(("collectives.pictures.picture", "collectives.pictures.timeline", "matplotlib"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("collectives.picture", raising=False)
+    monkeypatch.delattr("collectives.pictures.picture", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"collectives\[pictures\]"):
         views.Views(save_picture=Path("p.svg"))
     assert views.Views(picture=True, timeline=True).picture
-    from collectives import picture_text
+    from collectives.pictures import text
 
-    assert picture_text.text([None], [None])
+    assert text.text([None], [None])

@@ -1,0 +1,170 @@
+"""Run a program of torch.distributed, unchanged, watch what its ranks call, and say what went wrong."""
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from collectives.diagnosis.suspicion import Suspicion
+from collectives.diagnosis.text import place, told, write
+from collectives.diagnosis.verdict import Verdict
+from collectives.diagnosis.world_watch import Worlds
+from collectives.recording.call import Call
+
+# How often the ranks' files are read, in seconds.
+_TICK = 0.02
+
+
+def run(
+    command: list[str], hang_after: float = 30.0, timeout: float | None = None, tell: Callable[[str], None] = lambda text: None
+) -> tuple[Verdict, int]:
+    """Run the command to its end, or until its fault is known; return the verdict and the exit status (see `status`).
+
+    It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `tell` hears of what is slow. After
+    `timeout` seconds the program is ended as it is. Whatever happens, no process of it is left behind.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="collectives-diagnose-"))
+    adopted = _adopt_orphans()
+    try:
+        try:
+            process = subprocess.Popen(command, env=environment(folder))
+        except OSError as error:
+            raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
+        worlds = Worlds(folder)
+        try:
+            verdict = _watch(process, Suspicion(worlds, hang_after, tell), timeout)
+        finally:
+            _end_all(process, folder)
+        return _with_notes(verdict, worlds), status(verdict, process.returncode)
+    finally:
+        _adopt_orphans(adopted)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This process's, with all that lets the recorder into the Python processes that are started in it."""
+    paths = [str(Path(__file__).parents[1] / "recording" / "diagnosed"), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), "COLLECTIVES_DIAGNOSE": str(folder)}
+
+
+def status(verdict: Verdict, returncode: int) -> int:
+    """The program's own, where there is nothing to say; else 1."""
+    if verdict.kind in ("ok", "not-distributed"):
+        return returncode if returncode >= 0 else 128 - returncode
+    return 1
+
+
+def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
+    """The verdict as plain values."""
+
+    def plain(call: Call) -> dict:
+        place = {"rank": call.rank, "file": call.file, "line": call.line, "function": call.function}
+        return {
+            **place,
+            "call": call.awaited or call.name or None,
+            "args": told(call).partition("(")[2][:-1] if call.name else None,
+        }
+
+    ranks = [{"rank": rank, "does": doing, "where": where} for rank, (doing, where) in sorted(verdict.lines.items())]
+    fields = {name: getattr(verdict, name) for name in ("group", "seq", "field", "says")}
+    return {
+        "verdict": verdict.kind,
+        "guilty": [plain(call) for call in verdict.guilty],
+        "ranks": ranks,
+        "cycle": list(verdict.cycle),
+        **fields,
+        "command": command,
+        "status": returncode,
+    }
+
+
+def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | None) -> Verdict:
+    begin = time.monotonic()
+    while process.poll() is None:
+        if (verdict := suspicion.look()) is not None:
+            return verdict
+        if timeout is not None and time.monotonic() > begin + timeout:
+            verdict = suspicion.last_word()
+            if verdict.kind in ("ok", "not-distributed"):
+                headline = f"slow: the program had not ended after {timeout:g} s"
+                return Verdict("slow", write(headline, verdict.lines, []), lines=verdict.lines)
+            return dataclasses.replace(verdict, says=f"{verdict.says}\n  ended after {timeout:g} s, the time limit")
+        time.sleep(_TICK)
+    time.sleep(_TICK)
+    suspicion.worlds.poll()
+    return _at_the_end(suspicion.worlds, process.returncode)
+
+
+def _at_the_end(worlds: Worlds, code: int) -> Verdict:
+    """The program has ended by itself."""
+    if code == 0:
+        worlds.trust_launcher()
+    verdict, raised = worlds.verdict(stalled=True), worlds.first_raised()
+    if verdict.kind not in ("ok", "not-distributed") or code == 0:
+        return verdict
+    if raised is not None:
+        file, line, function = raised["where"]
+        rank = int(raised["rank"]) if raised["rank"] is not None else -1
+        who = f"rank {rank}" if rank >= 0 else "a process without a rank"
+        guilty = (Call(rank, -1, "", file=file, line=line, function=function),)
+        return Verdict("raised", f"raised: {who}: {raised['text']}\n  {place(guilty[0])}", guilty, lines=verdict.lines)
+    if verdict.kind == "not-distributed":
+        return verdict
+    says = f"partial: the program ended with status {code}; its calls fitted, and no rank raised"
+    return Verdict("partial", says, lines=verdict.lines)
+
+
+def _with_notes(verdict: Verdict, worlds: Worlds) -> Verdict:
+    notes = worlds.notes()
+    if not notes:
+        return verdict
+    kind = "partial" if verdict.kind == "ok" else verdict.kind
+    return dataclasses.replace(verdict, kind=kind, says="\n  ".join([verdict.says.replace("ok:", "partial:", 1), *notes]))
+
+
+def _adopt_orphans(wanted: int = 1) -> int:
+    """Have orphans of our children become ours, so that none is lost sight of; return how it was before."""
+    if sys.platform != "linux":
+        return 0
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(37, ctypes.byref(before))  # PR_GET_CHILD_SUBREAPER
+    libc.prctl(36, wanted)  # PR_SET_CHILD_SUBREAPER
+    return before.value
+
+
+def _end_all(process: subprocess.Popen, folder: Path) -> None:
+    """Kill what is left of the program: its process tree, and whatever else of it has lost its parent."""
+    import psutil
+
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        found = [one for one in _family(process, folder) if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        if not found:
+            break
+        for one in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(found, timeout=0.5)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
+
+
+def _family(process: subprocess.Popen, folder: Path) -> list:
+    import psutil
+
+    found = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree = [psutil.Process(process.pid)] if process.returncode is None else []
+        found = {one.pid: one for one in [*tree, *(tree[0].children(recursive=True) if tree else [])]}
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if one.pid != os.getpid() and one.environ().get("COLLECTIVES_DIAGNOSE") == str(folder):
+                found[one.pid] = one
+    return list(found.values())

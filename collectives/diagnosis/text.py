@@ -1,0 +1,63 @@
+"""A verdict in words: one line that says what happened, and where every rank is."""
+
+import itertools
+import os
+from collections.abc import Iterable
+
+from collectives.recording.call import Call
+
+# So many lines of ranks are written; ranks in the same place share one.
+_LINES = 12
+
+
+def told(call: Call) -> str:
+    """A call as it would be written: all_reduce(SUM, float32[4])."""
+    name = call.awaited or call.name
+    words = [call.op] if call.op else []
+    words += _runs(call.tensors)
+    if call.peer is not None:
+        words.append(f"{'dst' if _sends(name) else 'src'}={call.peer}")
+    words += [f"tag={call.tag}"] if call.tag is not None else []
+    if call.splits not in (None, (None, None)):
+        words += [f"{word} splits {list(one)}" for word, one in zip(("output", "input"), call.splits, strict=True) if one]
+    words += [str(list(ranks)) for ranks in call.ranks or ()]
+    words += [f"group {call.group}"] if call.group != "WORLD" else []
+    text = f"{name}({', '.join(words)})"
+    return f"wait() for {text}" if call.awaited else text
+
+
+def place(call: Call) -> str:
+    """As in train.py:88 in step."""
+    if not call.file:
+        return ""
+    file = os.path.relpath(call.file) if call.file.startswith(os.getcwd() + os.sep) else call.file
+    return f"{file}:{call.line}" + (f" in {call.function}" if call.function not in ("", "<module>") else "")
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    numbers = sorted(numbers)
+    return f"rank{'s' if len(numbers) > 1 else ' '} {','.join(map(str, numbers))}"
+
+
+def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:
+    """`lines`: by rank, what it does and where."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(lines):
+        together.setdefault(lines[rank], []).append(rank)
+    rows = [(ranks(numbers), doing, where) for (doing, where), numbers in together.items()]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    text = [headline]
+    for who, doing, where in rows[:_LINES]:
+        text.append(f"  {who.ljust(widths[0])}  {doing.ljust(min(widths[1], 60))}  {where}".rstrip())
+    if len(rows) > _LINES:
+        text.append(f"  ... and {len(rows) - _LINES} more kinds of ranks")
+    return "\n".join(text + [f"  {note}" for note in notes])
+
+
+def _sends(name: str) -> bool:
+    return "send" in name or name in ("reduce", "gather", "gather_object")
+
+
+def _runs(texts: tuple[str, ...]) -> list[str]:
+    counts = ((text, len(list(same))) for text, same in itertools.groupby(texts))
+    return [text if count == 1 else f"{count} x {text}" for text, count in counts]

@@ -1,0 +1,59 @@
+"""What subsets of the ranks give under a reduction: computed here, to be compared with what a call gave."""
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Iterator
+
+from collectives.pictures.elements import Element, is_number
+
+OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+def reductions(rows: list, op: str) -> Iterator[tuple[int, frozenset[int], object, float]]:
+    """Each place, every subset of two or more ranks, what its values there reduce to, and how much rounding may change that.
+
+    subtle: MIN and MAX make no new value. They pass one rank's value on, which is found as any other value that moved.
+    """
+    for place in range(max(map(len, filter(None, rows)), default=0)):
+        column = {rank: row[place] for rank, row in enumerate(rows) if row and place < len(row) and is_number(row[place].value)}
+        for size in range(2, len(column) + 1):
+            for ranks in itertools.combinations(column, size):
+                values = [column[rank].value for rank in ranks]
+                for result in _reduce(op, values, len(rows)):
+                    magnitude = abs(result) if op == "PRODUCT" else sum(map(abs, values))
+                    yield place, frozenset(ranks), result, size * magnitude * _rounding(column[ranks[0]].dtype, values[0])
+
+
+def _reduce(op: str, values: list, world_size: int) -> list:
+    whole = all(isinstance(value, int) for value in values)
+    if op == "SUM":
+        return [sum(values)]
+    if op == "PRODUCT":
+        return [math.prod(values)]
+    if op == "AVG":  # of those that took part; or of all, if some of them added nothing
+        divide = operator.floordiv if whole else operator.truediv
+        return [divide(sum(values), count) for count in sorted({len(values), world_size})]
+    bitwise = {"BAND": operator.and_, "BOR": operator.or_, "BXOR": operator.xor}
+    return [functools.reduce(bitwise[op], values)] if op in bitwise and whole else []
+
+
+def _rounding(dtype, value) -> float:
+    """The relative error of one operation: 0 for whole numbers."""
+    if isinstance(value, int):
+        return 0.0
+    if dtype is None:
+        return math.ulp(1.0) / 2
+    import torch
+
+    return torch.finfo(dtype).eps / 2
+
+
+def equal(result, element: Element, error: float) -> bool:
+    value, dtype = element.value, element.dtype
+    if isinstance(value, bool):  # a sum of bits is a bit
+        return bool(result) == value
+    if isinstance(value, int) and isinstance(result, int):  # too large a number wraps around
+        return (result - value) % 2 ** (8 * dtype.itemsize) == 0 if dtype else result == value
+    return result == value or abs(result - value) <= error

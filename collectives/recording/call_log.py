@@ -1,0 +1,207 @@
+"""The file in which a process notes its calls while it runs: memory that the system keeps, however the process ends.
+
+A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n + SLOTS takes its place.
+Whoever reads while the process writes has that long to see a call. Behind it lie two texts: what the process says of itself when it
+is asked, and what ended it. Nothing here needs torch.
+"""
+
+import itertools
+import json
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from collectives.recording.call import Call, What
+
+SLOTS = 4096
+_SLOT = 1024
+_HEADER = 4096
+
+# pid, parent's pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its
+# own accord, and the number of the last question that the reader asked.
+_HEAD = struct.Struct("<8s q q q q q q q q")
+_MAGIC = b"calls  1"
+_RANK, _COUNT, _ENDED, _ASKED = 24, 40, 56, 64
+
+# number, seq, of, entered, left, source, length of the text, length of the error. -1 stands for None; `number` is written last.
+_ENTRY = struct.Struct("<q q q q q q H H")
+_ERROR = 160
+_TEXT = _SLOT - _ENTRY.size - _ERROR
+# Where the texts lie: the answer to the reader's last question, and the exception that ended the process.
+ANSWER = _HEADER + SLOTS * _SLOT
+RAISED = ANSWER + 2**18
+SIZE = RAISED + 2**13
+_SIZES = {ANSWER: RAISED - ANSWER, RAISED: SIZE - RAISED}
+
+_pack = struct.Struct("<q").pack_into
+
+
+class Writer:
+    """Notes the calls of this process, as a sink of `record.Recording`."""
+
+    tensors = False
+
+    def __init__(self, file: BinaryIO, rank: int, world_size: int):
+        file.truncate(SIZE)  # a hole: a page costs memory once it is written
+        self.memory = mmap.mmap(file.fileno(), SIZE)
+        self.count = 0
+        self.texts: dict[What, bytes] = {}
+        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0)
+
+    def set_place(self, rank: int, world_size: int) -> None:
+        struct.pack_into("<q q", self.memory, _RANK, rank, world_size)
+
+    def set_ended(self) -> None:
+        _pack(self.memory, _ENDED, time.monotonic_ns())
+
+    def asked(self) -> int:
+        return struct.unpack_from("<q", self.memory, _ASKED)[0]
+
+    def put(self, place: int, text: bytes) -> None:
+        """All or nothing: the length comes last. A text that is too long is left out."""
+        if len(text) <= _SIZES[place] - 8:
+            _pack(self.memory, place, 0)
+            self.memory[place + 8 : place + 8 + len(text)] = text
+            _pack(self.memory, place, len(text))
+
+    def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
+        text = self.texts.get(what)
+        if text is None:
+            text = self._remember(what)
+        number, self.count = self.count, self.count + 1
+        place = _HEADER + number % SLOTS * _SLOT
+        memory, length = self.memory, len(text)
+        seq, of = -1 if seq is None else seq, -1 if of is None else of
+        _ENTRY.pack_into(memory, place, -1, seq, of, time.monotonic_ns(), -1, -1, length, 0)
+        memory[place + _ENTRY.size : place + _ENTRY.size + length] = text
+        _pack(memory, place, number)
+        _pack(memory, _COUNT, number + 1)
+        return number
+
+    def leave(self, number: int, error: str | None, source: int | None) -> None:
+        place = _HEADER + number % SLOTS * _SLOT
+        if self.count - number > SLOTS:  # its slot is another's by now
+            return
+        if error is not None:
+            told = error.encode()[:_ERROR]
+            self.memory[place + _SLOT - _ERROR : place + _SLOT - _ERROR + len(told)] = told
+            struct.pack_into("<H", self.memory, place + _ENTRY.size - 2, len(told))
+        if source is not None:
+            _pack(self.memory, place + 40, source)
+        _pack(self.memory, place + 32, time.monotonic_ns())
+
+    def done(self, number: int, given: dict) -> None:
+        pass
+
+    def _remember(self, what: What) -> bytes:
+        text = _encode(what)
+        if len(self.texts) >= 4096:  # a program whose calls never repeat
+            self.texts.clear()
+        self.texts[what] = text
+        return text
+
+
+class Reader:
+    """Reads such a file, also while it is written. `first` is the number of the first call that could be read."""
+
+    def __init__(self, file: BinaryIO):
+        """ValueError for a file whose writer is not done with the beginning."""
+        self.memory = mmap.mmap(file.fileno(), SIZE)
+        self.next = self.lost = 0
+        self.open: set[int] = set()
+
+    def close(self) -> None:
+        self.memory.close()
+
+    def head(self) -> dict | None:
+        """None for a file that is not one of ours, or not ready yet."""
+        magic, *values = _HEAD.unpack_from(self.memory, 0)
+        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked")
+        return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
+
+    def text(self, place: int) -> bytes:
+        """Empty if there is none, or if it is just being written."""
+        (length,) = struct.unpack_from("<q", self.memory, place)
+        text = self.memory[place + 8 : place + 8 + length]
+        return text if struct.unpack_from("<q", self.memory, place)[0] == length else b""
+
+    def ask(self, question: int) -> None:
+        """Have the process answer where it stands."""
+        _pack(self.memory, _ASKED, question)
+
+    def poll(self) -> Iterator[Call]:
+        """The calls that were entered or left since the last time, in order of their numbers: each once or twice."""
+        head = self.head()
+        if head is None:
+            return
+        count = head["count"]
+        if count - self.next > SLOTS:
+            self.lost += count - SLOTS - self.next
+            self.next = count - SLOTS
+        new = range(self.next, count)
+        self.next = count
+        for number in [*sorted(self.open), *new]:
+            call = self._read(number, head["rank"])
+            is_new = number not in self.open
+            if call is None:  # overwritten while we looked elsewhere
+                self.open.discard(number)
+                self.lost += is_new
+            elif call.left is not None:
+                self.open.discard(number)
+                yield call
+            elif is_new:
+                self.open.add(number)
+                yield call
+
+    def _read(self, number: int, rank: int) -> Call | None:
+        place = _HEADER + number % SLOTS * _SLOT
+        slot = self.memory[place : place + _SLOT]
+        found, seq, of, entered, left, source, length, errors = _ENTRY.unpack_from(slot)
+        if found != number or self.memory[place : place + 8] != slot[:8]:
+            return None
+        try:
+            what = _decode(slot[_ENTRY.size : _ENTRY.size + length])
+        except (ValueError, TypeError):
+            return None
+        error = slot[_SLOT - _ERROR : _SLOT - _ERROR + errors].decode(errors="replace") if errors else None
+        seq, of, left, source = (None if value == -1 else value for value in (seq, of, left, source))
+        times = {"entered": entered, "left": left}
+        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **what._asdict())
+
+
+def _encode(what: What) -> bytes:
+    """As JSON in which repetitions are counted; what still is too long for a slot loses what only large worlds have."""
+    for fields in ({}, {"splits": None}, {"tensors": what.tensors[:1], "ranks": None}, {"members": (), "file": what.file[-100:]}):
+        what = what._replace(**fields)
+        runs = what._replace(members=_ranges(what.members), tensors=_runs(what.tensors))
+        text = json.dumps(runs, separators=(",", ":")).encode()
+        if len(text) <= _TEXT:
+            return text
+    return json.dumps(What(what.name[:40], what.group[:100])).encode()
+
+
+def _decode(text: bytes) -> What:
+    what = What(*json.loads(text))
+    members = tuple(rank for begin, end in what.members for rank in range(begin, end))
+    tensors = tuple(text for text, count in what.tensors for _ in range(count))
+    splits = what.splits and tuple(part and tuple(part) for part in what.splits)
+    return what._replace(members=members, tensors=tensors, splits=splits, ranks=what.ranks and tuple(map(tuple, what.ranks)))
+
+
+def _ranges(numbers: tuple[int, ...]) -> list[list[int]]:
+    """(0, 1, 2, 5) as [[0, 3], [5, 6]]."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1][1] += 1
+        else:
+            found.append([number, number + 1])
+    return found
+
+
+def _runs(texts: tuple[str, ...]) -> list[list]:
+    """("a", "a", "b") as [["a", 2], ["b", 1]]."""
+    return [[text, len(list(same))] for text, same in itertools.groupby(texts)]

@@ -1,0 +1,279 @@
+"""Note each call that a rank makes to torch.distributed: its name, arguments, caller and times, without changing what it does.
+
+The public functions are wrapped in place, in `torch.distributed` and where they are defined, and so is `Work.wait`. What a call
+does inside (all_gather_object calls all_gather) is its own business and is not noted. `batch_isend_irecv` and `new_subgroups` are
+not wrapped: the calls that they consist of (isend, irecv, new_group) are noted one by one.
+
+    with recording() as calls:
+        dist.all_reduce(x)
+    print(calls[0].file, calls[0].line)
+"""
+
+import contextlib
+import functools
+import inspect
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from collectives.recording.arguments import Reader
+from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What
+from collectives.recording.caller import caller
+
+# Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
+WRAPPED = (
+    *POINT_TO_POINT,
+    *("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "all_to_all_single"),
+    *("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"),
+    *("_all_gather_base", "_reduce_scatter_base", "all_reduce_coalesced", "all_gather_coalesced"),
+    *("all_gather_object", "gather_object", "scatter_object_list", "broadcast_object_list", "barrier", "monitored_barrier"),
+    *GROUPS,
+)
+
+# subtle: Python's warnings count frames to find the line to blame (torch warns of its deprecated names so), and skip those whose
+# file bears these words. With them a warning names the caller's line, as it does without us.
+_UNSEEN = "<frozen importlib._bootstrap> collectives.recording.record"
+
+
+def _unseen(function: Callable) -> Callable:
+    function.__code__ = function.__code__.replace(co_filename=_UNSEEN)
+    return function
+
+
+class Sink:
+    """Where calls are told, in order of entry; the number that `enter` returns is what a call is spoken of by afterwards.
+
+    `tensors`: whether it wants to see them again when the call is done. Else nothing here keeps them alive.
+    """
+
+    tensors = False
+
+    def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
+        raise NotImplementedError
+
+    def leave(self, number: int, error: str | None, source: int | None) -> None:
+        """The call returned, or raised. `source`: the global rank whose message a receive, or the wait for one, has brought."""
+        raise NotImplementedError
+
+    def done(self, number: int, given: dict) -> None:
+        """The tensors of a call hold their results."""
+
+
+class Memory(Sink):
+    """Keeps all calls, with copies of their tensors if asked for."""
+
+    def __init__(self, tensors: bool = False):
+        self.tensors = tensors
+        self.numbers = itertools.count()
+        self.notes: dict[int, dict] = {}
+
+    def enter(self, seq, of, what, given):
+        number = next(self.numbers)
+        before = _copies(given) if self.tensors and of is None else None
+        note = self.notes[number] = {"seq": seq, "of": of, **what._asdict(), "before": before}
+        note["entered"] = time.monotonic_ns()
+        return number
+
+    def leave(self, number, error, source):
+        note = self.notes[number]
+        note |= {"left": time.monotonic_ns(), "error": error, "source": source}
+        if note["of"] is not None:
+            self.notes[note["of"]]["source"] = source
+
+    def done(self, number, given):
+        if self.tensors:
+            self.notes[number]["after"] = _copies(given)
+
+    def calls(self, rank: int) -> list[Call]:
+        return [Call(rank=rank, number=number, **note) for number, note in sorted(self.notes.items())]
+
+
+def _copies(given: dict) -> dict:
+    """The tensors among the arguments, copied as they lie in memory now, on the CPU."""
+    return {name: copy for name, value in given.items() if (copy := _copy(value)) is not None}
+
+
+def _copy(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().cpu()
+    if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor | list):
+        return [_copy(one) for one in value]
+    return None
+
+
+class _Inside(threading.local):
+    """Whether this thread is inside a call that is noted: what that does is its own business."""
+
+    call = False
+
+
+class Recording:
+    """The wrappers of torch.distributed that tell one sink. Recordings may be nested: the later ends first."""
+
+    def __init__(self, sink: Sink):
+        self.sink = sink
+        self.reader = Reader()
+        self.inside = _Inside()
+        # By id, the calls whose Work nobody has waited for yet. subtle: a Work takes no attributes, and must not be kept alive.
+        self.works: dict[int, tuple] = {}
+        self.originals: list[tuple] = []
+
+    def begin(self) -> None:
+        for name in WRAPPED:
+            if (real := getattr(c10d, name, None)) is not None:
+                wrapper = self._wrap(name, real)
+                for module in (c10d, dist):
+                    if module.__dict__.get(name) is real:
+                        self._replace(module, name, wrapper)
+        self._wrap_wait(c10d.Work)
+
+    def end(self) -> None:
+        for place, name, original in reversed(self.originals):
+            setattr(place, name, original)
+        self.originals.clear()
+
+    def start_anew(self) -> None:
+        """In a forked child: what was counted is the parent's."""
+        self.reader = Reader()
+        self.works.clear()
+
+    def _replace(self, place, name: str, wrapper: Callable) -> None:
+        self.originals.append((place, name, place.__dict__[name]))
+        setattr(place, name, wrapper)
+
+    def _wrap(self, name: str, real: Callable) -> Callable:
+        parameters = inspect.signature(real).parameters
+        names, defaults = tuple(parameters), {word: parameters[word].default for word in ("op", "tag") if word in parameters}
+
+        @functools.wraps(real)
+        @_unseen
+        def wrapper(*args, **kwargs):
+            if self.inside.call:
+                return real(*args, **kwargs)
+            given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+            noted = self._enter(name, given)
+            if noted is None:
+                return real(*args, **kwargs)
+            result = self._call(noted, real, args, kwargs, _returned_source)
+            if isinstance(result, c10d.Work):
+                self._follow(result, noted, given)
+            else:
+                self.sink.done(noted.number, given)
+            return result
+
+        return wrapper
+
+    def _wrap_wait(self, kind: type) -> None:
+        real = kind.wait
+
+        @functools.wraps(real)
+        @_unseen
+        def wait(work, *args, **kwargs):
+            awaited = None if self.inside.call else self.works.get(id(work))
+            if awaited is None:
+                return real(work, *args, **kwargs)
+            _, noted, given = awaited
+            file, line, function = caller()
+            what = noted.what._replace(
+                name="wait", awaited=noted.what.name, is_async=False, file=file, line=line, function=function
+            )
+            number = self.sink.enter(noted.seq, noted.number, what, {})
+            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs, lambda what, _: _source(what, work))
+            self.works.pop(id(work), None)
+            self.sink.done(noted.number, given)
+            return result
+
+        self._replace(kind, "wait", wait)
+
+    def _enter(self, name: str, given: dict) -> "_Noted | None":
+        """None where this rank has no part in the call, which then does nothing."""
+        place = caller()
+        try:
+            read = self.reader.read(name, given, place)
+        except Exception:  # arguments that we cannot read are torch's to refuse
+            file, line, function = place
+            read = None, What(name, file=file, line=line, function=function)
+        if read is None:
+            return None
+        seq, what = read
+        return _Noted(self.sink.enter(seq, None, what, given), seq, what)
+
+    @_unseen
+    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict, source: Callable):
+        self.inside.call = True
+        try:
+            result = real(*args, **kwargs)
+        except BaseException as error:
+            self.sink.leave(noted.number, f"{type(error).__name__}: {error}".splitlines()[0], None)
+            if isinstance(error, TypeError | ValueError):  # refused before anything was sent: the group's other calls go on
+                self.reader.take_back(noted.seq, noted.what)
+            raise
+        finally:
+            self.inside.call = False
+        self.sink.leave(noted.number, None, source(noted.what, result))
+        return result
+
+    def _follow(self, work, noted: "_Noted", given: dict) -> None:
+        """Wait with it for its end."""
+        key = id(work)
+        end = weakref.ref(work, lambda _: self.works.pop(key, None))
+        self.works[key] = end, noted, given if self.sink.tensors else {}
+        kind = type(work)
+        if "wait" in kind.__dict__ and (kind, "wait") not in {(place, name) for place, name, _ in self.originals}:
+            self._wrap_wait(kind)
+
+
+class _Noted(NamedTuple):
+    number: int
+    seq: int | None
+    what: What
+
+
+def _returned_source(what: What, result) -> int | None:
+    return result if what.name in ("recv", "recv_object_list") else None
+
+
+def _source(what: What, work) -> int | None:
+    """The global rank whose message came; None where there is none, or the backend does not say."""
+    if what.awaited == "irecv":
+        with contextlib.suppress(Exception):
+            return what.members[work._source_rank()]
+    return None
+
+
+@contextlib.contextmanager
+def recording(tensors: bool = False) -> Iterator[list[Call]]:
+    """Note what this process calls inside the block; the list is filled when the block ends, also by an exception.
+
+    `tensors`: keep copies of them, before and after each call.
+    """
+    calls: list[Call] = []
+    memory = Memory(tensors)
+    recording = Recording(memory)
+    recording.begin()
+    try:
+        yield calls
+    finally:
+        recording.end()
+        calls.extend(memory.calls(dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))))
+
+
+def recorded(step: Callable, tensors: bool = False) -> Callable:
+    """The same step for `launch`, with `(result, calls)` as its result."""
+
+    def recorded_step(rank, world_size, device, *args):
+        from collectives.recording import record
+
+        with record.recording(tensors) as calls:
+            result = step(rank, world_size, device, *args)
+        return result, calls
+
+    return functools.wraps(step)(recorded_step)

@@ -1,0 +1,278 @@
+"""In each process of a program under diagnosis: bring the recorder in when torch.distributed comes, and say how the process ends.
+
+What is written, into the diagnosing parent's private folder, is named by the process id: `.calls`, the log of its calls, which also
+takes where its main thread stands and what the Flight Recorder holds, when the parent asks and at the end; `.raised`, the exception
+that ended a process, a rank or not. Nothing here changes what the program does, and no fault of ours may reach it.
+"""
+
+import atexit
+import contextlib
+import functools
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from collectives import failure
+from collectives.recording import call_log
+
+# So often a rank looks whether the parent has asked it something, in seconds.
+_LOOK = 0.05
+
+# So many of the Flight Recorder's records are told.
+_TOLD = 500
+
+_folder: Path | None = None
+_hidden: dict = {}
+_log: "Log | None" = None
+_swapping = threading.RLock()
+
+
+def begin(folder: str, hidden: dict) -> None:
+    """`hidden` holds our modules, which the program's own imports are not to find."""
+    global _folder, _hidden
+    _folder, _hidden = Path(folder), hidden
+    _note_uncaught()
+    sys.meta_path.insert(0, _Hook())
+
+
+def watch(file: BinaryIO) -> None:
+    """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program does so already."""
+    global _log
+    if "COLLECTIVES_DIAGNOSE" not in os.environ:
+        from collectives.recording import record
+
+        _log = Log(file)
+        record.Recording(_log).begin()
+
+
+class Log:
+    """A sink that opens its file when it is needed: a child that was forked gets one of its own."""
+
+    tensors = False
+
+    def __init__(self, file: BinaryIO | None = None):
+        self.writer: call_log.Writer | None = None
+        self.joining: int | None = None
+        self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
+        if "RANK" in os.environ:
+            self._open(file)
+
+    def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
+        place = [int(os.environ.get(name) or -1) for name in ("RANK", "WORLD_SIZE")]
+        with file or open(_folder / f"{os.getpid()}.calls", "xb+") as file:
+            self.writer = call_log.Writer(file, *place)
+        threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
+        return self.writer
+
+    def _answer_when_asked(self, writer: call_log.Writer) -> None:
+        answered = 0
+        while self.writer is writer:
+            time.sleep(_LOOK)
+            with contextlib.suppress(Exception):
+                if (asked := writer.asked()) != answered:
+                    answered = asked
+                    self.answer()
+
+    def answer(self) -> None:
+        """Say where the main thread stands, and what torch itself has noted."""
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
+        in_torch = any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(_own(frames))]) if frames else False
+        told = {"where": _own(frames), "in_torch": in_torch, "world": self.worlds}
+        told["collectives"] = [told for record, *told in _flight_record() if record >= self.first]
+        self.writer.put(call_log.ANSWER, json.dumps(told).encode())
+
+    def forget(self) -> None:
+        """In a forked child: what is in the file is the parent's."""
+        self.writer = self.joining = None
+
+    def enter(self, seq, of, what, given):
+        writer = self.writer or self._open()
+        number = writer.enter(seq, of, what, given)
+        if what.name == "init_process_group":
+            self.joining = number
+            if given.get("rank", -1) >= 0:
+                writer.set_place(given["rank"], len(what.members))
+        return number
+
+    def leave(self, number, error, source):
+        if self.joining == number and error is None:
+            c10d = sys.modules["torch.distributed.distributed_c10d"]
+            self.writer.set_place(c10d.get_rank(), c10d.get_world_size())
+            self.worlds += 1
+            if self.worlds > 1:
+                with contextlib.suppress(Exception):
+                    self.first = max((record + 1 for record, *_ in _flight_record()), default=0)
+        self.writer.leave(number, error, source)
+
+    def done(self, number, given):
+        pass
+
+
+class _Hook(importlib.abc.MetaPathFinder):
+    """Does something to a module as soon as it has been loaded."""
+
+    def __init__(self):
+        self.todo: dict[str, Callable] = {
+            "torch.distributed.distributed_c10d": _record,
+            "torch.multiprocessing.spawn": _note_what_spawn_catches,
+            "multiprocessing.process": _note_what_processes_catch,
+            "collectives.rank": _note_what_launch_catches,
+        }
+
+    def find_spec(self, name, path=None, target=None):
+        todo = self.todo.pop(name, None)
+        if todo is None:
+            return None
+        spec = importlib.util.find_spec(name) if path is None else importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            with contextlib.suppress(Exception):
+                todo(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _record(c10d) -> None:
+    global _log
+    import multiprocessing.util
+
+    try:
+        with _ours():
+            from collectives.recording import record
+
+        _log = Log()
+        recording = record.Recording(_log)
+        recording.begin()
+    except Exception as error:
+        (_folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
+        return
+    os.register_at_fork(after_in_child=lambda: (_log.forget(), recording.start_anew()))
+    atexit.register(end)
+    # A child of multiprocessing's forks does not come to atexit, but to its own list of what to do last.
+    multiprocessing.util.register_after_fork(_log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100))
+
+
+@contextlib.contextmanager
+def _ours() -> Iterator[None]:
+    """Inside, `collectives` is ours; outside, it is whatever the program has."""
+    with _swapping:
+        theirs = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "collectives"}
+        sys.modules.update(_hidden)
+        try:
+            yield
+        finally:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "collectives"]:
+                _hidden[name] = sys.modules.pop(name)
+            sys.modules.update(theirs)
+
+
+def end() -> None:
+    """The process ends of its own accord."""
+    if _log is not None and _log.writer is not None:
+        with contextlib.suppress(Exception):
+            _log.answer()
+        _log.writer.set_ended()
+
+
+def _note_uncaught() -> None:
+    def hook(kind, error, trace):
+        note(error)
+        before(kind, error, trace)
+
+    before, sys.excepthook = sys.excepthook, hook
+
+
+def _note_what_spawn_catches(spawn) -> None:
+    real = spawn._wrap
+
+    @functools.wraps(real)
+    def _wrap(fn, *args):
+        return real(_noting(fn), *args)
+
+    spawn._wrap = _wrap
+
+
+def _note_what_processes_catch(process) -> None:
+    process.BaseProcess.run = _noting(process.BaseProcess.run)
+
+
+def _note_what_launch_catches(rank) -> None:
+    real = rank.describe
+
+    @functools.wraps(real)
+    def describe(error):
+        note(error)
+        return real(error)
+
+    rank.describe = describe
+
+
+def _noting(fn: Callable) -> Callable:
+    @functools.wraps(fn)
+    def noting(*args, **kwargs):
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            note(error)
+            raise
+
+    return noting
+
+
+def note(error: BaseException) -> None:
+    """Say which exception ends this process, at once: the other ranks will soon fail too."""
+    with contextlib.suppress(Exception):
+        writer = _log and _log.writer
+        if not (writer or _folder) or isinstance(error, KeyboardInterrupt | SystemExit):
+            return
+        at = time.monotonic_ns()
+        frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(error.__traceback__)]
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        told = {"at": at, "text": text[:500], "rank": os.environ.get("RANK"), "where": _own(frames[::-1])}
+        if writer:
+            writer.put(call_log.RAISED, json.dumps(told).encode())
+            _log.answer()
+        if _folder:
+            (_folder / f"{os.getpid()}.raised").write_text(json.dumps(told))
+
+
+def _flight_record() -> list:
+    """Every collective that this process put under way, those from C++ too, as far as torch remembers."""
+    import pickle
+
+    import torch
+    from torch._C import _distributed_c10d
+
+    told = []
+    # subtle: to name the frames torch looks for the compiler, and would import it, for seconds: a stand-in keeps it from that.
+    stand_in = vars(torch).setdefault("_inductor", object())
+    try:
+        trace = pickle.loads(_distributed_c10d._dump_fr_trace())
+    finally:
+        if type(stand_in) is object and vars(torch).get("_inductor") is stand_in:
+            del torch._inductor
+    for entry in trace["entries"][-_TOLD:]:
+        if not entry["is_p2p"]:
+            frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]
+            fields = ("process_group", "collective_seq_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
+            told.append([entry["record_id"], *(entry[field] for field in fields), _own(frames)])
+    return told
+
+
+def _own(frames: list) -> list:
+    """The innermost frame, of those given innermost first, that is the program's own; else the innermost."""
+    return next((frame for frame in frames if not failure.is_library(frame[0])), frames[0] if frames else ["", 0, ""])
