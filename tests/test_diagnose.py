@@ -238,7 +238,13 @@ def test_a_command_that_cannot_be_run_is_bad_usage():
 
 def test_ctrl_c_ends_the_program_too(tmp_path):
     command = script(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)")
-    process = subprocess.Popen([sys.executable, "-m", "collectives", "diagnose", "--", *command], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "collectives", "diagnose", "--", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run in the background of a shell inherits that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     until = time.monotonic() + 30
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < until
