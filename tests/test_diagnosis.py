@@ -214,6 +214,35 @@ def test_a_skipped_call_is_found_where_the_ranks_fell_out_of_step():
     assert "out of step since #3: ranks 0,1 at train.py:12 in step; rank 2 at train.py:10 in step" in verdict.says
 
 
+def test_a_call_that_one_rank_makes_more_is_found_before_the_one_that_nobody_joins():
+    program = Program(3).call(0, "all_reduce", line=34).all("all_reduce", line=35)
+    program.calls[-3] = dataclasses.replace(program.calls[-3], left=None)
+    verdict = diagnose(program.calls, {1: ENDED, 2: ENDED})
+    assert (verdict.kind, [(call.rank, call.seq, call.line) for call in verdict.guilty]) == ("hang", [(0, 0, 34)])
+    assert "out of step since #0: rank 0 at train.py:34 in step; ranks 1,2 at train.py:35 in step" in verdict.says
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_roots_that_call_from_a_line_of_their_own_are_not_out_of_step(n):
+    program = Program(n)
+    for root in range(n):
+        for rank in range(n):
+            program.call(rank, "broadcast", peer=root, line=5 if rank == root else 7)
+    wait_in(program, range(1, n), line=9)
+    verdict = diagnose(program.calls, {0: ENDED})
+    assert verdict.kind == "hang"
+    assert "out of step" not in verdict.says
+
+
+@pytest.mark.parametrize(("late", "kind"), [(9, "slow"), (3, "raised")])
+def test_who_came_after_another_had_given_up(late, kind):
+    gave_up = {"entered": 2, "left": 5, "error": "RuntimeError: Timed out waiting 3ms"}
+    calls = Program(2).call(1, "all_reduce", **gave_up).call(0, "all_reduce", entered=late, left=11).calls
+    for order in (calls, calls[::-1]):
+        verdict = diagnose(order, {1: State("raised", gave_up["error"], ("train.py", 10, "step"), 6), 0: ENDED})
+        assert (verdict.kind, [call.rank for call in verdict.guilty]) == (kind, [0] if kind == "slow" else [1]), verdict.says
+
+
 def test_equal_calls_in_another_order(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("reduce(a)\nreduce(b)\nreduce(b)  # the other way round\nreduce(a)\n")

@@ -17,6 +17,15 @@ _PLACES = 10_000
 
 
 @dataclass
+class Odd:
+    """A collective that its members called from different places. `usual`: they do so with roles that change, as roots do."""
+
+    calls: dict[int, Call]
+    after: dict[int, Call] = field(default_factory=dict)  # the next collective
+    usual: bool = False
+
+
+@dataclass
 class Sequence:
     """The collectives of one group, in order; the making of groups is a sequence of its own."""
 
@@ -25,7 +34,7 @@ class Sequence:
     counts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     before: dict[int, Call] = field(default_factory=dict)  # the calls of the last collective that was complete
     common: set[tuple] = field(default_factory=set)  # places from which all members called together
-    odd: dict[int, Call] = field(default_factory=dict)  # the first collective that they called from different places
+    odd: dict[frozenset, Odd] = field(default_factory=dict)  # by their places, the first collective called from these
 
     def absent(self, seq: int) -> tuple[int, ...]:
         return tuple(rank for rank in self.members if rank not in self.pending.get(seq, {}) and self.counts[rank] <= seq)
@@ -44,6 +53,7 @@ class Matching:
         self.mixed: set[tuple] = set()
         self.difference: Difference | None = None
         self.refused: set[int] = set()  # the ranks whose calls of that difference raised
+        self.given_up: dict[int, Call] = {}  # the first collective that all joined, and that failed for some
         self.matched = 0
         self.lossy = False  # calls were missed: that a message has no other end means nothing
         for call in calls:
@@ -100,18 +110,29 @@ class Matching:
                 its.counts[call.rank] = min(its.counts[call.rank], call.seq)
             elif call.rank in joined:
                 joined[call.rank] = call
+            elif its.before.get(call.rank, call).number == call.number and not _was_refused(call):
+                its.before[call.rank] = call
+                self._note_given_up(its.before)
 
     def _complete(self, its: Sequence, seq: int) -> None:
         calls = its.pending.pop(seq)
         self.matched += 1
         difference = compare(calls) or _swapped(its.before, calls)
         self._keep(difference)
-        places = {(call.file, call.line) for call in calls.values()}
+        if (odd := its.odd.get(_places(its.before))) is not None and odd.calls is its.before:
+            odd.after = calls
+        places = _places(calls)
         if len(places) == 1 and len(its.common) < _PLACES:
             its.common |= places
-        elif len(places) > 1 and not its.odd:
-            its.odd = calls
+        elif len(places) > 1 and len(its.odd) < _PLACES:
+            odd = its.odd.setdefault(places, Odd(calls))
+            odd.usual |= any(_place(odd.calls[rank]) != _place(call) for rank, call in calls.items() if rank in odd.calls)
+        if any(call.error for call in calls.values()):
+            self._note_given_up(calls)
         its.before = calls
+
+    def _note_given_up(self, calls: dict[int, Call]) -> None:
+        self.given_up = self.given_up or calls
 
     def _post(self, call: Call) -> None:
         key = call.rank, call.number
@@ -168,11 +189,23 @@ class Matching:
 
 
 def out_of_step(its: Sequence) -> Difference | None:
-    """Where ranks began to make equal calls from different places that at other times all of them call together."""
-    places = {rank: (call.file, call.line) for rank, call in its.odd.items()}
-    if places and set(places.values()) <= its.common:
-        return Difference("order", minority(places), its.odd)
+    """Where ranks began to make equal calls from different places: places from which at other times all of them call together,
+    or places that one rank comes to a call later than the others."""
+    for odd in its.odd.values():
+        places = {rank: _place(call) for rank, call in odd.calls.items()}
+        after = odd.after or its.pending.get(next(iter(odd.calls.values())).seq + 1, {})
+        shifted = any(_place(call) in set(places.values()) - {places.get(rank)} for rank, call in after.items())
+        if (shifted and not odd.usual) or set(places.values()) <= its.common:
+            return Difference("order", minority(places), odd.calls)
     return None
+
+
+def _place(call: Call) -> tuple[str, int]:
+    return call.file, call.line
+
+
+def _places(calls: dict[int, Call]) -> frozenset:
+    return frozenset(map(_place, calls.values()))
 
 
 def _was_refused(call: Call) -> bool:

@@ -60,7 +60,7 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
     if not numbers:
         return Verdict("not-distributed", "not-distributed: no process called torch.distributed")
     scene = Scene(matching, native or Matching(), {rank: states.get(rank, State()) for rank in numbers}, stalled)
-    for find in (_differing, _failed, _crossed_tags, _circular, _not_joined, _not_met, _left_over):
+    for find in (_differing, _failed, _crossed_tags, _circular, _not_joined, _came_late, _not_met, _left_over, _lost):
         if (verdict := find(scene)) is not None:
             return verdict
     return scene.verdict("ok", f"ok: {ranks(numbers)}: all {matching.matched} collectives and messages fitted")
@@ -244,6 +244,22 @@ def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (),
     )
 
 
+def _came_late(scene: Scene) -> Verdict | None:
+    """All joined a collective, but one so late that another had given up, and ended for it."""
+    calls = scene.matching.given_up
+    ended = [call for rank, call in calls.items() if call.error and scene.states[rank].status == "raised"]
+    if not ended:
+        return None
+    first = min(ended, key=lambda call: call.left)
+    late = {rank: call for rank, call in calls.items() if call.entered > first.left}
+    if not late:
+        return None
+    begun = (min(call.entered for call in late.values()) - first.entered) / 1e9
+    headline = f"slow: {' '.join(ranks(late).split())} came to {first.name} #{first.seq} of group {first.group} after {begun:.1f} s"
+    headline += f": rank {first.rank} had given up"
+    return scene.verdict("slow", headline, calls, guilty=tuple(late.values()), group=first.group, seq=first.seq)
+
+
 def _not_met(scene: Scene) -> Verdict | None:
     """A message of which one end waits for the other, in vain."""
     for rank, call in scene.inside.items():
@@ -272,7 +288,8 @@ def _left_over(scene: Scene) -> Verdict | None:
     if any(state.status == "running" for state in scene.states.values()):
         if scene.stalled and scene.inside and not scene.computing:
             guilty = tuple(scene.inside.values())
-            return scene.verdict("hang", f"hang: {ranks(scene.inside)} waits, and nothing moves", guilty=guilty)
+            waits = "waits" if len(guilty) == 1 else "wait"
+            return scene.verdict("hang", f"hang: {ranks(scene.inside)} {waits}, and nothing moves", guilty=guilty)
         return None
     for matching in (scene.matching, scene.native):
         for sequence, seq in matching.waiting():
@@ -288,3 +305,13 @@ def _left_over(scene: Scene) -> Verdict | None:
         headline = f"mismatch: the message of rank {call.rank} has no other end"
         return scene.verdict("mismatch", headline, {call.rank: call}, guilty=both, group=call.group, field="call")
     return None
+
+
+def _lost(scene: Scene) -> Verdict | None:
+    """Ranks that lost the others, and no sign of why: the first of them."""
+    raised = {rank: state.at for rank, state in scene.states.items() if state.status == "raised"}
+    if not raised or (not scene.stalled and any(state.status == "running" for state in scene.states.values())):
+        return None
+    rank = min(raised, key=raised.get)
+    here = scene.place(rank)
+    return scene.verdict("raised", f"raised: rank {rank}: {scene.states[rank].text}", guilty=(here,))
