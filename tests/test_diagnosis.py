@@ -6,7 +6,8 @@ import random
 import pytest
 
 from collectives.diagnosis.matching import Matching
-from collectives.diagnosis.verdict import State, diagnose
+from collectives.diagnosis.messages import WINDOW
+from collectives.diagnosis.verdict import State, diagnose, judge
 from collectives.diagnosis.waits import find_cycle
 from collectives.recording.call import Call
 from collectives.recording.call_log import SLOTS, Reader, Writer
@@ -296,9 +297,22 @@ def test_matched_calls_are_forgotten():
             matching.note(Call(rank, 2 * seq, "all_reduce", members=(0, 1), seq=seq, left=LEFT))
             matching.note(Call(rank, 2 * seq + 1, "isend" if rank else "irecv", members=(0, 1), peer=1 - rank, tag=0, left=LEFT))
     assert matching.matched == 2000
-    assert not matching.unmatched()
+    assert not matching.messages.unmatched()
     assert sum(len(its.pending) for its in matching.sequences.values()) == 0
-    assert all(not posted for posted in (*matching.sends.values(), *matching.receives.values(), *matching.open.values()))
+    assert not any(matching.open.values())
+
+
+def test_what_waits_for_too_long_is_forgotten_and_the_rest_still_meets():
+    matching, n = Matching(), WINDOW + 100
+    for number in range(n):
+        matching.note(Call(0, 2 * number, "isend", members=(0, 1), peer=1, tag=0, tensors=(f"float32[{number}]",), left=LEFT))
+        matching.note(Call(0, 2 * number + 1, "all_reduce", members=(0, 1), seq=number, tensors=(f"float32[{number}]",), left=LEFT))
+    assert len(matching.messages.unmatched()) == len(matching.sequences["WORLD", ""].pending) == WINDOW
+    for number in range(n):
+        matching.note(Call(1, 2 * number, "irecv", members=(0, 1), peer=0, tag=0, tensors=(f"float32[{number}]",), left=LEFT))
+        matching.note(Call(1, 2 * number + 1, "all_reduce", members=(0, 1), seq=number, tensors=(f"float32[{number}]",), left=LEFT))
+    assert (matching.difference, matching.messages.unmatched(), matching.waiting()) == (None, [], [])
+    assert judge(matching, {0: ENDED, 1: ENDED}, 2, stalled=True).kind == "ok"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from collectives.diagnosis.agreement import Difference, compare, compare_message, minority, plain_name
-from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, sequence
+from collectives.diagnosis.messages import WINDOW, Messages
+from collectives.recording.call import POINT_TO_POINT, Call, sequence
 
 # So many places of a program are remembered as being called by all ranks together.
 _PLACES = 10_000
@@ -47,10 +48,7 @@ class Matching:
         self.sequences: dict[tuple, Sequence] = defaultdict(Sequence)
         self.open: dict[int, dict[int, Call]] = defaultdict(dict)
         self.last: dict[int, Call] = {}
-        self.sends: dict[tuple, dict[tuple, Call]] = defaultdict(dict)
-        self.receives: dict[tuple, dict[tuple, Call]] = defaultdict(dict)
-        self.from_any: dict[tuple, Call] = {}
-        self.mixed: set[tuple] = set()
+        self.messages = Messages()
         self.difference: Difference | None = None
         self.refused: set[int] = set()  # the ranks whose calls of that difference raised
         self.given_up: dict[int, Call] = {}  # the first collective that all joined, and that failed for some
@@ -77,7 +75,7 @@ class Matching:
 
     def _enter(self, call: Call) -> None:
         if call.name in POINT_TO_POINT:
-            self._post(call)
+            self._met(self.messages.post(call))
         elif call.seq is not None and call.name != "wait" and not _was_refused(call):
             its = self.of(call)
             its.members = its.members or call.members
@@ -85,6 +83,8 @@ class Matching:
             its.pending[call.seq][call.rank] = call
             if not its.absent(call.seq):
                 self._complete(its, call.seq)
+            elif len(its.pending) > WINDOW:
+                del its.pending[min(its.pending)]
 
     def _forgive(self, call: Call) -> None:
         """A difference of which every rank was told by an exception, and went on, was none that matters."""
@@ -94,14 +94,10 @@ class Matching:
     def _leave(self, call: Call) -> None:
         if call.error and self.difference and self.difference.calls.get(call.rank, call).number == call.number:
             self.refused.add(call.rank)
-        key = call.rank, call.number if call.of is None else call.of
-        if call.name in GROUPS or call.name in POINT_TO_POINT or call.name == "wait":
-            number = call.number if call.of is None else call.of
-            if (posted := self.from_any.pop((call.rank, number), None)) and call.source is not None and not call.error:
-                self._post_receive((posted.group, call.source, posted.rank, posted.tag), posted)
+        if call.name in POINT_TO_POINT or call.name == "wait":
+            self._met(self.messages.arrived(call))
             if call.error:
-                for posted in (*self.sends.values(), *self.receives.values()):
-                    posted.pop(key, None)
+                self.messages.failed(call)
         if call.error and call.seq is not None:
             its = self.of(call)
             joined = its.pending.get(call.seq, {})
@@ -134,31 +130,11 @@ class Matching:
     def _note_given_up(self, calls: dict[int, Call]) -> None:
         self.given_up = self.given_up or calls
 
-    def _post(self, call: Call) -> None:
-        key = call.rank, call.number
-        if "send" in call.name:
-            channel = call.group, call.rank, call.peer, call.tag
-            if self.receives[channel]:
-                self._meet(call, self.receives[channel].pop(next(iter(self.receives[channel]))))
-            else:
-                self.sends[channel][key] = call
-        elif call.peer is None:
-            self.mixed.add((call.group, call.rank, call.tag))
-            self.from_any[key] = call
-        else:
-            self._post_receive((call.group, call.peer, call.rank, call.tag), call)
-
-    def _post_receive(self, channel: tuple, call: Call) -> None:
-        if self.sends[channel]:
-            self._meet(self.sends[channel].pop(next(iter(self.sends[channel]))), call)
-        else:
-            self.receives[channel][call.rank, call.number] = call
-
-    def _meet(self, send: Call, receive: Call) -> None:
-        self.matched += 1
-        # subtle: where a rank receives from any source and from named ones, which message met which receive is not known.
-        if (receive.group, receive.rank, receive.tag) not in self.mixed:
-            self._keep(compare_message(send, receive))
+    def _met(self, ends: tuple[Call, Call] | None) -> None:
+        if ends is not None:
+            self.matched += 1
+            if self.messages.is_certain(ends[1]):
+                self._keep(compare_message(*ends))
 
     def _keep(self, difference: Difference | None) -> None:
         if self.difference is None and difference is not None:
@@ -168,19 +144,6 @@ class Matching:
     def of(self, call: Call) -> Sequence:
         """The sequence of the collective that this call, or the Work that it waits for, is."""
         return self.sequences[sequence(call.group, call.awaited or call.name)]
-
-    def unmatched(self) -> list[Call]:
-        """Messages without another end."""
-        ends = [*self.sends.values(), *self.receives.values()]
-        return [*(call for posted in ends for call in posted.values()), *self.from_any.values()]
-
-    def is_unmatched(self, rank: int, number: int) -> bool:
-        return any(call.rank == rank and call.number == number for call in self.unmatched())
-
-    def sent_to(self, call: Call) -> bool:
-        """Whether a message waits that a receive from any source can take."""
-        keys = [key for key, posted in self.sends.items() if posted]
-        return any((group, to, tag) == (call.group, call.rank, call.tag) for group, _, to, tag in keys)
 
     def waiting(self) -> list[tuple[Sequence, int]]:
         """Collectives that some members have entered and others have not, those that have waited longest first."""

@@ -266,7 +266,7 @@ def _not_met(scene: Scene) -> Verdict | None:
         if kind_of(call) not in POINT_TO_POINT:
             continue
         missing = waits_for(scene.matching, call) or (
-            [] if call.peer is not None or scene.matching.sent_to(call) else list(scene.states)
+            [] if call.peer is not None or scene.matching.messages.sent_to(call) else list(scene.states)
         )
         missing = [other for other in missing if other in scene.states and other != rank]
         running = [other for other in missing if scene.states[other].status == "running"]
@@ -300,7 +300,7 @@ def _left_over(scene: Scene) -> Verdict | None:
                 guilty = tuple(joined.get(rank) or scene.place(rank) for rank in blamed)
                 headline = f"mismatch: {' '.join(ranks(absent).split())} never joined {call.name} #{seq} of group {call.group}"
                 return scene.verdict("mismatch", headline, joined, guilty=guilty, group=call.group, seq=seq, field="call")
-    for call in [] if scene.matching.lossy else scene.matching.unmatched():
+    for call in [] if scene.matching.lossy else scene.matching.messages.unmatched():
         both = tuple(one for one in (call, scene.place(call.peer) if call.peer in scene.states else None) if one)
         headline = f"mismatch: the message of rank {call.rank} has no other end"
         return scene.verdict("mismatch", headline, {call.rank: call}, guilty=both, group=call.group, field="call")

@@ -18,8 +18,7 @@ def waits_for(matching: Matching, call: Call) -> list[int]:
     A receive from any source waits for no one rank; a root that only sends may return before the others come.
     """
     if kind_of(call) in POINT_TO_POINT:
-        number = call.number if call.of is None else call.of
-        return [call.peer] if call.peer is not None and matching.is_unmatched(call.rank, number) else []
+        return [call.peer] if call.peer is not None and matching.messages.is_unmatched(call) else []
     if call.seq is None or kind_of(call) in GROUPS:
         return []
     absent = matching.of(call).absent(call.seq)

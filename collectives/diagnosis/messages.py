@@ -1,0 +1,105 @@
+"""Put together the two ends of each message: the sends and the receives of one channel meet in the order in which they were posted.
+
+Pure: it knows calls and nothing else.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from collectives.recording.call import Call
+
+# So many ends of one channel wait for their other ends; those that have waited longest are forgotten then.
+WINDOW = 4096
+
+
+@dataclass
+class End:
+    """`waiting`: the calls that have not met another end, by rank and number. `before`: how many calls came before these.
+
+    `forgotten`: how many of those before never met another end, as far as is known.
+    """
+
+    waiting: dict[tuple[int, int], Call] = field(default_factory=dict)
+    before: int = 0
+    forgotten: int = 0
+
+    def take(self) -> Call | None:
+        """The call that has waited longest; None if nothing waits, or if it is one that was forgotten."""
+        if self.forgotten:
+            self.forgotten -= 1
+            return None
+        self.before += 1
+        return self.waiting.pop(next(iter(self.waiting)))
+
+    def put(self, call: Call) -> None:
+        self.waiting[call.rank, call.number] = call
+        if len(self.waiting) > WINDOW:
+            del self.waiting[next(iter(self.waiting))]
+            self.before += 1
+            self.forgotten += 1
+
+
+def channel(call: Call, source: int | None = None) -> tuple:
+    """The group, the sender, the receiver and the tag. `source`: of a receive that took what came."""
+    there = call.peer if source is None else source
+    ranks = (call.rank, there) if "send" in call.name else (there, call.rank)
+    return call.group, *ranks, call.tag
+
+
+class Messages:
+    def __init__(self):
+        self.sends: dict[tuple, End] = defaultdict(End)
+        self.receives: dict[tuple, End] = defaultdict(End)
+        self.from_any: dict[tuple, Call] = {}
+        self.mixed: set[tuple] = set()
+
+    def post(self, call: Call) -> tuple[Call, Call] | None:
+        """The send and the receive, if this call meets its other end."""
+        if "send" in call.name:
+            return self._meet(call, channel(call), self.sends, self.receives)
+        if call.peer is None:
+            self.mixed.add((call.group, call.rank, call.tag))
+            self.from_any[call.rank, call.number] = call
+            return None
+        return self._meet(call, channel(call), self.receives, self.sends)
+
+    def arrived(self, call: Call) -> tuple[Call, Call] | None:
+        """A receive, or the wait for it, was left: if it took what came, it is known now whose message that was."""
+        posted = self.from_any.pop((call.rank, call.number if call.of is None else call.of), None)
+        if posted is None or call.source is None or call.error:
+            return None
+        return self._meet(posted, channel(posted, call.source), self.receives, self.sends)
+
+    def failed(self, call: Call) -> None:
+        """The call, or the wait for it, ended in an error: no other end will come for it."""
+        for end in (*self.sends.values(), *self.receives.values()):
+            end.waiting.pop((call.rank, call.number if call.of is None else call.of), None)
+
+    def _meet(self, call: Call, key: tuple, own: dict[tuple, End], others: dict[tuple, End]) -> tuple[Call, Call] | None:
+        if not (others[key].waiting or others[key].forgotten):
+            own[key].put(call)
+            return None
+        own[key].before += 1
+        other = others[key].take()
+        if other is None:
+            return None
+        return (call, other) if own is self.sends else (other, call)
+
+    def is_certain(self, receive: Call) -> bool:
+        """subtle: where a rank receives from any source and from named ones, which message met which receive is not known."""
+        return (receive.group, receive.rank, receive.tag) not in self.mixed
+
+    def unmatched(self) -> list[Call]:
+        """Messages without another end."""
+        ends = (*self.sends.values(), *self.receives.values())
+        return [*(call for end in ends for call in end.waiting.values()), *self.from_any.values()]
+
+    def is_unmatched(self, call: Call) -> bool:
+        """Whether the call, or the one whose Work it waits for, has no other end."""
+        number = call.number if call.of is None else call.of
+        return any(one.rank == call.rank and one.number == number for one in self.unmatched())
+
+    def sent_to(self, call: Call) -> bool:
+        """Whether a message waits that a receive from any source can take."""
+        keys = [key for key, end in self.sends.items() if end.waiting]
+        return any((group, to, tag) == (call.group, call.rank, call.tag) for group, _, to, tag in keys)
