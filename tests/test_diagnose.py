@@ -153,7 +153,7 @@ def test_a_correct_program_ends_as_it_would(name, tmp_path):
 
 
 UNSEEN = """
-import collectives.diagnosis.world_watch as watch
+import collectives.diagnosis.rank_watch as watch
 ending = watch._ending
 watch._ending = lambda pid: None if ending(pid) is None else (None,)
 from collectives.cli import main

@@ -1,10 +1,12 @@
 """From calls made up by hand to a verdict: the right kind, the right ranks, and no alarm where all is well."""
 
 import dataclasses
+import json
 import random
 
 import pytest
 
+from collectives.diagnosis.left_over import from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.messages import WINDOW
 from collectives.diagnosis.verdict import State, diagnose, judge
@@ -364,3 +366,25 @@ def test_what_is_too_long_for_the_log_is_shortened_and_still_compares(tmp_path):
     writer.enter(0, None, what(splits=(tuple(range(500)),) * 2)._replace(tensors=shapes), {})
     (call,) = reader.poll()
     assert (call.name, call.file, call.line, call.splits) == ("all_to_all_single", "train.py", 3, None)
+
+
+def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_world():
+    """Also where each machine has forgotten how it began."""
+    n = WINDOW + 50
+    program = Program(4)
+    for number in range(n):
+        for rank in range(4):
+            program.call(rank, "isend", peer=(rank + 1) % 4, tensors=(f"float32[{number}]",))
+            program.call(rank, "irecv", peer=(rank - 1) % 4, tensors=(f"float32[{number}]",))
+            if rank < 3 or number < n - 1:
+                last = number == n - 1
+                program.call(rank, "all_reduce", op="SUM", tensors=(f"float32[{number}]",), left=None if last else LEFT)
+    states = {rank: State() for rank in range(3)} | {3: ENDED}
+    machines = [Matching(call for call in program.calls if call.rank in ranks) for ranks in ((0, 1), (2, 3))]
+    told = [json.loads(json.dumps(to_json(left_over(machines[rank // 2], rank)))) for rank in range(4)]
+    verdict = judge(together(map(from_json, told)), states, 4, stalled=True)
+    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.seq) == ("hang", [3], n - 1), verdict.says
+    odd = dataclasses.replace(machines[0].open[0][3 * n - 1], op="MAX", rank=3)
+    machines[1].note(odd)
+    verdict = judge(together(left_over(machines[rank // 2], rank) for rank in range(4)), states, 4, stalled=True)
+    assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == ("mismatch", "op", [3]), verdict.says

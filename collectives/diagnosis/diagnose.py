@@ -15,7 +15,7 @@ from pathlib import Path
 from collectives.diagnosis.suspicion import Suspicion
 from collectives.diagnosis.text import place, told, write
 from collectives.diagnosis.verdict import Verdict
-from collectives.diagnosis.world_watch import Worlds
+from collectives.diagnosis.worlds import Worlds
 from collectives.recording.call import Call
 
 # How often the ranks' files are read, in seconds.
@@ -89,6 +89,7 @@ def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | Non
     begin = time.monotonic()
     while process.poll() is None:
         if (verdict := suspicion.look()) is not None:
+            suspicion.publish(verdict)
             return verdict
         if timeout is not None and time.monotonic() > begin + timeout:
             verdict = suspicion.last_word()
@@ -99,7 +100,9 @@ def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | Non
         time.sleep(_TICK)
     time.sleep(_TICK)
     suspicion.worlds.poll()
-    return _at_the_end(suspicion.worlds, process.returncode)
+    suspicion.worlds.exchange(tell=True)
+    verdict = _at_the_end(suspicion.worlds, process.returncode)
+    return verdict if verdict.kind == "ok" else suspicion.worlds.machines.verdict or verdict
 
 
 def _at_the_end(worlds: Worlds, code: int) -> Verdict:

@@ -54,8 +54,9 @@ class LaunchWatch:
             file.close()
 
     def _suspicion(self):
+        from collectives.diagnosis.rank_watch import Rank
         from collectives.diagnosis.suspicion import Suspicion
-        from collectives.diagnosis.world_watch import Rank, Worlds
+        from collectives.diagnosis.worlds import Worlds
 
         if self.suspicion is None:
             worlds = Worlds()

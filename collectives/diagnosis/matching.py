@@ -4,6 +4,7 @@ Calls are noted in any order, twice each: as they are entered, and as they are l
 does not fit is kept. Pure: it knows calls and nothing else.
 """
 
+import functools
 import linecache
 from collections import defaultdict
 from collections.abc import Iterable
@@ -178,18 +179,21 @@ def _was_refused(call: Call) -> bool:
 
 def _swapped(before: dict[int, Call], calls: dict[int, Call]) -> Difference | None:
     """Two equal calls that one rank makes in one order and another rank in the other: told by the words of the program."""
+    if len(_places(calls)) == 1:
+        return None
     ranks = [rank for rank in calls if rank in before]
     for one in ranks:
         for other in ranks:
             four = [before[one], calls[one], before[other], calls[other]]
-            first, second, third, fourth = (_words(call) for call in four)
+            first, second, third, fourth = (_words(*_place(call)) for call in four)
             crossed = first == fourth != second == third and first
             # subtle: `if rank == i: f(a) else: f(b)` in a loop looks alike, but stays within two lines of one function.
             apart = len({(call.file, call.line) for call in four}) == 4 or four[0].function != four[1].function
             if crossed and apart and len({(plain_name(call), call.op, call.peer, call.tensors) for call in four}) == 1:
-                return Difference("order", minority({rank: _words(before[rank]) for rank in ranks}), before)
+                return Difference("order", minority({rank: _words(*_place(before[rank])) for rank in ranks}), before)
     return None
 
 
-def _words(call: Call) -> str:
-    return linecache.getline(call.file, call.line).partition("#")[0].strip()
+@functools.lru_cache
+def _words(file: str, line: int) -> str:
+    return linecache.getline(file, line).partition("#")[0].strip()

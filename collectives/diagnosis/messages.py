@@ -3,7 +3,7 @@
 Pure: it knows calls and nothing else.
 """
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
 from collectives.recording.call import Call
@@ -19,7 +19,7 @@ class End:
     `forgotten`: how many of those before never met another end, as far as is known.
     """
 
-    waiting: dict[tuple[int, int], Call] = field(default_factory=dict)
+    waiting: OrderedDict[tuple[int, int], Call] = field(default_factory=OrderedDict)
     before: int = 0
     forgotten: int = 0
 
@@ -29,12 +29,12 @@ class End:
             self.forgotten -= 1
             return None
         self.before += 1
-        return self.waiting.pop(next(iter(self.waiting)))
+        return self.waiting.popitem(last=False)[1]
 
     def put(self, call: Call) -> None:
         self.waiting[call.rank, call.number] = call
         if len(self.waiting) > WINDOW:
-            del self.waiting[next(iter(self.waiting))]
+            self.waiting.popitem(last=False)
             self.before += 1
             self.forgotten += 1
 

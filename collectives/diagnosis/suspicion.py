@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from collectives.diagnosis.verdict import Verdict
-from collectives.diagnosis.world_watch import Worlds
+from collectives.diagnosis.worlds import Worlds
 
 # A fault must be there this long without anything moving before it is told, so that all logs are of one moment; in seconds.
 SURE = 0.6
@@ -20,7 +20,7 @@ class Suspicion:
         self.worlds = worlds
         self.hang_after = hang_after
         self.tell = tell
-        self.moved = self.asked = time.monotonic()
+        self.moved = self.asked = self.exchanged = time.monotonic()
         self.suspected: tuple[str, float] = ("", 0.0)
         self.told_slow = False
 
@@ -34,6 +34,12 @@ class Suspicion:
             self.asked = now
             self.moved = now if self.worlds.has_heard_more() else self.moved
             self.worlds.ask()
+        ended, quiet = self.worlds.have_ended(), now > self.moved + pause
+        if now > self.exchanged + (0.05 if ended else pause if quiet else 2 * pause):
+            self.exchanged = now
+            self.moved = now if self.worlds.exchange(tell=ended or quiet) else self.moved
+        if self.worlds.machines.verdict is not None:
+            return self.worlds.machines.verdict
         return self._judge(now) if now > self.moved + SURE / 2 else None
 
     def _judge(self, now: float) -> Verdict | None:
@@ -57,3 +63,7 @@ class Suspicion:
         self.worlds.ask()
         time.sleep(0.25)
         return self.worlds.verdict(stalled=not self.worlds.poll())
+
+    def publish(self, verdict: Verdict) -> None:
+        """Tell it to the other machines of the job."""
+        self.worlds.machines.publish(verdict, patience=max(0.5, self.hang_after / 2))

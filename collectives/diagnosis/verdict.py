@@ -18,12 +18,14 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
+NOT_ENDED = ("running", "missing", "elsewhere")
+
 
 @dataclass(frozen=True)
 class State:
-    """`status`: running, returned, raised, died. `text`: its exception, or how it died. `where`: file, line, function.
+    """`status`: running, returned, raised, died; missing where no process is known, elsewhere where another machine tells nothing.
 
-    `in_torch`: its main thread is inside torch, below that line.
+    `text`: its exception, or how it died. `where`: file, line, function. `in_torch`: its main thread is inside torch, below that line.
     """
 
     status: str = "running"
@@ -76,6 +78,7 @@ class Scene:
         self.stalled = stalled
         self.inside = {rank: call for rank in states if (call := self._inside(rank)) is not None}
         self.computing = [rank for rank, state in states.items() if state.status == "running" and rank not in self.inside]
+        self.waiting = [rank for rank in self.inside if states[rank].status == "running"]
 
     def _inside(self, rank: int) -> Call | None:
         """The call in which a rank waits, or in which it lost the others."""
@@ -111,6 +114,8 @@ class Scene:
             "returned": "has returned",
             "running": state.text or ("computes" if here.file else "has made no call"),
             "died": state.text or "died",
+            "missing": state.text,
+            "elsewhere": state.text,
         }
         doing["raised"] = f"raised {state.text}"[:90]
         if here.name == "init_process_group":  # as good as nothing: it may be the launcher's
@@ -218,14 +223,16 @@ def _not_joined(scene: Scene) -> Verdict | None:
 def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (), notes: Iterable[str] = ()) -> Verdict | None:
     joined, absent = sequence.pending.get(seq, {}), sequence.absent(seq)
     absent = [rank for rank in absent if rank in scene.states]
-    ended = [rank for rank in absent if scene.states[rank].status != "running"]
+    ended = [rank for rank in absent if scene.states[rank].status not in NOT_ENDED]
     if not joined or not absent or not (scene.stalled or ended or cycle):
         return None
     if (difference := compare(joined)) is not None:
         return _mismatch(scene, difference)
     call = next(iter(joined.values()))
     what = f"{call.name} #{seq} of group {call.group}"
-    computing = [rank for rank in absent if rank in scene.computing]
+    computing = [rank for rank in absent if rank in scene.computing or scene.states[rank].status == "elsewhere"]
+    if not scene.waiting and all(scene.states[rank].status == "elsewhere" for rank in absent):
+        return None
     if computing and not ended and not cycle:
         kind, blamed, says = "slow", computing, f"{ranks(computing)} has not joined {what}"
     else:
@@ -269,7 +276,7 @@ def _not_met(scene: Scene) -> Verdict | None:
             [] if call.peer is not None or scene.matching.messages.sent_to(call) else list(scene.states)
         )
         missing = [other for other in missing if other in scene.states and other != rank]
-        running = [other for other in missing if scene.states[other].status == "running"]
+        running = [other for other in missing if scene.states[other].status in NOT_ENDED]
         if not missing or (running and not scene.stalled):
             continue
         computing = [other for other in running if other in scene.computing]
@@ -285,7 +292,7 @@ def _not_met(scene: Scene) -> Verdict | None:
 
 def _left_over(scene: Scene) -> Verdict | None:
     """All ranks have ended: what has still no counterpart never got one."""
-    if any(state.status == "running" for state in scene.states.values()):
+    if any(state.status in ("running", "missing") for state in scene.states.values()):
         if scene.stalled and scene.inside and not scene.computing:
             guilty = tuple(scene.inside.values())
             waits = "waits" if len(guilty) == 1 else "wait"
@@ -294,13 +301,19 @@ def _left_over(scene: Scene) -> Verdict | None:
     for matching in (scene.matching, scene.native):
         for sequence, seq in matching.waiting():
             joined, absent = sequence.pending[seq], sequence.absent(seq)
+            if (difference := compare(joined)) is not None:
+                return _mismatch(scene, difference)
+            absent = [rank for rank in absent if scene.states[rank].status != "elsewhere"]
             if absent and not all(call.error for call in joined.values()):  # else they were told, and went on
                 call = next(iter(joined.values()))
                 blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
                 guilty = tuple(joined.get(rank) or scene.place(rank) for rank in blamed)
                 headline = f"mismatch: {' '.join(ranks(absent).split())} never joined {call.name} #{seq} of group {call.group}"
                 return scene.verdict("mismatch", headline, joined, guilty=guilty, group=call.group, seq=seq, field="call")
-    for call in [] if scene.matching.lossy else scene.matching.messages.unmatched():
+    unmatched = [] if scene.matching.lossy else scene.matching.messages.unmatched()
+    for call in unmatched:
+        if call.peer in scene.states and scene.states[call.peer].status == "elsewhere":
+            continue
         both = tuple(one for one in (call, scene.place(call.peer) if call.peer in scene.states else None) if one)
         headline = f"mismatch: the message of rank {call.rank} has no other end"
         return scene.verdict("mismatch", headline, {call.rank: call}, guilty=both, group=call.group, field="call")
@@ -310,7 +323,7 @@ def _left_over(scene: Scene) -> Verdict | None:
 def _lost(scene: Scene) -> Verdict | None:
     """Ranks that lost the others, and no sign of why: the first of them."""
     raised = {rank: state.at for rank, state in scene.states.items() if state.status == "raised"}
-    if not raised or (not scene.stalled and any(state.status == "running" for state in scene.states.values())):
+    if not raised or (not scene.stalled and any(state.status in NOT_ENDED for state in scene.states.values())):
         return None
     rank = min(raised, key=raised.get)
     here = scene.place(rank)

@@ -1,17 +1,15 @@
-"""The ranks of a program under diagnosis, seen through the files that its processes write: what they call, and how they end."""
+"""The ranks of one world under diagnosis: what they call, and how each is."""
 
-import contextlib
-import json
+import dataclasses
 import signal
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
+from collectives.diagnosis.left_over import LeftOver, from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
-from collectives.diagnosis.verdict import State, Verdict, is_lost, judge
+from collectives.diagnosis.rank_watch import Rank
+from collectives.diagnosis.verdict import State, Verdict, judge
 from collectives.recording import call_log
 from collectives.recording.call import WORLD, Call, label
 
@@ -22,71 +20,12 @@ _DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16
 _DTYPES |= {"Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
 
 
-class Rank:
-    """One process that has, or will have, a rank."""
+class Elsewhere(NamedTuple):
+    """What is known of a rank on another machine."""
 
-    def __init__(self, file: BinaryIO):
-        self.log = call_log.Reader(file)
-        self.gone: tuple[int, int | None] | None = None  # when it was seen to have ended, and how
-
-    def look(self) -> None:
-        if self.gone is None and (ending := _ending(self.log.head()["pid"])) is not None:
-            self.gone = time.monotonic_ns(), ending[0]
-
-    def trust_launcher(self) -> None:
-        """The launcher, which alone could see how this rank ended, is content."""
-        if self.gone is not None and self.gone[1] is None:
-            self.gone = self.gone[0], 0
-
-    def read(self, place: int) -> dict:
-        with contextlib.suppress(ValueError):
-            return json.loads(self.log.text(place))
-        return {}
-
-    def has_last_word(self) -> bool:
-        """Whether its answers are of now: it runs, or has ended in a way that let it answer once more."""
-        return self.gone is None or bool((self.log.head() or {}).get("ended") or self.read(call_log.RAISED))
-
-    def state(self) -> State:
-        answer, raised = self.read(call_log.ANSWER), self.read(call_log.RAISED)
-        where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
-        if raised:
-            return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
-        ended = (self.log.head() or {}).get("ended")
-        if self.gone is None:
-            return State("returned", at=ended) if ended else State(where=where, in_torch=in_torch)
-        at, status = self.gone
-        if status is not None and status < 0:
-            return State("died", f"was killed by {_signal(-status)}", at=at)
-        if ended and not status:
-            return State("returned", at=ended)
-        if status == 0:
-            return State("returned", "left by os._exit", at=at)
-        text = f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"
-        return State("raised" if ended else "died", text, where if ended else ("", 0, ""), at)
-
-
-def _ending(pid: int) -> tuple[int | None] | None:
-    """None while a process runs; else its exit status if it can be known (a signal is negative): before its parent has asked."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        if sys.platform == "linux":
-            return (None,)
-        import psutil
-
-        return None if psutil.pid_exists(pid) else (None,)
-    if state not in "ZX":
-        return None
-    status = int(fields[-1]) if len(fields) >= 49 else 0
-    return (-(status & 0x7F) if status & 0x7F else status >> 8,)
-
-
-def _signal(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"
+    state: State
+    answer: dict
+    left_over: LeftOver
 
 
 class World:
@@ -94,8 +33,11 @@ class World:
 
     def __init__(self):
         self.ranks: dict[int, Rank] = {}
+        self.elsewhere: dict[int, Elsewhere] = {}
         self.matching = Matching()
+        self.together: Matching | None = None  # with the calls of other machines
         self.asked = 0
+        self.has_begun = False  # all ranks, here and elsewhere, have met
 
     @property
     def size(self) -> int:
@@ -108,8 +50,11 @@ class World:
             rank.look()
             for call in rank.log.poll():
                 self.matching.note(call)
+                self.has_begun |= call.name == "init_process_group" and call.left is not None and not call.error
                 moved = True
             self.matching.lossy |= rank.log.lost > 0
+        if moved:  # what other machines told is of another moment
+            self.elsewhere, self.together = {}, None
         return moved
 
     def ask(self) -> None:
@@ -132,7 +77,23 @@ class World:
             unknown = self._died_of(number) is None and state.at > first + _LAUNCHER
             if unknown or self._died_of(number) == -signal.SIGTERM:
                 states[number] = State(text="was ended by its launcher")
-        return states
+        return states | {number: self._state_elsewhere(number) for number in self.absent()}
+
+    def has_ended(self) -> bool:
+        """Whether a rank has failed, or all have returned."""
+        states = {rank.state().status for rank in self.ranks.values()}
+        return bool(states & {"raised", "died"}) or states == {"returned"}
+
+    def absent(self) -> list[int]:
+        """The ranks that have no process on this machine."""
+        return [number for number in range(self.size) if number not in self.ranks]
+
+    def _state_elsewhere(self, number: int) -> State:
+        if number in self.elsewhere:
+            return self.elsewhere[number].state
+        if self.has_begun:
+            return State("elsewhere", "runs on a machine that tells nothing: diagnose its command there, too")
+        return State("missing", "no process has come with this rank")
 
     def _died_of(self, number: int) -> int | None:
         """The exit status of a rank, 0 while it runs, None where it is not known."""
@@ -140,7 +101,30 @@ class World:
         return 0 if gone is None else gone[1]
 
     def verdict(self, stalled: bool) -> Verdict:
-        return judge(self.matching, self.states(), self.size, stalled, self.native())
+        if self.elsewhere and self.together is None:
+            left_overs = [left_over(self.matching, number) for number in self.ranks]
+            self.together = together([*left_overs, *(one.left_over for one in self.elsewhere.values())])
+            self.together.difference = self.matching.difference or self.together.difference
+            self.together.lossy = self.matching.lossy
+        return judge(self.together or self.matching, self.states(), self.size, stalled, self.native())
+
+    def tell(self) -> dict[int, dict]:
+        """What another machine wants to know of our ranks, as plain values."""
+        states = self.states()
+        told = {}
+        for number, rank in self.ranks.items():
+            own = {"state": dataclasses.astuple(states[number]), "answer": rank.read(call_log.ANSWER)}
+            told[number] = {**own, **to_json(left_over(self.matching, number))}
+        return told
+
+    def hear(self, others: dict[int, dict]) -> None:
+        """What other machines tell of their ranks. Their clocks are so many nanoseconds `later` than ours."""
+        self.elsewhere, self.together = {}, None
+        for number in set(self.absent()) & set(others):
+            told = others[number]
+            status, text, where, at, in_torch = told["state"]
+            state = State(status, text, tuple(where), at and at + told["later"], in_torch)
+            self.elsewhere[number] = Elsewhere(state, told["answer"], from_json(told))
 
     def native(self) -> Matching:
         """What the Flight Recorder of each rank told last."""
@@ -148,6 +132,7 @@ class World:
         # What a rank that was killed told last may be old.
         fresh = {number: rank for number, rank in sorted(self.ranks.items()) if rank.has_last_word()}
         answers = {number: rank.read(call_log.ANSWER) for number, rank in fresh.items()}
+        answers |= {number: one.answer for number, one in self.elsewhere.items()}
         # A process may join one world after another: what it tells is of its last.
         last = Counter(answer["world"] for answer in answers.values() if answer).most_common(1)
         told = {rank: answer["collectives"] for rank, answer in answers.items() if answer and answer["world"] == last[0][0]}
@@ -162,86 +147,3 @@ class World:
             place = dict(zip(("file", "line", "function"), where, strict=True))
             name = called.partition(":")[2].lstrip("_")
             yield Call(rank, number, name, group, members, seq - 1, tensors=tensors, left=1 if retired else None, **place)
-
-
-class Worlds:
-    """All worlds that a program makes, one after another or at once."""
-
-    def __init__(self, folder: Path | None = None):
-        self.folder = folder
-        self.known: set[Path] = set()
-        self.waiting: list[Rank] = []
-        self.worlds: dict[tuple, World] = {}
-        self.heard = 0
-
-    def poll(self) -> bool:
-        """Read what is new; whether anything has moved."""
-        for path in set(self.folder.glob("*.calls") if self.folder else ()) - self.known:
-            with contextlib.suppress(ValueError, OSError), open(path, "rb+") as file:  # its writer is not done with the beginning
-                self.waiting.append(Rank(file))
-                self.known.add(path)
-        waiting, self.waiting = self.waiting, []
-        for rank in waiting:
-            head = rank.log.head()
-            if head is not None and head["rank"] >= 0:
-                self._seat(rank, head)
-            else:
-                self.waiting.append(rank)
-        return sum(world.poll() for world in self.worlds.values()) > 0
-
-    def _seat(self, rank: Rank, head: dict) -> None:
-        """Those of one parent are one world, and a second process of the same rank begins the next one."""
-        generation = 0
-        while head["rank"] in self.worlds.setdefault((head["parent"], generation), World()).ranks:
-            generation += 1
-        self.worlds[head["parent"], generation].ranks[head["rank"]] = rank
-
-    def ask(self) -> None:
-        for world in self.worlds.values():
-            world.ask()
-
-    def has_heard_more(self) -> bool:
-        """Whether torch's own record of any rank has grown since the last time."""
-        entries = [
-            rank.read(call_log.ANSWER).get("collectives", []) for world in self.worlds.values() for rank in world.ranks.values()
-        ]
-        told = [[(entry[0], entry[1], entry[5]) for entry in one] for one in entries]
-        before, self.heard = self.heard, hash(json.dumps(told))
-        return before != self.heard
-
-    def trust_launcher(self) -> None:
-        for world in self.worlds.values():
-            for rank in world.ranks.values():
-                rank.trust_launcher()
-
-    def verdict(self, stalled: bool) -> Verdict:
-        """Of the first world that has anything to say."""
-        called = [world for world in self.worlds.values() if world.matching.last]
-        verdicts = [world.verdict(stalled) for world in called or self.worlds.values()]
-        first = next((verdict for verdict in verdicts if verdict.kind != "ok"), None)
-        return first or (verdicts[-1] if verdicts else Verdict("not-distributed", NOT_DISTRIBUTED))
-
-    def notes(self) -> list[str]:
-        """What the report cannot speak of."""
-        told = []
-        for world in self.worlds.values():
-            told += [
-                f"rank {number}: {rank.log.lost} calls went by unseen" for number, rank in world.ranks.items() if rank.log.lost
-            ]
-        told += (
-            []
-            if self.folder is None
-            else [f"process {path.stem} could not be watched: {path.read_text()}" for path in self.folder.glob("*.unwatched")]
-        )
-        return told
-
-    def first_raised(self) -> dict | None:
-        """The first exception that ended a process, a rank or not, and is no consequence of another's."""
-        found = []
-        for path in self.folder.glob("*.raised"):
-            with contextlib.suppress(OSError, ValueError):
-                found.append(json.loads(path.read_text()))
-        return min((one for one in found), key=lambda one: (is_lost(one["text"]), one["at"]), default=None)
-
-
-NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"

@@ -3,7 +3,7 @@
 This file imports nothing heavy: calls are also read where torch is not loaded.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 # The group of all ranks is called so; torch's own name for it differs from version to version.
@@ -61,6 +61,19 @@ class Call:
     source: int | None = None  # for receives: the global rank from which the message came, where torch says so
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
+
+
+def plain(call: Call) -> list:
+    """All of a call but its copies of tensors, as JSON can hold it."""
+    return list(astuple(replace(call, before=None, after=None)))
+
+
+def from_plain(values: list) -> Call:
+    return Call(*map(_as_tuples, values))
+
+
+def _as_tuples(value):
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 class What(NamedTuple):

@@ -86,7 +86,7 @@ class Log:
         frame = sys._current_frames().get(threading.main_thread().ident)
         frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
         in_torch = any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(_own(frames))]) if frames else False
-        told = {"where": _own(frames), "in_torch": in_torch, "world": self.worlds}
+        told = {"where": _own(frames), "in_torch": in_torch, "world": self.worlds, "store": _store()}
         told["collectives"] = [told for record, *told in _flight_record() if record >= self.first]
         self.writer.put(call_log.ANSWER, json.dumps(told).encode())
 
@@ -108,6 +108,8 @@ class Log:
             c10d = sys.modules["torch.distributed.distributed_c10d"]
             self.writer.set_place(c10d.get_rank(), c10d.get_world_size())
             self.worlds += 1
+            if c10d.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE") or 1):
+                self.answer()  # which store the job has
             if self.worlds > 1:
                 with contextlib.suppress(Exception):
                     self.first = max((record + 1 for record, *_ in _flight_record()), default=0)
@@ -248,6 +250,18 @@ def note(error: BaseException) -> None:
             _log.answer()
         if _folder:
             (_folder / f"{os.getpid()}.raised").write_text(json.dumps(told))
+
+
+def _store() -> tuple[str, int] | None:
+    """Host and port of the store that the job has."""
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    if c10d.is_initialized():
+        store = c10d._get_default_store()
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        return (store.host, store.port) if hasattr(store, "port") else None
+    place = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    return (place[0], int(place[1])) if all(place) else None
 
 
 def _flight_record() -> list:

@@ -1,0 +1,79 @@
+"""One rank of a program under diagnosis, seen through the file that its process writes: what it calls, and how it ends."""
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from collectives.diagnosis.verdict import State
+from collectives.recording import call_log
+
+
+class Rank:
+    """One process that has, or will have, a rank."""
+
+    def __init__(self, file: BinaryIO):
+        self.log = call_log.Reader(file)
+        self.gone: tuple[int, int | None] | None = None  # when it was seen to have ended, and how
+
+    def look(self) -> None:
+        if self.gone is None and (ending := _ending(self.log.head()["pid"])) is not None:
+            self.gone = time.monotonic_ns(), ending[0]
+
+    def trust_launcher(self) -> None:
+        """The launcher, which alone could see how this rank ended, is content."""
+        if self.gone is not None and self.gone[1] is None:
+            self.gone = self.gone[0], 0
+
+    def read(self, place: int) -> dict:
+        with contextlib.suppress(ValueError):
+            return json.loads(self.log.text(place))
+        return {}
+
+    def has_last_word(self) -> bool:
+        """Whether its answers are of now: it runs, or has ended in a way that let it answer once more."""
+        return self.gone is None or bool((self.log.head() or {}).get("ended") or self.read(call_log.RAISED))
+
+    def state(self) -> State:
+        answer, raised = self.read(call_log.ANSWER), self.read(call_log.RAISED)
+        where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
+        if raised:
+            return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
+        ended = (self.log.head() or {}).get("ended")
+        if self.gone is None:
+            return State("returned", at=ended) if ended else State(where=where, in_torch=in_torch)
+        at, status = self.gone
+        if status is not None and status < 0:
+            return State("died", f"was killed by {_signal(-status)}", at=at)
+        if ended and not status:
+            return State("returned", at=ended)
+        if status == 0:
+            return State("returned", "left by os._exit", at=at)
+        text = f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"
+        return State("raised" if ended else "died", text, where if ended else ("", 0, ""), at)
+
+
+def _ending(pid: int) -> tuple[int | None] | None:
+    """None while a process runs; else its exit status if it can be known (a signal is negative): before its parent has asked."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        if sys.platform == "linux":
+            return (None,)
+        import psutil
+
+        return None if psutil.pid_exists(pid) else (None,)
+    if state not in "ZX":
+        return None
+    status = int(fields[-1]) if len(fields) >= 49 else 0
+    return (-(status & 0x7F) if status & 0x7F else status >> 8,)
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,116 @@
+"""All worlds that a program under diagnosis makes: found by the files that its processes write."""
+
+import contextlib
+import json
+from pathlib import Path
+
+from collectives.diagnosis.machines import Machines
+from collectives.diagnosis.rank_watch import Rank
+from collectives.diagnosis.verdict import Verdict, is_lost
+from collectives.diagnosis.world_watch import World
+from collectives.recording import call_log
+
+NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
+
+
+class Worlds:
+    """All worlds that a program makes, one after another or at once."""
+
+    def __init__(self, folder: Path | None = None):
+        self.folder = folder
+        self.known: set[Path] = set()
+        self.waiting: list[Rank] = []
+        self.worlds: dict[tuple, World] = {}
+        self.heard = 0
+        self.machines = Machines()
+
+    def poll(self) -> bool:
+        """Read what is new; whether anything has moved."""
+        for path in set(self.folder.glob("*.calls") if self.folder else ()) - self.known:
+            with contextlib.suppress(ValueError, OSError), open(path, "rb+") as file:  # its writer is not done with the beginning
+                self.waiting.append(Rank(file))
+                self.known.add(path)
+        waiting, self.waiting = self.waiting, []
+        for rank in waiting:
+            head = rank.log.head()
+            if head is not None and head["rank"] >= 0:
+                self._seat(rank, head)
+            else:
+                self.waiting.append(rank)
+        return sum(world.poll() for world in self.worlds.values()) > 0
+
+    def _seat(self, rank: Rank, head: dict) -> None:
+        """Those of one parent are one world, and a second process of the same rank begins the next one."""
+        generation = 0
+        while head["rank"] in self.worlds.setdefault((head["parent"], generation), World()).ranks:
+            generation += 1
+        self.worlds[head["parent"], generation].ranks[head["rank"]] = rank
+
+    def divided(self) -> World | None:
+        """The world of which other machines have a part; connects to its store."""
+        for (_, generation), world in self.worlds.items():
+            places = [rank.read(call_log.ANSWER).get("store") for rank in world.ranks.values()]
+            if world.absent() and any(places):
+                self.machines.open(next(filter(None, places)), f"{generation}.{min(world.ranks)}")
+                return world
+        return None
+
+    def exchange(self, tell: bool) -> bool:
+        """Hear of ranks on other machines, and tell of ours if that is needed; whether those have gone on."""
+        world = self.divided()
+        if world is None:
+            return False
+        moved = self.machines.exchange(world.tell, tell)
+        world.hear(self.machines.others)
+        return moved
+
+    def have_ended(self) -> bool:
+        """Whether a rank has failed, or all have returned."""
+        return any(world.has_ended() for world in self.worlds.values())
+
+    def ask(self) -> None:
+        for world in self.worlds.values():
+            world.ask()
+
+    def has_heard_more(self) -> bool:
+        """Whether torch's own record of any rank has grown since the last time."""
+        entries = [
+            rank.read(call_log.ANSWER).get("collectives", []) for world in self.worlds.values() for rank in world.ranks.values()
+        ]
+        told = [[(entry[0], entry[1], entry[5]) for entry in one] for one in entries]
+        before, self.heard = self.heard, hash(json.dumps(told))
+        return before != self.heard
+
+    def trust_launcher(self) -> None:
+        for world in self.worlds.values():
+            for rank in world.ranks.values():
+                rank.trust_launcher()
+
+    def verdict(self, stalled: bool) -> Verdict:
+        """Of the first world that has anything to say."""
+        called = [world for world in self.worlds.values() if world.matching.last]
+        verdicts = [world.verdict(stalled) for world in called or self.worlds.values()]
+        first = next((verdict for verdict in verdicts if verdict.kind != "ok"), None)
+        return first or (verdicts[-1] if verdicts else Verdict("not-distributed", NOT_DISTRIBUTED))
+
+    def notes(self) -> list[str]:
+        """What the report cannot speak of."""
+        told = []
+        for world in self.worlds.values():
+            told += [
+                f"rank {number}: {rank.log.lost} calls went by unseen" for number, rank in world.ranks.items() if rank.log.lost
+            ]
+        told += (
+            []
+            if self.folder is None
+            else [f"process {path.stem} could not be watched: {path.read_text()}" for path in self.folder.glob("*.unwatched")]
+        )
+        return told
+
+    def first_raised(self) -> dict | None:
+        """The first exception that ended a process, a rank or not, and is no consequence of another's."""
+        found = []
+        for path in self.folder.glob("*.raised"):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(json.loads(path.read_text()))
+        return min((one for one in found), key=lambda one: (is_lost(one["text"]), one["at"]), default=None)

@@ -1,0 +1,136 @@
+"""`collectives diagnose` on several machines: here two torchruns of one job, of which neither sees the other's ranks."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch.distributed as dist
+
+from collectives.diagnosis.machines import Machines
+from collectives.diagnosis.verdict import Verdict
+from collectives.recording.call import Call
+
+PROGRAM = """
+import sys, time, torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, x, what = dist.get_rank(), torch.ones(4), sys.argv[1]
+for _ in range(5):
+    dist.all_reduce(x)
+if what == "healthy":
+    time.sleep(2.5 * rank)
+if what == "skips" and rank == 3:
+    dist.recv(x, src=0)  # skips
+if what == "differs":
+    dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 3 else dist.ReduceOp.SUM)  # differs
+    time.sleep(100)
+dist.all_reduce(x)  # all
+dist.destroy_process_group()
+print(rank, "done")
+"""
+LINES = {line.partition("# ")[2]: number for number, line in enumerate(PROGRAM.splitlines(), 1)}
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def on_two_machines(tmp_path, what):
+    """By machine, the verdict and what was printed."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    job = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    started = []
+    for node in range(2):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *job, "--node-rank", str(node), str(tmp_path / "train.py"), what]
+        options = ["--hang-after", "3", "--timeout", "100", "--json", str(tmp_path / f"{node}.json")]
+        command = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *torchrun]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, env=environ, **pipes))
+    printed = [process.communicate(timeout=200) for process in started]
+    return [(json.loads((tmp_path / f"{node}.json").read_text()), *printed[node]) for node in range(2)]
+
+
+@pytest.mark.parametrize(("what", "kind", "call"), [("skips", "hang", "recv"), ("differs", "mismatch", "all_reduce")])
+def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(what, kind, call, tmp_path):
+    for verdict, _, stderr in on_two_machines(tmp_path, what):
+        (guilty,) = verdict["guilty"]
+        assert (verdict["verdict"], guilty["rank"], guilty["line"], guilty["call"]) == (kind, 3, LINES[what], call), verdict["says"]
+        assert [rank["rank"] for rank in verdict["ranks"]] == [0, 1, 2, 3]
+        assert verdict["says"] in stderr
+
+
+def test_a_healthy_job_whose_ranks_compute_for_long_keeps_its_output_and_status(tmp_path):
+    for node, (verdict, stdout, stderr) in enumerate(on_two_machines(tmp_path, "healthy")):
+        assert (verdict["verdict"], verdict["status"]) == ("ok", 0), verdict["says"]
+        assert sorted(stdout.splitlines()) == [f"{rank} done" for rank in (2 * node, 2 * node + 1)]
+        assert "hang" not in stderr
+
+
+@pytest.fixture
+def machines():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    found = [Machines() for _ in range(3)]
+    for number, machine in enumerate(found):
+        machine.open(("127.0.0.1", store.port), str(number))
+        machine.opening.join()
+    yield found
+    del store
+
+
+def rank(*calls, status="running"):
+    return {"state": [status, "", ["", 0, ""], 0, False], "answer": {"where": ["train.py", len(calls), ""]}, "calls": calls}
+
+
+def test_while_all_is_well_nothing_is_told(machines):
+    for machine in machines:
+        assert not machine.exchange(lambda: pytest.fail("told"), tell=False)
+
+
+def test_what_was_told_before_we_went_on_does_not_count(machines):
+    one, other, _ = machines
+    one.exchange(lambda: {0: rank("a")}, tell=True)
+    other.exchange(lambda: {1: rank()}, tell=False)  # it answers
+    one.exchange(lambda: {0: rank("a")}, tell=False)
+    assert set(one.others) == {1}
+    one.exchange(lambda: {0: rank("a", "b")}, tell=True)
+    assert one.others == {}
+    other.exchange(lambda: {1: rank(status="returned")}, tell=True)
+    one.exchange(lambda: {0: rank("a", "b", "c")}, tell=True)
+    assert set(one.others) == {1}, "a rank that has ended does not go on"
+
+
+def test_to_have_heard_of_each_other_is_not_to_have_gone_on(machines):
+    one, other, _ = machines
+    for _ in range(4):
+        assert not one.exchange(lambda: {0: rank("a")}, tell=True)
+        assert not other.exchange(lambda: {1: rank("a")}, tell=True)
+    other.exchange(lambda: {1: rank("a", "b")}, tell=True)
+    assert one.exchange(lambda: {0: rank("a")}, tell=True)
+
+
+def test_a_verdict_of_one_machine_is_that_of_all(machines):
+    verdict = Verdict(
+        "hang", "hang: rank 3", (Call(3, 1, "recv", tensors=("float32[4]",)),), (0, 3), "WORLD", 5, lines={3: ("in", "x:1")}
+    )
+    machines[0].publish(verdict, patience=0.1)
+    for machine in machines[1:]:
+        machine.exchange(dict, tell=False)
+        assert dataclasses.asdict(machine.verdict) == dataclasses.asdict(verdict)
+
+
+def test_a_store_that_has_gone_ends_the_talk_and_nothing_else():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    machine = Machines()
+    machine.open(("127.0.0.1", store.port), "0")
+    machine.opening.join()
+    del store
+    assert not machine.exchange(lambda: {0: rank("a")}, tell=True)
+    machine.publish(Verdict("hang", "hang"), patience=0.1)
+    assert machine.store is None
