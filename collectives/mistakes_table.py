@@ -8,7 +8,8 @@ from pathlib import Path
 from types import CodeType
 
 from collectives import lesson_files, mistake
-from collectives.diagnosis.verdict import State, Verdict, diagnose
+from collectives.diagnosis.scene import State, Verdict
+from collectives.diagnosis.verdict import diagnose
 from collectives.fate import Fate
 from collectives.views import Views
 

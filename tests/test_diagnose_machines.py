@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from collectives.diagnosis.machines import Machines
-from collectives.diagnosis.verdict import Verdict
+from collectives.diagnosis.scene import Verdict
 from collectives.recording.call import Call
 
 PROGRAM = """

@@ -9,7 +9,8 @@ import pytest
 from collectives.diagnosis.left_over import from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.messages import WINDOW
-from collectives.diagnosis.verdict import State, diagnose, judge
+from collectives.diagnosis.scene import State
+from collectives.diagnosis.verdict import diagnose, judge
 from collectives.diagnosis.waits import find_cycle
 from collectives.recording.call import Call
 from collectives.recording.call_log import SLOTS, Reader, Writer

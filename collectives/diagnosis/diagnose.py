@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from collectives.diagnosis.scene import Verdict
 from collectives.diagnosis.suspicion import Suspicion
 from collectives.diagnosis.text import place, told, write
-from collectives.diagnosis.verdict import Verdict
 from collectives.diagnosis.worlds import Worlds
 from collectives.recording.call import Call
 

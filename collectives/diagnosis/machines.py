@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable
 
-from collectives.diagnosis.verdict import NOT_ENDED, Verdict
+from collectives.diagnosis.scene import NOT_ENDED, Verdict
 from collectives.recording.call import from_plain, plain
 
 _PREFIX = "collectives/diagnose"

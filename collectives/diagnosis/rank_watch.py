@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives.diagnosis.verdict import State
+from collectives.diagnosis.scene import State
 from collectives.recording import call_log
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from collectives.diagnosis.verdict import Verdict
+from collectives.diagnosis.scene import Verdict
 from collectives.diagnosis.worlds import Worlds
 
 # A fault must be there this long without anything moving before it is told, so that all logs are of one moment; in seconds.

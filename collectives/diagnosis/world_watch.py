@@ -9,7 +9,8 @@ from typing import NamedTuple
 from collectives.diagnosis.left_over import LeftOver, from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.rank_watch import Rank
-from collectives.diagnosis.verdict import State, Verdict, judge
+from collectives.diagnosis.scene import State, Verdict
+from collectives.diagnosis.verdict import judge
 from collectives.recording import call_log
 from collectives.recording.call import WORLD, Call, label
 

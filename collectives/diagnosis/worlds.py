@@ -6,7 +6,7 @@ from pathlib import Path
 
 from collectives.diagnosis.machines import Machines
 from collectives.diagnosis.rank_watch import Rank
-from collectives.diagnosis.verdict import Verdict, is_lost
+from collectives.diagnosis.scene import Verdict, is_lost
 from collectives.diagnosis.world_watch import World
 from collectives.recording import call_log
 
