@@ -167,6 +167,12 @@ OTHERS = {
     "sender computes": (Program(2).call(0, "recv", peer=1, left=None).calls, {1: COMPUTES}, "slow", (1,)),
     "sender returned": (Program(2).call(0, "recv", peer=1, left=None).calls, {1: ENDED}, "hang", (0, 1)),
     "from any, all returned": (Program(3).call(0, "recv", left=None).calls, {1: ENDED, 2: ENDED}, "hang", (0, 1, 2)),
+    "LOCAL_RANK for RANK": (
+        [call for rank in range(4) for call in Program(4).call(rank, "init_process_group", peer=rank % 2, left=None).calls],
+        {},
+        "hang",
+        (2, 3),
+    ),
     "raised": (
         wait_in(Program(3), [0, 2]).calls,
         {1: State("raised", "ValueError: no", ("train.py", 7, "load"), 1)},

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from collectives.recording.call import Call
+from collectives.recording.call import GROUPS, Call
 
 # Newer and older names of one function.
 _SAME = {"all_gather_single": "all_gather_into_tensor", "_all_gather_base": "all_gather_into_tensor"}
@@ -74,7 +74,7 @@ def _dtypes(call: Call) -> tuple | None:
 _FIELDS = {
     "call": plain_name,
     "group": lambda call: (call.members, call.ranks) if call.members else None,
-    "root": lambda call: call.peer,
+    "root": lambda call: None if call.name in GROUPS else call.peer,
     "op": lambda call: call.op,
     "dtype": _dtypes,
 }

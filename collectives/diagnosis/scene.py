@@ -97,8 +97,8 @@ class Scene:
             return told(call) if call.left is not None else f"in {told(call)}", place(call)
         here = self.place(rank)
         doing = {
-            "returned": "has returned",
-            "running": state.text or ("computes" if here.file else "has made no call"),
+            "returned": "returned",
+            "running": state.text or ("computing" if here.file else "no call yet"),
             "died": state.text or "died",
             "missing": state.text,
             "elsewhere": state.text,

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Iterable
 
-from collectives.recording.call import Call
+from collectives.recording.call import GROUPS, Call
 
 # So many lines of ranks are written; ranks in the same place share one.
 _LINES = 12
@@ -16,7 +16,7 @@ def told(call: Call) -> str:
     words = [call.op] if call.op else []
     words += _runs(call.tensors)
     if call.peer is not None:
-        words.append(f"{'dst' if _sends(name) else 'src'}={call.peer}")
+        words.append(f"{'rank' if name in GROUPS else 'dst' if _sends(name) else 'src'}={call.peer}")
     words += [f"tag={call.tag}"] if call.tag is not None else []
     if call.splits not in (None, (None, None)):
         words += [f"{word} splits {list(one)}" for word, one in zip(("output", "input"), call.splits, strict=True) if one]

@@ -21,7 +21,7 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
     if not numbers:
         return Verdict("not-distributed", "not-distributed: no process called torch.distributed")
     scene = Scene(matching, native or Matching(), {rank: states.get(rank, State()) for rank in numbers}, stalled)
-    for find in (_differing, _failed, _crossed_tags, _circular, _not_joined, _came_late, _not_met, _left_over, _lost):
+    for find in (_differing, _failed, _same_rank, _crossed_tags, _circular, _not_joined, _came_late, _not_met, _left_over, _lost):
         if (verdict := find(scene)) is not None:
             return verdict
     return scene.verdict("ok", f"ok: {ranks(numbers)}: all {matching.matched} collectives and messages fitted")
@@ -70,6 +70,18 @@ def _failed(scene: Scene) -> Verdict | None:
     state, here = failed[rank], scene.place(rank)
     headline = f"{state.status}: rank {rank} {state.text}" if state.status == "died" else f"raised: rank {rank}: {state.text}"
     return scene.verdict(state.status, headline, guilty=(here,), group=here.group if here.name else None, seq=here.seq)
+
+
+def _same_rank(scene: Scene) -> Verdict | None:
+    """Ranks that name, as they join, the rank of another one, so that nobody is who they should be."""
+    joining = {rank: call for rank, call in scene.inside.items() if call.name == "init_process_group"}
+    named = {rank: rank if call.peer is None else call.peer for rank, call in joining.items()}
+    wrong = [rank for rank in joining if named[rank] != rank and list(named.values()).count(named[rank]) > 1]
+    if not wrong or not scene.stalled:
+        return None
+    told = f"{ranks(wrong)} join as {ranks({named[rank] for rank in wrong})}, which others are"
+    guilty = tuple(joining[rank] for rank in wrong)
+    return scene.verdict("hang", f"hang: {' '.join(told.split())}", guilty=guilty, group=guilty[0].group, seq=guilty[0].seq)
 
 
 def _crossed_tags(scene: Scene) -> Verdict | None:
@@ -125,7 +137,7 @@ def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (),
     if not scene.waiting and all(scene.states[rank].status == "elsewhere" for rank in absent):
         return None
     if computing and not ended and not cycle:
-        kind, blamed, says = "slow", computing, f"{ranks(computing)} has not joined {what}"
+        kind, blamed, says = "slow", computing, f"{ranks(computing)} {'has' if len(computing) == 1 else 'have'} not joined {what}"
     else:
         kind, blamed = "hang", minority({rank: rank in joined for rank in (*joined, *absent)})
         says = f"only {ranks(joined)} joined {what}" if len(absent) > len(joined) else f"{ranks(absent)} never joined {what}"

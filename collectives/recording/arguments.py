@@ -131,6 +131,8 @@ def tell(tensor: torch.Tensor) -> str:
 
 
 def _peer(name: str, given: dict, members: tuple[int, ...]) -> int | None:
+    if name == "init_process_group":
+        return given["rank"] if given.get("rank", -1) >= 0 else None
     for word in ("src", "dst"):
         if given.get(word) is not None:
             return given[word]

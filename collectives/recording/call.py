@@ -44,7 +44,8 @@ class Call:
     seq: int | None = None  # the how-many-th collective of this group, from 0 (new groups are counted apart); None for send, recv
     of: int | None = None  # for "wait": the number of the call whose Work is waited for
     awaited: str | None = None  # for "wait": the name of that call
-    peer: int | None = None  # the global rank of dst or src: the other side of a message (None: any), or the root
+    # The global rank of dst or src: the other side of a message (None: any), or the root. Of init_process_group, the rank it names.
+    peer: int | None = None
     op: str | None = None  # "SUM"
     tag: int | None = None
     tensors: tuple[str, ...] = ()  # "float32[4, 2]"

@@ -62,11 +62,13 @@ class Log:
         self.writer: call_log.Writer | None = None
         self.joining: int | None = None
         self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
-        if "RANK" in os.environ:
+        # The launcher's word; a child of a rank has only inherited it.
+        self.is_seated = "RANK" in os.environ and not (_folder and (_folder / f"{os.getppid()}.calls").exists())
+        if self.is_seated:
             self._open(file)
 
     def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
-        place = [int(os.environ.get(name) or -1) for name in ("RANK", "WORLD_SIZE")]
+        place = [int(os.environ.get(name) or -1) if self.is_seated else -1 for name in ("RANK", "WORLD_SIZE")]
         with file or open(_folder / f"{os.getpid()}.calls", "xb+") as file:
             self.writer = call_log.Writer(file, *place)
         threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
@@ -93,13 +95,14 @@ class Log:
     def forget(self) -> None:
         """In a forked child: what is in the file is the parent's."""
         self.writer = self.joining = None
+        self.is_seated = False
 
     def enter(self, seq, of, what, given):
         writer = self.writer or self._open()
         number = writer.enter(seq, of, what, given)
         if what.name == "init_process_group":
             self.joining = number
-            if given.get("rank", -1) >= 0:
+            if given.get("rank", -1) >= 0 and not self.is_seated:
                 writer.set_place(given["rank"], len(what.members))
         return number
 

@@ -1,0 +1,49 @@
+"""`collectives diagnose -- mpiexec ...`: the same diagnosis where MPI starts the ranks and carries their calls."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from collectives import backend as backends
+
+pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
+
+PROGRAM = """
+import os, signal, sys, torch, torch.distributed as dist
+from collectives import process_groups
+
+dist.init_process_group("mpi", init_method="mpi://")
+rank, x, what = dist.get_rank(), torch.ones(4), sys.argv[1]
+dist.all_reduce(x)
+if what == "skips" and rank == 2:
+    dist.recv(x, src=1)  # skips
+if what == "differs":
+    dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)  # differs
+if what == "raises" and rank == 1:
+    raise KeyError("loss")  # raises
+if what == "dies" and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(x)
+dist.destroy_process_group()
+"""
+LINES = {line.partition("# ")[2]: number for number, line in enumerate(PROGRAM.splitlines(), 1)}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "ranks"),
+    [("healthy", "ok", []), ("skips", "hang", [2]), ("differs", "mismatch", [1]), ("raises", "raised", [1]), ("dies", "died", [1])],
+)
+def test_the_rank_and_the_line_are_named_under_mpiexec(what, kind, ranks, tmp_path):
+    program, file = tmp_path / "train.py", tmp_path / "verdict.json"
+    program.write_text(PROGRAM)
+    options = ["--hang-after", "4", "--timeout", "100", "--json", str(file)]
+    mpiexec = [backends.mpiexec(), "-n", "3", sys.executable, str(program), what]
+    done = subprocess.run(
+        [sys.executable, "-m", "collectives", "diagnose", *options, "--", *mpiexec], capture_output=True, text=True, timeout=200
+    )
+    verdict = json.loads(file.read_text())
+    assert (verdict["verdict"], [one["rank"] for one in verdict["guilty"]]) == (kind, ranks), done.stderr
+    assert done.returncode == (kind != "ok")
+    assert all(one["line"] == LINES[what] for one in verdict["guilty"] if what in LINES)
