@@ -1,4 +1,4 @@
-"""The table of mistakes, made by making them: `python -m collectives.mistakes_table` writes lessons/mistakes/README.md anew."""
+"""The README's table of mistakes, made by making them: `python -m collectives.mistakes_table` brings the README up to date."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ from collectives import lesson_files, mistake
 from collectives.diagnosis.scene import State, Verdict
 from collectives.diagnosis.verdict import diagnose
 from collectives.fate import Fate
+from collectives.readme import Part
 from collectives.views import Views
 
 # What differs from run to run is found by running more than once.
@@ -25,22 +26,7 @@ OR = " *or* "
 
 _STATUS = {"dies": "died", "raises": "raised", "lost": "raised", "stuck": "running", "wrong": "returned", "returns": "returned"}
 
-_HEAD = f"""\
-# Mistakes
-
-What goes wrong with collectives, and what it looks like. Each mistake is a function with one bug, run in ranks of its own, and each
-has its cure, which is run as well. Nothing that happens in there outlives it, so break more.
-
-    python lessons/mistakes/order.py                # or: collectives run mistakes/order; all of them: collectives run mistakes
-    python lessons/mistakes/order.py --timeline     # the same, and who was in which call, when
-    TORCH_DISTRIBUTED_DEBUG=DETAIL python lessons/mistakes/order.py    # the same under torch's own checks
-
-The table says what happened on gloo, on the CPU, when `python -m collectives.mistakes_table` made every mistake {TIMES} times,
-without and with torch's own checks, and what our diagnosis said of it: its first line, below which it names the calls of all ranks
-and where they are. Where two outcomes stand in a cell, either may come. "ok" means that the calls of all ranks fitted: the mistake
-is not in them, but in the numbers, in the memory or in the time. A test makes every mistake again.
-
-"""
+PART = Part("mistakes", "collectives.mistakes_table")
 
 
 def measured(step: Callable, times: int = TIMES) -> list[str]:
@@ -87,9 +73,10 @@ def _debug(level: str) -> Iterator[None]:
             os.environ["TORCH_DISTRIBUTED_DEBUG"] = before
 
 
-def rows(text: str) -> dict[str, list[set[str]]]:
-    """The table in a text: by mistake, the outcomes that each cell allows."""
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| [")]
+def rows(readme: str) -> dict[str, list[set[str]]]:
+    """The table in the README: by mistake, the outcomes that each cell allows."""
+    _, text, _ = PART.split(readme)
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()[2:]]
     return {row[1].strip("`"): [set(cell.split(OR)) for cell in row[2:]] for row in cells}
 
 
@@ -100,10 +87,10 @@ def table() -> str:
         for step in lesson_files.load(path).STEPS:
             if step.own.symptom:
                 print(step.__name__, file=sys.stderr)
-                lines.append([f"[{path.stem}]({path.name})", f"`{step.__name__}`", *measured(step)])
+                lines.append([f"[{path.stem}](lessons/mistakes/{path.name})", f"`{step.__name__}`", *measured(step)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else lesson_files.folder() / "mistakes" / "README.md"
-    path.write_text(_HEAD + table(), encoding="utf-8")
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "README.md")
+    path.write_text(PART.updated(path.read_text(encoding="utf-8"), table()), encoding="utf-8")

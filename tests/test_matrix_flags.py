@@ -74,7 +74,7 @@ def test_against_the_documentation_names_its_links_and_costs_nothing():
 
 def test_the_readmes_table_of_claims_is_up_to_date():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert claims_table.updated(readme) == readme, "run python -m collectives.matrix.claims_table"
+    assert claims_table.PART.updated(readme, claims_table.markdown()) == readme, "run python -m collectives.matrix.claims_table"
 
 
 def test_the_readmes_table_follows_the_claims():
@@ -99,7 +99,7 @@ def test_the_readmes_table_follows_the_claims():
 
 def test_a_readme_without_a_place_for_the_table_is_told():
     with pytest.raises(ValueError, match="lacks the lines"):
-        claims_table.updated("# A readme")
+        claims_table.PART.updated("# A readme", "")
 
 
 def test_the_table_leaves_out_what_versions_did_that_this_package_does_not_run_on():

@@ -165,9 +165,10 @@ def _came_late(scene: Scene) -> Verdict | None:
     if not late:
         return None
     begun = (min(call.entered for call in late.values()) - first.entered) / 1e9
-    headline = f"slow: {' '.join(ranks(late).split())} came to {first.name} #{first.seq} of group {first.group} after {begun:.1f} s"
-    headline += f": rank {first.rank} had given up"
-    return scene.verdict("slow", headline, calls, guilty=tuple(late.values()), group=first.group, seq=first.seq)
+    what = f"{first.name} #{first.seq} of group {first.group}"
+    headline = f"slow: {' '.join(ranks(late).split())} came to {what} when rank {first.rank} had given up"
+    note = f"rank {first.rank} gave up after {(first.left - first.entered) / 1e9:.1f} s; the other side came after {begun:.1f} s"
+    return scene.verdict("slow", headline, calls, [note], guilty=tuple(late.values()), group=first.group, seq=first.seq)
 
 
 def _not_met(scene: Scene) -> Verdict | None:

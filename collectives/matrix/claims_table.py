@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from collectives.matrix.claims import Claim, base, holds, table
+from collectives.readme import Part
 
-BEGIN = "<!-- claims: made by `python -m collectives.matrix.claims_table`, do not edit -->"
-END = "<!-- end of claims -->"
+PART = Part("claims", "collectives.matrix.claims_table")
 
 # From the oldest torch that this package runs on (pyproject.toml) to one that is far off: what older ones did concerns no reader.
 _VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
@@ -53,15 +53,6 @@ def _note(claim: Claim) -> str:
     )
 
 
-def updated(readme: str, claims: tuple[Claim, ...] | None = None) -> str:
-    """The README with the table as it should be. ValueError if it does not say where."""
-    before, found, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (found and end):
-        raise ValueError(f"the README lacks the lines {BEGIN} and {END}, between which the table of claims goes.")
-    return f"{before}{BEGIN}\n\n{markdown(claims)}\n\n{END}{after}"
-
-
 if __name__ == "__main__":
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "README.md")
-    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
+    path.write_text(PART.updated(path.read_text(encoding="utf-8"), markdown()), encoding="utf-8")
