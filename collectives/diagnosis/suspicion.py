@@ -47,6 +47,8 @@ class Suspicion:
         if self.suspected[0] != verdict.says:
             self.suspected = verdict.says, now
         patience = _LAUNCHER if verdict.kind in ("raised", "died") else SURE
+        if self.worlds.are_gone():  # the launcher may begin again, which takes as long as to import torch
+            patience = self.hang_after
         if verdict.gives_up is not None and verdict.gives_up <= self.hang_after:
             patience = self.hang_after
         return verdict if now > self.suspected[1] + patience else None
