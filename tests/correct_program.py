@@ -11,19 +11,6 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def ddp(rank, n):
-    from torch.nn.parallel import DistributedDataParallel
-
-    model = DistributedDataParallel(torch.nn.Linear(3, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(20):
-        optimizer.zero_grad()
-        model(torch.randn(4, 3)).sum().backward()
-        optimizer.step()
-    loss = torch.ones(1)
-    dist.all_reduce(loss)
-
-
 def functional(rank, n):
     import torch.distributed._functional_collectives as functional
 
@@ -135,19 +122,222 @@ def quiet_end(rank, n):
     time.sleep(0.3 * rank)
 
 
-def body(rank, name, n, file):
+def halo(rank, n):
+    """Each rank's edges go to its neighbours; the first and the last have but one."""
+    x = torch.full((4,), float(rank))
+    for _ in range(3):
+        ends = [(other, mine, torch.empty(1)) for other, mine in ((rank - 1, x[:1]), (rank + 1, x[-1:])) if 0 <= other < n]
+        calls = [dist.P2POp(dist.isend, mine, other) for other, mine, _ in ends]
+        calls += [dist.P2POp(dist.irecv, theirs, other) for other, _, theirs in ends]
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+
+
+def experts(rank, n):
+    """Rows go to the expert they need: first how many, then the rows, then back."""
+    for step in range(3):
+        give = torch.tensor([(rank + other + step) % 3 for other in range(n)])
+        take = torch.empty_like(give)
+        dist.all_to_all_single(take, give)
+        rows, there = torch.randn(int(give.sum()), 2), torch.empty(int(take.sum()), 2)
+        dist.all_to_all_single(there, rows, take.tolist(), give.tolist())
+        dist.all_to_all_single(rows, there, give.tolist(), take.tolist())
+
+
+def other_order(rank, n):
+    """Work is waited for in another order than begun, asked whether it is done, followed by a callback, or let go."""
+    tensors = [torch.ones(10) for _ in range(6)]
+    works = [dist.all_reduce(x, async_op=True) for x in tensors]
+    for i in (3, 1, 0) if rank else (0, 2):
+        works[i].wait()
+    while not works[4].is_completed():
+        time.sleep(0.001)
+    works[5].get_future().then(lambda done: None).wait()
+
+
+def objects(rank, n):
+    """Of other kinds on each rank, tensors among them."""
+    mine = [torch.ones(rank + 1), torch.ones(2, dtype=torch.int64), "text", None][rank % 4]
+    dist.all_gather_object([None] * n, mine)
+    dist.gather_object(mine, [None] * n if rank == 0 else None)
+    dist.broadcast_object_list([torch.ones(3)] if rank == 0 else [None])
+    dist.scatter_object_list([None], [torch.ones(i) for i in range(n)] if rank == 0 else None)
+    if rank == 0:
+        dist.send_object_list([mine], 1)
+    elif rank == 1:
+        dist.recv_object_list([None], 0)
+
+
+def barriers(rank, n):
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=30))
+    time.sleep(0.1 * rank)
+    dist.monitored_barrier()
+    dist.barrier(async_op=True).wait()
+
+
+def nodes_and_leaders(rank, n):
+    """Sum in each node, then over the leaders, then tell the node."""
+    node, _ = dist.new_subgroups(2)
+    leaders = dist.new_group(range(0, n, 2))
+    x = torch.ones(3)
+    for _ in range(3):
+        dist.reduce(x, rank // 2 * 2, group=node)
+        if rank % 2 == 0:
+            dist.all_reduce(x, group=leaders)
+        dist.broadcast(x, group_src=0, group=node)
+
+
+def groups_in_threads(rank, n):
+    """Each thread has a group of all ranks of its own, so that their calls may come in any order."""
+    import threading
+
+    groups = [dist.new_group() for _ in range(3)]
+
+    def work(i):
+        for _ in range(5):
+            time.sleep(0.01 * ((rank + i) % 3))
+            dist.all_reduce(torch.ones(i + 1), group=groups[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def groups_in_any_order(rank, n):
+    """Two groups of the same ranks do not wait for each other."""
+    first, second = dist.new_group(), dist.new_group()
+    x, y = torch.ones(2), torch.ones(3)
+    order = [(x, first), (y, second)] if rank % 2 else [(y, second), (x, first)]
+    for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor, group in order]:
+        work.wait()
+
+
+def requests(rank, n):
+    """Rank 0 serves whoever asks, until all have said goodbye by another tag."""
+    x = torch.zeros(2)
+    if rank:
+        for _ in range(rank):
+            dist.send(x, 0, tag=1)
+            dist.recv(x, 0, tag=2)
+        dist.send(x[:1], 0, tag=3)
+    else:
+        for _ in range(sum(range(n))):
+            dist.send(x, dist.recv(x, tag=1), tag=2)
+        for _ in range(n - 1):
+            dist.recv(x[:1], tag=3)
+
+
+def begins_again(rank, n):
+    """One world after another in the same processes, with other groups in each."""
+    with tempfile.TemporaryDirectory() as own:
+        places = [own]
+        dist.broadcast_object_list(places)
+        for world in range(2):
+            dist.destroy_process_group()
+            dist.init_process_group("gloo", init_method=f"file://{places[0]}/{world}", rank=rank, world_size=n)
+            for group in [dist.new_group([rank]) for rank in range(n)][rank : rank + 1]:
+                dist.all_reduce(torch.ones(1 + rank + world), group=group)
+            dist.all_reduce(torch.ones(2 + world))
+        dist.barrier()
+
+
+def refused(rank, n):
+    """What torch refuses before anything is sent may be tried, by some ranks alone."""
+    if rank == 0:
+        for call in (
+            lambda: dist.all_reduce("text"),
+            lambda: dist.all_gather([torch.ones(1)], torch.ones(1)),
+            lambda: dist.broadcast(torch.ones(1), n + 7),
+            lambda: dist.send(torch.ones(1), rank),
+            lambda: dist.scatter(torch.ones(1), None, 0),
+            lambda: dist.new_group([n + 5]),
+        ):
+            try:
+                call()
+            except (ValueError, TypeError, RuntimeError):
+                pass
+            else:
+                raise AssertionError
+    dist.all_reduce(torch.ones(2))
+
+
+def forks(rank, n):
+    """Children that have no part in the world, begun before and amid its calls."""
+    for _ in range(2):
+        if (child := os.fork()) == 0:
+            dist.is_initialized()
+            os._exit(0)
+        dist.all_reduce(torch.ones(2))
+        os.waitpid(child, 0)
+
+
+def noisy(rank, n):
+    for _ in range(200):
+        print("x" * 200, rank)
+        dist.all_reduce(torch.ones(1))
+
+
+def alone_in_the_world(rank, n):
+    """Each process has a world of its own, beside the others'."""
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    for _ in range(rank + 1):
+        dist.all_reduce(torch.ones(rank + 1))
+
+
+def ensembles(rank, n):
+    """Two worlds of half the ranks each, at once."""
+    with tempfile.TemporaryDirectory() as own:
+        places = [own]
+        dist.broadcast_object_list(places)
+        dist.destroy_process_group()
+        half, own_rank = divmod(rank, n // 2)
+        dist.init_process_group("gloo", init_method=f"file://{places[0]}/{half}", rank=own_rank, world_size=n // 2)
+        for _ in range(half + 1):
+            dist.all_reduce(torch.ones(half + 1))
+        dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{places[0]}/all", rank=rank, world_size=n)
+        dist.barrier()
+
+
+def into_tensors(rank, n):
+    x = torch.ones(3)
+    dist.all_gather_into_tensor(whole := torch.empty(3 * n), x)
+    dist.reduce_scatter_tensor(x, whole)
+    dist.all_gather([torch.empty(3) for _ in range(n)], x)
+    dist.all_reduce(x.view(3, 1) if rank else x)
+    dist.all_reduce(torch.tensor(1 + 1j))
+
+
+def some_leave_early(rank, n):
+    """The first half goes on without the others."""
+    half = dist.new_group(range(n // 2))
+    if rank < n // 2:
+        for _ in range(5):
+            dist.all_reduce(torch.ones(1), group=half)
+            time.sleep(0.2)
+
+
+def body(rank, programs, name, n, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
-    globals()[name](rank, n)
+    programs[name](rank, n)
     if name != "quiet_end":
         dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def main(programs):
     name, n = sys.argv[1], 4
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
-        globals()[name](dist.get_rank(), dist.get_world_size())
+        programs[name](dist.get_rank(), dist.get_world_size())
         dist.destroy_process_group()
     else:
         with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(body, (name, n, f"{folder}/store"), nprocs=n, start_method=(sys.argv[2:] or ["fork"])[0])
+            mp.start_processes(body, (programs, name, n, f"{folder}/store"), nprocs=n, start_method=(sys.argv[2:] or ["fork"])[0])
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,9 +1,11 @@
 """`collectives diagnose` on real programs: each mistake is named with its rank and line, and what is right is left alone."""
 
+import inspect
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,7 @@ import time
 from pathlib import Path
 
 import correct_program
+import correct_training
 import faulty_program
 import psutil
 import pytest
@@ -137,19 +140,67 @@ def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_pa
     assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") == 2  # when it was noticed, and at the end
 
 
-CORRECT = ["functional", "pipeline", "workers", "branches", "groups", "gives_up", "overlapped", "many_calls", "quiet_end"]
+def programs(module, *but):
+    found = vars(module).items()
+    takes = {name: [*inspect.signature(one).parameters] for name, one in found if inspect.isfunction(one)}
+    return [name for name, parameters in takes.items() if parameters == ["rank", "n"] and name not in but]
 
 
-@pytest.mark.parametrize("name", CORRECT)
+# These end or begin worlds and processes of their own.
+WHOLE = ["leaves_at_once", "begins_again", "alone_in_the_world", "ensembles", "forks"]
+
+
+@pytest.mark.parametrize("name", programs(correct_program, *WHOLE))
 def test_a_correct_program_is_not_suspected(name):
     correct = getattr(correct_program, name)
     assert launch(lambda rank, n, device: correct(rank, n), 4, backend="gloo", diagnose=True, timeout=100) == [None] * 4
 
 
-@pytest.mark.parametrize("name", ["ddp", "leaves_at_once"])
-def test_a_correct_program_ends_as_it_would(name, tmp_path):
-    verdict, done = diagnose(tmp_path, sys.executable, correct_program.__file__, name)
+@pytest.mark.parametrize("name", programs(correct_training))
+def test_a_correct_training_is_not_suspected(name):
+    correct = getattr(correct_training, name)
+    assert launch(lambda rank, n, device: correct(rank, n), 2, backend="gloo", diagnose=True, timeout=100) == [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [(correct_training, "ddp"), *((correct_program, name) for name in WHOLE)], ids=["ddp", *WHOLE]
+)
+def test_a_correct_program_ends_as_it_would(program, name, tmp_path):
+    verdict, done = diagnose(tmp_path, sys.executable, program.__file__, name)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
+
+
+RESTARTED = """
+    import os
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
+        raise RuntimeError("once")
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_what_the_launcher_begins_anew_and_brings_to_a_good_end_is_fine(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    verdict, done = diagnose(tmp_path, *torchrun, *script(tmp_path, RESTARTED)[1:])
+    assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
+
+
+def test_the_ranks_of_several_launchers_are_one_world(tmp_path):
+    """Each in a shell of its own; beside them, another world."""
+    one = f"{sys.executable} {correct_program.__file__} branches"
+    shell = f"""
+        export MASTER_ADDR=127.0.0.1 WORLD_SIZE=2
+        for port in $PORTS; do for rank in 0 1; do (MASTER_PORT=$port RANK=$rank {one} || echo failed) & done; done; wait
+    """
+    with socket.socket() as first, socket.socket() as second:
+        for one in (first, second):
+            one.bind(("127.0.0.1", 0))
+        ports = f"{first.getsockname()[1]} {second.getsockname()[1]}"
+    verdict, done = diagnose(tmp_path, "env", f"PORTS={ports}", "sh", "-c", shell)
+    assert (verdict["verdict"], done.stdout) == ("ok", ""), verdict["says"]
 
 
 UNSEEN = """

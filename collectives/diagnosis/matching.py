@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from collectives.diagnosis.agreement import Difference, compare, compare_message, minority, plain_name
 from collectives.diagnosis.messages import WINDOW, Messages
-from collectives.recording.call import POINT_TO_POINT, Call, sequence
+from collectives.recording.call import POINT_TO_POINT, Call, sequence, was_refused
 
 # So many places of a program are remembered as being called by all ranks together.
 _PLACES = 10_000
@@ -77,7 +77,7 @@ class Matching:
     def _enter(self, call: Call) -> None:
         if call.name in POINT_TO_POINT:
             self._met(self.messages.post(call))
-        elif call.seq is not None and call.name != "wait" and not _was_refused(call):
+        elif call.seq is not None and call.name != "wait" and not was_refused(call.error or ""):
             its = self.of(call)
             its.members = its.members or call.members
             its.counts[call.rank] = max(its.counts[call.rank], call.seq + 1)
@@ -102,12 +102,12 @@ class Matching:
         if call.error and call.seq is not None:
             its = self.of(call)
             joined = its.pending.get(call.seq, {})
-            if call.rank in joined and _was_refused(call):
+            if call.rank in joined and was_refused(call.error):
                 del joined[call.rank]
                 its.counts[call.rank] = min(its.counts[call.rank], call.seq)
             elif call.rank in joined:
                 joined[call.rank] = call
-            elif its.before.get(call.rank, call).number == call.number and not _was_refused(call):
+            elif its.before.get(call.rank, call).number == call.number and not was_refused(call.error or ""):
                 its.before[call.rank] = call
                 self._note_given_up(its.before)
 
@@ -170,11 +170,6 @@ def _place(call: Call) -> tuple[str, int]:
 
 def _places(calls: dict[int, Call]) -> frozenset:
     return frozenset(map(_place, calls.values()))
-
-
-def _was_refused(call: Call) -> bool:
-    """Whether torch refused the arguments, before anything was sent."""
-    return bool(call.error) and call.error.startswith(("ValueError", "TypeError"))
 
 
 def _swapped(before: dict[int, Call], calls: dict[int, Call]) -> Difference | None:

@@ -111,7 +111,8 @@ class Scene:
     def verdict(
         self, kind: str, headline: str, calls: dict[int, Call] | None = None, notes: Iterable[str] = (), **fields
     ) -> Verdict:
-        limits = [call.timeout for call in fields.get("guilty", ()) if call.timeout is not None and call.left is None]
+        waiting = [*fields.get("guilty", ()), *self.inside.values()]  # one that gives up may set the others free
+        limits = [call.timeout for call in waiting if call.timeout is not None and call.left is None]
         fields["gives_up"] = min(limits, default=None)
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
         return Verdict(kind, headline if kind == "ok" else write(headline, lines, list(notes)), lines=lines, **fields)

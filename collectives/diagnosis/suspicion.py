@@ -12,6 +12,9 @@ SURE = 0.6
 # After a rank has raised or died its launcher has this long to end the others.
 _LAUNCHER = 5.0
 
+# After all ranks have gone, the launcher has this long to end, or to start them anew.
+_LAST_RANK = 60.0
+
 
 class Suspicion:
     """Looks at worlds again and again. `hang_after`: how long nothing may move, in seconds. `tell` hears, once, of what is slow."""
@@ -53,6 +56,8 @@ class Suspicion:
         if self.suspected[0] != verdict.says:
             self.suspected = verdict.says, now
         patience = _LAUNCHER if verdict.kind in ("raised", "died") else SURE
+        if self.worlds.are_gone():  # their launcher will end, or begin again
+            patience = max(_LAST_RANK, self.hang_after)
         if verdict.gives_up is not None and verdict.gives_up <= self.hang_after:
             patience = self.hang_after
         return verdict if now > self.suspected[1] + patience else None

@@ -44,6 +44,9 @@ class World:
     def size(self) -> int:
         return max((rank.log.head()["world_size"] for rank in self.ranks.values()), default=0)
 
+    def has_room(self, head: dict) -> bool:
+        return head["rank"] not in self.ranks and (min(self.size, head["world_size"]) <= 0 or self.size == head["world_size"])
+
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""
         moved = False

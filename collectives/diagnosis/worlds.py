@@ -31,7 +31,7 @@ class Worlds:
                 self.waiting.append(Rank(file))
                 self.known.add(path)
         waiting, self.waiting = self.waiting, []
-        for rank in waiting:
+        for rank in sorted(waiting, key=lambda one: (one.log.head() or {"began": 0})["began"]):
             head = rank.log.head()
             if head is not None and head["rank"] >= 0:
                 self._seat(rank, head)
@@ -40,11 +40,11 @@ class Worlds:
         return sum(world.poll() for world in self.worlds.values()) > 0
 
     def _seat(self, rank: Rank, head: dict) -> None:
-        """Those of one parent are one world, and a second process of the same rank begins the next one."""
+        """Those that meet at one place are one world; a second process of the same rank, or another size, begins the next one."""
         generation = 0
-        while head["rank"] in self.worlds.setdefault((head["parent"], generation), World()).ranks:
+        while not self.worlds.setdefault((head["world"], generation), World()).has_room(head):
             generation += 1
-        self.worlds[head["parent"], generation].ranks[head["rank"]] = rank
+        self.worlds[head["world"], generation].ranks[head["rank"]] = rank
 
     def divided(self) -> World | None:
         """The world of which other machines have a part; connects to its store."""
@@ -86,10 +86,18 @@ class Worlds:
             for rank in world.ranks.values():
                 rank.trust_launcher()
 
+    def are_gone(self) -> bool:
+        """Whether no rank runs any more."""
+        return all(rank.gone is not None for world in self.worlds.values() for rank in world.ranks.values())
+
     def verdict(self, stalled: bool) -> Verdict:
-        """Of the first world that has anything to say."""
-        called = [world for world in self.worlds.values() if world.matching.last]
-        verdicts = [world.verdict(stalled) for world in called or self.worlds.values()]
+        """Of the first world that has anything to say. One that raised or died is forgotten once its launcher has begun anew."""
+        called = {place: world for place, world in self.worlds.items() if world.matching.last} or self.worlds
+        verdicts = [
+            verdict
+            for (place, generation), world in called.items()
+            if (verdict := world.verdict(stalled)).kind not in ("raised", "died") or (place, generation + 1) not in self.worlds
+        ]
         first = next((verdict for verdict in verdicts if verdict.kind != "ok"), None)
         return first or (verdicts[-1] if verdicts else Verdict("not-distributed", NOT_DISTRIBUTED))
 

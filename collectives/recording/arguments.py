@@ -1,12 +1,11 @@
 """What a call to torch.distributed asks for, read from its arguments: group, root or peer, reduction, shapes, dtypes, splits."""
 
 import contextlib
-import os
 
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.recording.call import GROUPS, POINT_TO_POINT, WORLD, What, label, sequence
+from collectives.recording.call import GROUPS, POINT_TO_POINT, WORLD, What, label, place_of, sequence
 
 # Where no root is named, it is rank 0.
 _ROOT_IS_0 = ("gather", "scatter", "gather_object", "scatter_object_list")
@@ -17,7 +16,8 @@ class Reader:
 
     def __init__(self):
         self.groups: dict[str, tuple[tuple[int, ...], float | None]] = {}
-        self.worlds = 0  # how many this process has joined, one after another
+        self.worlds = 0  # how many this process has joined, one after another, in the same place
+        self.place = (-1, -1)
         self.counts: dict[tuple, int] = {}
 
     def read(self, name: str, given: dict, caller: tuple[str, int, str]) -> tuple[int | None, What] | None:
@@ -37,7 +37,7 @@ class Reader:
             _peer(name, given, members),
             _op_name(given["op"]) if "op" in given else None,
             given.get("tag"),
-            _tensors(given),
+            () if "object" in name else _tensors(given),  # objects may be tensors, of any kind on each rank
             _splits(given) if name == "all_to_all_single" else None,
             ranks,
             bool(given.get("async_op")) or name in ("isend", "irecv"),
@@ -73,10 +73,11 @@ class Reader:
         if name in ("init_process_group", "destroy_process_group"):
             self.groups.clear()
         if name == "init_process_group":
+            if self.place != (place := place_of(given)):  # other ranks are with it from now on
+                self.place, self.worlds = place, 0
+                self.counts.clear()
             self.worlds += 1
-            size = given.get("world_size", -1)
-            size = int(os.environ.get("WORLD_SIZE", "0")) if size in (-1, None) else size
-            return WORLD, tuple(range(size)), None
+            return WORLD, tuple(range(place[1])), None
         group, members, _ = self._group(given.get("group") or given.get("parent_pg"))
         if name == "split_group":
             return group, members, tuple(tuple(ranks) for ranks in given.get("split_ranks") or ())

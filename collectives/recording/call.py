@@ -3,6 +3,8 @@
 This file imports nothing heavy: calls are also read where torch is not loaded.
 """
 
+import os
+import re
 from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +26,22 @@ def label(group: str, world: int) -> str:
 def sequence(group: str, name: str) -> tuple[str, str]:
     """What a call is counted in: the collectives of its group, or that group's calls of this name."""
     return group, name if name in GROUPS else ""
+
+
+def place_of(given: dict) -> tuple[int, int]:
+    """The rank and the world size that init_process_group asks for; -1 where only the backend knows."""
+    words = (("rank", "RANK"), ("world_size", "WORLD_SIZE"))
+    asked = ((given.get(word, -1), int(os.environ.get(name) or -1)) for word, name in words)
+    rank, size = (environ if number in (-1, None) else number for number, environ in asked)
+    return rank, size
+
+
+_REFUSED = re.compile(r"(ValueError|TypeError|RuntimeError: (ProcessGroup\w+::\w+: |invalid ))")
+
+
+def was_refused(error: str) -> bool:
+    """Whether a call left with the exception because of its arguments, before anything was sent: its group goes on without it."""
+    return bool(_REFUSED.match(error))
 
 
 @dataclass(frozen=True)

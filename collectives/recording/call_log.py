@@ -21,10 +21,10 @@ _SLOT = 1024
 _HEADER = 4096
 
 # pid, parent's pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its
-# own accord, and the number of the last question that the reader asked.
-_HEAD = struct.Struct("<8s q q q q q q q q")
+# own accord, the number of the last question that the reader asked, and a number that the ranks of one world share.
+_HEAD = struct.Struct("<8s q q q q q q q q q")
 _MAGIC = b"calls  1"
-_RANK, _COUNT, _ENDED, _ASKED = 24, 40, 56, 64
+_RANK, _COUNT, _ENDED, _ASKED, _WORLD = 24, 40, 56, 64, 72
 
 # number, seq, of, entered, left, source, length of the text, length of the error. -1 stands for None; `number` is written last.
 _ENTRY = struct.Struct("<q q q q q q H H")
@@ -44,15 +44,23 @@ class Writer:
 
     tensors = False
 
-    def __init__(self, file: BinaryIO, rank: int, world_size: int):
+    def __init__(self, file: BinaryIO, rank: int, world_size: int, world: int = 0):
         file.truncate(SIZE)  # a hole: a page costs memory once it is written
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.count = 0
         self.texts: dict[What, bytes] = {}
-        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0)
+        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0, world)
 
-    def set_place(self, rank: int, world_size: int) -> None:
+    def set_place(self, rank: int, world_size: int, world: int) -> None:
+        _pack(self.memory, _WORLD, world)
         struct.pack_into("<q q", self.memory, _RANK, rank, world_size)
+
+    def place(self) -> tuple[int, int]:
+        """The rank and the world size; -1 while they are not known."""
+        return struct.unpack_from("<q q", self.memory, _RANK)
+
+    def world(self) -> int:
+        return struct.unpack_from("<q", self.memory, _WORLD)[0]
 
     def set_ended(self) -> None:
         _pack(self.memory, _ENDED, time.monotonic_ns())
@@ -119,7 +127,7 @@ class Reader:
     def head(self) -> dict | None:
         """None for a file that is not one of ours, or not ready yet."""
         magic, *values = _HEAD.unpack_from(self.memory, 0)
-        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked")
+        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked", "world")
         return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
 
     def text(self, place: int) -> bytes:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from collectives.recording.arguments import Reader
-from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What
+from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What, was_refused
 from collectives.recording.caller import caller
 
 # Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
@@ -212,8 +212,9 @@ class Recording:
         try:
             result = real(*args, **kwargs)
         except BaseException as error:
-            self.sink.leave(noted.number, f"{type(error).__name__}: {error}".splitlines()[0], None)
-            if isinstance(error, TypeError | ValueError):  # refused before anything was sent: the group's other calls go on
+            told = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.sink.leave(noted.number, told, None)
+            if was_refused(told):
                 self.reader.take_back(noted.seq, noted.what)
             raise
         finally:

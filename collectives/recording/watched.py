@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from collectives import failure
 from collectives.recording import call_log
+from collectives.recording.call import place_of
 
 # So often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
@@ -61,16 +63,15 @@ class Log:
     def __init__(self, file: BinaryIO | None = None):
         self.writer: call_log.Writer | None = None
         self.joining: int | None = None
+        self.logs = 0
         self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
-        # The launcher's word; a child of a rank has only inherited it.
-        self.is_seated = "RANK" in os.environ and not (_folder and (_folder / f"{os.getppid()}.calls").exists())
-        if self.is_seated:
+        if "RANK" in os.environ:
             self._open(file)
 
     def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
-        place = [int(os.environ.get(name) or -1) if self.is_seated else -1 for name in ("RANK", "WORLD_SIZE")]
-        with file or open(_folder / f"{os.getpid()}.calls", "xb+") as file:
-            self.writer = call_log.Writer(file, *place)
+        with file or open(_folder / f"{os.getpid()}-{self.logs}.calls", "xb+") as file:
+            self.writer = call_log.Writer(file, _environ("RANK"), _environ("WORLD_SIZE"), _meeting_place({}))
+        self.logs += 1
         threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
         return self.writer
 
@@ -95,21 +96,29 @@ class Log:
     def forget(self) -> None:
         """In a forked child: what is in the file is the parent's."""
         self.writer = self.joining = None
-        self.is_seated = False
 
     def enter(self, seq, of, what, given):
         writer = self.writer or self._open()
-        number = writer.enter(seq, of, what, given)
         if what.name == "init_process_group":
-            self.joining = number
-            if given.get("rank", -1) >= 0 and not self.is_seated:
-                writer.set_place(given["rank"], len(what.members))
-        return number
+            writer = self._sit(given)
+            self.joining = writer.count
+        return writer.enter(seq, of, what, given)
+
+    def _sit(self, given: dict) -> call_log.Writer:
+        """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
+        (rank, size), before = place_of(given), self.writer.place()
+        moves = before[0] >= 0 and any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
+        if moves and _folder:
+            self.writer.set_ended()
+            self._open()
+        if rank >= 0:
+            self.writer.set_place(rank, size, self.writer.world() if before[0] >= 0 and not moves else _meeting_place(given))
+        return self.writer
 
     def leave(self, number, error, source):
         if self.joining == number and error is None:
             c10d = sys.modules["torch.distributed.distributed_c10d"]
-            self.writer.set_place(c10d.get_rank(), c10d.get_world_size())
+            self.writer.set_place(c10d.get_rank(), c10d.get_world_size(), self.writer.world())
             self.worlds += 1
             if c10d.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE") or 1):
                 self.answer()  # which store the job has
@@ -120,6 +129,21 @@ class Log:
 
     def done(self, number, given):
         pass
+
+
+def _environ(name: str) -> int:
+    return int(os.environ.get(name) or -1)
+
+
+def _meeting_place(given: dict) -> int:
+    """A number that the ranks of one world share, and those of another one most often do not: from where they meet."""
+    store, method = given.get("store"), given.get("init_method")
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    at = getattr(store, "path", None) or getattr(store, "port", None) or (method if method != "env://" else None)
+    if at is None and "MASTER_PORT" in os.environ:
+        at = os.environ.get("MASTER_ADDR"), os.environ["MASTER_PORT"]
+    return zlib.crc32(str(at or ("children of", os.getppid())).encode())
 
 
 class _Hook(importlib.abc.MetaPathFinder):
