@@ -71,10 +71,12 @@ class Matching:
         elif call.seq is not None and call.name != "wait" and not was_refused(call.error or ""):
             its = self.of(call)
             its.members = its.members or call.members
+            missed = its.counts[call.rank] < call.seq
             its.counts[call.rank] = max(its.counts[call.rank], call.seq + 1)
             its.pending[call.seq][call.rank] = call
-            if not its.absent(call.seq):
-                self._complete(its, call.seq)
+            for seq in sorted(its.pending) if missed else [call.seq]:
+                if not its.absent(seq):
+                    self._complete(its, seq)
 
     def _forgive(self, call: Call) -> None:
         """A difference of which every rank was told by an exception, and went on, was none that matters."""
@@ -136,7 +138,7 @@ class Matching:
     def _meet(self, send: Call, receive: Call) -> None:
         self.matched += 1
         # subtle: where a rank receives from any source and from named ones, which message met which receive is not known.
-        if (receive.group, receive.rank, receive.tag) not in self.mixed:
+        if not self.lossy and (receive.group, receive.rank, receive.tag) not in self.mixed:
             self._keep(compare_message(send, receive))
 
     def _keep(self, difference: Difference | None) -> None:

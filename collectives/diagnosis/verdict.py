@@ -31,6 +31,7 @@ class State:
     where: tuple[str, int, str] = ("", 0, "")
     at: int = 0
     in_torch: bool = False
+    stopped: bool = False  # by SIGSTOP, say, or a debugger
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
     if not numbers:
         return Verdict("not-distributed", "not-distributed: no process called torch.distributed")
     scene = Scene(matching, native or Matching(), {rank: states.get(rank, State()) for rank in numbers}, stalled)
-    for find in (_differing, _failed, _crossed_tags, _circular, _not_joined, _not_met, _left_over):
+    for find in (_differing, _failed, _stopped, _crossed_tags, _circular, _not_joined, _not_met, _left_over):
         if (verdict := find(scene)) is not None:
             return verdict
     return scene.verdict("ok", f"ok: {ranks(numbers)}: all {matching.matched} collectives and messages fitted")
@@ -105,7 +106,7 @@ class Scene:
         state = self.states.get(rank, State())
         call = call or self.inside.get(rank)
         if call is not None:
-            return told(call) if call.left is not None else f"in {told(call)}", place(call)
+            return told(call) if call.left is not None else f"{'stopped ' * state.stopped}in {told(call)}", place(call)
         here = self.place(rank)
         doing = {
             "returned": "has returned",
@@ -175,6 +176,15 @@ def _failed(scene: Scene) -> Verdict | None:
     state, here = failed[rank], scene.place(rank)
     headline = f"{state.status}: rank {rank} {state.text}" if state.status == "died" else f"raised: rank {rank}: {state.text}"
     return scene.verdict(state.status, headline, guilty=(here,), group=here.group if here.name else None, seq=here.seq)
+
+
+def _stopped(scene: Scene) -> Verdict | None:
+    """A process that a signal or a debugger holds: whoever waits, waits for it."""
+    stopped = [rank for rank, state in scene.states.items() if state.stopped]
+    if not stopped or not scene.stalled or not scene.inside:
+        return None
+    headline = f"hang: {' '.join(ranks(stopped).split())} stopped, as by SIGSTOP or a debugger"
+    return scene.verdict("hang", headline, guilty=tuple(scene.place(rank) for rank in stopped))
 
 
 def _crossed_tags(scene: Scene) -> Verdict | None:

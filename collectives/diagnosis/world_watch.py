@@ -54,6 +54,8 @@ class Rank:
             return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
         ended = (self.log.head() or {}).get("ended")
         if self.gone is None:
+            if _stat(self.log.head()["pid"])[:1] in (["T"], ["t"]):  # where it stood when it last answered, it may have left
+                return State(text="is stopped", stopped=True)
             return State("returned", at=ended) if ended else State(where=where, in_torch=in_torch)
         at, status = self.gone
         if status is not None and status < 0:
@@ -68,9 +70,8 @@ class Rank:
 
 def _ending(pid: int) -> tuple[int | None] | None:
     """None while a process runs; else its exit status if it can be known (a signal is negative): before its parent has asked."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    state, *fields = _stat(pid) or [""]
+    if not state:
         if sys.platform == "linux":
             return (None,)
         import psutil
@@ -80,6 +81,14 @@ def _ending(pid: int) -> tuple[int | None] | None:
         return None
     status = int(fields[-1]) if len(fields) >= 49 else 0
     return (-(status & 0x7F) if status & 0x7F else status >> 8,)
+
+
+def _stat(pid: int) -> list[str]:
+    """What Linux says of a process, its state first; empty where there is nothing to read."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _signal(number: int) -> str:
@@ -102,7 +111,11 @@ class World:
         return max((rank.log.head()["world_size"] for rank in self.ranks.values()), default=0)
 
     def has_room(self, head: dict) -> bool:
-        return head["rank"] not in self.ranks and (min(self.size, head["world_size"]) <= 0 or self.size == head["world_size"])
+        """A process that began another program before it called anything still has its seat."""
+        sits = self.ranks.get(head["rank"])
+        if sits is not None and (sits.log.head()["pid"], sits.log.head()["count"]) != (head["pid"], 0):
+            return False
+        return min(self.size, head["world_size"]) <= 0 or self.size == head["world_size"]
 
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""
@@ -110,9 +123,9 @@ class World:
         for rank in self.ranks.values():
             rank.look()
             for call in rank.log.poll():
+                self.matching.lossy |= rank.log.lost > 0
                 self.matching.note(call)
                 moved = True
-            self.matching.lossy |= rank.log.lost > 0
         return moved
 
     def ask(self) -> None:
@@ -237,7 +250,9 @@ class Worlds:
         told = []
         for world in self.worlds.values():
             told += [
-                f"rank {number}: {rank.log.lost} calls went by unseen" for number, rank in world.ranks.items() if rank.log.lost
+                f"rank {number}: {rank.log.lost} calls went by unseen; this speaks of its calls from #{rank.log.since} on"
+                for number, rank in world.ranks.items()
+                if rank.log.lost
             ]
         told += (
             []
