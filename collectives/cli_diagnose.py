@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,8 @@ STATUSES = (
     "Exit status: the program's own where nothing is wrong, else 1 (the report is on stderr), 2 bad usage, 130 Ctrl-C. "
     "A program that computes for long is called slow, and goes on until --timeout."
 )
+
+_ENDINGS = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
 def diagnose(
@@ -32,6 +35,11 @@ def diagnose(
                 raise ValueError(f"{name} {seconds:g} is not a time: use seconds, more than 0.")
         if json_file is not None and not json_file.absolute().parent.is_dir():
             raise ValueError(f"--json {json_file}: there is no folder {json_file.absolute().parent}.")
+        for number in _ENDINGS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                signal.signal(number, _end)
+        if json_file is not None:
+            _write(json_file, "")
         verdict, status = diagnosing.run(command, hang_after, timeout, lambda text: print(text, file=sys.stderr))
     except ValueError as error:
         print(f"collectives diagnose: {error}", file=sys.stderr)
@@ -40,5 +48,23 @@ def diagnose(
         print(verdict.says, file=sys.stderr)
     if json_file is not None:
         told = diagnosing.as_json(verdict, command, status)
-        json_file.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        try:
+            _write(json_file, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        except ValueError as error:
+            print(f"collectives diagnose: {error}", file=sys.stderr)
+            raise typer.Exit(status or 2) from None
     raise typer.Exit(status)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"--json {file} cannot be written: {error.strerror}.") from None
+
+
+def _end(number: int, frame) -> None:
+    """Asked to end, we end the program first; once is enough."""
+    for one in _ENDINGS:
+        signal.signal(one, signal.SIG_IGN)
+    sys.exit(128 + number)

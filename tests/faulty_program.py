@@ -172,11 +172,51 @@ def uneven(rank, n):
     time.sleep(0.2)
 
 
+def stopped(rank, n):
+    dist.barrier()  # <- 2
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(torch.ones(1))
+
+
+def many_calls(rank, n):
+    """Too many for whoever looks seldom."""
+    peer = 1 - rank
+    for i in range(3000):
+        x = torch.ones(1 + i % 3)
+        for call in (dist.send, dist.recv)[:: 1 - 2 * rank]:
+            call(x, peer)
+
+
+def clock_jumps(rank, n):
+    real, day = time.time, 24 * 3600
+    time.time = lambda: real() + day * ((int(real() * 10) % 3) - 1)
+    for _ in range(5):
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.1)
+
+
+def forks_workers(rank, n):
+    for _ in range(3):
+        if os.fork() == 0:
+            os._exit(0)
+        dist.all_reduce(torch.ones(1))
+        os.wait()
+
+
+def begins_another_program(rank, n):
+    dist.all_reduce(torch.ones(1))
+
+
 def no_init(rank, n):
     time.sleep(1)
 
 
 def main(name, rank, n):
+    if name == "forks_workers" and os.fork() == 0:
+        os._exit(0)
+    if name == "begins_another_program" and rank == 1 and len(sys.argv) == 2:
+        os.execv(sys.executable, [sys.executable, *sys.argv, str(n)])
     if name == "no_init" and rank == 1:
         time.sleep(30)  # <- 1
     dist.init_process_group()
@@ -200,4 +240,4 @@ if __name__ == "__main__":
         main(name, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(start, (name, n, f"{folder}/store"), nprocs=n, start_method="fork")
+            mp.start_processes(start, (name, n, f"{folder}/store"), nprocs=n, start_method=(sys.argv[3:] or ["fork"])[0])

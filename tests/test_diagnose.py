@@ -100,8 +100,8 @@ def diagnose(tmp_path, *command, hang_after=2, timeout=100):
     return verdict, done
 
 
-def program(name):
-    return [sys.executable, str(PROGRAM), name]
+def program(name, *arguments):
+    return [sys.executable, str(PROGRAM), name, *arguments]
 
 
 def test_a_healthy_program_keeps_its_output_and_status(tmp_path):

@@ -85,7 +85,7 @@ def machines():
 
 
 def rank(*calls, status="running"):
-    return {"state": [status, "", ["", 0, ""], 0, False], "answer": {"where": ["train.py", len(calls), ""]}, "calls": calls}
+    return {"state": {"status": status}, "answer": {"where": ["train.py", len(calls), ""]}, "calls": calls}
 
 
 def test_while_all_is_well_nothing_is_told(machines):

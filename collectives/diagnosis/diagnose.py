@@ -5,6 +5,7 @@ import ctypes
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,18 +31,21 @@ def run(
     It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `tell` hears of what is slow. After
     `timeout` seconds the program is ended as it is. Whatever happens, no process of it is left behind.
     """
-    folder = Path(tempfile.mkdtemp(prefix="collectives-diagnose-"))
-    adopted = _adopt_orphans()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="collectives-diagnose-"))
+    except OSError as error:
+        raise ValueError(f"no folder for what the ranks note: {error}. TMPDIR may name another place.") from None
+    adopted, others = _adopt_orphans(), _children()
     try:
         try:
-            process = subprocess.Popen(command, env=environment(folder))
+            process = subprocess.Popen(command, env=environment(folder), preexec_fn=_end_with_us)
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         worlds = Worlds(folder)
         try:
             verdict = _watch(process, Suspicion(worlds, hang_after, tell), timeout)
         finally:
-            _end_all(process, folder)
+            _end_all(process, folder, others)
         return _with_notes(verdict, worlds), status(verdict, process.returncode)
     finally:
         _adopt_orphans(adopted)
@@ -142,13 +146,25 @@ def _adopt_orphans(wanted: int = 1) -> int:
     return before.value
 
 
-def _end_all(process: subprocess.Popen, folder: Path) -> None:
-    """Kill what is left of the program: its process tree, and whatever else of it has lost its parent."""
+def _end_with_us() -> None:
+    """In the child: whoever kills us so that we can end nothing ends the program (SIGTERM), as far as it ends its own children."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _children() -> set:
+    import psutil
+
+    return set(psutil.Process().children())
+
+
+def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
+    """Kill what is left of the program: its process tree, and whatever else of it has lost its parent; not our `others`."""
     import psutil
 
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        found = [one for one in _family(process, folder) if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        found = [one for one in _family(process, folder, others) if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
         if not found:
             break
         for one in found:
@@ -159,13 +175,13 @@ def _end_all(process: subprocess.Popen, folder: Path) -> None:
         process.wait(5)
 
 
-def _family(process: subprocess.Popen, folder: Path) -> list:
+def _family(process: subprocess.Popen, folder: Path, others: set) -> list:
     import psutil
 
     found = {}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        tree = [psutil.Process(process.pid)] if process.returncode is None else []
-        found = {one.pid: one for one in [*tree, *(tree[0].children(recursive=True) if tree else [])]}
+    for child in _children() - others:  # the program, and the orphans that we adopted
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= {one.pid: one for one in [child, *child.children(recursive=True)]}
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if one.pid != os.getpid() and one.environ().get("COLLECTIVES_DIAGNOSE") == str(folder):

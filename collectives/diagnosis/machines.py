@@ -79,7 +79,7 @@ class Machines:
         self.answered = heard
         self.others = {}
         for one in self.told.values():
-            ended = all(rank["state"][0] not in NOT_ENDED for rank in one["ranks"].values())
+            ended = all(rank["state"]["status"] not in NOT_ENDED for rank in one["ranks"].values())
             if ended or one["heard"].get(self.name) == self.count:
                 later = one["clock"] - self.clock
                 self.others |= {int(number): {**rank, "later": later} for number, rank in one["ranks"].items()}

@@ -80,11 +80,13 @@ class Matching:
         elif call.seq is not None and call.name != "wait" and not was_refused(call.error or ""):
             its = self.of(call)
             its.members = its.members or call.members
+            missed = its.counts[call.rank] < call.seq
             its.counts[call.rank] = max(its.counts[call.rank], call.seq + 1)
             its.pending[call.seq][call.rank] = call
-            if not its.absent(call.seq):
-                self._complete(its, call.seq)
-            elif len(its.pending) > WINDOW:
+            for seq in sorted(its.pending) if missed else [call.seq]:
+                if not its.absent(seq):
+                    self._complete(its, seq)
+            if len(its.pending) > WINDOW:
                 del its.pending[min(its.pending)]
 
     def _forgive(self, call: Call) -> None:
@@ -134,7 +136,7 @@ class Matching:
     def _met(self, ends: tuple[Call, Call] | None) -> None:
         if ends is not None:
             self.matched += 1
-            if self.messages.is_certain(ends[1]):
+            if not self.lossy and self.messages.is_certain(ends[1]):
                 self._keep(compare_message(*ends))
 
     def _keep(self, difference: Difference | None) -> None:

@@ -44,6 +44,8 @@ class Rank:
             return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
         ended = (self.log.head() or {}).get("ended")
         if self.gone is None:
+            if _stat(self.log.head()["pid"])[:1] in (["T"], ["t"]):  # where it stood when it last answered, it may have left
+                return State(text="is stopped", stopped=True)
             return State("returned", at=ended) if ended else State(where=where, in_torch=in_torch)
         at, status = self.gone
         if status is not None and status < 0:
@@ -58,9 +60,8 @@ class Rank:
 
 def _ending(pid: int) -> tuple[int | None] | None:
     """None while a process runs; else its exit status if it can be known (a signal is negative): before its parent has asked."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    state, *fields = _stat(pid) or [""]
+    if not state:
         if sys.platform == "linux":
             return (None,)
         import psutil
@@ -70,6 +71,14 @@ def _ending(pid: int) -> tuple[int | None] | None:
         return None
     status = int(fields[-1]) if len(fields) >= 49 else 0
     return (-(status & 0x7F) if status & 0x7F else status >> 8,)
+
+
+def _stat(pid: int) -> list[str]:
+    """What Linux says of a process, its state first; empty where there is nothing to read."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _signal(number: int) -> str:

@@ -31,6 +31,7 @@ class State:
     where: tuple[str, int, str] = ("", 0, "")
     at: int = 0
     in_torch: bool = False
+    stopped: bool = False  # by SIGSTOP, say, or a debugger
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Scene:
         state = self.states.get(rank, State())
         call = call or self.inside.get(rank)
         if call is not None:
-            return told(call) if call.left is not None else f"in {told(call)}", place(call)
+            return told(call) if call.left is not None else f"{'stopped ' * state.stopped}in {told(call)}", place(call)
         here = self.place(rank)
         doing = {
             "returned": "returned",

@@ -21,7 +21,19 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
     if not numbers:
         return Verdict("not-distributed", "not-distributed: no process called torch.distributed")
     scene = Scene(matching, native or Matching(), {rank: states.get(rank, State()) for rank in numbers}, stalled)
-    for find in (_differing, _failed, _same_rank, _crossed_tags, _circular, _not_joined, _came_late, _not_met, _left_over, _lost):
+    for find in (
+        _differing,
+        _failed,
+        _stopped,
+        _same_rank,
+        _crossed_tags,
+        _circular,
+        _not_joined,
+        _came_late,
+        _not_met,
+        _left_over,
+        _lost,
+    ):
         if (verdict := find(scene)) is not None:
             return verdict
     return scene.verdict("ok", f"ok: {ranks(numbers)}: all {matching.matched} collectives and messages fitted")
@@ -70,6 +82,15 @@ def _failed(scene: Scene) -> Verdict | None:
     state, here = failed[rank], scene.place(rank)
     headline = f"{state.status}: rank {rank} {state.text}" if state.status == "died" else f"raised: rank {rank}: {state.text}"
     return scene.verdict(state.status, headline, guilty=(here,), group=here.group if here.name else None, seq=here.seq)
+
+
+def _stopped(scene: Scene) -> Verdict | None:
+    """A process that a signal or a debugger holds: whoever waits, waits for it."""
+    stopped = [rank for rank, state in scene.states.items() if state.stopped]
+    if not stopped or not scene.stalled or not scene.inside:
+        return None
+    headline = f"hang: {' '.join(ranks(stopped).split())} stopped, as by SIGSTOP or a debugger"
+    return scene.verdict("hang", headline, guilty=tuple(scene.place(rank) for rank in stopped))
 
 
 def _same_rank(scene: Scene) -> Verdict | None:

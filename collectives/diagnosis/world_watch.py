@@ -45,7 +45,11 @@ class World:
         return max((rank.log.head()["world_size"] for rank in self.ranks.values()), default=0)
 
     def has_room(self, head: dict) -> bool:
-        return head["rank"] not in self.ranks and (min(self.size, head["world_size"]) <= 0 or self.size == head["world_size"])
+        """A process that began another program before it called anything still has its seat."""
+        sits = self.ranks.get(head["rank"])
+        if sits is not None and (sits.log.head()["pid"], sits.log.head()["count"]) != (head["pid"], 0):
+            return False
+        return min(self.size, head["world_size"]) <= 0 or self.size == head["world_size"]
 
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""
@@ -53,6 +57,7 @@ class World:
         for rank in self.ranks.values():
             rank.look()
             for call in rank.log.poll():
+                self.matching.lossy |= rank.log.lost > 0
                 self.matching.note(call)
                 self.has_begun |= call.name == "init_process_group" and call.left is not None and not call.error
                 moved = True
@@ -117,7 +122,7 @@ class World:
         states = self.states()
         told = {}
         for number, rank in self.ranks.items():
-            own = {"state": dataclasses.astuple(states[number]), "answer": rank.read(call_log.ANSWER)}
+            own = {"state": dataclasses.asdict(states[number]), "answer": rank.read(call_log.ANSWER)}
             told[number] = {**own, **to_json(left_over(self.matching, number))}
         return told
 
@@ -126,8 +131,8 @@ class World:
         self.elsewhere, self.together = {}, None
         for number in set(self.absent()) & set(others):
             told = others[number]
-            status, text, where, at, in_torch = told["state"]
-            state = State(status, text, tuple(where), at and at + told["later"], in_torch)
+            state = State(**told["state"])
+            state = dataclasses.replace(state, where=tuple(state.where), at=state.at and state.at + told["later"])
             self.elsewhere[number] = Elsewhere(state, told["answer"], from_json(told))
 
     def native(self) -> Matching:

@@ -106,7 +106,9 @@ class Worlds:
         told = []
         for world in self.worlds.values():
             told += [
-                f"rank {number}: {rank.log.lost} calls went by unseen" for number, rank in world.ranks.items() if rank.log.lost
+                f"rank {number}: {rank.log.lost} calls went by unseen; this speaks of its calls from #{rank.log.since} on"
+                for number, rank in world.ranks.items()
+                if rank.log.lost
             ]
         told += (
             []

@@ -5,6 +5,7 @@ Whoever reads while the process writes has that long to see a call. Behind it li
 is asked, and what ended it. Nothing here needs torch.
 """
 
+import dataclasses
 import itertools
 import json
 import mmap
@@ -45,7 +46,9 @@ class Writer:
     tensors = False
 
     def __init__(self, file: BinaryIO, rank: int, world_size: int, world: int = 0):
-        file.truncate(SIZE)  # a hole: a page costs memory once it is written
+        file.truncate(SIZE)
+        if hasattr(os, "posix_fallocate"):  # subtle: where there is no room for a hole's page, writing it ends the process (SIGBUS)
+            os.posix_fallocate(file.fileno(), 0, SIZE)
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.count = 0
         self.texts: dict[What, bytes] = {}
@@ -113,13 +116,13 @@ class Writer:
 
 
 class Reader:
-    """Reads such a file, also while it is written. `first` is the number of the first call that could be read."""
+    """Reads such a file, also while it is written. `lost`: how many calls it missed, or their ends; all before call `since`."""
 
     def __init__(self, file: BinaryIO):
         """ValueError for a file whose writer is not done with the beginning."""
         self.memory = mmap.mmap(file.fileno(), SIZE)
-        self.next = self.lost = 0
-        self.open: set[int] = set()
+        self.next = self.lost = self.since = 0
+        self.open: dict[int, Call] = {}
 
     def close(self) -> None:
         self.memory.close()
@@ -147,22 +150,27 @@ class Reader:
             return
         count = head["count"]
         if count - self.next > SLOTS:
-            self.lost += count - SLOTS - self.next
+            self._lose(count - SLOTS - self.next, count - SLOTS)
             self.next = count - SLOTS
         new = range(self.next, count)
         self.next = count
         for number in [*sorted(self.open), *new]:
             call = self._read(number, head["rank"])
-            is_new = number not in self.open
+            before = self.open.get(number)
             if call is None:  # overwritten while we looked elsewhere
-                self.open.discard(number)
-                self.lost += is_new
+                self._lose(1, number + 1)
+                if self.open.pop(number, None):
+                    yield dataclasses.replace(before, left=time.monotonic_ns())
             elif call.left is not None:
-                self.open.discard(number)
+                self.open.pop(number, None)
                 yield call
-            elif is_new:
-                self.open.add(number)
+            elif before is None:
+                self.open[number] = call
                 yield call
+
+    def _lose(self, count: int, since: int) -> None:
+        self.lost += count
+        self.since = max(self.since, since)
 
     def _read(self, number: int, rank: int) -> Call | None:
         place = _HEADER + number % SLOTS * _SLOT

@@ -63,15 +63,14 @@ class Log:
     def __init__(self, file: BinaryIO | None = None):
         self.writer: call_log.Writer | None = None
         self.joining: int | None = None
-        self.logs = 0
+        self.broken = False
         self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
         if "RANK" in os.environ:
             self._open(file)
 
     def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
-        with file or open(_folder / f"{os.getpid()}-{self.logs}.calls", "xb+") as file:
+        with file or open(_folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+") as file:
             self.writer = call_log.Writer(file, _environ("RANK"), _environ("WORLD_SIZE"), _meeting_place({}))
-        self.logs += 1
         threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
         return self.writer
 
@@ -98,10 +97,17 @@ class Log:
         self.writer = self.joining = None
 
     def enter(self, seq, of, what, given):
-        writer = self.writer or self._open()
-        if what.name == "init_process_group":
-            writer = self._sit(given)
-            self.joining = writer.count
+        if self.broken:
+            return -1
+        try:
+            writer = self.writer or self._open()
+            if what.name == "init_process_group":
+                writer = self._sit(given)
+                self.joining = writer.count
+        except Exception as error:  # no room for a log, say: the program goes on, unseen from here on
+            self.broken = True
+            _confess(error)
+            return -1
         return writer.enter(seq, of, what, given)
 
     def _sit(self, given: dict) -> call_log.Writer:
@@ -116,6 +122,8 @@ class Log:
         return self.writer
 
     def leave(self, number, error, source):
+        if self.broken:
+            return
         if self.joining == number and error is None:
             c10d = sys.modules["torch.distributed.distributed_c10d"]
             self.writer.set_place(c10d.get_rank(), c10d.get_world_size(), self.writer.world())
@@ -129,6 +137,12 @@ class Log:
 
     def done(self, number, given):
         pass
+
+
+def _confess(error: Exception) -> None:
+    """Say why this process is not watched."""
+    with contextlib.suppress(Exception):
+        (_folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
 
 
 def _environ(name: str) -> int:
@@ -187,7 +201,7 @@ def _record(c10d) -> None:
         recording = record.Recording(_log)
         recording.begin()
     except Exception as error:
-        (_folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
+        _confess(error)
         return
     os.register_at_fork(after_in_child=lambda: (_log.forget(), recording.start_anew()))
     atexit.register(end)

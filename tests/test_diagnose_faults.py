@@ -1,0 +1,235 @@
+"""`collectives diagnose` where all goes wrong: always an end, a report that is right or says what it lacks, nothing left behind."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import faulty_program
+import psutil
+import pytest
+from test_diagnose import ENVIRON, diagnose, lines_of, program, script
+
+from collectives.diagnosis import diagnose as diagnosing
+from collectives.diagnosis.verdict import State, judge
+from collectives.diagnosis.world_watch import Rank, World
+from collectives.recording.call import What
+from collectives.recording.call_log import SLOTS, Reader, Writer
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="stopped processes and orphans are seen through what Linux tells")
+
+
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch):
+    """Every process and every temporary folder of the test's program is gone at its end."""
+    folder = Path(tempfile.mkdtemp())  # a short path, as sockets need
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setitem(ENVIRON, "TMPDIR", str(folder))
+    yield folder
+    until = time.monotonic() + 20
+    while (left := [one for one in psutil.process_iter() if _is_of(one, folder)]) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
+    left = list(folder.glob("collectives-*"))
+    shutil.rmtree(folder)
+    assert not left
+
+
+def _is_of(process, folder):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == str(folder)
+    except psutil.Error:
+        return False
+
+
+@linux
+def test_a_stopped_rank_is_told_from_one_that_computes(tmp_path):
+    verdict, _ = diagnose(tmp_path, *program("stopped"))
+    (guilty,) = verdict["guilty"]
+    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("hang", 2, lines_of("stopped")["2"]), verdict["says"]
+    assert verdict["says"].startswith("hang: rank 2 stopped")
+
+
+def test_a_log_whose_writer_was_killed_is_whole_up_to_there(tmp_path):
+    """A dozen writers are killed at any moment, and read all the while: no call is torn, none is missing."""
+    for number in range(12):
+        with open(tmp_path / "log", "wb+") as file:
+            file.truncate(0)
+            Writer(file, 0, 1)
+            if (child := os.fork()) == 0:
+                _write_for_ever(file)
+            reader, seen = Reader(file), []
+            until = time.monotonic() + random.Random(number).uniform(0.01, 0.1)
+            while time.monotonic() < until:
+                seen += reader.poll()
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            seen += reader.poll()
+            assert all(call.seq == call.number and call.tensors == (f"float32[{call.number % 9}]",) for call in seen)
+            assert all(call.error in (None, f"ValueError: {call.number}") for call in seen)
+            assert len({call.number for call in seen}) + reader.lost == reader.head()["count"] > 0
+            reader.close()
+
+
+def _write_for_ever(file):
+    writer = Writer(file, 0, 1)
+    for number in range(10**9):
+        writer.enter(number, None, What("all_reduce", tensors=(f"float32[{number % 9}]",)), {})
+        writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
+
+
+def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
+    """Of 3000 messages one end was lost, so that others might be taken for theirs; collectives are still compared."""
+    world = World()
+    with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
+        writers = [Writer(file, rank, 2) for rank, file in enumerate((one, other))]
+        world.ranks = {rank: Rank(file) for rank, file in enumerate((one, other))}
+        for number in range(SLOTS + 3000):
+            for rank, writer in enumerate(writers):
+                call = What(("isend", "irecv")[rank], "WORLD", (0, 1), peer=1 - rank, tag=0, tensors=(f"float32[{number}]",))
+                writer.leave(writer.enter(None, None, call, {}), None, None)
+            if number < 3000:  # rank 1 is looked at in time, rank 0 is not
+                list(map(world.matching.note, world.ranks[1].log.poll()))
+        states = dict.fromkeys((0, 1), State("returned"))
+        world.poll()
+        assert (world.ranks[0].log.lost, world.ranks[0].log.since, world.ranks[1].log.lost) == (3000, 3000, 0)
+        assert judge(world.matching, states, 2, stalled=True).kind == "ok"
+        for rank, writer in enumerate(writers):
+            number = writer.enter(0, None, What("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {})
+            writer.leave(number, None, None)
+        world.poll()
+        assert judge(world.matching, states, 2, stalled=True).field == "op"
+        for rank in world.ranks.values():
+            rank.log.close()
+
+
+def test_a_report_says_from_which_call_on_it_speaks(tmp_path):
+    """The parent looks once, at the end. The program is right as far as is known, and keeps its status."""
+    command = [sys.executable, "-c", ASLEEP, "diagnose", "--", *program("many_calls", "2")]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, timeout=120)
+    assert "partial: " in done.stderr
+    assert "calls went by unseen; this speaks of its calls from #" in done.stderr
+    assert done.returncode == 0
+
+
+ASLEEP = """
+import collectives.diagnosis.diagnose as diagnose
+watch = diagnose._watch
+diagnose._watch = lambda process, *rest: watch(process, *rest) if process.wait() is not None else None
+from collectives.cli import main
+main()
+"""
+
+
+def test_what_a_program_prints_without_end_is_passed_on_until_the_limit(tmp_path):
+    command = script(tmp_path, "while True:\n    print('x' * 1000)")
+    output = tmp_path / "output"
+    with output.open("w") as file:
+        arguments = [sys.executable, "-m", "collectives", "diagnose", "--timeout", "3", "--", *command]
+        done = subprocess.run(arguments, stdout=file, stderr=subprocess.PIPE, text=True, env=ENVIRON, timeout=100)
+    assert (done.returncode, done.stderr.partition(":")[0]) == (1, "slow")
+    with output.open() as file:
+        assert file.readline() == "x" * 1000 + "\n"
+    assert output.stat().st_size > 100_000
+    output.unlink()
+
+
+@linux
+def test_grandchildren_without_a_parent_an_output_or_our_environment_are_ended_too(tmp_path):
+    daemon = f"""
+        import os, subprocess, sys
+        code = "import os, time; open({str(tmp_path / "pid")!r}, 'w').write(str(os.getpid())); time.sleep(300)"
+        if os.fork() == 0:
+            os.setsid()
+            subprocess.Popen([sys.executable, "-c", code], env={{}}, stdin=-3, stdout=-3, stderr=-3, start_new_session=True)
+            os._exit(0)
+        os.wait()
+        while not os.path.exists({str(tmp_path / "pid")!r}):
+            pass
+    """
+    verdict, _ = diagnose(tmp_path, *script(tmp_path, daemon))
+    assert verdict["verdict"] == "not-distributed"
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_a_wall_clock_that_jumps_changes_nothing(tmp_path):
+    verdict, _ = diagnose(tmp_path, *program("clock_jumps"), hang_after=30)
+    assert verdict["verdict"] == "ok", verdict["says"]
+
+
+def test_without_room_for_its_log_a_program_runs_on_unwatched(tmp_path):
+    verdict, done = diagnose(tmp_path, "sh", "-c", f"ulimit -f 100; exec {' '.join(program('healthy'))}")
+    assert verdict["verdict"] == "not-distributed"
+    assert "could not be watched: OSError" in verdict["says"]
+    assert len(done.stdout.splitlines()) == 4
+
+
+def test_without_a_temporary_folder_it_is_bad_usage(monkeypatch):
+    def full(**options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(ValueError, match="No space left on device"):
+        diagnosing.run(["true"])
+
+
+def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
+    def run(file, *command):
+        arguments = [sys.executable, "-m", "collectives", "diagnose", "--json", str(file), "--", *command]
+        done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRON, timeout=100)
+        assert f"--json {file} cannot be written" in done.stderr
+        return done.returncode
+
+    assert run(tmp_path, "touch", str(tmp_path / "begun")) == 2
+    assert not (tmp_path / "begun").exists()
+    if Path("/dev/full").exists():
+        assert run("/dev/full", "true") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
+def test_when_the_diagnosis_itself_is_ended_the_program_is_too(number, tmp_path, temporary):
+    command = script(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)")
+    arguments = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
+    process = subprocess.Popen(arguments, env=ENVIRON, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    if number == signal.SIGKILL:  # its folder is all that stays
+        (folder,) = temporary.iterdir()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_ranks_are_seen_however_they_are_started(start, tmp_path):
+    verdict, _ = diagnose(tmp_path, *program("skip", "3", start))
+    assert [one["rank"] for one in verdict["guilty"]] == [2], verdict["says"]
+
+
+@pytest.mark.parametrize("name", ["forks_workers", "begins_another_program"])
+def test_processes_that_come_and_change_are_no_fault(name, tmp_path):
+    verdict, done = diagnose(tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, name)
+    assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
+
+
+def test_the_ranks_of_a_shell_script_are_seen(tmp_path):
+    verdict, _ = diagnose(tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, "skip", hang_after=5)
+    (guilty,) = verdict["guilty"]
+    assert (guilty["rank"], guilty["line"]) == (2, lines_of("skip")["2"])
+
+
+SHELL = """
+export MASTER_ADDR=127.0.0.1 WORLD_SIZE=3
+MASTER_PORT=$("$1" -c "import socket; one = socket.socket(); one.bind(('127.0.0.1', 0)); print(one.getsockname()[1])")
+export MASTER_PORT
+for rank in 0 1 2; do RANK=$rank "$@" & done
+wait
+"""
