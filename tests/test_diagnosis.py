@@ -318,6 +318,6 @@ def test_what_is_too_long_for_the_log_is_shortened_and_still_compares(tmp_path):
     with open(tmp_path / "log", "xb+") as file:
         writer, reader = Writer(file, 0, 1), Reader(file)
     shapes = tuple(f"float32[{size}]" for size in range(500))
-    writer.enter(0, None, what(splits=(tuple(range(500)),) * 2)._replace(tensors=shapes), {})
+    writer.enter(0, None, dataclasses.replace(what(splits=(tuple(range(500)),) * 2), tensors=shapes), {})
     (call,) = reader.poll()
     assert (call.name, call.file, call.line, call.splits) == ("all_to_all_single", "train.py", 3, None)

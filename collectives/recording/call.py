@@ -4,7 +4,7 @@ This file imports nothing heavy: calls are also read where torch is not loaded.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 # The group of all ranks is called so; torch's own name for it differs from version to version.
 WORLD = "WORLD"
@@ -52,6 +52,8 @@ class Call:
     ranks: tuple[tuple[int, ...], ...] | None = None  # new_group, split_group: who is to be in the new groups
     is_async: bool = False  # it returns before it is done, with a Work to wait for
     timeout: float | None = None  # seconds after which the call gives up by itself, where torch says so
+    backend: str = ""  # what serves it, where torch says so: "gloo"
+    device: str = ""  # of its first tensor: "cpu"
     file: str = ""  # the caller's, outside of torch and of this package
     line: int = 0
     function: str = ""
@@ -63,8 +65,12 @@ class Call:
     after: dict[str, Any] | None = None
 
 
-class What(NamedTuple):
-    """The fields of a Call that are the same each time that a line of a program makes it; by these names."""
+@dataclass(frozen=True, eq=False)
+class What:
+    """The fields of a Call that are the same each time that a line of a program makes it; by these names.
+
+    Only the same object is equal: in a dictionary it is found without a look at its fields, of which some are long.
+    """
 
     name: str
     group: str = WORLD
@@ -78,6 +84,8 @@ class What(NamedTuple):
     ranks: tuple | None = None
     is_async: bool = False
     timeout: float | None = None
+    backend: str = ""
+    device: str = ""
     file: str = ""
     line: int = 0
     function: str = ""

@@ -5,6 +5,7 @@ Whoever reads while the process writes has that long to see a call. Behind it li
 is asked, and what ended it. Nothing here needs torch.
 """
 
+import functools
 import itertools
 import json
 import mmap
@@ -12,6 +13,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 from collectives.recording.call import Call, What
@@ -40,7 +42,7 @@ _pack = struct.Struct("<q").pack_into
 
 
 class Writer:
-    """Notes the calls of this process, as a sink of `record.Recording`."""
+    """Notes the calls of this process, as a `sink.Sink`."""
 
     tensors = False
 
@@ -169,26 +171,31 @@ class Reader:
         error = slot[_SLOT - _ERROR : _SLOT - _ERROR + errors].decode(errors="replace") if errors else None
         seq, of, left, source = (None if value == -1 else value for value in (seq, of, left, source))
         times = {"entered": entered, "left": left}
-        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **what._asdict())
+        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **vars(what))
 
 
 def _encode(what: What) -> bytes:
     """As JSON in which repetitions are counted; what still is too long for a slot loses what only large worlds have."""
     for fields in ({}, {"splits": None}, {"tensors": what.tensors[:1], "ranks": None}, {"members": (), "file": what.file[-100:]}):
-        what = what._replace(**fields)
-        runs = what._replace(members=_ranges(what.members), tensors=_runs(what.tensors))
-        text = json.dumps(runs, separators=(",", ":")).encode()
+        what = replace(what, **fields)
+        runs = replace(what, members=_ranges(what.members), tensors=_runs(what.tensors))
+        text = _json(runs)
         if len(text) <= _TEXT:
             return text
-    return json.dumps(What(what.name[:40], what.group[:100])).encode()
+    return _json(What(what.name[:40], what.group[:100]))
 
 
+def _json(what: What) -> bytes:
+    return json.dumps(list(vars(what).values()), separators=(",", ":")).encode()
+
+
+@functools.lru_cache(SLOTS)
 def _decode(text: bytes) -> What:
     what = What(*json.loads(text))
     members = tuple(rank for begin, end in what.members for rank in range(begin, end))
     tensors = tuple(text for text, count in what.tensors for _ in range(count))
     splits = what.splits and tuple(part and tuple(part) for part in what.splits)
-    return what._replace(members=members, tensors=tensors, splits=splits, ranks=what.ranks and tuple(map(tuple, what.ranks)))
+    return replace(what, members=members, tensors=tensors, splits=splits, ranks=what.ranks and tuple(map(tuple, what.ranks)))
 
 
 def _ranges(numbers: tuple[int, ...]) -> list[list[int]]:

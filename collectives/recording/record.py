@@ -12,21 +12,19 @@ not wrapped: the calls that they consist of (isend, irecv, new_group) are noted 
 import contextlib
 import functools
 import inspect
-import itertools
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from collectives.recording.arguments import Reader
 from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What
 from collectives.recording.caller import caller
+from collectives.recording.sink import Memory, Sink
 
 # Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
 WRAPPED = (
@@ -48,65 +46,10 @@ def _unseen(function: Callable) -> Callable:
     return function
 
 
-class Sink:
-    """Where calls are told, in order of entry; the number that `enter` returns is what a call is spoken of by afterwards.
-
-    `tensors`: whether it wants to see them again when the call is done. Else nothing here keeps them alive.
-    """
-
-    tensors = False
-
-    def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
-        raise NotImplementedError
-
-    def leave(self, number: int, error: str | None, source: int | None) -> None:
-        """The call returned, or raised. `source`: the global rank whose message a receive, or the wait for one, has brought."""
-        raise NotImplementedError
-
-    def done(self, number: int, given: dict) -> None:
-        """The tensors of a call hold their results."""
-
-
-class Memory(Sink):
-    """Keeps all calls, with copies of their tensors if asked for."""
-
-    def __init__(self, tensors: bool = False):
-        self.tensors = tensors
-        self.numbers = itertools.count()
-        self.notes: dict[int, dict] = {}
-
-    def enter(self, seq, of, what, given):
-        number = next(self.numbers)
-        before = _copies(given) if self.tensors and of is None else None
-        note = self.notes[number] = {"seq": seq, "of": of, **what._asdict(), "before": before}
-        note["entered"] = time.monotonic_ns()
-        return number
-
-    def leave(self, number, error, source):
-        note = self.notes[number]
-        note |= {"left": time.monotonic_ns(), "error": error, "source": source}
-        if note["of"] is not None:
-            self.notes[note["of"]]["source"] = source
-
-    def done(self, number, given):
-        if self.tensors:
-            self.notes[number]["after"] = _copies(given)
-
-    def calls(self, rank: int) -> list[Call]:
-        return [Call(rank=rank, number=number, **note) for number, note in sorted(self.notes.items())]
-
-
-def _copies(given: dict) -> dict:
-    """The tensors among the arguments, copied as they lie in memory now, on the CPU."""
-    return {name: copy for name, value in given.items() if (copy := _copy(value)) is not None}
-
-
-def _copy(value):
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone().cpu()
-    if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor | list):
-        return [_copy(one) for one in value]
-    return None
+class _Noted(NamedTuple):
+    number: int
+    seq: int | None
+    what: What
 
 
 class _Inside(threading.local):
@@ -150,22 +93,21 @@ class Recording:
         setattr(place, name, wrapper)
 
     def _wrap(self, name: str, real: Callable) -> Callable:
-        parameters = inspect.signature(real).parameters
-        names, defaults = tuple(parameters), {word: parameters[word].default for word in ("op", "tag") if word in parameters}
+        names = tuple(inspect.signature(real).parameters)
 
         @functools.wraps(real)
         @_unseen
         def wrapper(*args, **kwargs):
             if self.inside.call:
                 return real(*args, **kwargs)
-            given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-            noted = self._enter(name, given)
+            given = dict(zip(names, args, strict=False), **kwargs)
+            noted = self._enter(name, given, caller())
             if noted is None:
                 return real(*args, **kwargs)
             result = self._call(noted, real, args, kwargs, _returned_source)
             if isinstance(result, c10d.Work):
                 self._follow(result, noted, given)
-            else:
+            elif self.sink.tensors:
                 self.sink.done(noted.number, given)
             return result
 
@@ -181,21 +123,18 @@ class Recording:
             if awaited is None:
                 return real(work, *args, **kwargs)
             _, noted, given = awaited
-            file, line, function = caller()
-            what = noted.what._replace(
-                name="wait", awaited=noted.what.name, is_async=False, file=file, line=line, function=function
-            )
+            what = self.reader.waiting(noted.what, caller())
             number = self.sink.enter(noted.seq, noted.number, what, {})
             result = self._call(_Noted(number, None, what), real, (work, *args), kwargs, lambda what, _: _source(what, work))
             self.works.pop(id(work), None)
-            self.sink.done(noted.number, given)
+            if self.sink.tensors:
+                self.sink.done(noted.number, given)
             return result
 
         self._replace(kind, "wait", wait)
 
-    def _enter(self, name: str, given: dict) -> "_Noted | None":
+    def _enter(self, name: str, given: dict, place: tuple[str, int, str]) -> "_Noted | None":
         """None where this rank has no part in the call, which then does nothing."""
-        place = caller()
         try:
             read = self.reader.read(name, given, place)
         except Exception:  # arguments that we cannot read are torch's to refuse
@@ -229,12 +168,6 @@ class Recording:
         kind = type(work)
         if "wait" in kind.__dict__ and (kind, "wait") not in {(place, name) for place, name, _ in self.originals}:
             self._wrap_wait(kind)
-
-
-class _Noted(NamedTuple):
-    number: int
-    seq: int | None
-    what: What
 
 
 def _returned_source(what: What, result) -> int | None:
