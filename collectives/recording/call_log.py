@@ -1,8 +1,9 @@
 """The file in which a process notes its calls while it runs: memory that the system keeps, however the process ends.
 
 A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n + SLOTS takes its place.
-Whoever reads while the process writes has that long to see a call. Behind it lie two texts: what the process says of itself when it
-is asked, and what ended it. Nothing here needs torch.
+Whoever reads while the process writes has that long to see a call. A slot is small, for to write it is most of what a call costs:
+what a call asks for, mostly the same as before, is written once into a ring of texts. Behind these lie single texts: what the
+process says of itself when it is asked, what ended it, and what it noticed. Nothing here needs torch.
 """
 
 import functools
@@ -19,24 +20,28 @@ from typing import BinaryIO
 from collectives.recording.call import Call, What
 
 SLOTS = 4096
-_SLOT = 1024
 _HEADER = 4096
 
 # pid, parent's pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its
-# own accord, and the number of the last question that the reader asked.
-_HEAD = struct.Struct("<8s q q q q q q q q")
-_MAGIC = b"calls  1"
-_RANK, _COUNT, _ENDED, _ASKED = 24, 40, 56, 64
+# own accord, the number of the last question that the reader asked, and how much was ever written into the ring of texts.
+_HEAD = struct.Struct("<8s q q q q q q q q q")
+_MAGIC = b"calls  2"
+_RANK, _COUNT, _ENDED, _ASKED, _WRITTEN = 24, 40, 56, 64, 72
 
-# number, seq, of, entered, left, source, length of the text, length of the error. -1 stands for None; `number` is written last.
-_ENTRY = struct.Struct("<q q q q q q H H")
-_ERROR = 160
-_TEXT = _SLOT - _ENTRY.size - _ERROR
-# Where the texts lie: the answer to the reader's last question, and the exception that ended the process.
-ANSWER = _HEADER + SLOTS * _SLOT
+# number, seq, of, entered, left, source, and how much had been written before its text and its error. -1 stands for None; `number`
+# is written last.
+_ENTRY = struct.Struct("<q q q q q q q q")
+_LEFT, _SOURCE, _ERROR = 32, 40, 56
+_TEXTS = _HEADER + SLOTS * _ENTRY.size
+_RING = 2**22
+_LONGEST = 800
+_LENGTH = struct.Struct("<H")
+# Where the single texts lie: the answer to the reader's last question, the exception that ended the process, and its hints.
+ANSWER = _TEXTS + _RING
 RAISED = ANSWER + 2**18
-SIZE = RAISED + 2**13
-_SIZES = {ANSWER: RAISED - ANSWER, RAISED: SIZE - RAISED}
+HINTS = RAISED + 2**13
+SIZE = HINTS + 2**16
+_SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 
 _pack = struct.Struct("<q").pack_into
 
@@ -49,9 +54,9 @@ class Writer:
     def __init__(self, file: BinaryIO, rank: int, world_size: int):
         file.truncate(SIZE)  # a hole: a page costs memory once it is written
         self.memory = mmap.mmap(file.fileno(), SIZE)
-        self.count = 0
-        self.texts: dict[What, bytes] = {}
-        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0)
+        self.count = self.written = 0
+        self.texts: dict[What, int] = {}
+        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0, 0)
 
     def set_place(self, rank: int, world_size: int) -> None:
         struct.pack_into("<q q", self.memory, _RANK, rank, world_size)
@@ -72,38 +77,42 @@ class Writer:
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
         text = self.texts.get(what)
         if text is None:
-            text = self._remember(what)
+            text = self.texts[what] = self._write(_encode(what))
         number, self.count = self.count, self.count + 1
-        place = _HEADER + number % SLOTS * _SLOT
-        memory, length = self.memory, len(text)
+        memory, place = self.memory, _HEADER + number % SLOTS * _ENTRY.size
         seq, of = -1 if seq is None else seq, -1 if of is None else of
-        _ENTRY.pack_into(memory, place, -1, seq, of, time.monotonic_ns(), -1, -1, length, 0)
-        memory[place + _ENTRY.size : place + _ENTRY.size + length] = text
+        _ENTRY.pack_into(memory, place, -1, seq, of, time.monotonic_ns(), -1, -1, text, -1)
         _pack(memory, place, number)
         _pack(memory, _COUNT, number + 1)
         return number
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
-        place = _HEADER + number % SLOTS * _SLOT
+        place = _HEADER + number % SLOTS * _ENTRY.size
         if self.count - number > SLOTS:  # its slot is another's by now
             return
         if error is not None:
-            told = error.encode()[:_ERROR]
-            self.memory[place + _SLOT - _ERROR : place + _SLOT - _ERROR + len(told)] = told
-            struct.pack_into("<H", self.memory, place + _ENTRY.size - 2, len(told))
+            _pack(self.memory, place + _ERROR, self._write(error.encode()[:160]))
         if source is not None:
-            _pack(self.memory, place + 40, source)
-        _pack(self.memory, place + 32, time.monotonic_ns())
+            _pack(self.memory, place + _SOURCE, source)
+        _pack(self.memory, place + _LEFT, time.monotonic_ns())
 
     def done(self, number: int, given: dict) -> None:
         pass
 
-    def _remember(self, what: What) -> bytes:
-        text = _encode(what)
-        if len(self.texts) >= 4096:  # a program whose calls never repeat
+    def _write(self, text: bytes) -> int:
+        """Into the ring, in one piece; return where it lies."""
+        size = _LENGTH.size + len(text)
+        begin = self.written if self.written % _RING + size <= _RING else -(-self.written // _RING) * _RING
+        if (
+            begin // _RING != self.written // _RING
+        ):  # what was written first is overwritten soon, even if it is used again and again
             self.texts.clear()
-        self.texts[what] = text
-        return text
+        self.written = begin + size
+        _pack(self.memory, _WRITTEN, self.written)  # first: from now on what lay there cannot be read
+        place = _TEXTS + begin % _RING
+        _LENGTH.pack_into(self.memory, place, len(text))
+        self.memory[place + _LENGTH.size : place + size] = text
+        return begin
 
 
 class Reader:
@@ -121,7 +130,7 @@ class Reader:
     def head(self) -> dict | None:
         """None for a file that is not one of ours, or not ready yet."""
         magic, *values = _HEAD.unpack_from(self.memory, 0)
-        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked")
+        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked", "written")
         return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
 
     def text(self, place: int) -> bytes:
@@ -159,19 +168,26 @@ class Reader:
                 yield call
 
     def _read(self, number: int, rank: int) -> Call | None:
-        place = _HEADER + number % SLOTS * _SLOT
-        slot = self.memory[place : place + _SLOT]
-        found, seq, of, entered, left, source, length, errors = _ENTRY.unpack_from(slot)
+        place = _HEADER + number % SLOTS * _ENTRY.size
+        slot = self.memory[place : place + _ENTRY.size]
+        found, seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
         if found != number or self.memory[place : place + 8] != slot[:8]:
             return None
-        try:
-            what = _decode(slot[_ENTRY.size : _ENTRY.size + length])
-        except (ValueError, TypeError):
+        text, error = self._written(text), b"" if error == -1 else self._written(error)
+        if text is None or error is None:
             return None
-        error = slot[_SLOT - _ERROR : _SLOT - _ERROR + errors].decode(errors="replace") if errors else None
+        error = error.decode(errors="replace") or None
         seq, of, left, source = (None if value == -1 else value for value in (seq, of, left, source))
         times = {"entered": entered, "left": left}
-        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **vars(what))
+        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **vars(_decode(text)))
+
+    def _written(self, begin: int) -> bytes | None:
+        """A text of the ring; None if it is no longer there."""
+        place = _TEXTS + begin % _RING
+        (length,) = _LENGTH.unpack_from(self.memory, place)
+        text = self.memory[place + _LENGTH.size : place + _LENGTH.size + length]
+        (written,) = struct.unpack_from("<q", self.memory, _WRITTEN)
+        return text if written <= begin + _RING else None
 
 
 def _encode(what: What) -> bytes:
@@ -180,7 +196,7 @@ def _encode(what: What) -> bytes:
         what = replace(what, **fields)
         runs = replace(what, members=_ranges(what.members), tensors=_runs(what.tensors))
         text = _json(runs)
-        if len(text) <= _TEXT:
+        if len(text) <= _LONGEST:
             return text
     return _json(What(what.name[:40], what.group[:100]))
 

@@ -104,8 +104,9 @@ class Recording:
             noted = self._enter(name, given, caller())
             if noted is None:
                 return real(*args, **kwargs)
-            result = self._call(noted, real, args, kwargs, _returned_source)
-            if isinstance(result, c10d.Work):
+            result = self._call(noted, real, args, kwargs)
+            self.sink.leave(noted.number, None, result if isinstance(result, int) else None)  # recv returns who sent
+            if result is not None and isinstance(result, c10d.Work):
                 self._follow(result, noted, given)
             elif self.sink.tensors:
                 self.sink.done(noted.number, given)
@@ -125,7 +126,8 @@ class Recording:
             _, noted, given = awaited
             what = self.reader.waiting(noted.what, caller())
             number = self.sink.enter(noted.seq, noted.number, what, {})
-            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs, lambda what, _: _source(what, work))
+            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs)
+            self.sink.leave(number, None, _source(what, work) if noted.what.name == "irecv" else None)
             self.works.pop(id(work), None)
             if self.sink.tensors:
                 self.sink.done(noted.number, given)
@@ -146,10 +148,10 @@ class Recording:
         return _Noted(self.sink.enter(seq, None, what, given), seq, what)
 
     @_unseen
-    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict, source: Callable):
+    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict):
         self.inside.call = True
         try:
-            result = real(*args, **kwargs)
+            return real(*args, **kwargs)
         except BaseException as error:
             self.sink.leave(noted.number, f"{type(error).__name__}: {error}".splitlines()[0], None)
             if isinstance(error, TypeError | ValueError):  # refused before anything was sent: the group's other calls go on
@@ -157,8 +159,6 @@ class Recording:
             raise
         finally:
             self.inside.call = False
-        self.sink.leave(noted.number, None, source(noted.what, result))
-        return result
 
     def _follow(self, work, noted: "_Noted", given: dict) -> None:
         """Wait with it for its end."""
@@ -170,15 +170,10 @@ class Recording:
             self._wrap_wait(kind)
 
 
-def _returned_source(what: What, result) -> int | None:
-    return result if what.name in ("recv", "recv_object_list") else None
-
-
 def _source(what: What, work) -> int | None:
-    """The global rank whose message came; None where there is none, or the backend does not say."""
-    if what.awaited == "irecv":
-        with contextlib.suppress(Exception):
-            return what.members[work._source_rank()]
+    """The global rank whose message came; None where the backend does not say."""
+    with contextlib.suppress(Exception):
+        return what.members[work._source_rank()]
     return None
 
 
