@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from collectives.diagnosis import hints
 from collectives.diagnosis.suspicion import Suspicion
 from collectives.diagnosis.text import place, told, write
 from collectives.diagnosis.verdict import Verdict
@@ -42,6 +43,7 @@ def run(
             verdict = _watch(process, Suspicion(worlds, hang_after, tell), timeout)
         finally:
             _end_all(process, folder)
+        verdict = dataclasses.replace(verdict, hints=hints.hints(worlds.noticed(), verdict.kind))
         return _with_notes(verdict, worlds), status(verdict, process.returncode)
     finally:
         _adopt_orphans(adopted)
@@ -80,6 +82,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         "ranks": ranks,
         "cycle": list(verdict.cycle),
         **fields,
+        "hints": [{**plain(hint.call), "says": f"{hint.risk}: {hint.cure}"} for hint in verdict.hints],
         "command": command,
         "status": returncode,
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collectives.diagnosis.agreement import Difference, compare, minority
+from collectives.diagnosis.hints import Hint
 from collectives.diagnosis.matching import Matching, Sequence, out_of_step
 from collectives.diagnosis.text import place, ranks, told, write
 from collectives.diagnosis.waits import find_cycle, kind_of, waits_for
@@ -47,6 +48,7 @@ class Verdict:
     field: str | None = None
     gives_up: float | None = None  # the ranks wait no longer than so many seconds, and may have a plan for that
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    hints: tuple[Hint, ...] = ()
 
 
 def diagnose(calls: Iterable[Call], states: dict[int, State] | None = None, world_size: int = 0, stalled: bool = True) -> Verdict:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.verdict import State, Verdict, is_lost, judge
 from collectives.recording import call_log
-from collectives.recording.call import WORLD, Call, label
+from collectives.recording.call import WORLD, Call, Noticed, label
 
 # A rank that is gone for reasons unknown this much after another one raised was ended by their launcher, in nanoseconds.
 _LAUNCHER = 60_000_000
@@ -220,6 +220,9 @@ class Worlds:
         verdicts = [world.verdict(stalled) for world in called or self.worlds.values()]
         first = next((verdict for verdict in verdicts if verdict.kind != "ok"), None)
         return first or (verdicts[-1] if verdicts else Verdict("not-distributed", NOT_DISTRIBUTED))
+
+    def noticed(self) -> list[Noticed]:
+        return [one for world in self.worlds.values() for rank in world.ranks.values() for one in rank.log.noticed()]
 
     def notes(self) -> list[str]:
         """What the report cannot speak of."""

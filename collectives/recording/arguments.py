@@ -68,7 +68,7 @@ class Reader:
     def _read(self, name: str, given: dict, caller: tuple[str, int, str]) -> What | None:
         given = _defaults(name) | given
         if name in GROUPS:
-            (group, members, ranks), timeout, served = self._group_made(name, given), None, ("", "")
+            (group, members, ranks), timeout, served = self._group_made(name, given), None, ("", "", False)
         else:
             handle = given.get("group")
             if handle is c10d.GroupMember.NON_GROUP_MEMBER:
@@ -151,12 +151,23 @@ def _signature(value):
     return value
 
 
-def _served(handle, given: dict) -> tuple[str, str]:
-    """The backend, and the device, that the tensors are for; empty where there is none, or where nobody says."""
-    device = next((value.device for value in given.values() if isinstance(value, torch.Tensor)), None)
+def _served(handle, given: dict) -> tuple[str, str, bool]:
+    """The backend and the device of the tensors, where there are some and torch says so; and whether one of them has gaps."""
+    alone = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    listed = [one for value in given.values() if isinstance(value, list | tuple) for one in value if isinstance(one, torch.Tensor)]
+    if not alone + listed:
+        return "", "", False
+    device = (alone + listed)[0].device
+    gaps = any(map(_has_gaps, alone))  # torch copies those of a list
     with contextlib.suppress(Exception):  # a backend of another kind may not know its name
-        return (handle or c10d.GroupMember.WORLD)._get_backend(device).name(), device.type
-    return "", ""
+        return (handle or c10d.GroupMember.WORLD)._get_backend(device).name(), device.type, gaps
+    return "", device.type, gaps
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether its elements, in whatever order, do not fill the memory from the first to the last: a column of a matrix, say."""
+    # Where torch makes a tensor like another, it keeps the strides of one without gaps, transposed or not, and of no other.
+    return tensor.layout is torch.strided and torch.empty_like(tensor, device="meta").stride() != tensor.stride()
 
 
 def _time_limit(group) -> float | None:

@@ -54,6 +54,7 @@ class Call:
     timeout: float | None = None  # seconds after which the call gives up by itself, where torch says so
     backend: str = ""  # what serves it, where torch says so: "gloo"
     device: str = ""  # of its first tensor: "cpu"
+    gaps: bool = False  # a tensor of it does not fill the memory from its first element to its last: a column of a matrix
     file: str = ""  # the caller's, outside of torch and of this package
     line: int = 0
     function: str = ""
@@ -86,6 +87,20 @@ class What:
     timeout: float | None = None
     backend: str = ""
     device: str = ""
+    gaps: bool = False
     file: str = ""
     line: int = 0
     function: str = ""
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """Something risky that a rank noticed of a call of its own (whose `number` is not told).
+
+    `kind`: "changed", a tensor of it was written to before its Work was waited for, which was done `at` a file, line, function;
+    "unawaited", its Work is gone, or its process, and nobody had waited for it; "gaps", it was given a tensor that has some.
+    """
+
+    kind: str
+    call: Call
+    at: tuple[str, int, str] | None = None

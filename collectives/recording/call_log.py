@@ -6,6 +6,7 @@ what a call asks for, mostly the same as before, is written once into a ring of 
 process says of itself when it is asked, what ended it, and what it noticed. Nothing here needs torch.
 """
 
+import contextlib
 import functools
 import itertools
 import json
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
-from collectives.recording.call import Call, What
+from collectives.recording.call import Call, Noticed, What
 
 SLOTS = 4096
 _HEADER = 4096
@@ -41,6 +42,8 @@ ANSWER = _TEXTS + _RING
 RAISED = ANSWER + 2**18
 HINTS = RAISED + 2**13
 SIZE = HINTS + 2**16
+# So many things are noticed, each once.
+_NOTICED = 48
 _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 
 _pack = struct.Struct("<q").pack_into
@@ -56,6 +59,7 @@ class Writer:
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.count = self.written = 0
         self.texts: dict[What, int] = {}
+        self.noticed: dict[tuple, list] = {}
         _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0, 0)
 
     def set_place(self, rank: int, world_size: int) -> None:
@@ -98,6 +102,12 @@ class Writer:
 
     def done(self, number: int, given: dict) -> None:
         pass
+
+    def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
+        key = kind, what, at
+        if key not in self.noticed and len(self.noticed) < _NOTICED:
+            self.noticed[key] = [kind, _encode(what).decode(), at]
+            self.put(HINTS, json.dumps(list(self.noticed.values())).encode())
 
     def _write(self, text: bytes) -> int:
         """Into the ring, in one piece; return where it lies."""
@@ -166,6 +176,13 @@ class Reader:
             elif is_new:
                 self.open.add(number)
                 yield call
+
+    def noticed(self) -> list[Noticed]:
+        """What the process noticed so far."""
+        with contextlib.suppress(ValueError):  # it is just being written
+            rank, told = self.head()["rank"], json.loads(self.text(HINTS))
+            return [Noticed(kind, Call(rank, -1, **vars(_decode(what.encode()))), at and tuple(at)) for kind, what, at in told]
+        return []
 
     def _read(self, number: int, rank: int) -> Call | None:
         place = _HEADER + number % SLOTS * _ENTRY.size

@@ -14,7 +14,6 @@ import functools
 import inspect
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from collectives.recording.arguments import Reader
 from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What
 from collectives.recording.caller import caller
 from collectives.recording.sink import Memory, Sink
+from collectives.recording.under_way import WAYS, UnderWay
 
 # Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
 WRAPPED = (
@@ -66,7 +66,7 @@ class Recording:
         self.reader = Reader()
         self.inside = _Inside()
         # By id, the calls whose Work nobody has waited for yet. subtle: a Work takes no attributes, and must not be kept alive.
-        self.works: dict[int, tuple] = {}
+        self.works: dict[int, UnderWay] = {}
         self.originals: list[tuple] = []
 
     def begin(self) -> None:
@@ -76,7 +76,7 @@ class Recording:
                 for module in (c10d, dist):
                     if module.__dict__.get(name) is real:
                         self._replace(module, name, wrapper)
-        self._wrap_wait(c10d.Work)
+        self._wrap_work(c10d.Work)
 
     def end(self) -> None:
         for place, name, original in reversed(self.originals):
@@ -87,6 +87,16 @@ class Recording:
         """In a forked child: what was counted is the parent's."""
         self.reader = Reader()
         self.works.clear()
+
+    def tell_unawaited(self) -> None:
+        """The process ends: nobody will wait any more."""
+        for key in list(self.works):
+            self._gone(key)
+
+    def _gone(self, key: int) -> None:
+        under_way = self.works.pop(key, None)
+        if under_way is not None and not under_way.is_settled:
+            self.sink.notice("unawaited", under_way.noted.what, None)
 
     def _replace(self, place, name: str, wrapper: Callable) -> None:
         self.originals.append((place, name, place.__dict__[name]))
@@ -120,20 +130,40 @@ class Recording:
         @functools.wraps(real)
         @_unseen
         def wait(work, *args, **kwargs):
-            awaited = None if self.inside.call else self.works.get(id(work))
-            if awaited is None:
+            under_way = None if self.inside.call else self.works.get(id(work))
+            if under_way is None:
                 return real(work, *args, **kwargs)
-            _, noted, given = awaited
-            what = self.reader.waiting(noted.what, caller())
+            noted, place = under_way.noted, caller()
+            if under_way.was_written_to():
+                self.sink.notice("changed", noted.what, place)
+            under_way.is_settled = True
+            what = self.reader.waiting(noted.what, place)
             number = self.sink.enter(noted.seq, noted.number, what, {})
             result = self._call(_Noted(number, None, what), real, (work, *args), kwargs)
             self.sink.leave(number, None, _source(what, work) if noted.what.name == "irecv" else None)
             self.works.pop(id(work), None)
             if self.sink.tensors:
-                self.sink.done(noted.number, given)
+                self.sink.done(noted.number, under_way.given)
             return result
 
         self._replace(kind, "wait", wait)
+
+    def _wrap_work(self, kind: type) -> None:
+        self._wrap_wait(kind)
+        for name in WAYS:
+            if callable(kind.__dict__.get(name)):
+                self._replace(kind, name, self._settling(name, getattr(kind, name)))
+
+    def _settling(self, name: str, real: Callable) -> Callable:
+        @functools.wraps(real)
+        @_unseen
+        def settling(work, *args, **kwargs):
+            result = real(work, *args, **kwargs)
+            if (under_way := self.works.get(id(work))) and (result is True or name != "is_completed"):
+                under_way.is_settled = True
+            return result
+
+        return settling
 
     def _enter(self, name: str, given: dict, place: tuple[str, int, str]) -> "_Noted | None":
         """None where this rank has no part in the call, which then does nothing."""
@@ -145,6 +175,8 @@ class Recording:
         if read is None:
             return None
         seq, what = read
+        if what.gaps:
+            self.sink.notice("gaps", what, None)
         return _Noted(self.sink.enter(seq, None, what, given), seq, what)
 
     @_unseen
@@ -162,12 +194,11 @@ class Recording:
 
     def _follow(self, work, noted: "_Noted", given: dict) -> None:
         """Wait with it for its end."""
-        key = id(work)
-        end = weakref.ref(work, lambda _: self.works.pop(key, None))
-        self.works[key] = end, noted, given if self.sink.tensors else {}
+        key, kept = id(work), given if self.sink.tensors else {}
+        self.works[key] = UnderWay(work, noted, kept, given, lambda _: self._gone(key))
         kind = type(work)
         if "wait" in kind.__dict__ and (kind, "wait") not in {(place, name) for place, name, _ in self.originals}:
-            self._wrap_wait(kind)
+            self._wrap_work(kind)
 
 
 def _source(what: What, work) -> int | None:

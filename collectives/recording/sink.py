@@ -23,7 +23,10 @@ class Sink(Protocol):
         """The call returned, or raised. `source`: the global rank whose message a receive, or the wait for one, has brought."""
 
     def done(self, number: int, given: dict) -> None:
-        """The tensors of a call hold their results."""
+        """The tensors of a call hold their results. Not told without `tensors`."""
+
+    def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
+        """Something risky; see call.Noticed."""
 
 
 class Memory:
@@ -33,6 +36,7 @@ class Memory:
         self.tensors = tensors
         self.numbers = itertools.count()
         self.notes: dict[int, dict] = {}
+        self.noticed: dict[tuple, None] = {}
 
     def enter(self, seq, of, what, given):
         number = next(self.numbers)
@@ -48,8 +52,10 @@ class Memory:
             self.notes[note["of"]]["source"] = source
 
     def done(self, number, given):
-        if self.tensors:
-            self.notes[number]["after"] = _copies(given)
+        self.notes[number]["after"] = _copies(given)
+
+    def notice(self, kind, what, at):
+        self.noticed[kind, what, at] = None
 
     def calls(self, rank: int) -> list[Call]:
         return [Call(rank=rank, number=number, **note) for number, note in sorted(self.notes.items())]

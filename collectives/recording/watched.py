@@ -32,6 +32,7 @@ _TOLD = 500
 _folder: Path | None = None
 _hidden: dict = {}
 _log: "Log | None" = None
+_recording = None
 _swapping = threading.RLock()
 
 
@@ -116,6 +117,10 @@ class Log:
     def done(self, number, given):
         pass
 
+    def notice(self, kind, what, at):
+        if self.writer is not None:
+            self.writer.notice(kind, what, at)
+
 
 class _Hook(importlib.abc.MetaPathFinder):
     """Does something to a module as soon as it has been loaded."""
@@ -147,7 +152,7 @@ class _Hook(importlib.abc.MetaPathFinder):
 
 
 def _record(c10d) -> None:
-    global _log
+    global _log, _recording
     import multiprocessing.util
 
     try:
@@ -155,12 +160,12 @@ def _record(c10d) -> None:
             from collectives.recording import record
 
         _log = Log()
-        recording = record.Recording(_log)
-        recording.begin()
+        _recording = record.Recording(_log)
+        _recording.begin()
     except Exception as error:
         (_folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
         return
-    os.register_at_fork(after_in_child=lambda: (_log.forget(), recording.start_anew()))
+    os.register_at_fork(after_in_child=lambda: (_log.forget(), _recording.start_anew()))
     atexit.register(end)
     # A child of multiprocessing's forks does not come to atexit, but to its own list of what to do last.
     multiprocessing.util.register_after_fork(_log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100))
@@ -185,6 +190,8 @@ def end() -> None:
     if _log is not None and _log.writer is not None:
         with contextlib.suppress(Exception):
             _log.answer()
+            if _recording is not None:
+                _recording.tell_unawaited()
         _log.writer.set_ended()
 
 
