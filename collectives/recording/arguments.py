@@ -32,6 +32,7 @@ class Reader:
         """The call's seq and what it asks for; None where this rank is not a member of the group, and the call does nothing."""
         key = None
         if name in GROUPS:
+            self.groups.clear()
             self.known.clear()
         elif "object" not in name:  # these are given anything
             key = (name, caller, *given, *map(_signature, given.values()))
