@@ -37,9 +37,11 @@ class Row:
 
 def measure(rounds: int, tell: Callable[[str], None]) -> list[Row]:
     """Time everything `rounds` times; `tell` hears, in words, what is being done."""
+    from collectives import bench_calls
+
     launches = _launches(rounds, tell)
     processes = _processes(rounds, tell)
-    return rows(launches | processes)
+    return rows(launches | processes) + bench_calls.rows(bench_calls.measure(rounds, tell))
 
 
 def rows(found: dict[str, list[float]]) -> list[Row]:
@@ -65,12 +67,6 @@ def rows(found: dict[str, list[float]]) -> list[Row]:
         saved = (RANKS * (middle["memory, spawn"] - middle["memory, forkserver"]) - server) / _MIB
         note = f"{RANKS} ranks save {saved:.0f} MiB, their server's own {'counted' if server else 'not counted'}"
         table.append(row("own memory of a rank", ("memory, spawn", "spawn"), ("memory, forkserver", "forkserver"), note, None))
-    if "call, noted" in middle:
-        noted, plain = (middle[name] * 1e6 for name in ("call, noted", "call, plain"))
-        more, limit = noted - plain, 20
-        shown = f"noted for a diagnosis {noted:.0f} us", f"plain {plain:.0f} us"
-        met = "yes" if more <= limit else "no"
-        table.append(Row("all_reduce in a world of one", *shown, noted / plain, f"<= {limit} us more: {more:.0f} us", met))
     return table
 
 
@@ -156,10 +152,6 @@ def print_launches(rounds: int, ranks: int) -> None:
             launch(one_all_reduce, ranks, backend="gloo")
         for name, (value,) in seconds.items():
             _say(name=name, value=value)
-    _say(about="what it costs to note a call")
-    for name, values in launch(cost_of_a_call, 1, args=(rounds,), backend="gloo", diagnose=False)[0].items():
-        for value in values:
-            _say(name=name, value=value)
     if "forkserver" in multiprocessing.get_all_start_methods():
         for method in ("spawn", "forkserver"):
             _say(about=f"memory, {method}")
@@ -190,29 +182,6 @@ def spawned(rank: int, world_size: int, file: str) -> None:
     dist.init_process_group("gloo", init_method=Path(file).as_uri(), rank=rank, world_size=world_size)
     one_all_reduce(rank, world_size, "cpu")
     dist.destroy_process_group()
-
-
-def cost_of_a_call(rank: int, world_size: int, device, rounds: int, calls: int = 2000) -> dict[str, list[float]]:
-    """Seconds of the processor that one call takes its thread, plain and noted as for a diagnosis, in turn."""
-    import torch
-    import torch.distributed as dist
-
-    from collectives.recording import call_log, record
-
-    one = torch.ones(4)
-    found: dict[str, list[float]] = {"call, plain": [], "call, noted": []}
-    with tempfile.TemporaryFile() as file:
-        recording = record.Recording(call_log.Writer(file, rank, world_size))
-        for _ in range(rounds):
-            for name, seconds in found.items():
-                if name == "call, noted":
-                    recording.begin()
-                begin = time.thread_time()
-                for _ in range(calls):
-                    dist.all_reduce(one)
-                seconds.append((time.thread_time() - begin) / calls)
-                recording.end()
-    return found
 
 
 def own_memory(rank: int, world_size: int, device) -> int:

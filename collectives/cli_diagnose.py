@@ -28,6 +28,7 @@ def diagnose(
     Every call of every rank is noted and compared with the other ranks' while the program runs.
     """
     from collectives.diagnosis import diagnose as diagnosing
+    from collectives.diagnosis import hints
 
     try:
         for name, seconds in (("--hang-after", hang_after), ("--timeout", timeout)):
@@ -46,6 +47,8 @@ def diagnose(
         raise typer.Exit(2) from None
     if verdict.kind != "ok":
         print(verdict.says, file=sys.stderr)
+    for line in hints.write(verdict.hints):
+        print(line, file=sys.stderr)
     if json_file is not None:
         told = diagnosing.as_json(verdict, command, status)
         try:

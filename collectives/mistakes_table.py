@@ -4,10 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 
 from collectives import lesson_files, mistake
+from collectives.diagnosis.hints import hints
 from collectives.diagnosis.scene import State, Verdict
 from collectives.diagnosis.verdict import diagnose
 from collectives.fate import Fate
@@ -48,11 +50,13 @@ def diagnosed(step: Callable) -> Verdict:
     with _debug("OFF"):
         became, _ = mistake.watch(step, launch=views.launch)
     states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
-    return diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
+    verdict = diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
+    return replace(verdict, hints=hints(views.noticed, verdict.kind))
 
 
 def headline(verdict: Verdict) -> str:
-    return verdict.says.splitlines()[0].rstrip(".:")
+    first = "ok" if verdict.hints and verdict.kind == "ok" else verdict.says.splitlines()[0].rstrip(".:")
+    return "; hint: ".join([first, *dict.fromkeys(hint.risk for hint in verdict.hints)])
 
 
 def _state(fate: Fate, code: CodeType) -> State:

@@ -20,6 +20,7 @@ class Views:
     picture: bool = False
     save_picture: Path | None = None
     steps: list[tuple[str, list]] = field(default_factory=list)  # the name and the calls of each step that was recorded
+    noticed: list = field(default_factory=list)  # what the ranks noticed in the step that was recorded last
     saved: int = 0
 
     def __post_init__(self):
@@ -48,6 +49,8 @@ class Views:
                 if world.joined() is None:  # else the other ranks' logs are elsewhere
                     self.steps.append((step.__name__, _read(folder)))
                 raise
+            finally:
+                self.noticed = [one for log in _logs(folder) for one in log.noticed()]
         self.steps.append((step.__name__, [call for _, calls in pairs for call in calls]))
         return [result for result, _ in pairs]
 
@@ -129,13 +132,18 @@ def _logged(step, folder: str):
 
 
 def _read(folder: str) -> list:
+    calls = {(call.rank, call.number): call for log in _logs(folder) for call in log.poll()}
+    return list(calls.values())
+
+
+def _logs(folder: str) -> list:
     from collectives.recording import call_log
 
-    calls = {}
+    logs = []
     for path in Path(folder).iterdir():
         with path.open("rb+") as file:
-            calls |= {(call.rank, call.number): call for call in call_log.Reader(file).poll()}
-    return list(calls.values())
+            logs.append(call_log.Reader(file))
+    return logs
 
 
 def _console():

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from collectives import bench, bench_matrix, bench_mpi, environment, lesson_files
+from collectives import bench, bench_calls, bench_matrix, bench_mpi, environment, launch, lesson_files
 from collectives.cli import app
 from collectives.collective import COLLECTIVES
 
@@ -274,13 +274,22 @@ def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memo
     assert {name: len(values) for name, values in found.items() if "memory" not in name} == {
         "spawn": 1,
         "launch": 1,
-        "call, plain": 1,
-        "call, noted": 1,
     }
     assert found["spawn"][0] > found["launch"][0] > 0
     if "forkserver" in multiprocessing.get_all_start_methods():
         assert found["memory, spawn"][0] > found["memory, forkserver"][0] > 0
     assert heard[0] == "launches, round 1 of 1"
+
+
+def test_bench_tells_what_a_noted_call_costs_by_pairs_so_that_one_bad_moment_does_not_count():
+    (row,) = bench_calls.rows({"all_reduce": [(10.0, 15.0), (100.0, 106.0), (10.0, 14.0), (11.0, 900.0), (10.0, 15.0)]})
+    assert (row.ratio, row.target, row.met) == (1.5, "<= 20 us more: 5.0 us", "yes")
+
+
+def test_bench_times_noted_calls_in_the_same_ranks():
+    found = launch(bench_calls.cost, 2, args=(2,), backend="gloo", diagnose=False)
+    assert [len(pairs) for rank in found for pairs in rank.values()] == [2] * 4
+    assert min(value for rank in found for pairs in rank.values() for pair in pairs for value in pair) > 0
 
 
 def test_bench_leaves_memory_out_where_there_is_no_forkserver():

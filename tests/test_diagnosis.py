@@ -12,6 +12,7 @@ from collectives.diagnosis.messages import WINDOW
 from collectives.diagnosis.scene import State
 from collectives.diagnosis.verdict import diagnose, judge
 from collectives.diagnosis.waits import find_cycle
+from collectives.recording import call_log
 from collectives.recording.call import Call
 from collectives.recording.call_log import SLOTS, Reader, Writer
 
@@ -370,7 +371,7 @@ def test_what_is_too_long_for_the_log_is_shortened_and_still_compares(tmp_path):
     with open(tmp_path / "log", "xb+") as file:
         writer, reader = Writer(file, 0, 1), Reader(file)
     shapes = tuple(f"float32[{size}]" for size in range(500))
-    writer.enter(0, None, what(splits=(tuple(range(500)),) * 2)._replace(tensors=shapes), {})
+    writer.enter(0, None, dataclasses.replace(what(splits=(tuple(range(500)),) * 2), tensors=shapes), {})
     (call,) = reader.poll()
     assert (call.name, call.file, call.line, call.splits) == ("all_to_all_single", "train.py", 3, None)
 
@@ -395,3 +396,19 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
     machines[1].note(odd)
     verdict = judge(together(left_over(machines[rank // 2], rank) for rank in range(4)), states, 4, stalled=True)
     assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == ("mismatch", "op", [3]), verdict.says
+
+
+def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_told_wrongly(tmp_path, monkeypatch):
+    monkeypatch.setattr(call_log, "_RING", 2**14)
+    with open(tmp_path / "log", "xb+") as file:
+        writer, reader = Writer(file, 0, 1), Reader(file)
+    usual = what()
+    for number in range(200):
+        writer.enter(number, None, dataclasses.replace(what(), line=number), {})
+        writer.leave(writer.enter(number, None, usual, {}), "RuntimeError: no", None)
+    calls = list(reader.poll())
+    assert [(call.number, call.line, call.error) for call in calls] == [
+        (call.number, 3 if call.number % 2 else call.number // 2, "RuntimeError: no" if call.number % 2 else None) for call in calls
+    ]
+    assert (calls[-1].number, reader.lost) == (399, 400 - len(calls))
+    assert len(calls) > 100

@@ -83,6 +83,47 @@ def test_each_call_is_noted_once_with_all_that_it_asks_for(case, noted):
     assert call.entered < call.left
 
 
+def one_line(rank, world_size, device):
+    given = [
+        (x(), 0),
+        (x(), 1),
+        (x(), 1),
+        (torch.ones(2, 4), 1),
+        (torch.ones(4, 2).t(), 1),
+        (x().int(), 1),
+        (torch.eye(2).to_sparse(), 0),
+    ]
+    groups = [None, dist.new_group([1, 0])]
+    for tensor, src in given[:-1]:
+        for group in groups:
+            dist.broadcast(tensor, src, group)
+    for tensor in (given[0][0], given[-1][0]):
+        dist.all_reduce(tensor)
+
+
+def test_one_line_that_asks_for_something_else_each_time_is_noted_as_it_asked():
+    for _, (_, *calls) in launch(record.recorded(one_line), 2, backend="gloo"):
+        four, two = "float32[4]", "float32[2, 4]"
+        told = [(call.tensors, call.peer, call.group != "WORLD", call.seq) for call in calls]
+        usual = [(four, 0), (four, 1), (four, 1), (two, 1), (two, 1), ("int32[4]", 1)]
+        assert told[:-2] == [((text,), src, own, seq) for seq, (text, src) in enumerate(usual) for own in (False, True)]
+        assert told[-2:] == [((four,), None, False, 6), (("float32[2, 2]",), None, False, 7)]
+
+
+def test_groups_of_one_name_in_one_world_after_another_are_kept_apart(tmp_path):
+    def step(rank, world_size, device):
+        for members in ([0, 1], [2, 1]):
+            dist.destroy_process_group()
+            store = (tmp_path / str(members)).as_uri()
+            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+            dist.barrier(dist.new_group(members))
+            dist.barrier()
+
+    _, calls = launch(record.recorded(step), 3, backend="gloo")[1]
+    barriers = [(call.members, call.seq) for call in calls if call.name == "barrier"]
+    assert barriers == [((0, 1), 0), ((0, 1, 2), 0), ((1, 2), 0), ((0, 1, 2), 1)]
+
+
 def exchange(rank, world_size, device):
     group = dist.new_group([0, 2])
     received = torch.empty(1)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from collectives.diagnosis import hints
 from collectives.diagnosis.scene import Verdict
 from collectives.diagnosis.suspicion import Suspicion
 from collectives.diagnosis.text import place, told, write
@@ -46,6 +47,7 @@ def run(
             verdict = _watch(process, Suspicion(worlds, hang_after, tell), timeout)
         finally:
             _end_all(process, folder, others)
+        verdict = dataclasses.replace(verdict, hints=hints.hints(worlds.noticed(), verdict.kind))
         return _with_notes(verdict, worlds), status(verdict, process.returncode)
     finally:
         _adopt_orphans(adopted)
@@ -84,6 +86,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         "ranks": ranks,
         "cycle": list(verdict.cycle),
         **fields,
+        "hints": [{**plain(hint.call), "says": f"{hint.risk}: {hint.cure}"} for hint in verdict.hints],
         "command": command,
         "status": returncode,
     }

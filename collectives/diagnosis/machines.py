@@ -117,7 +117,7 @@ class Machines:
 
 
 def _to_plain(verdict: Verdict) -> dict:
-    fields = {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict)}
+    fields = {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict) if field.name != "hints"}
     return {**fields, "guilty": [plain(call) for call in verdict.guilty]}
 
 

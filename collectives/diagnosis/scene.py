@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from collectives.diagnosis.hints import Hint
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.text import place, told, write
 from collectives.recording.call import GROUPS, Call
@@ -48,6 +49,7 @@ class Verdict:
     field: str | None = None
     gives_up: float | None = None  # the ranks wait no longer than so many seconds, and may have a plan for that
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    hints: tuple[Hint, ...] = ()
 
 
 def is_lost(text: str) -> bool:

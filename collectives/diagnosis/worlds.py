@@ -9,6 +9,7 @@ from collectives.diagnosis.rank_watch import Rank
 from collectives.diagnosis.scene import Verdict, is_lost
 from collectives.diagnosis.world_watch import World
 from collectives.recording import call_log
+from collectives.recording.call import Noticed
 
 NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
 
@@ -100,6 +101,9 @@ class Worlds:
         ]
         first = next((verdict for verdict in verdicts if verdict.kind != "ok"), None)
         return first or (verdicts[-1] if verdicts else Verdict("not-distributed", NOT_DISTRIBUTED))
+
+    def noticed(self) -> list[Noticed]:
+        return [one for world in self.worlds.values() for rank in world.ranks.values() for one in rank.log.noticed()]
 
     def notes(self) -> list[str]:
         """What the report cannot speak of."""

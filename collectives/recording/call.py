@@ -6,7 +6,7 @@ This file imports nothing heavy: calls are also read where torch is not loaded.
 import os
 import re
 from dataclasses import astuple, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 # The group of all ranks is called so; torch's own name for it differs from version to version.
 WORLD = "WORLD"
@@ -71,6 +71,9 @@ class Call:
     ranks: tuple[tuple[int, ...], ...] | None = None  # new_group, split_group: who is to be in the new groups
     is_async: bool = False  # it returns before it is done, with a Work to wait for
     timeout: float | None = None  # seconds after which the call gives up by itself, where torch says so
+    backend: str = ""  # what serves it, where torch says so: "gloo"
+    device: str = ""  # of its first tensor: "cpu"
+    gaps: bool = False  # a tensor of it does not fill the memory from its first element to its last: a column of a matrix
     file: str = ""  # the caller's, outside of torch and of this package
     line: int = 0
     function: str = ""
@@ -95,8 +98,12 @@ def _as_tuples(value):
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
-class What(NamedTuple):
-    """The fields of a Call that are the same each time that a line of a program makes it; by these names."""
+@dataclass(frozen=True, eq=False)
+class What:
+    """The fields of a Call that are the same each time that a line of a program makes it; by these names.
+
+    Only the same object is equal: in a dictionary it is found without a look at its fields, of which some are long.
+    """
 
     name: str
     group: str = WORLD
@@ -110,6 +117,22 @@ class What(NamedTuple):
     ranks: tuple | None = None
     is_async: bool = False
     timeout: float | None = None
+    backend: str = ""
+    device: str = ""
+    gaps: bool = False
     file: str = ""
     line: int = 0
     function: str = ""
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """Something risky that a rank noticed of a call of its own (whose `number` is not told).
+
+    `kind`: "changed", a tensor of it was written to before its Work was waited for, which was done `at` a file, line, function;
+    "unawaited", its Work is gone, or its process, and nobody had waited for it; "gaps", it was given a tensor that has some.
+    """
+
+    kind: str
+    call: Call
+    at: tuple[str, int, str] | None = None

@@ -1,11 +1,14 @@
 """The file in which a process notes its calls while it runs: memory that the system keeps, however the process ends.
 
 A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n + SLOTS takes its place.
-Whoever reads while the process writes has that long to see a call. Behind it lie two texts: what the process says of itself when it
-is asked, and what ended it. Nothing here needs torch.
+Whoever reads while the process writes has that long to see a call. A slot is small, for to write it is most of what a call costs:
+what a call asks for, mostly the same as before, is written once into a ring of texts. Behind these lie single texts: what the
+process says of itself when it is asked, what ended it, and what it noticed. Nothing here needs torch.
 """
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import mmap
@@ -13,35 +16,43 @@ import os
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
-from collectives.recording.call import Call, What
+from collectives.recording.call import Call, Noticed, What
 
 SLOTS = 4096
-_SLOT = 1024
 _HEADER = 4096
 
 # pid, parent's pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its
-# own accord, the number of the last question that the reader asked, and a number that the ranks of one world share.
-_HEAD = struct.Struct("<8s q q q q q q q q q")
-_MAGIC = b"calls  1"
-_RANK, _COUNT, _ENDED, _ASKED, _WORLD = 24, 40, 56, 64, 72
+# own accord, the number of the last question that the reader asked, a number that the ranks of one world share, and how much was
+# ever written into the ring of texts.
+_HEAD = struct.Struct("<8s q q q q q q q q q q")
+_MAGIC = b"calls  2"
+_RANK, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN = 24, 40, 56, 64, 72, 80
 
-# number, seq, of, entered, left, source, length of the text, length of the error. -1 stands for None; `number` is written last.
-_ENTRY = struct.Struct("<q q q q q q H H")
-_ERROR = 160
-_TEXT = _SLOT - _ENTRY.size - _ERROR
-# Where the texts lie: the answer to the reader's last question, and the exception that ended the process.
-ANSWER = _HEADER + SLOTS * _SLOT
+# number, seq, of, entered, left, source, and how much had been written before its text and its error. -1 stands for None; `number`
+# is written last.
+_ENTRY = struct.Struct("<q q q q q q q q")
+_LEFT, _SOURCE, _ERROR = 32, 40, 56
+_TEXTS = _HEADER + SLOTS * _ENTRY.size
+_RING = 2**22
+_LONGEST = 800
+_LENGTH = struct.Struct("<H")
+# Where the single texts lie: the answer to the reader's last question, the exception that ended the process, and its hints.
+ANSWER = _TEXTS + _RING
 RAISED = ANSWER + 2**18
-SIZE = RAISED + 2**13
-_SIZES = {ANSWER: RAISED - ANSWER, RAISED: SIZE - RAISED}
+HINTS = RAISED + 2**13
+SIZE = HINTS + 2**16
+# So many things are noticed, each once.
+_NOTICED = 48
+_SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 
 _pack = struct.Struct("<q").pack_into
 
 
 class Writer:
-    """Notes the calls of this process, as a sink of `record.Recording`."""
+    """Notes the calls of this process, as a `sink.Sink`."""
 
     tensors = False
 
@@ -50,9 +61,11 @@ class Writer:
         if hasattr(os, "posix_fallocate"):  # subtle: where there is no room for a hole's page, writing it ends the process (SIGBUS)
             os.posix_fallocate(file.fileno(), 0, SIZE)
         self.memory = mmap.mmap(file.fileno(), SIZE)
-        self.count = 0
-        self.texts: dict[What, bytes] = {}
-        _HEAD.pack_into(self.memory, 0, _MAGIC, os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0, world)
+        self.count = self.written = 0
+        self.texts: dict[What, int] = {}
+        self.noticed: dict[tuple, list] = {}
+        process = os.getpid(), os.getppid(), rank, world_size
+        _HEAD.pack_into(self.memory, 0, _MAGIC, *process, 0, time.monotonic_ns(), 0, 0, world, 0)
 
     def set_place(self, rank: int, world_size: int, world: int) -> None:
         _pack(self.memory, _WORLD, world)
@@ -81,38 +94,48 @@ class Writer:
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
         text = self.texts.get(what)
         if text is None:
-            text = self._remember(what)
+            text = self.texts[what] = self._write(_encode(what))
         number, self.count = self.count, self.count + 1
-        place = _HEADER + number % SLOTS * _SLOT
-        memory, length = self.memory, len(text)
+        memory, place = self.memory, _HEADER + number % SLOTS * _ENTRY.size
         seq, of = -1 if seq is None else seq, -1 if of is None else of
-        _ENTRY.pack_into(memory, place, -1, seq, of, time.monotonic_ns(), -1, -1, length, 0)
-        memory[place + _ENTRY.size : place + _ENTRY.size + length] = text
+        _ENTRY.pack_into(memory, place, -1, seq, of, time.monotonic_ns(), -1, -1, text, -1)
         _pack(memory, place, number)
         _pack(memory, _COUNT, number + 1)
         return number
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
-        place = _HEADER + number % SLOTS * _SLOT
+        place = _HEADER + number % SLOTS * _ENTRY.size
         if self.count - number > SLOTS:  # its slot is another's by now
             return
         if error is not None:
-            told = error.encode()[:_ERROR]
-            self.memory[place + _SLOT - _ERROR : place + _SLOT - _ERROR + len(told)] = told
-            struct.pack_into("<H", self.memory, place + _ENTRY.size - 2, len(told))
+            _pack(self.memory, place + _ERROR, self._write(error.encode()[:160]))
         if source is not None:
-            _pack(self.memory, place + 40, source)
-        _pack(self.memory, place + 32, time.monotonic_ns())
+            _pack(self.memory, place + _SOURCE, source)
+        _pack(self.memory, place + _LEFT, time.monotonic_ns())
 
     def done(self, number: int, given: dict) -> None:
         pass
 
-    def _remember(self, what: What) -> bytes:
-        text = _encode(what)
-        if len(self.texts) >= 4096:  # a program whose calls never repeat
+    def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
+        key = kind, what, at
+        if key not in self.noticed and len(self.noticed) < _NOTICED:
+            self.noticed[key] = [kind, _encode(what).decode(), at]
+            self.put(HINTS, json.dumps(list(self.noticed.values())).encode())
+
+    def _write(self, text: bytes) -> int:
+        """Into the ring, in one piece; return where it lies."""
+        size = _LENGTH.size + len(text)
+        begin = self.written if self.written % _RING + size <= _RING else -(-self.written // _RING) * _RING
+        if (
+            begin // _RING != self.written // _RING
+        ):  # what was written first is overwritten soon, even if it is used again and again
             self.texts.clear()
-        self.texts[what] = text
-        return text
+        self.written = begin + size
+        _pack(self.memory, _WRITTEN, self.written)  # first: from now on what lay there cannot be read
+        place = _TEXTS + begin % _RING
+        _LENGTH.pack_into(self.memory, place, len(text))
+        self.memory[place + _LENGTH.size : place + size] = text
+        return begin
 
 
 class Reader:
@@ -130,7 +153,7 @@ class Reader:
     def head(self) -> dict | None:
         """None for a file that is not one of ours, or not ready yet."""
         magic, *values = _HEAD.unpack_from(self.memory, 0)
-        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked", "world")
+        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked", "world", "written")
         return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
 
     def text(self, place: int) -> bytes:
@@ -172,39 +195,58 @@ class Reader:
         self.lost += count
         self.since = max(self.since, since)
 
+    def noticed(self) -> list[Noticed]:
+        """What the process noticed so far."""
+        with contextlib.suppress(ValueError):  # it is just being written
+            rank, told = self.head()["rank"], json.loads(self.text(HINTS))
+            return [Noticed(kind, Call(rank, -1, **vars(_decode(what.encode()))), at and tuple(at)) for kind, what, at in told]
+        return []
+
     def _read(self, number: int, rank: int) -> Call | None:
-        place = _HEADER + number % SLOTS * _SLOT
-        slot = self.memory[place : place + _SLOT]
-        found, seq, of, entered, left, source, length, errors = _ENTRY.unpack_from(slot)
+        place = _HEADER + number % SLOTS * _ENTRY.size
+        slot = self.memory[place : place + _ENTRY.size]
+        found, seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
         if found != number or self.memory[place : place + 8] != slot[:8]:
             return None
-        try:
-            what = _decode(slot[_ENTRY.size : _ENTRY.size + length])
-        except (ValueError, TypeError):
+        text, error = self._written(text), b"" if error == -1 else self._written(error)
+        if text is None or error is None:
             return None
-        error = slot[_SLOT - _ERROR : _SLOT - _ERROR + errors].decode(errors="replace") if errors else None
+        error = error.decode(errors="replace") or None
         seq, of, left, source = (None if value == -1 else value for value in (seq, of, left, source))
         times = {"entered": entered, "left": left}
-        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **what._asdict())
+        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **vars(_decode(text)))
+
+    def _written(self, begin: int) -> bytes | None:
+        """A text of the ring; None if it is no longer there."""
+        place = _TEXTS + begin % _RING
+        (length,) = _LENGTH.unpack_from(self.memory, place)
+        text = self.memory[place + _LENGTH.size : place + _LENGTH.size + length]
+        (written,) = struct.unpack_from("<q", self.memory, _WRITTEN)
+        return text if written <= begin + _RING else None
 
 
 def _encode(what: What) -> bytes:
     """As JSON in which repetitions are counted; what still is too long for a slot loses what only large worlds have."""
     for fields in ({}, {"splits": None}, {"tensors": what.tensors[:1], "ranks": None}, {"members": (), "file": what.file[-100:]}):
-        what = what._replace(**fields)
-        runs = what._replace(members=_ranges(what.members), tensors=_runs(what.tensors))
-        text = json.dumps(runs, separators=(",", ":")).encode()
-        if len(text) <= _TEXT:
+        what = replace(what, **fields)
+        runs = replace(what, members=_ranges(what.members), tensors=_runs(what.tensors))
+        text = _json(runs)
+        if len(text) <= _LONGEST:
             return text
-    return json.dumps(What(what.name[:40], what.group[:100])).encode()
+    return _json(What(what.name[:40], what.group[:100]))
 
 
+def _json(what: What) -> bytes:
+    return json.dumps(list(vars(what).values()), separators=(",", ":")).encode()
+
+
+@functools.lru_cache(SLOTS)
 def _decode(text: bytes) -> What:
     what = What(*json.loads(text))
     members = tuple(rank for begin, end in what.members for rank in range(begin, end))
     tensors = tuple(text for text, count in what.tensors for _ in range(count))
     splits = what.splits and tuple(part and tuple(part) for part in what.splits)
-    return what._replace(members=members, tensors=tensors, splits=splits, ranks=what.ranks and tuple(map(tuple, what.ranks)))
+    return replace(what, members=members, tensors=tensors, splits=splits, ranks=what.ranks and tuple(map(tuple, what.ranks)))
 
 
 def _ranges(numbers: tuple[int, ...]) -> list[list[int]]:

@@ -1,7 +1,9 @@
 """Who calls: the file, line and function of the innermost frame that is neither torch's nor ours, cheaply."""
 
+import functools
 import os
 import sys
+from types import CodeType
 
 import torch
 
@@ -12,28 +14,36 @@ _HERE = os.path.dirname(os.path.dirname(__file__))
 
 # torch and this package are never told; other libraries only where the program has no code of its own on the stack.
 _INNER, _LIBRARY, _OWN = range(3)
-_places: dict[str, int] = {}
+
+# By code and instruction, the line that it is: to find its number takes long in a long function. Each code is kept, so that no
+# other gets its id.
+_Place = tuple[str, int, str]
+_own: dict[tuple[int, int], tuple[CodeType, _Place]] = {}
 
 
-def caller() -> tuple[str, int, str]:
-    """The place from which torch.distributed was called; ("", 0, "") where the stack has none."""
-    frame = sys._getframe(1)
+def caller() -> _Place:
+    """The place from which the function that asks was called; ("", 0, "") where the stack has none."""
+    frame = first = sys._getframe(2)
+    key = id(first.f_code), first.f_lasti
+    known = _own.get(key)
+    if known is not None:
+        return known[1]
     library = None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        place = _places.get(file)
-        if place is None:
-            place = _places[file] = _place(file)
-        if place == _OWN:
-            break
-        if place == _LIBRARY and library is None:
+    while frame is not None and (kind := _kind(frame.f_code.co_filename)) != _OWN:
+        if kind == _LIBRARY and library is None:
             library = frame
         frame = frame.f_back
-    frame = frame or library
-    return (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else ("", 0, "")
+    told = frame or library
+    place = (told.f_code.co_filename, told.f_lineno, told.f_code.co_name) if told is not None else ("", 0, "")
+    if frame is first:
+        if len(_own) >= 4096:  # a program that makes code as it runs
+            _own.clear()
+        _own[key] = first.f_code, place
+    return place
 
 
-def _place(file: str) -> int:
+@functools.cache
+def _kind(file: str) -> int:
     ours = file.startswith(_HERE + os.sep) and f"{os.sep}lessons{os.sep}" not in file  # the wheel holds lessons, too
     if ours or file.startswith(("<frozen", _TORCH)):
         return _INNER

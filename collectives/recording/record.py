@@ -12,21 +12,19 @@ not wrapped: the calls that they consist of (isend, irecv, new_group) are noted 
 import contextlib
 import functools
 import inspect
-import itertools
 import os
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from collectives.recording.arguments import Reader
 from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What, was_refused
 from collectives.recording.caller import caller
+from collectives.recording.sink import Memory, Sink
+from collectives.recording.under_way import WAYS, UnderWay
 
 # Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
 WRAPPED = (
@@ -48,65 +46,10 @@ def _unseen(function: Callable) -> Callable:
     return function
 
 
-class Sink:
-    """Where calls are told, in order of entry; the number that `enter` returns is what a call is spoken of by afterwards.
-
-    `tensors`: whether it wants to see them again when the call is done. Else nothing here keeps them alive.
-    """
-
-    tensors = False
-
-    def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
-        raise NotImplementedError
-
-    def leave(self, number: int, error: str | None, source: int | None) -> None:
-        """The call returned, or raised. `source`: the global rank whose message a receive, or the wait for one, has brought."""
-        raise NotImplementedError
-
-    def done(self, number: int, given: dict) -> None:
-        """The tensors of a call hold their results."""
-
-
-class Memory(Sink):
-    """Keeps all calls, with copies of their tensors if asked for."""
-
-    def __init__(self, tensors: bool = False):
-        self.tensors = tensors
-        self.numbers = itertools.count()
-        self.notes: dict[int, dict] = {}
-
-    def enter(self, seq, of, what, given):
-        number = next(self.numbers)
-        before = _copies(given) if self.tensors and of is None else None
-        note = self.notes[number] = {"seq": seq, "of": of, **what._asdict(), "before": before}
-        note["entered"] = time.monotonic_ns()
-        return number
-
-    def leave(self, number, error, source):
-        note = self.notes[number]
-        note |= {"left": time.monotonic_ns(), "error": error, "source": source}
-        if note["of"] is not None:
-            self.notes[note["of"]]["source"] = source
-
-    def done(self, number, given):
-        if self.tensors:
-            self.notes[number]["after"] = _copies(given)
-
-    def calls(self, rank: int) -> list[Call]:
-        return [Call(rank=rank, number=number, **note) for number, note in sorted(self.notes.items())]
-
-
-def _copies(given: dict) -> dict:
-    """The tensors among the arguments, copied as they lie in memory now, on the CPU."""
-    return {name: copy for name, value in given.items() if (copy := _copy(value)) is not None}
-
-
-def _copy(value):
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone().cpu()
-    if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor | list):
-        return [_copy(one) for one in value]
-    return None
+class _Noted(NamedTuple):
+    number: int
+    seq: int | None
+    what: What
 
 
 class _Inside(threading.local):
@@ -123,7 +66,7 @@ class Recording:
         self.reader = Reader()
         self.inside = _Inside()
         # By id, the calls whose Work nobody has waited for yet. subtle: a Work takes no attributes, and must not be kept alive.
-        self.works: dict[int, tuple] = {}
+        self.works: dict[int, UnderWay] = {}
         self.originals: list[tuple] = []
 
     def begin(self) -> None:
@@ -133,7 +76,7 @@ class Recording:
                 for module in (c10d, dist):
                     if module.__dict__.get(name) is real:
                         self._replace(module, name, wrapper)
-        self._wrap_wait(c10d.Work)
+        self._wrap_work(c10d.Work)
 
     def end(self) -> None:
         for place, name, original in reversed(self.originals):
@@ -145,27 +88,37 @@ class Recording:
         self.reader = Reader()
         self.works.clear()
 
+    def tell_unawaited(self) -> None:
+        """The process ends: nobody will wait any more."""
+        for key in list(self.works):
+            self._gone(key)
+
+    def _gone(self, key: int) -> None:
+        under_way = self.works.pop(key, None)
+        if under_way is not None and not under_way.is_settled:
+            self.sink.notice("unawaited", under_way.noted.what, None)
+
     def _replace(self, place, name: str, wrapper: Callable) -> None:
         self.originals.append((place, name, place.__dict__[name]))
         setattr(place, name, wrapper)
 
     def _wrap(self, name: str, real: Callable) -> Callable:
-        parameters = inspect.signature(real).parameters
-        names, defaults = tuple(parameters), {word: parameters[word].default for word in ("op", "tag") if word in parameters}
+        names = tuple(inspect.signature(real).parameters)
 
         @functools.wraps(real)
         @_unseen
         def wrapper(*args, **kwargs):
             if self.inside.call:
                 return real(*args, **kwargs)
-            given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-            noted = self._enter(name, given)
+            given = dict(zip(names, args, strict=False), **kwargs)
+            noted = self._enter(name, given, caller())
             if noted is None:
                 return real(*args, **kwargs)
-            result = self._call(noted, real, args, kwargs, _returned_source)
-            if isinstance(result, c10d.Work):
+            result = self._call(noted, real, args, kwargs)
+            self.sink.leave(noted.number, None, result if isinstance(result, int) else None)  # recv returns who sent
+            if result is not None and isinstance(result, c10d.Work):
                 self._follow(result, noted, given)
-            else:
+            elif self.sink.tensors:
                 self.sink.done(noted.number, given)
             return result
 
@@ -177,25 +130,43 @@ class Recording:
         @functools.wraps(real)
         @_unseen
         def wait(work, *args, **kwargs):
-            awaited = None if self.inside.call else self.works.get(id(work))
-            if awaited is None:
+            under_way = None if self.inside.call else self.works.get(id(work))
+            if under_way is None:
                 return real(work, *args, **kwargs)
-            _, noted, given = awaited
-            file, line, function = caller()
-            what = noted.what._replace(
-                name="wait", awaited=noted.what.name, is_async=False, file=file, line=line, function=function
-            )
+            noted, place = under_way.noted, caller()
+            if under_way.was_written_to():
+                self.sink.notice("changed", noted.what, place)
+            under_way.is_settled = True
+            what = self.reader.waiting(noted.what, place)
             number = self.sink.enter(noted.seq, noted.number, what, {})
-            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs, lambda what, _: _source(what, work))
+            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs)
+            self.sink.leave(number, None, _source(what, work) if noted.what.name == "irecv" else None)
             self.works.pop(id(work), None)
-            self.sink.done(noted.number, given)
+            if self.sink.tensors:
+                self.sink.done(noted.number, under_way.given)
             return result
 
         self._replace(kind, "wait", wait)
 
-    def _enter(self, name: str, given: dict) -> "_Noted | None":
+    def _wrap_work(self, kind: type) -> None:
+        self._wrap_wait(kind)
+        for name in WAYS:
+            if callable(kind.__dict__.get(name)):
+                self._replace(kind, name, self._settling(name, getattr(kind, name)))
+
+    def _settling(self, name: str, real: Callable) -> Callable:
+        @functools.wraps(real)
+        @_unseen
+        def settling(work, *args, **kwargs):
+            result = real(work, *args, **kwargs)
+            if (under_way := self.works.get(id(work))) and (result is True or name != "is_completed"):
+                under_way.is_settled = True
+            return result
+
+        return settling
+
+    def _enter(self, name: str, given: dict, place: tuple[str, int, str]) -> "_Noted | None":
         """None where this rank has no part in the call, which then does nothing."""
-        place = caller()
         try:
             read = self.reader.read(name, given, place)
         except Exception:  # arguments that we cannot read are torch's to refuse
@@ -204,13 +175,15 @@ class Recording:
         if read is None:
             return None
         seq, what = read
+        if what.gaps:
+            self.sink.notice("gaps", what, None)
         return _Noted(self.sink.enter(seq, None, what, given), seq, what)
 
     @_unseen
-    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict, source: Callable):
+    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict):
         self.inside.call = True
         try:
-            result = real(*args, **kwargs)
+            return real(*args, **kwargs)
         except BaseException as error:
             told = f"{type(error).__name__}: {error}".splitlines()[0]
             self.sink.leave(noted.number, told, None)
@@ -219,34 +192,20 @@ class Recording:
             raise
         finally:
             self.inside.call = False
-        self.sink.leave(noted.number, None, source(noted.what, result))
-        return result
 
     def _follow(self, work, noted: "_Noted", given: dict) -> None:
         """Wait with it for its end."""
-        key = id(work)
-        end = weakref.ref(work, lambda _: self.works.pop(key, None))
-        self.works[key] = end, noted, given if self.sink.tensors else {}
+        key, kept = id(work), given if self.sink.tensors else {}
+        self.works[key] = UnderWay(work, noted, kept, given, lambda _: self._gone(key))
         kind = type(work)
         if "wait" in kind.__dict__ and (kind, "wait") not in {(place, name) for place, name, _ in self.originals}:
-            self._wrap_wait(kind)
-
-
-class _Noted(NamedTuple):
-    number: int
-    seq: int | None
-    what: What
-
-
-def _returned_source(what: What, result) -> int | None:
-    return result if what.name in ("recv", "recv_object_list") else None
+            self._wrap_work(kind)
 
 
 def _source(what: What, work) -> int | None:
-    """The global rank whose message came; None where there is none, or the backend does not say."""
-    if what.awaited == "irecv":
-        with contextlib.suppress(Exception):
-            return what.members[work._source_rank()]
+    """The global rank whose message came; None where the backend does not say."""
+    with contextlib.suppress(Exception):
+        return what.members[work._source_rank()]
     return None
 
 

@@ -34,6 +34,7 @@ _TOLD = 500
 _folder: Path | None = None
 _hidden: dict = {}
 _log: "Log | None" = None
+_recording = None
 _swapping = threading.RLock()
 
 
@@ -138,6 +139,10 @@ class Log:
     def done(self, number, given):
         pass
 
+    def notice(self, kind, what, at):
+        if self.writer is not None:
+            self.writer.notice(kind, what, at)
+
 
 def _confess(error: Exception) -> None:
     """Say why this process is not watched."""
@@ -190,7 +195,7 @@ class _Hook(importlib.abc.MetaPathFinder):
 
 
 def _record(c10d) -> None:
-    global _log
+    global _log, _recording
     import multiprocessing.util
 
     try:
@@ -198,12 +203,12 @@ def _record(c10d) -> None:
             from collectives.recording import record
 
         _log = Log()
-        recording = record.Recording(_log)
-        recording.begin()
+        _recording = record.Recording(_log)
+        _recording.begin()
     except Exception as error:
         _confess(error)
         return
-    os.register_at_fork(after_in_child=lambda: (_log.forget(), recording.start_anew()))
+    os.register_at_fork(after_in_child=lambda: (_log.forget(), _recording.start_anew()))
     atexit.register(end)
     # A child of multiprocessing's forks does not come to atexit, but to its own list of what to do last.
     multiprocessing.util.register_after_fork(_log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100))
@@ -228,6 +233,8 @@ def end() -> None:
     if _log is not None and _log.writer is not None:
         with contextlib.suppress(Exception):
             _log.answer()
+            if _recording is not None:
+                _recording.tell_unawaited()
         _log.writer.set_ended()
 
 

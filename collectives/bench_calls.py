@@ -1,0 +1,81 @@
+"""What it costs a call to be noted for a diagnosis: the same ranks make it plainly and noted, in turn.
+
+A busy machine slows both, now more and now less: each pair is of one moment, and the median of the pairs' differences is told.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+from collectives.bench import _LIMIT, Row
+
+# The most microseconds that a call may take longer.
+_MORE = 20
+
+# How often a call is made in each half of a pair, how many pairs make a round, and how many calls come first, not timed: Python
+# is slower in code that is new to it.
+_CALLS, _PAIRS, _FIRST = 25, 10, 20
+
+# What is timed, and how many calls are noted in it.
+_KINDS = {"all_reduce": 1, "isend, irecv, and a wait for each": 4}
+
+
+def measure(rounds: int, tell: Callable[[str], None]) -> dict[str, list[tuple[float, float]]]:
+    """By kind of call, pairs: microseconds of the processor that one noted call takes its thread, plain and noted."""
+    from collectives import launch
+
+    tell("what it costs to note a call")
+    return launch(cost, 2, args=(rounds * _PAIRS,), backend="gloo", timeout=_LIMIT, diagnose=False)[0]
+
+
+def rows(found: dict[str, list[tuple[float, float]]]) -> list[Row]:
+    return [_row(kind, pairs) for kind, pairs in found.items()]
+
+
+def _row(kind: str, pairs: list[tuple[float, float]]) -> Row:
+    plain, noted = map(statistics.median, zip(*pairs, strict=True))
+    more = statistics.median(noted - plain for plain, noted in pairs)
+    ratio = statistics.median(noted / plain for plain, noted in pairs)
+    met = "yes" if more <= _MORE else "no"
+    shown = f"noted for a diagnosis {noted:.1f} us", f"plain {plain:.1f} us"
+    return Row(f"a call of {kind}", *shown, ratio, f"<= {_MORE} us more: {more:.1f} us", met)
+
+
+def cost(rank: int, world_size: int, device, pairs: int) -> dict[str, list[tuple[float, float]]]:
+    """In a rank of a world of two."""
+    import torch
+    import torch.distributed as dist
+
+    from collectives.recording import record, watched
+
+    mine, theirs = torch.ones(4), torch.ones(4)
+
+    def all_reduce():
+        dist.all_reduce(mine)
+
+    def exchange():
+        for work in [dist.isend(mine, 1 - rank), dist.irecv(theirs, 1 - rank)]:
+            work.wait()
+
+    log = watched.Log(tempfile.TemporaryFile())  # noqa: SIM115  closed by the log, which maps it
+    recording = record.Recording(log)
+    found = {}
+    for (kind, noted), call in zip(_KINDS.items(), (all_reduce, exchange), strict=True):
+        timed = found[kind] = []
+        for _ in range(pairs):
+            plain = _time(call)
+            recording.begin()
+            timed.append((plain / noted, _time(call) / noted))
+            recording.end()
+    log.forget()
+    return found
+
+
+def _time(call: Callable) -> float:
+    for _ in range(_FIRST):
+        call()
+    begin = time.thread_time()
+    for _ in range(_CALLS):
+        call()
+    return (time.thread_time() - begin) / _CALLS * 1e6

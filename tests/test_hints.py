@@ -1,0 +1,279 @@
+"""Hints: what is risky inside one rank though all calls fit is named with its line; what is right gives none."""
+
+import json
+import linecache
+import os
+import subprocess
+import sys
+import textwrap
+
+import correct_program
+import pytest
+import torch
+import torch.distributed as dist
+
+from collectives import launch, lesson_files
+from collectives.collective import COLLECTIVES
+from collectives.diagnosis.hints import Hint, hints, write
+from collectives.recording import record
+from collectives.recording.call import Call, Noticed
+from collectives.recording.sink import Memory
+
+
+def hinted(step, ranks=2):
+    """The hints for all ranks that run this step."""
+
+    def noticing(rank, world_size, device):
+        memory = Memory()
+        recording = record.Recording(memory)
+        recording.begin()
+        try:
+            step(rank, world_size, device)
+        finally:
+            recording.end()
+        return [Noticed(kind, Call(rank, -1, **vars(what)), at) for kind, what, at in memory.noticed]
+
+    return hints([one for rank in launch(noticing, ranks, backend="gloo", diagnose=False) for one in rank], "ok")
+
+
+def ones():
+    return torch.ones(4)
+
+
+def sent_and_changed(rank, world_size, device):
+    x = ones()
+    if rank == 0:
+        work = dist.isend(x, dst=1)  # risky
+        x.zero_()
+        work.wait()
+    else:
+        dist.recv(x, src=0)
+
+
+def reduced_and_changed_through_a_view(rank, world_size, device):
+    x = ones()
+    work = dist.all_reduce(x, async_op=True)  # risky
+    x[1:3].add_(1)
+    work.wait()
+
+
+def changed_in_a_list(rank, world_size, device):
+    given = [ones() for _ in range(world_size)]
+    work = dist.reduce_scatter(ones(), given, async_op=True)  # risky
+    given[1].add_(1)
+    work.wait()
+
+
+def received_without_a_wait(rank, world_size, device):
+    if rank == 0:
+        work = dist.irecv(ones(), src=1)  # risky
+    else:
+        dist.send(ones(), dst=0)
+    dist.barrier()
+    if rank == 0:
+        del work  # subtle: gloo gives up a message whose Work is gone before it has come, and with it the barrier
+
+
+def broadcast_without_a_wait(rank, world_size, device):
+    dist.broadcast(ones(), src=1, async_op=True)  # risky
+    dist.barrier()
+
+
+def looked_at_too_early(rank, world_size, device):
+    if rank == 0:
+        work = dist.irecv(ones(), src=1)  # risky
+        work.is_completed()
+    dist.barrier()
+    if rank == 1:
+        dist.send(ones(), dst=0)
+    dist.barrier()
+
+
+def column(rank, world_size, device):
+    dist.all_reduce(torch.ones(4, 2)[:, 0])  # risky
+
+
+def repeated(rank, world_size, device):
+    for _ in range(3):
+        dist.broadcast(torch.ones(1).expand(4), src=0)  # risky
+
+
+# What is risky -> the ranks that are told so, and what they are told.
+RISKY = {
+    sent_and_changed: ([0], "changed the tensor of isend(float32[4], dst=1, tag=0) before its wait()"),
+    reduced_and_changed_through_a_view: ([0, 1], "changed the tensor of all_reduce(SUM, float32[4]) before its wait()"),
+    changed_in_a_list: ([0, 1], "changed the tensor of reduce_scatter(SUM, 3 x float32[4]) before its wait()"),
+    received_without_a_wait: ([0], "never waited for irecv(float32[4], src=1, tag=0)"),
+    broadcast_without_a_wait: ([0], "never waited for broadcast(float32[4], src=1)"),
+    looked_at_too_early: ([0], "never waited for irecv(float32[4], src=1, tag=0)"),
+    column: ([0, 1], "gave all_reduce(SUM, float32[4]) a tensor with gaps"),
+    repeated: ([0, 1], "gave broadcast(float32[4], src=0) a tensor with gaps"),
+}
+
+
+@pytest.mark.parametrize("step", RISKY, ids=lambda step: step.__name__)
+def test_what_is_risky_is_named_once_with_its_ranks_and_its_line(step):
+    ranks, risk = RISKY[step]
+    found = hinted(step)
+    assert [(hint.call.rank, hint.risk) for hint in found] == [(rank, risk) for rank in ranks]
+    for hint in found:
+        assert (hint.call.file, hint.call.function) == (__file__, step.__name__)
+        assert linecache.getline(hint.call.file, hint.call.line).endswith("# risky\n")
+
+
+def waited_then_changed(rank, world_size, device):
+    x = ones()
+    dist.all_reduce(x, async_op=True).wait()
+    x.zero_()
+
+
+def changed_when_it_was_done(rank, world_size, device):
+    x = ones()
+    work = dist.all_reduce(x, async_op=True)
+    while not work.is_completed():
+        pass
+    x.zero_()
+    work.wait()
+
+
+def changed_when_its_future_was_done(rank, world_size, device):
+    x = ones()
+    work = dist.all_reduce(x, async_op=True)
+    work.get_future().wait()
+    x.zero_()
+
+
+def changed_beside_it(rank, world_size, device):
+    halves = torch.ones(2, 4)
+    work = dist.all_reduce(halves[0], async_op=True)
+    halves[1].zero_()
+    work.wait()
+
+
+def changed_an_output_that_torch_fills(rank, world_size, device):
+    dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * world_size), async_op=True).wait()
+
+
+def sent_without_a_wait(rank, world_size, device):
+    if rank == 0:
+        dist.isend(ones(), dst=1)
+    else:
+        dist.recv(ones(), src=0)
+    dist.barrier(async_op=True)
+    dist.barrier()
+
+
+def gave_without_a_wait(rank, world_size, device):
+    pieces = [ones() for _ in range(world_size)]
+    works = [dist.broadcast(ones(), src=0, async_op=True), dist.reduce(ones(), dst=1, async_op=True)]
+    works.append(dist.gather(ones(), pieces if rank == 1 else None, dst=1, async_op=True))
+    for work in works[:1] if rank == 1 else []:
+        work.wait()
+    for work in works[1:] if rank == 1 else []:
+        work.wait()
+    dist.barrier()
+
+
+def without_gaps(rank, world_size, device):
+    matrix = torch.ones(4, 4)
+    for tensor in (matrix.t(), matrix[1:], matrix[:, :1].contiguous(), torch.ones(0, 3).t()):
+        dist.all_reduce(tensor)
+    dist.all_reduce(torch.eye(4).to_sparse())
+    dist.all_gather([torch.ones(2) for _ in range(world_size)], torch.ones(2))
+
+
+def without_counts(rank, world_size, device):
+    with torch.inference_mode():
+        x = ones()
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+
+
+RIGHT = [
+    *(waited_then_changed, changed_when_it_was_done, changed_when_its_future_was_done, changed_beside_it),
+    *(changed_an_output_that_torch_fills, sent_without_a_wait, gave_without_a_wait, without_gaps, without_counts),
+]
+
+
+@pytest.mark.parametrize("step", RIGHT, ids=lambda step: step.__name__)
+def test_what_is_right_gives_no_hint(step):
+    assert hinted(step) == ()
+
+
+PROGRAMS = [name for name in vars(correct_program) if name not in ("body", "leaves_at_once")]
+PROGRAMS = [name for name in PROGRAMS if getattr(getattr(correct_program, name), "__module__", "") == correct_program.__name__]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_correct_program_gives_no_hint(name):
+    program = getattr(correct_program, name)
+    assert hinted(lambda rank, world_size, device: program(rank, world_size), ranks=4) == ()
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_lesson_gives_no_hint(name):
+    def every_step(rank, world_size, device):
+        for step in lesson.STEPS:
+            step(rank, world_size, device)
+
+    lesson = lesson_files.load(lesson_files.folder() / f"{name}.py")
+    assert hinted(every_step, ranks=4) == ()
+
+
+def noticed(kind, rank=0, **fields):
+    call = Call(rank, -1, "all_reduce", tensors=("float32[4]",), op="SUM", members=(0, 1), file="train.py", line=12, **fields)
+    return Noticed(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
+
+
+def test_of_a_program_that_failed_nobody_asks_why_it_did_not_wait():
+    both = [noticed("changed", device="cpu"), noticed("unawaited", device="cpu")]
+    assert [hint.risk.split()[0] for hint in hints(both, "ok")] == ["changed", "never"]
+    assert [hint.risk.split()[0] for hint in hints(both, "raised")] == ["changed"]
+
+
+def test_a_gpu_orders_what_was_not_waited_for_and_nccl_refuses_gaps():
+    assert hints([noticed("unawaited", device="cuda", backend="nccl"), noticed("gaps", device="cuda", backend="nccl")], "ok") == ()
+
+
+def test_ranks_with_one_hint_share_a_line():
+    found = [Hint(Call(rank, -1, "barrier", file="train.py", line=12, function="step"), "did so", "do it so") for rank in (1, 3)]
+    assert write(found) == ["hint: ranks 1,3 did so  train.py:12 in step: do it so"]
+    assert write(found[:1]) == ["hint: rank 1 did so  train.py:12 in step: do it so"]
+
+
+PROGRAM = """
+    import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+    def body(rank, store):
+        dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+        x = torch.ones(2)
+        work = dist.all_reduce(x, async_op=True)
+        x.zero_()
+        work.wait()
+        kept.append(dist.all_reduce(x, async_op=True))
+        dist.barrier()
+        dist.all_reduce(torch.ones(2, 2)[:, 0])
+
+    kept = []
+    if __name__ == "__main__":
+        import sys, tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            mp.start_processes(body, (folder + "/store",), nprocs=2, start_method="spawn")
+"""
+
+
+def test_the_command_tells_hints_and_still_says_that_all_is_well(tmp_path):
+    program, verdict = tmp_path / "train.py", tmp_path / "verdict.json"
+    program.write_text(textwrap.dedent(PROGRAM))
+    command = [sys.executable, "-m", "collectives", "diagnose", "--json", str(verdict), "--", sys.executable, str(program)]
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
+    told = json.loads(verdict.read_text())
+    assert (done.returncode, told["verdict"], told["guilty"]) == (0, "ok", [])
+    places = [(hint["rank"], hint["line"], hint["call"], hint["args"]) for hint in told["hints"]]
+    assert places == [(rank, line, "all_reduce", "SUM, float32[2]") for rank in (0, 1) for line in (7, 10, 12)]
+    assert {(hint["file"], hint["function"]) for hint in told["hints"]} == {(str(program), "body")}
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hint: ")]
+    assert len(lines) == 3
+    assert lines[0].startswith("hint: ranks 0,1 changed the tensor of all_reduce(SUM, float32[2]) before its wait()")
+    assert "train.py:9 in body" in lines[0]
