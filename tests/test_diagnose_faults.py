@@ -19,7 +19,7 @@ from collectives.diagnosis import diagnose as diagnosing
 from collectives.diagnosis.verdict import State, judge
 from collectives.diagnosis.world_watch import Rank, World
 from collectives.recording.call import What
-from collectives.recording.call_log import SLOTS, Reader, Writer
+from collectives.recording.call_log import SIZE, SLOTS, Reader, Writer
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="stopped processes and orphans are seen through what Linux tells")
 
@@ -73,6 +73,7 @@ def test_a_log_whose_writer_was_killed_is_whole_up_to_there(tmp_path):
             assert all(call.seq == call.number and call.tensors == (f"float32[{call.number % 9}]",) for call in seen)
             assert all(call.error in (None, f"ValueError: {call.number}") for call in seen)
             assert len({call.number for call in seen}) + reader.lost == reader.head()["count"] > 0
+            assert seen
             reader.close()
 
 
@@ -169,6 +170,14 @@ def test_without_room_for_its_log_a_program_runs_on_unwatched(tmp_path):
     assert len(done.stdout.splitlines()) == 4
 
 
+@linux
+def test_a_log_has_its_room_before_it_is_written(tmp_path):
+    """To write memory for which the disk has no room would end the process by SIGBUS."""
+    with open(tmp_path / "log", "wb+") as file:
+        Writer(file, 0, 1)
+        assert os.fstat(file.fileno()).st_blocks * 512 >= SIZE
+
+
 def test_without_a_temporary_folder_it_is_bad_usage(monkeypatch):
     def full(**options):
         raise OSError(28, "No space left on device")
@@ -230,6 +239,6 @@ SHELL = """
 export MASTER_ADDR=127.0.0.1 WORLD_SIZE=3
 MASTER_PORT=$("$1" -c "import socket; one = socket.socket(); one.bind(('127.0.0.1', 0)); print(one.getsockname()[1])")
 export MASTER_PORT
-for rank in 0 1 2; do RANK=$rank "$@" & done
+for rank in 0 1 2; do (RANK=$rank "$@" || exit 1) & done
 wait
 """
