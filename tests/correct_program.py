@@ -1,6 +1,7 @@
 """Correct programs, of which none may be suspected: python correct_program.py NAME, or under torchrun."""
 
 import datetime
+import inspect
 import os
 import sys
 import tempfile
@@ -319,6 +320,16 @@ def some_leave_early(rank, n):
         for _ in range(5):
             dist.all_reduce(torch.ones(1), group=half)
             time.sleep(0.2)
+
+
+# These end or begin worlds and processes of their own.
+WHOLE = ["leaves_at_once", "begins_again", "alone_in_the_world", "ensembles", "forks"]
+
+
+def steps(module):
+    """The names of the programs of this file, or of one like it, that run in a world that is there."""
+    takes = {name: [*inspect.signature(one).parameters] for name, one in vars(module).items() if inspect.isfunction(one)}
+    return [name for name, parameters in takes.items() if parameters == ["rank", "n"] and name not in WHOLE]
 
 
 def body(rank, programs, name, n, file):

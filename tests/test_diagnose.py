@@ -1,6 +1,5 @@
 """`collectives diagnose` on real programs: each mistake is named with its rank and line, and what is right is left alone."""
 
-import inspect
 import json
 import os
 import re
@@ -140,33 +139,25 @@ def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_pa
     assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") == 2  # when it was noticed, and at the end
 
 
-def programs(module, *but):
-    found = vars(module).items()
-    takes = {name: [*inspect.signature(one).parameters] for name, one in found if inspect.isfunction(one)}
-    return [name for name, parameters in takes.items() if parameters == ["rank", "n"] and name not in but]
-
-
-# These end or begin worlds and processes of their own.
-WHOLE = ["leaves_at_once", "begins_again", "alone_in_the_world", "ensembles", "forks"]
-
-
-@pytest.mark.parametrize("name", programs(correct_program, *WHOLE))
+@pytest.mark.parametrize("name", correct_program.steps(correct_program))
 def test_a_correct_program_is_not_suspected(name):
     correct = getattr(correct_program, name)
     assert launch(lambda rank, n, device: correct(rank, n), 4, backend="gloo", diagnose=True, timeout=100) == [None] * 4
 
 
-@pytest.mark.parametrize("name", programs(correct_training))
+@pytest.mark.parametrize("name", correct_program.steps(correct_training))
 def test_a_correct_training_is_not_suspected(name):
     correct = getattr(correct_training, name)
     assert launch(lambda rank, n, device: correct(rank, n), 2, backend="gloo", diagnose=True, timeout=100) == [None] * 2
 
 
 @pytest.mark.parametrize(
-    ("program", "name"), [(correct_training, "ddp"), *((correct_program, name) for name in WHOLE)], ids=["ddp", *WHOLE]
+    ("program", "name"),
+    [(correct_training, "ddp"), *((correct_program, name) for name in correct_program.WHOLE)],
+    ids=["ddp", *correct_program.WHOLE],
 )
 def test_a_correct_program_ends_as_it_would(program, name, tmp_path):
-    verdict, done = diagnose(tmp_path, sys.executable, program.__file__, name)
+    verdict, done = diagnose(tmp_path, sys.executable, program.__file__, name, hang_after=20)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
@@ -175,7 +166,7 @@ RESTARTED = """
     import torch.distributed as dist
     dist.init_process_group("gloo")
     dist.barrier()
-    if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
+    if (os.environ["RANK"], os.environ["ATTEMPT"]) == ("1", "0"):
         raise RuntimeError("once")
     dist.barrier()
     dist.destroy_process_group()
@@ -183,8 +174,13 @@ RESTARTED = """
 
 
 def test_what_the_launcher_begins_anew_and_brings_to_a_good_end_is_fine(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    verdict, done = diagnose(tmp_path, *torchrun, *script(tmp_path, RESTARTED)[1:])
+    """As `torchrun --max-restarts` does it; by hand, since there now and then the second attempt hangs (torch 2.13)."""
+    rank = " ".join(script(tmp_path, RESTARTED))
+    shell = f"for ATTEMPT in 0 1; do for RANK in 0 1; do export ATTEMPT RANK; {rank} & done; wait; done"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free.getsockname()[1]}", "WORLD_SIZE=2"]
+    verdict, done = diagnose(tmp_path, "env", *places, "sh", "-c", shell, hang_after=20)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
@@ -199,7 +195,7 @@ def test_the_ranks_of_several_launchers_are_one_world(tmp_path):
         for one in (first, second):
             one.bind(("127.0.0.1", 0))
         ports = f"{first.getsockname()[1]} {second.getsockname()[1]}"
-    verdict, done = diagnose(tmp_path, "env", f"PORTS={ports}", "sh", "-c", shell)
+    verdict, done = diagnose(tmp_path, "env", f"PORTS={ports}", "sh", "-c", shell, hang_after=20)
     assert (verdict["verdict"], done.stdout) == ("ok", ""), verdict["says"]
 
 
@@ -224,7 +220,7 @@ def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program,
 
 def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
-    verdict, _ = diagnose(tmp_path, *TORCHRUN, str(lesson_files.folder() / "barrier.py"), hang_after=5)
+    verdict, _ = diagnose(tmp_path, *TORCHRUN, str(lesson_files.folder() / "barrier.py"), hang_after=20)
     assert verdict["verdict"] == "ok", verdict["says"]
 
 

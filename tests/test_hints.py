@@ -155,12 +155,10 @@ def changed_an_output_that_torch_fills(rank, world_size, device):
 
 
 def sent_without_a_wait(rank, world_size, device):
-    if rank == 0:
-        dist.isend(ones(), dst=1)
-    else:
-        dist.recv(ones(), src=0)
-    dist.barrier(async_op=True)
+    work = dist.isend(ones(), dst=1) if rank == 0 else dist.recv(ones(), src=0)
+    works = [work, dist.barrier(async_op=True)]  # gloo forgets a message whose Work is gone
     dist.barrier()
+    del works
 
 
 def gave_without_a_wait(rank, world_size, device):
@@ -200,11 +198,11 @@ def test_what_is_right_gives_no_hint(step):
     assert hinted(step) == ()
 
 
-PROGRAMS = [name for name in vars(correct_program) if name not in ("body", "leaves_at_once")]
-PROGRAMS = [name for name in PROGRAMS if getattr(getattr(correct_program, name), "__module__", "") == correct_program.__name__]
+# It lets Works go for which it has not waited.
+HINTED = {"other_order"}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in correct_program.steps(correct_program) if name not in HINTED])
 def test_a_correct_program_gives_no_hint(name):
     program = getattr(correct_program, name)
     assert hinted(lambda rank, world_size, device: program(rank, world_size), ranks=4) == ()
