@@ -17,16 +17,19 @@ _MORE = 20
 # is slower in code that is new to it.
 _CALLS, _PAIRS, _FIRST = 25, 10, 20
 
-# What is timed, and how many calls are noted in it.
-_KINDS = {"all_reduce": 1, "isend, irecv, and a wait for each": 4}
+# By the number of ranks, what is timed in them, and how many calls are noted in it. One rank waits for nobody.
+_KINDS = {1: ("all_reduce in a world of one", 1), 2: ("isend, irecv, and a wait for each", 4)}
 
 
 def measure(rounds: int, tell: Callable[[str], None]) -> dict[str, list[tuple[float, float]]]:
     """By kind of call, pairs: microseconds of the processor that one noted call takes its thread, plain and noted."""
     from collectives import launch
 
-    tell("what it costs to note a call")
-    return launch(cost, 2, args=(rounds * _PAIRS,), backend="gloo", timeout=_LIMIT, diagnose=False)[0]
+    found = {}
+    for ranks, (kind, _) in _KINDS.items():
+        tell(f"what it costs to note a call of {kind}")
+        found[kind] = launch(cost, ranks, args=(rounds * _PAIRS,), backend="gloo", timeout=_LIMIT, diagnose=False)[0]
+    return found
 
 
 def rows(found: dict[str, list[tuple[float, float]]]) -> list[Row]:
@@ -42,8 +45,7 @@ def _row(kind: str, pairs: list[tuple[float, float]]) -> Row:
     return Row(f"a call of {kind}", *shown, ratio, f"<= {_MORE} us more: {more:.1f} us", met)
 
 
-def cost(rank: int, world_size: int, device, pairs: int) -> dict[str, list[tuple[float, float]]]:
-    """In a rank of a world of two."""
+def cost(rank: int, world_size: int, device, pairs: int) -> list[tuple[float, float]]:
     import torch
     import torch.distributed as dist
 
@@ -58,18 +60,17 @@ def cost(rank: int, world_size: int, device, pairs: int) -> dict[str, list[tuple
         for work in [dist.isend(mine, 1 - rank), dist.irecv(theirs, 1 - rank)]:
             work.wait()
 
+    call, noted = all_reduce if world_size == 1 else exchange, _KINDS[world_size][1]
     log = watched.Log(tempfile.TemporaryFile())  # noqa: SIM115  closed by the log, which maps it
     recording = record.Recording(log)
-    found = {}
-    for (kind, noted), call in zip(_KINDS.items(), (all_reduce, exchange), strict=True):
-        timed = found[kind] = []
-        for _ in range(pairs):
-            plain = _time(call)
-            recording.begin()
-            timed.append((plain / noted, _time(call) / noted))
-            recording.end()
+    timed = []
+    for _ in range(pairs):
+        plain = _time(call)
+        recording.begin()
+        timed.append((plain / noted, _time(call) / noted))
+        recording.end()
     log.forget()
-    return found
+    return timed
 
 
 def _time(call: Callable) -> float:

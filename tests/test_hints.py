@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import correct_program
 import pytest
@@ -144,14 +145,17 @@ def changed_when_its_future_was_done(rank, world_size, device):
 
 
 def changed_beside_it(rank, world_size, device):
-    halves = torch.ones(2, 4)
-    work = dist.all_reduce(halves[0], async_op=True)
-    halves[1].zero_()
+    mine, other = torch.ones(2, 4)
+    work = dist.all_reduce(mine, async_op=True)
+    other.zero_()
     work.wait()
 
 
-def changed_an_output_that_torch_fills(rank, world_size, device):
-    dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * world_size), async_op=True).wait()
+def left_an_output_that_torch_fills(rank, world_size, device):
+    pieces = [ones() for _ in range(world_size)]
+    work = dist.all_gather(pieces, ones(), async_op=True)
+    time.sleep(0.3)  # they are there
+    work.wait()
 
 
 def sent_without_a_wait(rank, world_size, device):
@@ -189,7 +193,7 @@ def without_counts(rank, world_size, device):
 
 RIGHT = [
     *(waited_then_changed, changed_when_it_was_done, changed_when_its_future_was_done, changed_beside_it),
-    *(changed_an_output_that_torch_fills, sent_without_a_wait, gave_without_a_wait, without_gaps, without_counts),
+    *(left_an_output_that_torch_fills, sent_without_a_wait, gave_without_a_wait, without_gaps, without_counts),
 ]
 
 

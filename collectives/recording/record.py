@@ -68,6 +68,7 @@ class Recording:
         # By id, the calls whose Work nobody has waited for yet. subtle: a Work takes no attributes, and must not be kept alive.
         self.works: dict[int, UnderWay] = {}
         self.originals: list[tuple] = []
+        self.kinds: set[type] = set()  # of Work, as far as they are wrapped
 
     def begin(self) -> None:
         for name in WRAPPED:
@@ -82,6 +83,7 @@ class Recording:
         for place, name, original in reversed(self.originals):
             setattr(place, name, original)
         self.originals.clear()
+        self.kinds.clear()
 
     def start_anew(self) -> None:
         """In a forked child: what was counted is the parent's."""
@@ -149,7 +151,9 @@ class Recording:
         self._replace(kind, "wait", wait)
 
     def _wrap_work(self, kind: type) -> None:
-        self._wrap_wait(kind)
+        self.kinds.add(kind)
+        if "wait" in kind.__dict__:
+            self._wrap_wait(kind)
         for name in WAYS:
             if callable(kind.__dict__.get(name)):
                 self._replace(kind, name, self._settling(name, getattr(kind, name)))
@@ -197,9 +201,8 @@ class Recording:
         """Wait with it for its end."""
         key, kept = id(work), given if self.sink.tensors else {}
         self.works[key] = UnderWay(work, noted, kept, given, lambda _: self._gone(key))
-        kind = type(work)
-        if "wait" in kind.__dict__ and (kind, "wait") not in {(place, name) for place, name, _ in self.originals}:
-            self._wrap_work(kind)
+        if type(work) not in self.kinds:
+            self._wrap_work(type(work))
 
 
 def _source(what: What, work) -> int | None:

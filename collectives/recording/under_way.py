@@ -36,7 +36,8 @@ class UnderWay:
         # subtle: torch's own code may hand a Work on to C++, which waits unseen. From batch_isend_irecv it comes to the program.
         maker = sys._getframe(3).f_code.co_filename
         self.is_settled = maker.startswith(_TORCH) and maker != c10d.__file__
-        self.lent = _versions(lent)
+        # A backend that is written in Python may finish a call by writing what it gave into its tensors: an average, say.
+        self.lent = _versions(lent) if type(work) is c10d.Work or noted.what.name == "isend" else []
 
     def was_written_to(self) -> bool:
         """Whether the program has written into a tensor that is still the call's."""
@@ -50,7 +51,7 @@ class UnderWay:
 def _versions(lent: dict) -> list[tuple[weakref.ref, int]]:
     """The tensors that belong to the call until it is done, and how often each was written to by now.
 
-    Not its mere outputs: a backend may fill them by means of torch, which counts that as well.
+    Not its mere outputs: gloo fills those of all_gather by means of torch, which counts that as well.
     """
     found = []
     for word, value in lent.items():
