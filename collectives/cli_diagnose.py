@@ -47,8 +47,8 @@ def diagnose(
         raise typer.Exit(2) from None
     if verdict.kind != "ok":
         print(verdict.says, file=sys.stderr)
-    for line in hints.write(verdict.hints):
-        print(line, file=sys.stderr)
+    for risk, cure in hints.write(verdict.hints):
+        print(f"{risk}  {cure}", file=sys.stderr)
     if json_file is not None:
         told = diagnosing.as_json(verdict, command, status)
         try:

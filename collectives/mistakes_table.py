@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType
 
 from collectives import lesson_files, mistake
-from collectives.diagnosis.hints import hints
+from collectives.diagnosis.hints import hints, write
 from collectives.diagnosis.scene import State, Verdict
 from collectives.diagnosis.verdict import diagnose
 from collectives.fate import Fate
@@ -56,7 +56,7 @@ def diagnosed(step: Callable) -> Verdict:
 
 def headline(verdict: Verdict) -> str:
     first = "ok" if verdict.hints and verdict.kind == "ok" else verdict.says.splitlines()[0].rstrip(".:")
-    return "; hint: ".join([first, *dict.fromkeys(hint.risk for hint in verdict.hints)])
+    return "; ".join([first, *(risk for risk, _ in write(verdict.hints))])
 
 
 def _state(fate: Fate, code: CodeType) -> State:

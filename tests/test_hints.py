@@ -239,8 +239,8 @@ def test_a_gpu_orders_what_was_not_waited_for_and_nccl_refuses_gaps():
 
 def test_ranks_with_one_hint_share_a_line():
     found = [Hint(Call(rank, -1, "barrier", file="train.py", line=12, function="step"), "did so", "do it so") for rank in (1, 3)]
-    assert write(found) == ["hint: ranks 1,3 did so  train.py:12 in step: do it so"]
-    assert write(found[:1]) == ["hint: rank 1 did so  train.py:12 in step: do it so"]
+    assert write(found) == [("hint: ranks 1,3 did so", "train.py:12 in step: do it so")]
+    assert write(found[:1]) == [("hint: rank 1 did so", "train.py:12 in step: do it so")]
 
 
 PROGRAM = """

@@ -89,12 +89,24 @@ GUILTY = {
 }
 
 
+# Of those that one rank can see in itself: whom a hint must name, and with which line.
+HINTED = {
+    "changed_before_wait": {0: "work = dist.isend(x, dst=1)"},
+    "forgotten_wait": dict.fromkeys(range(2), "dist.all_reduce(gradient, async_op=True)"),
+    "column_in_place": dict.fromkeys(range(2), "dist.all_reduce(table[:, 0])"),
+}
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_diagnosis_names_the_rank_and_the_line(name):
     verdict = mistakes_table.diagnosed(STEPS[name])
     assert mistakes_table.headline(verdict) in TABLE[name][len(LEVELS)]
-    lines = {call.rank: linecache.getline(call.file, call.line).partition("  #")[0].strip() for call in verdict.guilty}
-    assert lines == GUILTY.get(name, {}), verdict.says
+    assert lines(verdict.guilty) == GUILTY.get(name, {}), verdict.says
+    assert lines(hint.call for hint in verdict.hints) == HINTED.get(name, {})
+
+
+def lines(calls):
+    return {call.rank: linecache.getline(call.file, call.line).partition("  #")[0].strip() for call in calls}
 
 
 # A run that does not show what it should must fail.

@@ -31,14 +31,12 @@ def hints(noticed: Iterable[Noticed], kind: str) -> tuple[Hint, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def write(found: Iterable[Hint]) -> list[str]:
-    """A line for each, in which ranks that did the same stand together."""
-    together: dict[tuple[str, str, str], list[int]] = {}
+def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
+    """In which ranks that did the same stand together: what they did, and where and what to do."""
+    together: dict[tuple[str, str], list[int]] = {}
     for hint in found:
-        together.setdefault((hint.risk, place(hint.call), hint.cure), []).append(hint.call.rank)
-    return [
-        f"hint: {ranks(numbers).replace('  ', ' ')} {risk}  {where}: {cure}" for (risk, where, cure), numbers in together.items()
-    ]
+        together.setdefault((hint.risk, f"{place(hint.call)}: {hint.cure}"), []).append(hint.call.rank)
+    return [(f"hint: {' '.join(ranks(numbers).split())} {risk}", rest) for (risk, rest), numbers in together.items()]
 
 
 def _changed(one: Noticed) -> Hint:

@@ -10,7 +10,7 @@ from collectives.diagnosis.worlds import Worlds
 SURE = 0.6
 
 # After a rank has raised or died its launcher has this long to end the others.
-_LAUNCHER = 5.0
+_LAUNCHER = 10.0
 
 # After all ranks have gone, the launcher has this long to end, or to start them anew.
 _LAST_RANK = 60.0
