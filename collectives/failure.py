@@ -104,7 +104,7 @@ def hung(timeout: float, stacks: dict[int, str], returned: list[int], diagnosis:
 
 def where(stack: str) -> str:
     """One line for a faulthandler stack: file, line, function and the call that stands there."""
-    frames = _main_thread(stack)
+    frames = main_thread(stack)
     if not frames:
         return "an unknown place: it did not answer (stopped, or not yet started)"
     own = [frame for frame in frames if not is_library(frame["file"])]
@@ -114,7 +114,7 @@ def where(stack: str) -> str:
     return f"{path}:{frame['line']} in {frame['function']}" + (f": {call}" if call else "")
 
 
-def _main_thread(stack: str) -> list[dict[str, str]]:
+def main_thread(stack: str) -> list[dict[str, str]]:
     """The frames, innermost first, of the thread that runs the rank's function: the last one that faulthandler lists."""
     threads: list[list[dict[str, str]]] = []
     for line in stack.splitlines():
@@ -132,5 +132,5 @@ def is_library(file: str) -> bool:
 
 
 def _in_collective(stack: str) -> bool:
-    frames = _main_thread(stack)
+    frames = main_thread(stack)
     return any(f"{os.sep}torch{os.sep}distributed{os.sep}" in frame["file"] for frame in frames)

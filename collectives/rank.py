@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from collectives import backend as backends
 from collectives import process_groups  # noqa: F401  process_groups: torch learns the backends that we bring
-from collectives.recording import watched
+from collectives.recording import endings, watched
 
 # On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -87,7 +87,7 @@ def main(seat: Seat, home: connection.Connection, stacks: connection.Connection)
     try:
         result = _call(seat, payload)
     except BaseException as error:
-        watched.note(error)
+        endings.note(error)
         home.send_bytes(b"E" + cloudpickle.dumps(describe(error)))
         # Hold the connections to the other ranks open until the parent ends this process: were they to break now, the
         # others would fail too, and hide who was first.

@@ -313,6 +313,14 @@ def into_tensors(rank, n):
     dist.all_reduce(torch.tensor(1 + 1j))
 
 
+def thinks_better_of_it(rank, n):
+    """Tools end by sys.exit also where they are called as functions."""
+    try:
+        sys.exit(rank)
+    except SystemExit:
+        dist.barrier()
+
+
 def some_leave_early(rank, n):
     """The first half goes on without the others."""
     half = dist.new_group(range(n // 2))
@@ -323,7 +331,7 @@ def some_leave_early(rank, n):
 
 
 # These end or begin worlds and processes of their own.
-WHOLE = ["leaves_at_once", "begins_again", "alone_in_the_world", "ensembles", "forks"]
+WHOLE = ["leaves_at_once", "thinks_better_of_it", "begins_again", "alone_in_the_world", "ensembles", "forks"]
 
 
 def steps(module):

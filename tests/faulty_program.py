@@ -3,6 +3,7 @@
 The line with the mistake, or where the rank at fault is, ends in `# <- RANK` (or `# <- all` where all are alike).
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -155,6 +156,27 @@ def dies(rank, n):
     dist.barrier()
     if rank == 3:
         os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
+
+
+def crashes(rank, n):
+    dist.barrier()
+    if rank == 2:
+        ctypes.string_at(0)  # <- 2
+    dist.all_reduce(torch.ones(1))
+
+
+def exits(rank, n):
+    dist.barrier()
+    if rank == 1:
+        sys.exit(3)  # <- 1
+    dist.all_reduce(torch.ones(1))
+
+
+def leaves(rank, n):
+    dist.barrier()
+    if rank == 1:
+        sys.exit()  # <- 1
     dist.all_reduce(torch.ones(1))
 
 

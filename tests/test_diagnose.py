@@ -122,7 +122,16 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "rank"), [("raises", "raised", 1), ("dies", "died", 3), ("uneven", "hang", 1), ("circle", "hang", 0)]
+    ("name", "kind", "rank"),
+    [
+        ("raises", "raised", 1),
+        ("dies", "died", 3),
+        ("crashes", "died", 2),
+        ("exits", "raised", 1),
+        ("leaves", "hang", 1),
+        ("uneven", "hang", 1),
+        ("circle", "hang", 0),
+    ],
 )
 def test_who_raised_died_or_left_the_loop_early(name, kind, rank, tmp_path):
     verdict, _ = diagnose(tmp_path, *program(name), hang_after=3)
@@ -136,7 +145,8 @@ def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_pa
     verdict, done = diagnose(tmp_path, *program("slow"), timeout=20)
     (guilty,) = verdict["guilty"]
     assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("slow", 2, lines_of("slow")["2"])
-    assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") == 2  # when it was noticed, and at the end
+    assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") in (1, 2)  # when it was noticed, and at the end
+    assert "ended after 20 s, the time limit" in done.stderr
 
 
 @pytest.mark.parametrize("name", correct_program.steps(correct_program))

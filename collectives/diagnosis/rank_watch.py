@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
+from collectives import failure
 from collectives.diagnosis.scene import State
 from collectives.recording import call_log
 
@@ -15,8 +16,9 @@ from collectives.recording import call_log
 class Rank:
     """One process that has, or will have, a rank."""
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO, folder: Path | None = None):
         self.log = call_log.Reader(file)
+        self.folder = folder
         self.gone: tuple[int, int | None] | None = None  # when it was seen to have ended, and how
 
     def look(self) -> None:
@@ -42,20 +44,31 @@ class Rank:
         where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
         if raised:
             return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
-        ended = (self.log.head() or {}).get("ended")
+        ended, left = (self.log.head() or {}).get("ended"), tuple(answer.get("exit") or ("", 0, ""))
         if self.gone is None:
             if _stat(self.log.head()["pid"])[:1] in (["T"], ["t"]):  # where it stood when it last answered, it may have left
                 return State(text="is stopped", stopped=True)
-            return State("returned", at=ended) if ended else State(where=where, in_torch=in_torch)
+            return State("returned", where=left, at=ended) if ended else State(where=where, in_torch=in_torch)
         at, status = self.gone
-        if status is not None and status < 0:
-            return State("died", f"was killed by {_signal(-status)}", at=at)
+        crash, stood = self._crash()
+        if crash or (status is not None and status < 0):
+            return State("died", f"was killed by {_signal(crash or -status)}", stood, at)
         if ended and not status:
-            return State("returned", at=ended)
+            return State("returned", where=left, at=ended)
         if status == 0:
             return State("returned", "left by os._exit", at=at)
         text = f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"
         return State("raised" if ended else "died", text, where if ended else ("", 0, ""), at)
+
+    def _crash(self) -> tuple[int, tuple[str, int, str]]:
+        """The signal that ended it, if faulthandler could tell, and where it stood: file, line, function."""
+        stack = self.folder and self.folder / f"{self.log.head()['pid']}.stack"
+        told = stack.read_text(errors="replace") if stack and stack.exists() else ""
+        cause = told.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
+        number = next((one for one in signal.valid_signals() if signal.strsignal(one) == cause), 0)
+        frames = [(frame["file"], int(frame["line"]), frame["function"]) for frame in failure.main_thread(told)]
+        own = next((frame for frame in frames if not failure.is_library(frame[0])), ("", 0, ""))
+        return number, own
 
 
 def _ending(pid: int) -> tuple[int | None] | None:

@@ -29,7 +29,7 @@ class Worlds:
         """Read what is new; whether anything has moved."""
         for path in set(self.folder.glob("*.calls") if self.folder else ()) - self.known:
             with contextlib.suppress(ValueError, OSError), open(path, "rb+") as file:  # its writer is not done with the beginning
-                self.waiting.append(Rank(file))
+                self.waiting.append(Rank(file, self.folder))
                 self.known.add(path)
         waiting, self.waiting = self.waiting, []
         for rank in sorted(waiting, key=lambda one: (one.log.head() or {"began": 0})["began"]):

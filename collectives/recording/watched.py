@@ -2,12 +2,13 @@
 
 What is written, into the diagnosing parent's private folder, is named by the process id: `.calls`, the log of its calls, which also
 takes where its main thread stands and what the Flight Recorder holds, when the parent asks and at the end; `.raised`, the exception
-that ended a process, a rank or not. Nothing here changes what the program does, and no fault of ours may reach it.
+that ended a process, a rank or not; `.stack`, where a signal ended it. Nothing here changes what the program does, and no fault of
+ours may reach it.
 """
 
 import atexit
 import contextlib
-import functools
+import faulthandler
 import importlib.abc
 import importlib.util
 import json
@@ -19,10 +20,9 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
-from collectives import failure
-from collectives.recording import call_log
+from collectives.recording import call_log, endings
 from collectives.recording.call import place_of
 
 # So often a rank looks whether the parent has asked it something, in seconds.
@@ -42,7 +42,7 @@ def begin(folder: str, hidden: dict) -> None:
     """`hidden` holds our modules, which the program's own imports are not to find."""
     global _folder, _hidden
     _folder, _hidden = Path(folder), hidden
-    _note_uncaught()
+    endings.begin(_say)
     sys.meta_path.insert(0, _Hook())
 
 
@@ -53,6 +53,7 @@ def watch(file: BinaryIO) -> None:
         from collectives.recording import record
 
         _log = Log(file)
+        endings.listen(_say)
         record.Recording(_log).begin()
 
 
@@ -63,6 +64,7 @@ class Log:
 
     def __init__(self, file: BinaryIO | None = None):
         self.writer: call_log.Writer | None = None
+        self.stack: TextIO | None = None
         self.joining: int | None = None
         self.broken = False
         self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
@@ -72,6 +74,8 @@ class Log:
     def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
         with file or open(_folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+") as file:
             self.writer = call_log.Writer(file, _environ("RANK"), _environ("WORLD_SIZE"), _meeting_place({}))
+        if _folder and self.stack is None:
+            self.stack = endings.keep_stack(_folder / f"{os.getpid()}.stack")
         threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
         return self.writer
 
@@ -88,14 +92,20 @@ class Log:
         """Say where the main thread stands, and what torch itself has noted."""
         frame = sys._current_frames().get(threading.main_thread().ident)
         frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
-        in_torch = any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(_own(frames))]) if frames else False
-        told = {"where": _own(frames), "in_torch": in_torch, "world": self.worlds, "store": _store()}
+        in_torch = (
+            any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(endings.own(frames))]) if frames else False
+        )
+        told = {"where": endings.own(frames), "in_torch": in_torch, "world": self.worlds, "store": _store()}
+        told["exit"] = endings.exited and endings.exited[1]
         told["collectives"] = [told for record, *told in _flight_record() if record >= self.first]
         self.writer.put(call_log.ANSWER, json.dumps(told).encode())
 
     def forget(self) -> None:
         """In a forked child: what is in the file is the parent's."""
         self.writer = self.joining = None
+        if self.stack is not None:
+            faulthandler.disable()
+            self.stack = None
 
     def enter(self, seq, of, what, given):
         if self.broken:
@@ -109,6 +119,7 @@ class Log:
             self.broken = True
             _confess(error)
             return -1
+        endings.exited = None  # whoever caught it goes on
         return writer.enter(seq, of, what, given)
 
     def _sit(self, given: dict) -> call_log.Writer:
@@ -171,9 +182,7 @@ class _Hook(importlib.abc.MetaPathFinder):
     def __init__(self):
         self.todo: dict[str, Callable] = {
             "torch.distributed.distributed_c10d": _record,
-            "torch.multiprocessing.spawn": _note_what_spawn_catches,
-            "multiprocessing.process": _note_what_processes_catch,
-            "collectives.rank": _note_what_launch_catches,
+            **endings.HOOKS,
         }
 
     def find_spec(self, name, path=None, target=None):
@@ -231,6 +240,7 @@ def _ours() -> Iterator[None]:
 def end() -> None:
     """The process ends of its own accord."""
     if _log is not None and _log.writer is not None:
+        endings.note_exit()
         with contextlib.suppress(Exception):
             _log.answer()
             if _recording is not None:
@@ -238,66 +248,14 @@ def end() -> None:
         _log.writer.set_ended()
 
 
-def _note_uncaught() -> None:
-    def hook(kind, error, trace):
-        note(error)
-        before(kind, error, trace)
-
-    before, sys.excepthook = sys.excepthook, hook
-
-
-def _note_what_spawn_catches(spawn) -> None:
-    real = spawn._wrap
-
-    @functools.wraps(real)
-    def _wrap(fn, *args):
-        return real(_noting(fn), *args)
-
-    spawn._wrap = _wrap
-
-
-def _note_what_processes_catch(process) -> None:
-    process.BaseProcess.run = _noting(process.BaseProcess.run)
-
-
-def _note_what_launch_catches(rank) -> None:
-    real = rank.describe
-
-    @functools.wraps(real)
-    def describe(error):
-        note(error)
-        return real(error)
-
-    rank.describe = describe
-
-
-def _noting(fn: Callable) -> Callable:
-    @functools.wraps(fn)
-    def noting(*args, **kwargs):
-        try:
-            return fn(*args, **kwargs)
-        except Exception as error:
-            note(error)
-            raise
-
-    return noting
-
-
-def note(error: BaseException) -> None:
-    """Say which exception ends this process, at once: the other ranks will soon fail too."""
-    with contextlib.suppress(Exception):
-        writer = _log and _log.writer
-        if not (writer or _folder) or isinstance(error, KeyboardInterrupt | SystemExit):
-            return
-        at = time.monotonic_ns()
-        frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(error.__traceback__)]
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        told = {"at": at, "text": text[:500], "rank": os.environ.get("RANK"), "where": _own(frames[::-1])}
-        if writer:
-            writer.put(call_log.RAISED, json.dumps(told).encode())
-            _log.answer()
-        if _folder:
-            (_folder / f"{os.getpid()}.raised").write_text(json.dumps(told))
+def _say(told: dict) -> None:
+    """What ends this process."""
+    text = json.dumps(told)
+    if _log is not None and _log.writer:
+        _log.writer.put(call_log.RAISED, text.encode())
+        _log.answer()
+    if _folder:
+        (_folder / f"{os.getpid()}.raised").write_text(text)
 
 
 def _store() -> tuple[str, int] | None:
@@ -331,10 +289,5 @@ def _flight_record() -> list:
         if not entry["is_p2p"]:
             frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]
             fields = ("process_group", "collective_seq_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
-            told.append([entry["record_id"], *(entry[field] for field in fields), _own(frames)])
+            told.append([entry["record_id"], *(entry[field] for field in fields), endings.own(frames)])
     return told
-
-
-def _own(frames: list) -> list:
-    """The innermost frame, of those given innermost first, that is the program's own; else the innermost."""
-    return next((frame for frame in frames if not failure.is_library(frame[0])), frames[0] if frames else ["", 0, ""])
