@@ -62,7 +62,48 @@ launch(step, 3, timeout=5)
 def test_a_hang_looks_as_it_shows(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.stderr.endswith("LaunchError: " + blocks("text")[0])
+    assert done.stderr.endswith("LaunchError: " + blocks("text")[1])
+
+
+DIAGNOSED = """\
+import torch
+import torch.distributed as dist
+
+
+def train(rank):
+    gradient = torch.ones(1024)
+    for i in range(20):
+        step(rank, gradient, i)
+
+
+# Rank 1 sends only after the all_reduce of that step.
+
+
+def exchange(token):
+    dist.recv(token, src=1)
+
+
+def step(rank, gradient, i):
+    token = torch.ones(1)
+    if rank == 2 and i == 7:
+        exchange(token)
+    dist.all_reduce(gradient)
+    if rank == 1 and i == 7:
+        dist.send(token, 2)
+
+
+dist.init_process_group("gloo")
+train(dist.get_rank())
+"""
+
+
+def test_a_diagnosis_looks_as_it_shows(tmp_path):
+    (tmp_path / "train.py").write_text(DIAGNOSED)
+    command, *lines = blocks("text")[0].splitlines()
+    words = command.replace("torchrun", f"{sys.executable} -m torch.distributed.run").split()[2:]
+    diagnose = [sys.executable, "-m", "collectives", *words[:1], "--hang-after", "3", *words[1:]]
+    done = subprocess.run(diagnose, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.stderr.splitlines()[-len(lines) :] == lines
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"^collectives ([a-z]+)", "\n".join(blocks("sh")), re.MULTILINE))))

@@ -107,7 +107,8 @@ def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | Non
         time.sleep(_TICK)
     time.sleep(_TICK)
     suspicion.worlds.poll()
-    suspicion.worlds.exchange(tell=True)
+    if (world := suspicion.worlds.divided()) is not None:
+        suspicion.worlds.exchange(world, tell=True)
     verdict = _at_the_end(suspicion.worlds, process.returncode)
     return verdict if verdict.kind == "ok" else suspicion.worlds.machines.verdict or verdict
 

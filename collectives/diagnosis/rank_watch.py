@@ -39,6 +39,11 @@ class Rank:
         """Whether its answers are of now: it runs, or has ended in a way that let it answer once more."""
         return self.gone is None or bool((self.log.head() or {}).get("ended") or self.read(call_log.RAISED))
 
+    def has_failed(self) -> bool:
+        """Whether it raised, or ended badly, as far as can be told cheaply."""
+        left_badly = self.gone is not None and self.gone[1] != 0 and not self.log.head()["ended"]
+        return left_badly or bool(self.log.text(call_log.RAISED))
+
     def state(self) -> State:
         answer, raised = self.read(call_log.ANSWER), self.read(call_log.RAISED)
         where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))

@@ -15,6 +15,9 @@ _LAUNCHER = 10.0
 # After all ranks have gone, the launcher has this long to end, or to start them anew.
 _LAST_RANK = 60.0
 
+# Machines whose ranks end talk to each other so often, for it may be their last chance; in seconds.
+_EXCHANGE = 0.05
+
 
 class Suspicion:
     """Looks at worlds again and again. `hang_after`: how long nothing may move, in seconds. `tell` hears, once, of what is slow."""
@@ -37,10 +40,11 @@ class Suspicion:
             self.asked = now
             self.moved = now if self.worlds.has_heard_more() else self.moved
             self.worlds.ask()
-        ended, quiet = self.worlds.have_ended(), now > self.moved + pause
-        if now > self.exchanged + (0.05 if ended else pause if quiet else 2 * pause):
-            self.exchanged = now
-            self.moved = now if self.worlds.exchange(tell=ended or quiet) else self.moved
+        if now > self.exchanged + _EXCHANGE and (world := self.worlds.divided()) is not None:
+            ended, quiet = world.has_ended(), now > self.moved + pause
+            if ended or now > self.exchanged + (pause if quiet else 2 * pause):
+                self.exchanged = now
+                self.moved = now if self.worlds.exchange(world, tell=ended or quiet) else self.moved
         if self.worlds.machines.verdict is not None:
             return self.worlds.machines.verdict
         return self._judge(now) if now > self.moved + SURE / 2 else None

@@ -90,8 +90,8 @@ class World:
 
     def has_ended(self) -> bool:
         """Whether a rank has failed, or all have returned."""
-        states = {rank.state().status for rank in self.ranks.values()}
-        return bool(states & {"raised", "died"}) or states == {"returned"}
+        ranks = self.ranks.values()
+        return any(rank.has_failed() for rank in ranks) or all(rank.log.head()["ended"] for rank in ranks)
 
     def absent(self) -> list[int]:
         """The ranks that have no process on this machine."""

@@ -50,24 +50,19 @@ class Worlds:
     def divided(self) -> World | None:
         """The world of which other machines have a part; connects to its store."""
         for (_, generation), world in self.worlds.items():
-            places = [rank.read(call_log.ANSWER).get("store") for rank in world.ranks.values()]
-            if world.absent() and any(places):
-                self.machines.open(next(filter(None, places)), f"{generation}.{min(world.ranks)}")
-                return world
+            if world.absent():
+                if self.machines.opening is None:
+                    places = (rank.read(call_log.ANSWER).get("store") for rank in world.ranks.values())
+                    if (place := next(filter(None, places), None)) is not None:
+                        self.machines.open(place, f"{generation}.{min(world.ranks)}")
+                return world if self.machines.opening is not None else None
         return None
 
-    def exchange(self, tell: bool) -> bool:
-        """Hear of ranks on other machines, and tell of ours if that is needed; whether those have gone on."""
-        world = self.divided()
-        if world is None:
-            return False
+    def exchange(self, world: World, tell: bool) -> bool:
+        """Hear of its ranks on other machines, and tell of ours if that is needed; whether those have gone on."""
         moved = self.machines.exchange(world.tell, tell)
         world.hear(self.machines.others)
         return moved
-
-    def have_ended(self) -> bool:
-        """Whether a rank has failed, or all have returned."""
-        return any(world.has_ended() for world in self.worlds.values())
 
     def ask(self) -> None:
         for world in self.worlds.values():

@@ -259,7 +259,9 @@ def _say(told: dict) -> None:
 
 
 def _store() -> tuple[str, int] | None:
-    """Host and port of the store that the job has."""
+    """Host and port of the store that the job has; None where all ranks are on this machine, as far as their launcher says."""
+    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
+        return None
     c10d = sys.modules["torch.distributed.distributed_c10d"]
     if c10d.is_initialized():
         store = c10d._get_default_store()
