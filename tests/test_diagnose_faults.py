@@ -204,7 +204,14 @@ def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
 def test_when_the_diagnosis_itself_is_ended_the_program_is_too(number, tmp_path, temporary):
     command = script(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)")
     arguments = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
-    process = subprocess.Popen(arguments, env=ENVIRON, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        arguments,
+        env=ENVIRON,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run that nohup keeps from hanging up is deaf to SIGHUP, and so is what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
     until = time.monotonic() + 60
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < until

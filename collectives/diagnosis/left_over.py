@@ -22,6 +22,7 @@ def left_over(matching: Matching, rank: int) -> LeftOver:
     found = {}
     for its in matching.sequences.values():
         found |= {joined[rank].number: joined[rank] for joined in its.pending.values() if rank in joined}
+    found |= {call.number: call for call in matching.messages.from_any.values() if call.rank == rank}
     before = []
     for at, ends in ((1, matching.messages.sends), (2, matching.messages.receives)):
         for key, end in ends.items():

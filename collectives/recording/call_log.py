@@ -48,11 +48,12 @@ SIZE = HINTS + 2**16
 _NOTICED = 48
 _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 
-_pack = struct.Struct("<q").pack_into
-
 
 class Writer:
-    """Notes the calls of this process, as a `sink.Sink`."""
+    """Notes the calls of this process, as a `sink.Sink`.
+
+    subtle: numbers go through `words`. Whoever reads meanwhile sees the old one or the new; pack_into writes zeros first.
+    """
 
     tensors = False
 
@@ -61,6 +62,7 @@ class Writer:
         if hasattr(os, "posix_fallocate"):  # subtle: where there is no room for a hole's page, writing it ends the process (SIGBUS)
             os.posix_fallocate(file.fileno(), 0, SIZE)
         self.memory = mmap.mmap(file.fileno(), SIZE)
+        self.words = memoryview(self.memory).cast("q")
         self.count = self.written = 0
         self.texts: dict[What, int] = {}
         self.noticed: dict[tuple, list] = {}
@@ -68,8 +70,9 @@ class Writer:
         _HEAD.pack_into(self.memory, 0, _MAGIC, *process, 0, time.monotonic_ns(), 0, 0, world, 0)
 
     def set_place(self, rank: int, world_size: int, world: int) -> None:
-        _pack(self.memory, _WORLD, world)
-        struct.pack_into("<q q", self.memory, _RANK, rank, world_size)
+        self.words[_WORLD // 8] = world
+        self.words[_RANK // 8 + 1] = world_size
+        self.words[_RANK // 8] = rank
 
     def place(self) -> tuple[int, int]:
         """The rank and the world size; -1 while they are not known."""
@@ -79,7 +82,7 @@ class Writer:
         return struct.unpack_from("<q", self.memory, _WORLD)[0]
 
     def set_ended(self) -> None:
-        _pack(self.memory, _ENDED, time.monotonic_ns())
+        self.words[_ENDED // 8] = time.monotonic_ns()
 
     def asked(self) -> int:
         return struct.unpack_from("<q", self.memory, _ASKED)[0]
@@ -87,20 +90,21 @@ class Writer:
     def put(self, place: int, text: bytes) -> None:
         """All or nothing: the length comes last. A text that is too long is left out."""
         if len(text) <= _SIZES[place] - 8:
-            _pack(self.memory, place, 0)
+            self.words[place // 8] = 0
             self.memory[place + 8 : place + 8 + len(text)] = text
-            _pack(self.memory, place, len(text))
+            self.words[place // 8] = len(text)
 
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
         text = self.texts.get(what)
         if text is None:
             text = self.texts[what] = self._write(_encode(what))
         number, self.count = self.count, self.count + 1
-        memory, place = self.memory, _HEADER + number % SLOTS * _ENTRY.size
+        words, place = self.words, _HEADER + number % SLOTS * _ENTRY.size
         seq, of = -1 if seq is None else seq, -1 if of is None else of
-        _ENTRY.pack_into(memory, place, -1, seq, of, time.monotonic_ns(), -1, -1, text, -1)
-        _pack(memory, place, number)
-        _pack(memory, _COUNT, number + 1)
+        words[place // 8] = -1
+        self.memory[place : place + _ENTRY.size] = _ENTRY.pack(-1, seq, of, time.monotonic_ns(), -1, -1, text, -1)
+        words[place // 8] = number
+        words[_COUNT // 8] = number + 1
         return number
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
@@ -108,10 +112,10 @@ class Writer:
         if self.count - number > SLOTS:  # its slot is another's by now
             return
         if error is not None:
-            _pack(self.memory, place + _ERROR, self._write(error.encode()[:160]))
+            self.words[(place + _ERROR) // 8] = self._write(error.encode()[:160])
         if source is not None:
-            _pack(self.memory, place + _SOURCE, source)
-        _pack(self.memory, place + _LEFT, time.monotonic_ns())
+            self.words[(place + _SOURCE) // 8] = source
+        self.words[(place + _LEFT) // 8] = time.monotonic_ns()
 
     def done(self, number: int, given: dict) -> None:
         pass
@@ -126,12 +130,10 @@ class Writer:
         """Into the ring, in one piece; return where it lies."""
         size = _LENGTH.size + len(text)
         begin = self.written if self.written % _RING + size <= _RING else -(-self.written // _RING) * _RING
-        if (
-            begin // _RING != self.written // _RING
-        ):  # what was written first is overwritten soon, even if it is used again and again
+        if begin // _RING != self.written // _RING:  # what came first is overwritten soon, even if it is used again and again
             self.texts.clear()
         self.written = begin + size
-        _pack(self.memory, _WRITTEN, self.written)  # first: from now on what lay there cannot be read
+        self.words[_WRITTEN // 8] = self.written  # first: from now on what lay there cannot be read
         place = _TEXTS + begin % _RING
         _LENGTH.pack_into(self.memory, place, len(text))
         self.memory[place + _LENGTH.size : place + size] = text
@@ -144,10 +146,12 @@ class Reader:
     def __init__(self, file: BinaryIO):
         """ValueError for a file whose writer is not done with the beginning."""
         self.memory = mmap.mmap(file.fileno(), SIZE)
+        self.words = memoryview(self.memory).cast("q")
         self.next = self.lost = self.since = 0
         self.open: dict[int, Call] = {}
 
     def close(self) -> None:
+        self.words.release()
         self.memory.close()
 
     def head(self) -> dict | None:
@@ -164,7 +168,7 @@ class Reader:
 
     def ask(self, question: int) -> None:
         """Have the process answer where it stands."""
-        _pack(self.memory, _ASKED, question)
+        self.words[_ASKED // 8] = question
 
     def poll(self) -> Iterator[Call]:
         """The calls that were entered or left since the last time, in order of their numbers: each once or twice."""
