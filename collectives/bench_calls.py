@@ -47,7 +47,7 @@ def cost(rank: int, world_size: int, device, pairs: int) -> list[tuple[float, fl
     import torch
     import torch.distributed as dist
 
-    from collectives.recording import record, watched
+    from collectives.recording import rank_log, record
 
     mine, theirs = torch.ones(4), torch.ones(4)
 
@@ -59,7 +59,7 @@ def cost(rank: int, world_size: int, device, pairs: int) -> list[tuple[float, fl
             work.wait()
 
     call, noted = all_reduce if world_size == 1 else exchange, _KINDS[world_size][1]
-    log = watched.Log(tempfile.TemporaryFile())  # noqa: SIM115  closed by the log, which maps it
+    log = rank_log.Log(file=tempfile.TemporaryFile())  # noqa: SIM115  closed by the log, which maps it
     recording = record.Recording(log)
     timed = []
     for _ in range(pairs):

@@ -46,12 +46,14 @@ def note(error: BaseException) -> None:
 def note_exit() -> None:
     """The process ends of its own accord, perhaps by a sys.exit that is no success."""
     if exited is not None and exited[0] not in (None, 0):
-        _tell(f"SystemExit: {exited[0]}", exited[1])
+        _tell(f"SystemExit: {exited[0]}", exited[1], is_guess=True)
 
 
-def _tell(text: str, where: list) -> None:
+def _tell(text: str, where: list, is_guess: bool = False) -> None:
+    """`is_guess`: the program may have caught it; its exit status will show."""
+    told = {"at": time.monotonic_ns(), "text": text[:500], "rank": os.environ.get("RANK"), "where": where}
     with contextlib.suppress(Exception):
-        _say({"at": time.monotonic_ns(), "text": text[:500], "rank": os.environ.get("RANK"), "where": where})
+        _say(told | {"is_guess": is_guess})
 
 
 def keep_stack(file: Path) -> TextIO | None:

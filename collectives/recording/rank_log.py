@@ -1,0 +1,190 @@
+"""The log of one rank: which process it is, where its calls are written, and what it answers when the diagnosing parent asks."""
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+import zlib
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from collectives.recording import call_log, endings
+from collectives.recording.call import place_of
+
+# So often a rank looks whether the parent has asked it something, in seconds.
+_LOOK = 0.05
+
+# So many of the Flight Recorder's records are told.
+_TOLD = 500
+
+
+class Log:
+    """A sink that opens its file, in the folder, when it is needed: a child that was forked gets one of its own."""
+
+    tensors = False
+
+    def __init__(self, folder: Path | None = None, file: BinaryIO | None = None):
+        self.folder = folder
+        self.writer: call_log.Writer | None = None
+        self.stack: TextIO | None = None
+        self.joining: int | None = None
+        self.broken = self.ending = False
+        self.answering = threading.Lock()
+        self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
+        if "RANK" in os.environ:
+            self._open(file)
+
+    def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
+        with file or open(self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+") as file:
+            self.writer = call_log.Writer(file, _environ("RANK"), _environ("WORLD_SIZE"), _meeting_place({}))
+        if self.folder and self.stack is None:
+            self.stack = endings.keep_stack(self.folder / f"{os.getpid()}.stack")
+        threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
+        return self.writer
+
+    def _answer_when_asked(self, writer: call_log.Writer) -> None:
+        answered = 0
+        while self.writer is writer:
+            time.sleep(_LOOK)
+            with contextlib.suppress(Exception):
+                if (asked := writer.asked()) != answered:
+                    answered = asked
+                    self.answer()
+
+    def answer(self) -> None:
+        """Say where the main thread stands, and what torch itself has noted."""
+        with self.answering:
+            self._answer()
+
+    def last_answer(self) -> None:
+        """The same when the process ends: a launcher may kill it first, and then what it answered before is old."""
+        self.ending = True
+        self.answer()
+
+    def _answer(self) -> None:
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
+        in_torch = (
+            any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(endings.own(frames))]) if frames else False
+        )
+        told = {"where": endings.own(frames), "in_torch": in_torch, "world": self.worlds, "store": _store(), "last": self.ending}
+        told["exit"] = endings.exited and endings.exited[1]
+        told["collectives"] = [told for record, *told in _flight_record() if record >= self.first]
+        self.writer.put(call_log.ANSWER, json.dumps(told).encode())
+
+    def forget(self) -> None:
+        """In a forked child: what is in the file is the parent's."""
+        self.writer = self.joining = None
+        self.answering = threading.Lock()  # the parent's other threads, who may hold it, are not here
+        if self.stack is not None:
+            faulthandler.disable()
+            self.stack = None
+
+    def enter(self, seq, of, what, given):
+        if self.broken:
+            return -1
+        try:
+            writer = self.writer or self._open()
+            if what.name == "init_process_group":
+                writer = self._sit(given)
+                self.joining = writer.count
+        except Exception as error:  # no room for a log, say: the program goes on, unseen from here on
+            self.broken = True
+            confess(self.folder, error)
+            return -1
+        endings.exited = None  # whoever caught it goes on
+        return writer.enter(seq, of, what, given)
+
+    def _sit(self, given: dict) -> call_log.Writer:
+        """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
+        (rank, size), before = place_of(given), self.writer.place()
+        moves = before[0] >= 0 and any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
+        if moves and self.folder:
+            self.writer.set_ended()
+            self._open()
+        if rank >= 0:
+            self.writer.set_place(rank, size, self.writer.world() if before[0] >= 0 and not moves else _meeting_place(given))
+        return self.writer
+
+    def leave(self, number, error, source):
+        if self.broken:
+            return
+        if self.joining == number and error is None:
+            c10d = sys.modules["torch.distributed.distributed_c10d"]
+            self.writer.set_place(c10d.get_rank(), c10d.get_world_size(), self.writer.world())
+            self.worlds += 1
+            if c10d.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE") or 1):
+                self.answer()  # which store the job has
+            if self.worlds > 1:
+                with contextlib.suppress(Exception):
+                    self.first = max((record + 1 for record, *_ in _flight_record()), default=0)
+        self.writer.leave(number, error, source)
+
+    def done(self, number, given):
+        pass
+
+    def notice(self, kind, what, at):
+        if self.writer is not None:
+            self.writer.notice(kind, what, at)
+
+
+def confess(folder: Path, error: Exception) -> None:
+    """Say why this process is not watched."""
+    with contextlib.suppress(Exception):
+        (folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
+
+
+def _environ(name: str) -> int:
+    return int(os.environ.get(name) or -1)
+
+
+def _meeting_place(given: dict) -> int:
+    """A number that the ranks of one world share, and those of another one most often do not: from where they meet."""
+    store, method = given.get("store"), given.get("init_method")
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    at = getattr(store, "path", None) or getattr(store, "port", None) or (method if method != "env://" else None)
+    if at is None and "MASTER_PORT" in os.environ:
+        at = os.environ.get("MASTER_ADDR"), os.environ["MASTER_PORT"]
+    return zlib.crc32(str(at or ("children of", os.getppid())).encode())
+
+
+def _store() -> tuple[str, int] | None:
+    """Host and port of the store that the job has; None where all ranks are on this machine, as far as their launcher says."""
+    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
+        return None
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    if c10d.is_initialized():
+        store = c10d._get_default_store()
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        return (store.host, store.port) if hasattr(store, "port") else None
+    place = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    return (place[0], int(place[1])) if all(place) else None
+
+
+def _flight_record() -> list:
+    """Every collective that this process put under way, those from C++ too, as far as torch remembers."""
+    import pickle
+
+    import torch
+    from torch._C import _distributed_c10d
+
+    told = []
+    # subtle: to name the frames torch looks for the compiler, and would import it, for seconds: a stand-in keeps it from that.
+    stand_in = vars(torch).setdefault("_inductor", object())
+    try:
+        trace = pickle.loads(_distributed_c10d._dump_fr_trace())
+    finally:
+        if type(stand_in) is object and vars(torch).get("_inductor") is stand_in:
+            del torch._inductor
+    for entry in trace["entries"][-_TOLD:]:
+        if not entry["is_p2p"]:
+            frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]
+            fields = ("process_group", "collective_seq_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
+            told.append([entry["record_id"], *(entry[field] for field in fields), endings.own(frames)])
+    return told
