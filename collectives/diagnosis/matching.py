@@ -75,9 +75,11 @@ class Matching:
             self._leave(call)
 
     def _enter(self, call: Call) -> None:
+        if was_refused(call.error or ""):
+            return
         if call.name in POINT_TO_POINT:
             self._met(self.messages.post(call))
-        elif call.seq is not None and call.name != "wait" and not was_refused(call.error or ""):
+        elif call.seq is not None and call.name != "wait":
             its = self.of(call)
             its.members = its.members or call.members
             missed = its.counts[call.rank] < call.seq
@@ -98,18 +100,22 @@ class Matching:
         if call.error and self.difference and self.difference.calls.get(call.rank, call).number == call.number:
             self.refused.add(call.rank)
         if call.name in POINT_TO_POINT or call.name == "wait":
+            if was_refused(call.error or "") and self.messages.refused(call):
+                self._withdraw(call)
             self._met(self.messages.arrived(call))
             if call.error:
                 self.messages.failed(call)
         if call.error and call.seq is not None:
             its = self.of(call)
+            if was_refused(call.error):
+                self._undo(its, call)
             joined = its.pending.get(call.seq, {})
             if call.rank in joined and was_refused(call.error):
                 del joined[call.rank]
                 its.counts[call.rank] = min(its.counts[call.rank], call.seq)
             elif call.rank in joined:
                 joined[call.rank] = call
-            elif its.before.get(call.rank, call).number == call.number and not was_refused(call.error or ""):
+            elif call.rank in its.before and its.before[call.rank].number == call.number:
                 its.before[call.rank] = call
                 self._note_given_up(its.before)
 
@@ -129,6 +135,22 @@ class Matching:
         if any(call.error for call in calls.values()):
             self._note_given_up(calls)
         its.before = calls
+
+    def _undo(self, its: Sequence, call: Call) -> None:
+        """The collective that was complete last was not, if this call, which was seen while torch looked at it, was refused."""
+        calls = its.before
+        if call.rank not in calls or calls[call.rank].number != call.number:
+            return
+        self._withdraw(call)
+        its.pending[call.seq], its.before = calls, {}
+        its.odd = {places: odd for places, odd in its.odd.items() if odd.calls is not calls}
+
+    def _withdraw(self, call: Call) -> None:
+        """What it seemed to be a part of did not take place."""
+        self.matched -= 1
+        different = self.difference.calls.get(call.rank) if self.difference else None
+        if different is not None and different.number == call.number:
+            self.difference = None
 
     def _note_given_up(self, calls: dict[int, Call]) -> None:
         self.given_up = self.given_up or calls

@@ -32,11 +32,17 @@ class End:
         return self.waiting.popitem(last=False)[1]
 
     def put(self, call: Call) -> None:
-        self.waiting[call.rank, call.number] = call
+        self.waiting[_key(call)] = call
         if len(self.waiting) > WINDOW:
             self.waiting.popitem(last=False)
             self.before += 1
             self.forgotten += 1
+
+    def put_back(self, call: Call) -> None:
+        """It has not met another end after all."""
+        self.before -= 1
+        self.waiting[_key(call)] = call
+        self.waiting.move_to_end(_key(call), last=False)
 
 
 def channel(call: Call, source: int | None = None) -> tuple:
@@ -46,8 +52,19 @@ def channel(call: Call, source: int | None = None) -> tuple:
     return call.group, *ranks, call.tag
 
 
+def _key(call: Call) -> tuple[int, int]:
+    return call.rank, call.number
+
+
+def _awaited(call: Call) -> tuple[int, int]:
+    """The key of the call, or of the one whose Work it waits for."""
+    return call.rank, call.number if call.of is None else call.of
+
+
 class Messages:
     def __init__(self):
+        self.open: set[tuple[int, int]] = set()
+        self.met: dict[tuple[int, int], tuple[End, Call, End]] = {}  # of calls that are open: its side, the other end, that side
         self.sends: dict[tuple, End] = defaultdict(End)
         self.receives: dict[tuple, End] = defaultdict(End)
         self.from_any: dict[tuple, Call] = {}
@@ -55,17 +72,21 @@ class Messages:
 
     def post(self, call: Call) -> tuple[Call, Call] | None:
         """The send and the receive, if this call meets its other end."""
+        if call.left is None:
+            self.open.add(_key(call))
         if "send" in call.name:
             return self._meet(call, channel(call), self.sends, self.receives)
         if call.peer is None:
             self.mixed.add((call.group, call.rank, call.tag))
-            self.from_any[call.rank, call.number] = call
+            self.from_any[_key(call)] = call
             return None
         return self._meet(call, channel(call), self.receives, self.sends)
 
     def arrived(self, call: Call) -> tuple[Call, Call] | None:
         """A receive, or the wait for it, was left: if it took what came, it is known now whose message that was."""
-        posted = self.from_any.pop((call.rank, call.number if call.of is None else call.of), None)
+        self.open.discard(_key(call))
+        self.met.pop(_key(call), None)
+        posted = self.from_any.pop(_awaited(call), None)
         if posted is None or call.source is None or call.error:
             return None
         return self._meet(posted, channel(posted, call.source), self.receives, self.sends)
@@ -73,7 +94,17 @@ class Messages:
     def failed(self, call: Call) -> None:
         """The call, or the wait for it, ended in an error: no other end will come for it."""
         for end in (*self.sends.values(), *self.receives.values()):
-            end.waiting.pop((call.rank, call.number if call.of is None else call.of), None)
+            end.waiting.pop(_awaited(call), None)
+
+    def refused(self, call: Call) -> bool:
+        """The call, which was seen while torch looked at it, never was begun; whether it had met another end, which waits again."""
+        if (met := self.met.pop(_key(call), None)) is None:
+            return False
+        side, other, there = met
+        side.before -= 1
+        there.put_back(other)
+        self.met.pop(_key(other), None)
+        return True
 
     def _meet(self, call: Call, key: tuple, own: dict[tuple, End], others: dict[tuple, End]) -> tuple[Call, Call] | None:
         if not (others[key].waiting or others[key].forgotten):
@@ -83,6 +114,9 @@ class Messages:
         other = others[key].take()
         if other is None:
             return None
+        for one, side, end, there in ((call, own, other, others), (other, others, call, own)):
+            if _key(one) in self.open:
+                self.met[_key(one)] = side[key], end, there[key]
         return (call, other) if own is self.sends else (other, call)
 
     def is_certain(self, receive: Call) -> bool:
@@ -96,8 +130,7 @@ class Messages:
 
     def is_unmatched(self, call: Call) -> bool:
         """Whether the call, or the one whose Work it waits for, has no other end."""
-        number = call.number if call.of is None else call.of
-        return any(one.rank == call.rank and one.number == number for one in self.unmatched())
+        return any(_key(one) == _awaited(call) for one in self.unmatched())
 
     def sent_to(self, call: Call) -> bool:
         """Whether a message waits that a receive from any source can take."""
