@@ -19,6 +19,7 @@ def launch(
     """Time a launch against torch.multiprocessing.spawn, and a lesson against `import torch` and torchrun.
 
     What is compared is timed in turn (A B A B ...), so that a busy machine hurts both alike: trust the ratios, not the seconds.
+    What a noted call costs is told by the best round of each side, for what disturbs can only add.
     """
     from collectives import bench as timings
 

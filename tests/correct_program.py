@@ -1,5 +1,6 @@
 """Correct programs, of which none may be suspected: python correct_program.py NAME, or under torchrun."""
 
+import contextlib
 import datetime
 import inspect
 import os
@@ -315,10 +316,10 @@ def into_tensors(rank, n):
 
 def thinks_better_of_it(rank, n):
     """Tools end by sys.exit also where they are called as functions."""
-    try:
-        sys.exit(rank)
-    except SystemExit:
+    for _ in range(2):
         dist.barrier()
+        with contextlib.suppress(SystemExit):
+            sys.exit(rank)
 
 
 def some_leave_early(rank, n):
@@ -343,7 +344,7 @@ def steps(module):
 def body(rank, programs, name, n, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
     programs[name](rank, n)
-    if name != "quiet_end":
+    if name not in ("quiet_end", "thinks_better_of_it"):
         dist.destroy_process_group()
 
 

@@ -234,6 +234,25 @@ def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
     assert verdict["verdict"] == "ok", verdict["says"]
 
 
+def diagnose_a_sleeper(tmp_path):
+    """A program under diagnosis that only sleeps; return the diagnosing process, and the pid of the program."""
+    file = tmp_path / "pid"
+    command = script(tmp_path, f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)")
+    command = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
+    process = subprocess.Popen(command, env=ENVIRON, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_signals)
+    until = time.monotonic() + 60
+    while not file.exists() or not file.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return process, int(file.read_text())
+
+
+def _hear_signals():
+    """A test run in the background of a shell, or under nohup, passes on that it ignores these."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def script(tmp_path, text):
     file = tmp_path / "script.py"
     file.write_text(textwrap.dedent(text))
@@ -294,19 +313,8 @@ def test_a_command_that_cannot_be_run_is_bad_usage():
 
 
 def test_ctrl_c_ends_the_program_too(tmp_path):
-    command = script(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "collectives", "diagnose", "--", *command],
-        stderr=subprocess.PIPE,
-        text=True,
-        # A test run in the background of a shell inherits that SIGINT is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    until = time.monotonic() + 30
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    process, program = diagnose_a_sleeper(tmp_path)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == 130
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert not psutil.pid_exists(program)

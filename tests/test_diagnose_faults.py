@@ -1,5 +1,7 @@
 """`collectives diagnose` where all goes wrong: always an end, a report that is right or says what it lacks, nothing left behind."""
 
+import contextlib
+import json
 import os
 import random
 import shutil
@@ -13,13 +15,13 @@ from pathlib import Path
 import faulty_program
 import psutil
 import pytest
-from test_diagnose import ENVIRON, diagnose, lines_of, program, script
+from test_diagnose import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
 
 from collectives.diagnosis import diagnose as diagnosing
 from collectives.diagnosis.verdict import State, judge
 from collectives.diagnosis.world_watch import Rank, World
 from collectives.recording.call import What
-from collectives.recording.call_log import SIZE, SLOTS, Reader, Writer
+from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="stopped processes and orphans are seen through what Linux tells")
 
@@ -107,6 +109,34 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
         assert judge(world.matching, states, 2, stalled=True).field == "op"
         for rank in world.ranks.values():
             rank.log.close()
+
+
+def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that_called_nothing(tmp_path):
+    """Rank 0 left early, so that rank 3 raised; its launcher was faster than what it had to say of the calls from C++."""
+    world, gathered, reduced = World(), _from_cpp("all_gather", 1), _from_cpp("all_reduce", 2)
+    told = ([gathered], True), ([gathered, reduced], False), ([gathered, reduced], False), ([], False)
+    where = ["train.py", 7, "step"]
+    with contextlib.ExitStack() as files:
+        for rank, (collectives, last) in enumerate(told):
+            file = files.enter_context(open(tmp_path / str(rank), "wb+"))
+            writer = Writer(file, rank, len(told))
+            world.ranks[rank] = Rank(file)
+            answer = {"where": where, "in_torch": True, "world": 1, "collectives": collectives, "last": last}
+            writer.put(ANSWER, json.dumps(answer).encode())
+            if rank == 0:
+                writer.set_ended()
+        raised = {"text": "RuntimeError: connection closed by peer", "where": where, "at": 1, "is_guess": False}
+        writer.put(RAISED, json.dumps(raised).encode())
+        world.poll()
+        verdict = world.verdict(stalled=True)
+        assert (verdict.kind, [call.rank for call in verdict.guilty]) == ("hang", [0]), verdict.says
+        for rank in world.ranks.values():
+            rank.log.close()
+
+
+def _from_cpp(name, seq):
+    """What the Flight Recorder tells of a collective."""
+    return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], name == "all_gather", ["train.py", 7, "step"]]
 
 
 def test_a_report_says_from_which_call_on_it_speaks(tmp_path):
@@ -202,20 +232,7 @@ def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
 def test_when_the_diagnosis_itself_is_ended_the_program_is_too(number, tmp_path, temporary):
-    command = script(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)")
-    arguments = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
-    process = subprocess.Popen(
-        arguments,
-        env=ENVIRON,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A test run that nohup keeps from hanging up is deaf to SIGHUP, and so is what it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    )
-    until = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    process, _ = diagnose_a_sleeper(tmp_path)
     process.send_signal(number)
     assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)

@@ -39,7 +39,8 @@ def run(
     adopted, others = _adopt_orphans(), _children()
     try:
         try:
-            process = subprocess.Popen(command, env=environment(folder), preexec_fn=_end_with_us)
+            bound = _end_with_us if sys.platform == "linux" else None
+            process = subprocess.Popen(command, env=environment(folder), preexec_fn=bound)
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         worlds = Worlds(folder)
@@ -152,8 +153,7 @@ def _adopt_orphans(wanted: int = 1) -> int:
 
 def _end_with_us() -> None:
     """In the child: whoever kills us so that we can end nothing ends the program (SIGTERM), as far as it ends its own children."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _children() -> set:

@@ -37,7 +37,8 @@ class Rank:
 
     def has_last_word(self) -> bool:
         """Whether its answers are of now: it runs, or has ended in a way that let it answer once more."""
-        return self.gone is None or bool((self.log.head() or {}).get("ended") or self.read(call_log.RAISED))
+        ends = self.gone is not None or self.log.text(call_log.RAISED)
+        return not ends or bool(self.read(call_log.ANSWER).get("last"))
 
     def has_failed(self) -> bool:
         """Whether it raised, or ended badly, as far as can be told cheaply."""
@@ -47,7 +48,7 @@ class Rank:
     def state(self) -> State:
         answer, raised = self.read(call_log.ANSWER), self.read(call_log.RAISED)
         where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
-        if raised:
+        if raised and not (raised["is_guess"] and self.gone is not None and self.gone[1] == 0):
             return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
         ended, left = (self.log.head() or {}).get("ended"), tuple(answer.get("exit") or ("", 0, ""))
         if self.gone is None:
