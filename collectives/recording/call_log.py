@@ -67,7 +67,8 @@ class Writer:
         self.texts: dict[What, int] = {}
         self.noticed: dict[tuple, list] = {}
         process = os.getpid(), os.getppid(), rank, world_size
-        _HEAD.pack_into(self.memory, 0, _MAGIC, *process, 0, time.monotonic_ns(), 0, 0, world, 0)
+        _HEAD.pack_into(self.memory, 0, b"", *process, 0, time.monotonic_ns(), 0, 0, world, 0)
+        self.memory[: len(_MAGIC)] = _MAGIC  # last: whoever sees it sees the rest
 
     def set_place(self, rank: int, world_size: int, world: int) -> None:
         self.words[_WORLD // 8] = world
