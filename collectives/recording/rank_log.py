@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import functools
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ _LOOK = 0.05
 
 # So many of the Flight Recorder's records are told.
 _TOLD = 500
+
+_naming_frames = threading.local()
 
 
 class Log:
@@ -167,6 +170,24 @@ def _store() -> tuple[str, int] | None:
     return (place[0], int(place[1])) if all(place) else None
 
 
+def _without_compiler(torch) -> None:
+    """To name frames torch asks itself for the compiler, and would import it, for seconds: it is told that there is none.
+
+    subtle: other threads, which may be importing the compiler just now, find it as always.
+    """
+    real = torch.__getattr__
+    if hasattr(real, "__wrapped__"):
+        return
+
+    @functools.wraps(real)
+    def __getattr__(name):
+        if name == "_inductor" and getattr(_naming_frames, "now", False):
+            raise AttributeError(name)
+        return real(name)
+
+    torch.__getattr__ = __getattr__
+
+
 def _flight_record() -> list:
     """Every collective that this process put under way, those from C++ too, as far as torch remembers."""
     import pickle
@@ -175,14 +196,13 @@ def _flight_record() -> list:
     from torch._C import _distributed_c10d
 
     told = []
-    # subtle: to name the frames torch looks for the compiler, and would import it, for seconds: a stand-in keeps it from that.
-    stand_in = vars(torch).setdefault("_inductor", object())
+    _without_compiler(torch)
+    _naming_frames.now = True
     try:
-        trace = pickle.loads(_distributed_c10d._dump_fr_trace())
+        trace = _distributed_c10d._dump_fr_trace()
     finally:
-        if type(stand_in) is object and vars(torch).get("_inductor") is stand_in:
-            del torch._inductor
-    for entry in trace["entries"][-_TOLD:]:
+        _naming_frames.now = False
+    for entry in pickle.loads(trace)["entries"][-_TOLD:]:
         if not entry["is_p2p"]:
             frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]
             fields = ("process_group", "collective_seq_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
