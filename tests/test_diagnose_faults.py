@@ -86,6 +86,22 @@ def _write_for_ever(file):
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
 
 
+def test_a_log_that_has_a_beginning_has_all_of_it(tmp_path):
+    """Read while it is begun, a hundred times: else its process would be taken for another rank, of another world."""
+    for _ in range(100):
+        with open(tmp_path / "log", "wb+") as file:
+            file.truncate(SIZE)
+            reader = Reader(file)
+            if (child := os.fork()) == 0:
+                Writer(file, 3, 4, world=77)
+                os._exit(0)
+            while (head := reader.head()) is None:
+                pass
+            assert (head["pid"], head["rank"], head["world_size"], head["world"]) == (child, 3, 4, 77)
+            os.waitpid(child, 0)
+            reader.close()
+
+
 def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
     """Of 3000 messages one end was lost, so that others might be taken for theirs; collectives are still compared."""
     world = World()
@@ -137,6 +153,34 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
 def _from_cpp(name, seq):
     """What the Flight Recorder tells of a collective."""
     return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], name == "all_gather", ["train.py", 7, "step"]]
+
+
+COMPILES = """
+import sys, threading, time, torch, torch.distributed as dist
+from torch._C import _distributed_c10d
+
+def dump():
+    told = real()
+    seen.append("torch._inductor" in sys.modules)
+    other = threading.Thread(target=lambda: seen.append(torch._inductor.__name__))
+    other.start()
+    other.join()
+    return told
+
+seen = []
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+dist.all_reduce(torch.ones(1))
+real, _distributed_c10d._dump_fr_trace = _distributed_c10d._dump_fr_trace, dump
+while len(seen) < 2:
+    time.sleep(0.05)
+_distributed_c10d._dump_fr_trace = real
+print(seen[:2])
+"""
+
+
+def test_that_frames_are_named_neither_imports_the_compiler_nor_hides_it_from_other_threads(tmp_path):
+    verdict, done = diagnose(tmp_path, *script(tmp_path, COMPILES))
+    assert (verdict["verdict"], done.stdout) == ("ok", "[False, 'torch._inductor']\n"), done.stderr
 
 
 def test_a_report_says_from_which_call_on_it_speaks(tmp_path):

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -40,10 +42,20 @@ def test_the_rank_and_the_line_are_named_under_mpiexec(what, kind, ranks, tmp_pa
     program.write_text(PROGRAM)
     options = ["--hang-after", "4", "--timeout", "100", "--json", str(file)]
     mpiexec = [backends.mpiexec(), "-n", "3", sys.executable, str(program), what]
+    before = _files_of_mpiexec()
     done = subprocess.run(
         [sys.executable, "-m", "collectives", "diagnose", *options, "--", *mpiexec], capture_output=True, text=True, timeout=200
     )
+    until = time.monotonic() + 60
+    while _files_of_mpiexec() - before:  # other tests may have theirs just now
+        assert time.monotonic() < until
+        time.sleep(0.2)
     verdict = json.loads(file.read_text())
     assert (verdict["verdict"], [one["rank"] for one in verdict["guilty"]]) == (kind, ranks), done.stderr
     assert done.returncode == (kind != "ok")
     assert all(one["line"] == LINES[what] for one in verdict["guilty"] if what in LINES)
+
+
+def _files_of_mpiexec():
+    """What it has written about the machine, for its ranks: always in /tmp, and removed if it ends well."""
+    return set(Path("/tmp").glob("hydra_hwloc_xmlfile_*"))

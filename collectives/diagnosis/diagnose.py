@@ -166,6 +166,7 @@ def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
     """Kill what is left of the program: its process tree, and whatever else of it has lost its parent; not our `others`."""
     import psutil
 
+    _end_ranks(process)
     until = time.monotonic() + 10
     while time.monotonic() < until:
         found = [one for one in _family(process, folder, others) if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
@@ -177,6 +178,23 @@ def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
         psutil.wait_procs(found, timeout=0.5)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
+
+
+def _end_ranks(process: subprocess.Popen) -> None:
+    """Kill the program's innermost processes: MPI's proxies, between them and the command, then remove their files and end.
+
+    The command itself is stopped meanwhile, for it would only complain.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        command = psutil.Process(process.pid)
+        command.suspend()
+        below = command.children(recursive=True)
+        between = [one for one in below if any(other.ppid() == one.pid for other in below)]
+        for one in set(below) - set(between):
+            one.kill()
+        psutil.wait_procs(between, timeout=0.3)
 
 
 def _family(process: subprocess.Popen, folder: Path, others: set) -> list:
