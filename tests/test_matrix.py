@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from collectives import backend as backends
 from collectives.cli import app
 from collectives.collective import COLLECTIVES, OPS
-from collectives.matrix import matrix, selection, values
+from collectives.matrix import flags, history, matrix, recorded, selection, values
 from collectives.matrix.cell import cells
 from collectives.matrix.forms import FORMS, called
 from collectives.matrix.recorded import STATES, UNAVAILABLE
@@ -144,7 +144,7 @@ def command(*words, folder=None, **options):
     )
 
 
-def test_two_quick_runs_give_the_same_states_and_the_json_has_the_agreed_fields(tmp_path):
+def test_two_quick_runs_give_the_same_states_as_recorded_and_the_json_has_the_agreed_fields(tmp_path):
     runs = []
     for number in range(2):
         file = tmp_path / f"{number}.json"
@@ -171,6 +171,10 @@ def test_two_quick_runs_give_the_same_states_and_the_json_has_the_agreed_fields(
     assert second["platform"] == first["platform"]
     newest = {cell["form"]: cell["called"] for cell in first["cells"]}
     assert newest["reduce_scatter_tensor:async"] == called(FORMS["reduce_scatter_tensor"])
+    mine = history.release(torch.__version__)
+    if mine in [history.release(found["torch"]) for found in history.matrices()]:
+        text, status = flags.against(recorded.read(tmp_path / "0.json"), mine, selected=True)
+        assert (status, "no cell differs" in text) == (0, True), text
 
 
 def test_no_probe_fails_by_itself():
