@@ -9,7 +9,7 @@ from collectives.diagnosis.worlds import Worlds
 # A fault must be there this long without anything moving before it is told, so that all logs are of one moment; in seconds.
 SURE = 0.6
 
-# After a rank has raised or died its launcher has this long to end the others.
+# After a rank has raised or died its launcher has this long to end the others, or as long as a hang must last; in seconds.
 _LAUNCHER = 10.0
 
 # After all ranks have gone, the launcher has this long to end, or to start them anew.
@@ -59,7 +59,7 @@ class Suspicion:
             return None
         if self.suspected[0] != verdict.says:
             self.suspected = verdict.says, now
-        patience = _LAUNCHER if verdict.kind in ("raised", "died") else SURE
+        patience = max(_LAUNCHER, self.hang_after) if verdict.kind in ("raised", "died") else SURE
         if self.worlds.are_gone():  # their launcher will end, or begin again
             patience = max(_LAST_RANK, self.hang_after)
         if verdict.gives_up is not None and verdict.gives_up <= self.hang_after:
