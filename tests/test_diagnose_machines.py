@@ -6,10 +6,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch.distributed as dist
 
+from collectives.diagnosis import diagnose
 from collectives.diagnosis.machines import Machines
 from collectives.diagnosis.scene import Verdict
 from collectives.recording.call import Call
@@ -134,3 +136,13 @@ def test_a_store_that_has_gone_ends_the_talk_and_nothing_else():
     assert not machine.exchange(lambda: {0: rank("a")}, tell=True)
     machine.publish(Verdict("hang", "hang"), patience=0.1)
     assert machine.store is None
+
+
+def test_a_store_that_is_sought_in_vain_leaves_no_thread_behind(monkeypatch):
+    """Which, when the interpreter ends, now and then ends us by a signal."""
+    before = set(threading.enumerate())
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+        monkeypatch.setenv(name, str(value))
+    program = "import torch.distributed as dist; dist.init_process_group('gloo')"
+    verdict, _ = diagnose.run([sys.executable, "-c", program], hang_after=2, timeout=60)
+    assert (verdict.kind, set(threading.enumerate()) - before) == ("hang", set()), verdict.says

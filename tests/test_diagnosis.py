@@ -343,6 +343,18 @@ def test_what_waits_for_too_long_is_forgotten_and_the_rest_still_meets():
     assert judge(matching, {0: ENDED, 1: ENDED}, 2, stalled=True).kind == "ok"
 
 
+def test_calls_from_cpp_which_are_counted_otherwise_make_no_circle_with_those_from_python():
+    ddp = Program(4)
+    for _ in range(3):
+        ddp.all("all_reduce")
+    ddp.all("all_reduce", [0, 1, 3], left=None)
+    own = Matching(Program(4).call(2, "barrier", left=None).calls)
+    states = {rank: State(in_torch=rank != 2) for rank in range(4)}
+    assert judge(own, states, 4, stalled=False, native=Matching(ddp.calls)).kind == "ok"
+    verdict = judge(own, states, 4, stalled=True, native=Matching(ddp.calls))
+    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == ("hang", [2], ()), verdict.says
+
+
 @pytest.mark.parametrize(
     ("edges", "expected"),
     [

@@ -48,6 +48,7 @@ def run(
             verdict = _watch(process, Suspicion(worlds, hang_after, tell), timeout)
         finally:
             _end_all(process, folder, others)
+            worlds.machines.close()
         verdict = dataclasses.replace(verdict, hints=hints.hints(worlds.noticed(), verdict.kind))
         return _with_notes(verdict, worlds), status(verdict, process.returncode)
     finally:

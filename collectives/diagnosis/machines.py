@@ -58,6 +58,11 @@ class Machines:
         except RuntimeError:
             self.opening = None  # it may not be there yet
 
+    def close(self) -> None:
+        """Have a connection that is being made come to an end: who leaves in the midst of it is ended by a signal."""
+        if (opening := self.opening) is not None:
+            opening.join()
+
     def exchange(self, ranks: Callable[[], dict[int, dict]], tell: bool) -> bool:
         """Whether ranks of other machines have gone on. `ranks`: what we have to tell of ours, as an answer or if `tell`."""
         if self.store is None:

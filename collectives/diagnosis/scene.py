@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from collectives.diagnosis.hints import Hint
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.text import place, told, write
+from collectives.diagnosis.waits import waits_for
 from collectives.recording.call import GROUPS, Call
 
 # What an exception says when it is another rank that is gone, or that did not come: the cause is elsewhere.
@@ -81,6 +82,12 @@ class Scene:
             return lost[0] if lost and is_lost(state.text) else None
         under_way = self.native.open.get(rank, {}).values()
         return next((call for call in under_way if state.in_torch or (call.file, call.line) == state.where[:2]), None)
+
+    def waits_for(self, rank: int) -> list[int]:
+        """The ranks for which the call that it is inside certainly waits. Of one from C++ none is: torch's record lags behind."""
+        call, last = self.inside[rank], self.matching.last.get(rank)
+        known = (last, *self.matching.open.get(rank, {}).values())
+        return waits_for(self.matching, call) if any(call is one for one in known) else []
 
     def place(self, rank: int) -> Call:
         """What stands for a rank: its call, or where it is, or its last call."""

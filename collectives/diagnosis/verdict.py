@@ -6,7 +6,7 @@ from collectives.diagnosis.agreement import Difference, compare, minority
 from collectives.diagnosis.matching import Matching, Sequence, out_of_step
 from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict, is_lost
 from collectives.diagnosis.text import place, ranks
-from collectives.diagnosis.waits import find_cycle, kind_of, waits_for
+from collectives.diagnosis.waits import find_cycle, kind_of
 from collectives.recording.call import POINT_TO_POINT, Call
 
 
@@ -111,15 +111,13 @@ def _crossed_tags(scene: Scene) -> Verdict | None:
         other = scene.inside.get(call.peer) if call.peer is not None else None
         if other is None or other.peer != rank or "send" not in kind_of(call) or "recv" not in kind_of(other):
             continue
-        if call.tag != other.tag and waits_for(scene.matching, call) and waits_for(scene.matching, other):
+        if call.tag != other.tag and scene.waits_for(rank) and scene.waits_for(other.rank):
             return _mismatch(scene, Difference("tag", tuple(sorted((rank, other.rank))), {rank: call, other.rank: other}))
     return None
 
 
 def _circular(scene: Scene) -> Verdict | None:
-    edges = {
-        rank: [other for other in waits_for(scene.matching, call) if other in scene.inside] for rank, call in scene.inside.items()
-    }
+    edges = {rank: [other for other in scene.waits_for(rank) if other in scene.inside] for rank in scene.inside}
     cycle = find_cycle(edges)
     if not cycle:
         return None
@@ -197,7 +195,7 @@ def _not_met(scene: Scene) -> Verdict | None:
     for rank, call in scene.inside.items():
         if kind_of(call) not in POINT_TO_POINT:
             continue
-        missing = waits_for(scene.matching, call) or (
+        missing = scene.waits_for(rank) or (
             [] if call.peer is not None or scene.matching.messages.sent_to(call) else list(scene.states)
         )
         missing = [other for other in missing if other in scene.states and other != rank]
