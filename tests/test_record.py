@@ -46,7 +46,7 @@ CASES = {
     "all_to_all_single-even": (lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3)), {"splits": (None, None)}),
     "all_gather_object": (lambda: dist.all_gather_object([None] * 3, "a"), {"tensors": ()}),
     "gather_object": (lambda: dist.gather_object(1, [None] * 3 if dist.get_rank() == 2 else None, dst=2), {"peer": 2}),
-    "broadcast_object_list": (lambda: dist.broadcast_object_list([1], src=0), {"peer": 0}),
+    "broadcast_object_list": (lambda: dist.broadcast_object_list([1, 2], src=0), {"peer": 0, "tensors": ("object[2]",)}),
     "scatter_object_list": (lambda: dist.scatter_object_list([None], [1, 2, 3]), {"peer": 0}),
     "barrier": (lambda: dist.barrier(), {"tensors": (), "members": (0, 1, 2)}),
     "monitored_barrier": (lambda: dist.monitored_barrier(), {}),

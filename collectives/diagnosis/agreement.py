@@ -11,7 +11,7 @@ from collectives.recording.call import GROUPS, Call
 _SAME = {"all_gather_single": "all_gather_into_tensor", "_all_gather_base": "all_gather_into_tensor"}
 _SAME |= {"reduce_scatter_single": "reduce_scatter_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 
-_ALIKE = ("all_reduce", "broadcast", "reduce", "all_reduce_coalesced")
+_ALIKE = ("all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "broadcast_object_list")
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def compare(calls: dict[int, Call]) -> Difference | None:
 
 def compare_message(send: Call, receive: Call) -> Difference | None:
     calls = {send.rank: send, receive.rank: receive}
-    if "object" in send.name + receive.name:
-        return None if "object" in send.name and "object" in receive.name else Difference("call", tuple(sorted(calls)), calls)
+    if ("object" in send.name) != ("object" in receive.name):
+        return Difference("call", tuple(sorted(calls)), calls)
     given, wanted = ([(dtype(text), numel(text)) for text in call.tensors] for call in (send, receive))
     if given == wanted or not given or not wanted:
         return None

@@ -83,7 +83,7 @@ class Reader:
             _peer(name, given, members),
             _op_name(given["op"]) if "op" in given else None,
             given.get("tag"),
-            () if "object" in name else _tensors(given),  # objects may be tensors, of any kind on each rank
+            _objects(name, given) if "object" in name else _tensors(given),
             _splits(given) if name == "all_to_all_single" else None,
             ranks,
             bool(given.get("async_op")) or name in ("isend", "irecv"),
@@ -176,6 +176,11 @@ def _time_limit(group) -> float | None:
     with contextlib.suppress(Exception):  # a backend of another kind may have none
         return min(group._get_backend(device).options._timeout.total_seconds() for device in group._device_types)
     return None
+
+
+def _objects(name: str, given: dict) -> tuple[str, ...]:
+    """How many, where the other ranks must have as many; not what they are, for they may be tensors, of any kind on each rank."""
+    return (f"object[{len(given['object_list'])}]",) if name.endswith("object_list") and "object_list" in given else ()
 
 
 def _tensors(given: dict) -> tuple[str, ...]:
