@@ -75,6 +75,22 @@ MISMATCHES = {
     "tie": (differing(2, 0, op="MAX"), (0, 1), "op"),
     "members": (differing(4, 2, members=(0, 1, 2)), (2,), "group"),
     "new_group": (differing(4, 2, name="new_group", ranks=((0, 1),)), (2,), "group"),
+    "objects": (
+        Program(3)
+        .all("broadcast_object_list", [0, 1], peer=0, tensors=("object[3]",))
+        .call(2, "broadcast_object_list", peer=0, tensors=("object[2]",))
+        .calls,
+        (2,),
+        "shape",
+    ),
+    "sent objects": (
+        Program(2)
+        .call(0, "send_object_list", peer=1, tensors=("object[2]",))
+        .call(1, "recv_object_list", peer=0, tensors=("object[1]",))
+        .calls,
+        (0, 1),
+        "shape",
+    ),
     "call": (Program(3).all("all_reduce", [0, 1]).call(2, "broadcast", peer=0).calls, (2,), "call"),
     "all_gather": (
         pieces("all_gather", 3, 1, lambda _: {"tensors": (FOUR,) * 4}, {"tensors": (*(FOUR,) * 3, FIVE)}),
@@ -353,6 +369,37 @@ def test_calls_from_cpp_which_are_counted_otherwise_make_no_circle_with_those_fr
     assert judge(own, states, 4, stalled=False, native=Matching(ddp.calls)).kind == "ok"
     verdict = judge(own, states, 4, stalled=True, native=Matching(ddp.calls))
     assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == ("hang", [2], ()), verdict.says
+
+
+def test_calls_that_do_not_fit_because_ranks_fell_out_of_step_before_are_told_from_there():
+    program = Program(4)
+    for step in range(6):
+        program.all("all_reduce", line=10).all("all_reduce", [3] if step == 1 else [], line=12)
+    program.all("barrier", line=14)
+    verdict = diagnose(program.calls)
+    assert (verdict.field, verdict.seq) == ("call", 6)
+    assert [(call.rank, call.line) for call in verdict.guilty] == [(3, 12)]
+    assert "out of step since #2: rank 3 at train.py:12 in step; ranks 0,1,2 at train.py:10 in step" in verdict.says
+
+
+@pytest.mark.parametrize("lost", [{"left": None}, {"error": "RuntimeError: Connection closed by peer"}], ids=["waits", "lost it"])
+@pytest.mark.parametrize(("died", "kind", "rank"), [(5, "hang", 1), (1, "died", 2)], ids=["killed by its launcher", "of its own"])
+def test_who_dies_while_waiting_for_one_that_had_left_is_not_to_blame(died, kind, rank, lost):
+    calls = Program(3).call(0, "all_reduce", left=None).call(2, "all_reduce", **lost).calls
+    verdict = diagnose(calls, {0: State(), 1: State("returned", at=3), 2: State("died", "died", at=died)})
+    assert (verdict.kind, [call.rank for call in verdict.guilty]) == (kind, [rank]), verdict.says
+
+
+def test_who_had_left_before_a_call_was_done_is_to_blame_and_not_who_lost_it():
+    calls = (
+        Program(2).call(0, "isend", peer=1, line=5).call(1, "recv", peer=0, line=8, error="RuntimeError: Connection closed by peer")
+    )
+    states = {
+        0: State("returned", at=1),
+        1: State("raised", "RuntimeError: Connection closed by peer", ("train.py", 8, "step"), at=2),
+    }
+    verdict = diagnose(calls.calls, states)
+    assert (verdict.kind, [(call.rank, call.line) for call in verdict.guilty]) == ("raised", [(0, 5)]), verdict.says
 
 
 @pytest.mark.parametrize(

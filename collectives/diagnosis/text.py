@@ -34,6 +34,14 @@ def place(call: Call) -> str:
     return f"{file}:{call.line}" + (f" in {call.function}" if call.function not in ("", "<module>") else "")
 
 
+def places_of(calls: dict[int, Call]) -> str:
+    """As in rank 0 at train.py:88 in step; ranks 1,2 at train.py:90 in step."""
+    there: dict[str, list[int]] = {}
+    for rank, call in calls.items():
+        there.setdefault(place(call), []).append(rank)
+    return "; ".join(f"{' '.join(ranks(numbers).split())} at {where}" for where, numbers in there.items())
+
+
 def ranks(numbers: Iterable[int]) -> str:
     numbers = sorted(numbers)
     return f"rank{'s' if len(numbers) > 1 else ' '} {','.join(map(str, numbers))}"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+from collectives.diagnosis import endings
 from collectives.diagnosis.agreement import Difference, compare, minority
 from collectives.diagnosis.matching import Matching, Sequence, out_of_step
-from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict, is_lost
-from collectives.diagnosis.text import place, ranks
+from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict
+from collectives.diagnosis.text import places_of, ranks
 from collectives.diagnosis.waits import find_cycle, kind_of
 from collectives.recording.call import POINT_TO_POINT, Call
 
@@ -23,7 +24,7 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
     scene = Scene(matching, native or Matching(), {rank: states.get(rank, State()) for rank in numbers}, stalled)
     for find in (
         _differing,
-        _failed,
+        endings.failed,
         _stopped,
         _same_rank,
         _crossed_tags,
@@ -31,8 +32,9 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
         _not_joined,
         _came_late,
         _not_met,
+        endings.left_early,
         _left_over,
-        _lost,
+        endings.lost,
     ):
         if (verdict := find(scene)) is not None:
             return verdict
@@ -41,47 +43,35 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
 
 def _differing(scene: Scene) -> Verdict | None:
     for matching in (scene.matching, scene.native):
-        if matching.difference is not None:
-            return _mismatch(scene, matching.difference)
+        if (found := matching.difference) is not None:
+            return _mismatch(scene, found, matching.of(next(iter(found.calls.values()))))
     return None
 
 
-def _mismatch(scene: Scene, found: Difference) -> Verdict:
+def _mismatch(scene: Scene, found: Difference, sequence: Sequence | None = None) -> Verdict:
+    """`sequence`: that of the calls, if ranks may have fallen out of step in it before."""
     one = next(iter(found.calls.values()))
+    is_message = kind_of(one) in POINT_TO_POINT
     rest = [rank for rank in found.calls if rank not in found.guilty]
     what = f"{found.field} of {kind_of(one)} #{one.seq} of group {one.group}"
-    if kind_of(one) in POINT_TO_POINT:
+    if is_message:
         what = f"{found.field} of the two ends of a message"
     elif found.field == "call":
         what = f"different calls as #{one.seq} of group {one.group}"
     whom = f"{ranks(found.guilty)} against {ranks(rest)}" if rest else f"{ranks(found.guilty)} disagree"
-    guilty = tuple(found.calls[rank] for rank in found.guilty)
+    places = {rank: found.calls[rank] for rank in found.guilty}
+    notes = [] if sequence is None or is_message or found.field == "order" else _out_of_step(sequence, places, before=one.seq)
     headline = f"mismatch: {what}: {' '.join(whom.split())}"
     return scene.verdict(
         "mismatch",
         headline,
         found.calls,
-        guilty=guilty,
+        notes,
+        guilty=tuple(places.values()),
         group=one.group,
         seq=one.seq if one.name != "wait" else None,
         field=found.field,
     )
-
-
-def _failed(scene: Scene) -> Verdict | None:
-    """A rank that raised or died of its own accord; not one that only lost the others."""
-    failed = {
-        rank: state
-        for rank, state in scene.states.items()
-        if state.status == "died" or (state.status == "raised" and not is_lost(state.text))
-    }
-    if not failed:
-        return None
-    # Who died while waiting for others was more likely ended because of them.
-    rank = min(failed, key=lambda rank: (failed[rank].status == "died" and bool(scene.matching.open.get(rank)), failed[rank].at))
-    state, here = failed[rank], scene.place(rank)
-    headline = f"{state.status}: rank {rank} {state.text}" if state.status == "died" else f"raised: rank {rank}: {state.text}"
-    return scene.verdict(state.status, headline, guilty=(here,), group=here.group if here.name else None, seq=here.seq)
 
 
 def _stopped(scene: Scene) -> Verdict | None:
@@ -161,16 +151,21 @@ def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (),
         kind, blamed = "hang", minority({rank: rank in joined for rank in (*joined, *absent)})
         says = f"only {ranks(joined)} joined {what}" if len(absent) > len(joined) else f"{ranks(absent)} never joined {what}"
     places = {rank: joined.get(rank) or scene.place(rank) for rank in blamed}
-    step = out_of_step(sequence)
-    if step is not None and set(step.guilty) <= set(places):
-        places |= {rank: step.calls[rank] for rank in step.guilty}
-        there = {place(one): [rank for rank in step.calls if place(step.calls[rank]) == place(one)] for one in step.calls.values()}
-        lines = [f"{' '.join(ranks(numbers).split())} at {where}" for where, numbers in there.items()]
-        notes = [*notes, f"out of step since #{next(iter(step.calls.values())).seq}: {'; '.join(lines)}"]
+    notes = [*notes, *_out_of_step(sequence, places, before=seq)]
     guilty = tuple(places[rank] for rank in sorted(places))
     return scene.verdict(
         kind, f"{kind}: {' '.join(says.split())}", notes=notes, guilty=guilty, cycle=cycle, group=call.group, seq=seq
     )
+
+
+def _out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:
+    """If ranks fell out of step before that collective, say where, and put that into the places of those who are to blame."""
+    step = out_of_step(sequence)
+    since = before if step is None else next(iter(step.calls.values())).seq
+    if since >= before or not set(step.guilty) <= set(places):
+        return []
+    places |= {rank: step.calls[rank] for rank in step.guilty}
+    return [f"out of step since #{since}: {places_of(step.calls)}"]
 
 
 def _came_late(scene: Scene) -> Verdict | None:
@@ -241,13 +236,3 @@ def _left_over(scene: Scene) -> Verdict | None:
         headline = f"mismatch: the message of rank {call.rank} has no other end"
         return scene.verdict("mismatch", headline, {call.rank: call}, guilty=both, group=call.group, field="call")
     return None
-
-
-def _lost(scene: Scene) -> Verdict | None:
-    """Ranks that lost the others, and no sign of why: the first of them."""
-    raised = {rank: state.at for rank, state in scene.states.items() if state.status == "raised"}
-    if not raised or (not scene.stalled and any(state.status in NOT_ENDED for state in scene.states.values())):
-        return None
-    rank = min(raised, key=raised.get)
-    here = scene.place(rank)
-    return scene.verdict("raised", f"raised: rank {rank}: {scene.states[rank].text}", guilty=(here,))

@@ -1,0 +1,54 @@
+"""Ranks that raised, died or left: which of them is to blame, and which only lost the others. Pure."""
+
+from collectives.diagnosis.scene import NOT_ENDED, Scene, Verdict, is_lost
+from collectives.diagnosis.text import ranks
+from collectives.diagnosis.waits import kind_of, waits_for
+from collectives.recording.call import POINT_TO_POINT
+
+
+def failed(scene: Scene) -> Verdict | None:
+    """A rank that raised or died of its own accord; not one that only lost the others."""
+    failed = {
+        rank: state
+        for rank, state in scene.states.items()
+        if (state.status == "died" and not _waited_in_vain(scene, rank)) or (state.status == "raised" and not is_lost(state.text))
+    }
+    if not failed:
+        return None
+    # Who died while waiting for others was more likely ended because of them.
+    rank = min(failed, key=lambda rank: (failed[rank].status == "died" and bool(scene.matching.open.get(rank)), failed[rank].at))
+    state, here = failed[rank], scene.place(rank)
+    headline = f"{state.status}: rank {rank} {state.text}" if state.status == "died" else f"raised: rank {rank}: {state.text}"
+    return scene.verdict(state.status, headline, guilty=(here,), group=here.group if here.name else None, seq=here.seq)
+
+
+def _waited_in_vain(scene: Scene, rank: int) -> bool:
+    """Whether a rank that died waits for one that had returned before, or lost it: its death is only what came of that."""
+    opened, last = scene.matching.open.get(rank), scene.matching.last.get(rank)
+    call = opened[max(opened)] if opened else last if last and last.error else None
+    others = waits_for(scene.matching, call) if call else []
+    returned = [scene.states[other].at for other in others if other in scene.states and scene.states[other].status == "returned"]
+    return any(at < scene.states[rank].at for at in returned)
+
+
+def left_early(scene: Scene) -> Verdict | None:
+    """A rank lost others that had joined its call, and that had left, without a word, before it was done."""
+    returned = {rank: state.at for rank, state in scene.states.items() if state.status == "returned"}
+    for rank, call in scene.inside.items():
+        others = [call.peer] if kind_of(call) in POINT_TO_POINT else call.members
+        state = scene.states[rank]
+        left = [other for other in others if state.status == "raised" and 0 < returned.get(other, 0) < state.at]
+        if left:
+            headline = f"raised: {' '.join(ranks(left).split())} left before {kind_of(call)} was done; rank {rank}: {state.text}"
+            return scene.verdict("raised", headline, guilty=tuple(map(scene.place, left)), group=call.group, seq=call.seq)
+    return None
+
+
+def lost(scene: Scene) -> Verdict | None:
+    """Ranks that lost the others, and no sign of why: the first of them."""
+    raised = {rank: state.at for rank, state in scene.states.items() if state.status == "raised"}
+    if not raised or (not scene.stalled and any(state.status in NOT_ENDED for state in scene.states.values())):
+        return None
+    rank = min(raised, key=raised.get)
+    here = scene.place(rank)
+    return scene.verdict("raised", f"raised: rank {rank}: {scene.states[rank].text}", guilty=(here,))
