@@ -159,11 +159,30 @@ def dies(rank, n):
     dist.all_reduce(torch.ones(1))
 
 
+def dies_at_work(rank, n):
+    dist.barrier()
+    if rank == 3:
+        time.sleep(5)  # <- 3
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
+
+
+def interrupted(rank, n):
+    dist.barrier()
+    if rank == 1:
+        raise KeyboardInterrupt  # <- 1
+    dist.all_reduce(torch.ones(1))
+
+
 def crashes(rank, n):
     dist.barrier()
     if rank == 2:
         ctypes.string_at(0)  # <- 2
     dist.all_reduce(torch.ones(1))
+
+
+def objects(rank, n):
+    dist.broadcast_object_list(["a"] * (2 if rank == 1 else 3), 0)  # <- 1
 
 
 def exits(rank, n):

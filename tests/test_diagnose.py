@@ -56,6 +56,7 @@ MISTAKES = {
     "splits": ("mismatch", "splits"),
     "short_buffer": ("mismatch", "shape"),
     "members": ("mismatch", "group"),
+    "objects": ("mismatch", "shape"),
 }
 
 
@@ -126,6 +127,8 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
     [
         ("raises", "raised", 1),
         ("dies", "died", 3),
+        ("dies_at_work", "died", 3),
+        ("interrupted", "raised", 1),
         ("crashes", "died", 2),
         ("exits", "raised", 1),
         ("leaves", "hang", 1),
@@ -228,6 +231,17 @@ def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program,
     assert ("died: rank 3" in done.stdout + done.stderr) == (status == 1)
 
 
+def test_two_processes_with_one_rank_are_told(tmp_path):
+    command = script(tmp_path, "import torch.distributed as dist\ndist.init_process_group('gloo')")
+    shell = f"for RANK in 0 1 1; do export RANK; {' '.join(command)} & done; wait"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free.getsockname()[1]}", "WORLD_SIZE=3"]
+    verdict, _ = diagnose(tmp_path, "env", *places, "sh", "-c", shell)
+    assert verdict["verdict"] == "hang", verdict["says"]
+    assert "rank  2    no process has come with this rank, but two as rank 1" in verdict["says"]
+
+
 def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
     verdict, _ = diagnose(tmp_path, *TORCHRUN, str(lesson_files.folder() / "barrier.py"), hang_after=20)
@@ -271,6 +285,12 @@ def test_a_program_that_crashes_at_import(tmp_path):
     verdict, _ = diagnose(tmp_path, *script(tmp_path, "x = 1\nimport no_such_module_of_mine\n"))
     assert (verdict["verdict"], verdict["guilty"][0]["line"]) == ("raised", 2)
     assert "ModuleNotFoundError" in verdict["says"]
+
+
+def test_of_a_long_message_the_end_is_told_too(tmp_path):
+    """An exception that a DataLoader's worker had stands below the whole traceback of the worker."""
+    verdict, _ = diagnose(tmp_path, *script(tmp_path, "import torch.distributed\nraise ValueError('begins' + 1000 * '.' + 'ends')"))
+    assert re.search(r"ValueError: begins.* \.\.\. .*ends$", verdict["says"], re.MULTILINE)
 
 
 def test_the_users_own_sitecustomize_and_module_of_our_name_still_run(tmp_path, monkeypatch):

@@ -57,14 +57,16 @@ class Rank:
             return State("returned", where=left, at=ended) if ended else State(where=where, in_torch=in_torch)
         at, status = self.gone
         crash, stood = self._crash()
+        # It may have gone on since it last answered, but has called nothing.
+        seen = where if answer.get("count") == self.log.head()["count"] and not self.log.open else ("", 0, "")
         if crash or (status is not None and status < 0):
-            return State("died", f"was killed by {_signal(crash or -status)}", stood, at)
+            return State("died", f"was killed by {_signal(crash or -status)}", stood if stood[0] else seen, at, is_old=not stood[0])
         if ended and not status:
             return State("returned", where=left, at=ended)
         if status == 0:
             return State("returned", "left by os._exit", at=at)
         text = f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"
-        return State("raised" if ended else "died", text, where if ended else ("", 0, ""), at)
+        return State("raised", text, where, at) if ended else State("died", text, seen, at, is_old=True)
 
     def _crash(self) -> tuple[int, tuple[str, int, str]]:
         """The signal that ended it, if faulthandler could tell, and where it stood: file, line, function."""

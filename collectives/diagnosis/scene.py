@@ -34,6 +34,7 @@ class State:
     at: int = 0
     in_torch: bool = False
     stopped: bool = False  # by SIGSTOP, say, or a debugger
+    is_old: bool = False  # `where` is what it answered last, and it may have gone on since
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Scene:
             return told(call) if call.left is not None else f"{'stopped ' * state.stopped}in {told(call)}", place(call)
         here = self.place(rank)
         doing = {
-            "returned": "returned",
+            "returned": state.text or "returned",
             "running": state.text or ("computing" if here.file else "no call yet"),
             "died": state.text or "died",
             "missing": state.text,
@@ -116,7 +117,8 @@ class Scene:
         doing["raised"] = f"raised {state.text}"[:90]
         if here.name == "init_process_group":  # as good as nothing: it may be the launcher's
             return doing[state.status], ""
-        return doing[state.status] + (f", last in {told(here)}" if here.name else ""), place(here)
+        last = f", last in {told(here)}" if here.name else ", last seen" if state.is_old and here.file else ""
+        return doing[state.status] + last, place(here)
 
     def verdict(
         self, kind: str, headline: str, calls: dict[int, Call] | None = None, notes: Iterable[str] = (), **fields

@@ -38,6 +38,7 @@ class World:
         self.matching = Matching()
         self.together: Matching | None = None  # with the calls of other machines
         self.asked = 0
+        self.twice: set[int] = set()  # the ranks as which a second process came while the first one was there
         self.has_begun = False  # all ranks, here and elsewhere, have met
 
     @property
@@ -85,7 +86,7 @@ class World:
                 continue
             unknown = self._died_of(number) is None and state.at > first + _LAUNCHER
             if unknown or self._died_of(number) == -signal.SIGTERM:
-                states[number] = State(text="was ended by its launcher")
+                states[number] = State(text="was ended by its launcher", where=state.where, is_old=state.is_old)
         return states | {number: self._state_elsewhere(number) for number in self.absent()}
 
     def has_ended(self) -> bool:
@@ -102,7 +103,8 @@ class World:
             return self.elsewhere[number].state
         if self.has_begun:
             return State("elsewhere", "runs on a machine that tells nothing: diagnose its command there, too")
-        return State("missing", "no process has come with this rank")
+        instead = f", but two as rank {', '.join(map(str, sorted(self.twice)))}" if self.twice else ""
+        return State("missing", f"no process has come with this rank{instead}")
 
     def _died_of(self, number: int) -> int | None:
         """The exit status of a rank, 0 while it runs, None where it is not known."""

@@ -45,6 +45,9 @@ class Worlds:
         generation = 0
         while not self.worlds.setdefault((head["world"], generation), World()).has_room(head):
             generation += 1
+            before = self.worlds[head["world"], generation - 1]
+            if (sits := before.ranks.get(head["rank"])) is not None and sits.gone is None and before.absent():
+                before.twice.add(head["rank"])
         self.worlds[head["world"], generation].ranks[head["rank"]] = rank
 
     def divided(self) -> World | None:

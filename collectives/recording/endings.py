@@ -38,9 +38,9 @@ def listen(say: Callable[[dict], None]) -> None:
 
 def note(error: BaseException) -> None:
     """Say which exception ends this process, at once: the other ranks will soon fail too."""
-    if not isinstance(error, KeyboardInterrupt | SystemExit):
+    if not isinstance(error, SystemExit):
         frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(error.__traceback__)]
-        _tell(" ".join(f"{type(error).__name__}: {error}".split()), own(frames[::-1]))
+        _tell(" ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":"), own(frames[::-1]))
 
 
 def note_exit() -> None:
@@ -51,7 +51,9 @@ def note_exit() -> None:
 
 def _tell(text: str, where: list, is_guess: bool = False) -> None:
     """`is_guess`: the program may have caught it; its exit status will show."""
-    told = {"at": time.monotonic_ns(), "text": text[:500], "rank": os.environ.get("RANK"), "where": where}
+    if len(text) > 500:  # the cause is where it begins, or, of an exception that a worker process had, where it ends
+        text = f"{text[:250]} ... {text[-245:]}"
+    told = {"at": time.monotonic_ns(), "text": text, "rank": os.environ.get("RANK"), "where": where}
     with contextlib.suppress(Exception):
         _say(told | {"is_guess": is_guess})
 
@@ -125,7 +127,7 @@ def _noting(fn: Callable) -> Callable:
     def noting(*args, **kwargs):
         try:
             return fn(*args, **kwargs)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             note(error)
             raise
 

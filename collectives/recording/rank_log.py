@@ -69,12 +69,13 @@ class Log:
         self.answer()
 
     def _answer(self) -> None:
-        frame = sys._current_frames().get(threading.main_thread().ident)
+        count, frame = self.writer.count, sys._current_frames().get(threading.main_thread().ident)
         frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
         in_torch = (
             any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(endings.own(frames))]) if frames else False
         )
         told = {"where": endings.own(frames), "in_torch": in_torch, "world": self.worlds, "store": _store(), "last": self.ending}
+        told["count"] = count
         told["exit"] = endings.exited and endings.exited[1]
         told["collectives"] = [told for record, *told in _flight_record() if record >= self.first]
         self.writer.put(call_log.ANSWER, json.dumps(told).encode())
