@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 
+import numpy
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -108,6 +109,33 @@ def many_calls(rank, n):
     x = torch.ones(1)
     for _ in range(12_000):
         dist.broadcast(x, 0)
+
+
+def numbers_of_any_kind(rank, n):
+    """Roots, peers, tags, ranks and splits as numpy and torch count them."""
+    for root in (*numpy.arange(n), *torch.arange(n)):
+        dist.broadcast(torch.ones(2), root)
+    half = dist.new_group(list(numpy.arange(0, n, 2)))
+    if rank % 2 == 0:
+        dist.all_reduce(torch.ones(2), group=half)
+    work = dist.isend(torch.ones(2), numpy.int64((rank + 1) % n), tag=numpy.int32(7))
+    dist.recv(torch.ones(2), numpy.int64((rank - 1) % n), tag=7)
+    work.wait()
+    for step in range(2):
+        counts = numpy.array([1 + (rank + other + step) % 3 for other in range(n)])
+        there, here = torch.empty(counts.sum()), torch.ones(counts.sum())
+        dist.all_to_all_single(there, here, counts, list(torch.tensor(counts)))
+
+
+def waits_in_short_looks(rank, n):
+    """A wait that was too short is begun again."""
+    for late in range(n):
+        time.sleep(0.3 * (rank == late))
+        work = dist.all_reduce(torch.ones(2), async_op=True)
+        while True:
+            with contextlib.suppress(RuntimeError):
+                work.wait(datetime.timedelta(seconds=0.1))
+                break
 
 
 def leaves_at_once(rank, n):

@@ -174,6 +174,58 @@ def test_a_correct_program_ends_as_it_would(program, name, tmp_path):
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
+LOOKS_AROUND = """
+    import atexit, os, threading, time, warnings
+
+    @atexit.register
+    def last():  # the very last, for it was registered first
+        time.sleep(1.5 * int(os.environ["RANK"]))
+        dist.barrier()
+
+    import torch.distributed as dist
+    warnings.simplefilter("error")
+    assert threading.enumerate() == [threading.main_thread()]
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    dist.init_process_group("gloo")
+    atexit.register(dist.barrier)
+"""
+
+
+def test_a_program_that_looks_around_and_has_much_to_do_at_its_end_notices_nothing(tmp_path):
+    """It counts its threads, takes each warning for an error, and leaves calls to Python's exit."""
+    verdict, done = diagnose(tmp_path, *TORCHRUN[:-1], "2", script(tmp_path, LOOKS_AROUND)[1])
+    assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
+    assert "Exception ignored" not in done.stderr
+
+
+SERVED = """
+    import multiprocessing, os, sys, time
+
+    def rank(number):
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=number, world_size=2)
+        while number == 0:
+            dist.send(torch.ones(1), dist.recv(torch.ones(1)))
+        dist.send(torch.ones(1), 0)
+        dist.recv(torch.ones(1), 0)
+
+    if __name__ == "__main__":
+        processes = [multiprocessing.Process(target=rank, args=(number,), daemon=number == 0) for number in range(2)]
+        for process in processes:
+            process.start()
+        processes[1].join()
+        time.sleep(1.5)
+"""
+
+
+def test_a_rank_that_serves_until_its_parent_ends_it_is_fine(tmp_path):
+    verdict, done = diagnose(tmp_path, *script(tmp_path, SERVED), str(tmp_path / "store"), hang_after=20)
+    assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
+
+
 RESTARTED = """
     import os
     import torch.distributed as dist

@@ -9,6 +9,7 @@ import pytest
 from collectives.diagnosis.left_over import from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.messages import WINDOW
+from collectives.diagnosis.scene import LEFT as LEFT_AT_THE_END
 from collectives.diagnosis.scene import State
 from collectives.diagnosis.verdict import diagnose, judge
 from collectives.diagnosis.waits import find_cycle
@@ -334,6 +335,29 @@ def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
     assert (verdict.field, [call.rank for call in verdict.guilty]) == ("op", [1])
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"), [(LEFT_AT_THE_END, "ok"), ("", "mismatch")], ids=["its-launcher-ended-it", "it-returned"]
+)
+def test_what_serves_others_to_the_end_may_wait_for_more(text, kind):
+    program = Program(3).call(0, "recv", source=1).call(0, "recv", left=None).call(1, "send", peer=0)
+    assert diagnose(program.calls, {0: State("returned", text), 1: ENDED, 2: ENDED}).kind == kind
+    assert diagnose(program.calls, {1: ENDED, 2: ENDED}, stalled=False).kind == "ok"
+
+
+@pytest.mark.parametrize(("stalled", "kind"), [(False, "ok"), (True, "hang")], ids=["at-once", "when-nothing-moves"])
+def test_calls_from_c_plus_plus_that_are_under_way_make_a_circle_only_when_nothing_moves(stalled, kind):
+    """They are counted apart from those that the program itself makes in the same group, and may be waited for later."""
+    seen = Program(2).all("all_reduce", group="1").all("all_reduce", group="2")
+    native = Program(2)
+    for rank in range(2):
+        for group in ("1", "2"):
+            native.call(rank, "all_reduce", group=group)
+        native.call(rank, "all_gather", group=str(1 + rank), left=None)
+    states = dict.fromkeys(range(2), State(where=("train.py", 12, "step"), in_torch=True))
+    verdict = judge(Matching(seen.calls), states, 2, stalled, Matching(native.calls))
+    assert (verdict.kind, set(verdict.cycle)) == (kind, {0, 1} if stalled else set()), verdict.says
+
+
 def test_matched_calls_are_forgotten():
     matching = Matching()
     for seq in range(1000):
@@ -433,6 +457,25 @@ def test_the_log_gives_back_what_was_noted(tmp_path):
     (call,) = reader.poll()
     assert (call.error, call.source, call.left >= call.entered) == ("ValueError: no", 3, True)
     assert list(reader.poll()) == []
+
+
+def test_calls_of_several_threads_are_read_once_each_also_before_the_first_is_written(tmp_path, monkeypatch):
+    with open(tmp_path / "log", "xb+") as file:
+        writer, reader = Writer(file, 0, 1), Reader(file)
+    found, threads = [], iter([*"12"])
+
+    def another_thread_goes_on():
+        if next(threads, None):
+            writer.leave(writer.enter(5, None, what(), {}), None, None)
+            found.extend(reader.poll())
+        return 1
+
+    monkeypatch.setattr(call_log.time, "monotonic_ns", another_thread_goes_on)
+    for seq in (6, 7):
+        writer.leave(writer.enter(seq, None, what(), {}), None, None)
+        found.extend(reader.poll())
+    ends = sorted((call.number, call.seq) for call in found if call.left)
+    assert (ends, reader.lost) == ([(0, 6), (1, 5), (2, 5), (3, 7)], 0)
 
 
 def test_a_log_that_is_read_too_late_says_how_much_is_lost(tmp_path):

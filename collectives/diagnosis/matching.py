@@ -8,7 +8,7 @@ import functools
 import linecache
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from collectives.diagnosis.agreement import Difference, compare, compare_message, minority, plain_name
 from collectives.diagnosis.messages import WINDOW, Messages
@@ -105,7 +105,9 @@ class Matching:
             self._met(self.messages.arrived(call))
             if call.error:
                 self.messages.failed(call)
-        if call.error and call.seq is not None:
+        if call.name == "wait":
+            self._waited(call)
+        elif call.error and call.seq is not None:
             its = self.of(call)
             if was_refused(call.error):
                 self._undo(its, call)
@@ -118,6 +120,13 @@ class Matching:
             elif call.rank in its.before and its.before[call.rank].number == call.number:
                 its.before[call.rank] = call
                 self._note_given_up(its.before)
+
+    def _waited(self, call: Call) -> None:
+        """A wait that was too short may be repeated: what the collective came to is what the last one says."""
+        joined = self.of(call).pending.get(call.seq, {}) if call.seq is not None else {}
+        for calls in (joined, self.given_up):
+            if (one := calls.get(call.rank)) is not None and one.number == call.of:
+                calls[call.rank] = replace(one, error=call.error, left=call.left)
 
     def _complete(self, its: Sequence, seq: int) -> None:
         calls = its.pending.pop(seq)

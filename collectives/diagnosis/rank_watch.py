@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collectives import failure
-from collectives.diagnosis.scene import State
+from collectives.diagnosis.scene import LEFT, State
 from collectives.recording import call_log
 
 
@@ -26,8 +26,8 @@ class Rank:
             self.gone = time.monotonic_ns(), ending[0]
 
     def trust_launcher(self) -> None:
-        """The launcher, which alone could see how this rank ended, is content."""
-        if self.gone is not None and self.gone[1] is None:
+        """The launcher, which alone could see how this rank ended, or ended it itself, is content."""
+        if self.gone is not None and self.gone[1] in (None, -signal.SIGTERM):
             self.gone = self.gone[0], 0
 
     def read(self, place: int) -> dict:
@@ -64,7 +64,7 @@ class Rank:
         if ended and not status:
             return State("returned", where=left, at=ended)
         if status == 0:
-            return State("returned", "left by os._exit", at=at)
+            return State("returned", LEFT, at=at)
         text = f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"
         return State("raised", text, where, at) if ended else State("died", text, seen, at, is_old=True)
 

@@ -18,6 +18,9 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
+# How a rank returned that said nothing at its end, and with which its launcher was content.
+LEFT = "left by os._exit, or was ended by its launcher"
+
 NOT_ENDED = ("running", "missing", "elsewhere")
 
 
@@ -85,10 +88,15 @@ class Scene:
         return next((call for call in under_way if state.in_torch or (call.file, call.line) == state.where[:2]), None)
 
     def waits_for(self, rank: int) -> list[int]:
-        """The ranks for which the call that it is inside certainly waits. Of one from C++ none is: torch's record lags behind."""
-        call, last = self.inside[rank], self.matching.last.get(rank)
-        known = (last, *self.matching.open.get(rank, {}).values())
-        return waits_for(self.matching, call) if any(call is one for one in known) else []
+        """The ranks for which the call that it is inside waits. Of one from C++ that is known only when nothing moves: that it is
+        under way need not mean that its rank waits for it, and torch's record lags behind."""
+        call, matching = self.inside[rank], self.matching_of(self.inside[rank])
+        return waits_for(matching, call) if self.stalled or matching is self.matching else []
+
+    def matching_of(self, call: Call) -> Matching:
+        """Where the call is counted: one from C++ in a count of its own."""
+        known = (self.matching.last.get(call.rank), *self.matching.open.get(call.rank, {}).values())
+        return self.matching if any(call is one for one in known) else self.native
 
     def place(self, rank: int) -> Call:
         """What stands for a rank: its call, or where it is, or its last call."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from collectives.diagnosis import endings
 from collectives.diagnosis.agreement import Difference, compare, minority
 from collectives.diagnosis.matching import Matching, Sequence, out_of_step
-from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict
+from collectives.diagnosis.scene import LEFT, NOT_ENDED, Scene, State, Verdict
 from collectives.diagnosis.text import places_of, ranks
 from collectives.diagnosis.waits import find_cycle, kind_of
 from collectives.recording.call import POINT_TO_POINT, Call
@@ -114,7 +114,8 @@ def _circular(scene: Scene) -> Verdict | None:
     circle = f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}"
     for rank in cycle:
         call = scene.inside[rank]
-        if call.seq is not None and (verdict := _never_joined(scene, scene.matching.of(call), call.seq, cycle, [circle])):
+        sequence = scene.matching_of(call).of(call)
+        if call.seq is not None and (verdict := _never_joined(scene, sequence, call.seq, cycle, [circle])):
             return verdict
     guilty = tuple(scene.inside[rank] for rank in sorted(cycle))
     return scene.verdict(
@@ -195,7 +196,8 @@ def _not_met(scene: Scene) -> Verdict | None:
         )
         missing = [other for other in missing if other in scene.states and other != rank]
         running = [other for other in missing if scene.states[other].status in NOT_ENDED]
-        if not missing or (running and not scene.stalled):
+        # Whoever takes what comes from anybody may be a server, which its launcher will end.
+        if not missing or ((running or call.peer is None) and not scene.stalled):
             continue
         computing = [other for other in running if other in scene.computing]
         who = f"from {ranks(missing)}" if "recv" in kind_of(call) else f"to {ranks(missing)}"
@@ -231,6 +233,8 @@ def _left_over(scene: Scene) -> Verdict | None:
     unmatched = [] if scene.matching.lossy else scene.matching.messages.unmatched()
     for call in unmatched:
         if call.peer in scene.states and scene.states[call.peer].status == "elsewhere":
+            continue
+        if "recv" in call.name and scene.states[call.rank].text == LEFT:  # it served others to the end
             continue
         both = tuple(one for one in (call, scene.place(call.peer) if call.peer in scene.states else None) if one)
         headline = f"mismatch: the message of rank {call.rank} has no other end"

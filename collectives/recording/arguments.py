@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import operator
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,9 @@ from collectives.recording.call import GROUPS, POINT_TO_POINT, WORLD, What, labe
 
 # Where no root is named, it is rank 0.
 _ROOT_IS_0 = ("gather", "scatter", "gather_object", "scatter_object_list")
+
+# Parameters that are numbers, or lists of them.
+_NUMBERS = {"src", "dst", "group_src", "group_dst", "tag", "output_split_sizes", "input_split_sizes", "ranks", "split_ranks"}
 
 
 class Reader:
@@ -31,6 +35,8 @@ class Reader:
     def read(self, name: str, given: dict, caller: tuple[str, int, str]) -> tuple[int | None, What] | None:
         """The call's seq and what it asks for; None where this rank is not a member of the group, and the call does nothing."""
         key = None
+        for word in _NUMBERS.intersection(given):
+            given[word] = _plain(given[word])
         if name in GROUPS:
             self.groups.clear()
             self.known.clear()
@@ -106,7 +112,7 @@ class Reader:
             return WORLD, (), None
         name = handle.group_name
         if name not in self.groups:
-            self.groups[name] = tuple(c10d.get_process_group_ranks(handle)), _time_limit(handle)
+            self.groups[name] = tuple(map(int, c10d.get_process_group_ranks(handle))), _time_limit(handle)
         return (WORLD if handle is world else label(name, self.worlds)), *self.groups[name]
 
     def _group_made(self, name: str, given: dict) -> tuple[str, tuple[int, ...], tuple | None]:
@@ -133,6 +139,16 @@ class Reader:
 def _defaults(name: str) -> dict:
     parameters = inspect.signature(getattr(c10d, name)).parameters
     return {word: parameters[word].default for word in ("op", "tag") if word in parameters}
+
+
+def _plain(value):
+    """Numbers of numpy, and tensors of one, which torch takes as well, as Python's own."""
+    if value is None or type(value) is int:
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # it is a list, or an array
+        return [_plain(one) for one in value]
 
 
 def _keep(known: dict, key: tuple, value) -> None:

@@ -100,16 +100,16 @@ class Writer:
         if text is None:
             text = self.texts[what] = self._write(_encode(what))
         number, self.count = self.count, self.count + 1
-        words, place = self.words, _HEADER + number % SLOTS * _ENTRY.size
+        words, place = self.words, _place(number)
         seq, of = -1 if seq is None else seq, -1 if of is None else of
         words[place // 8] = -1
         self.memory[place : place + _ENTRY.size] = _ENTRY.pack(-1, seq, of, time.monotonic_ns(), -1, -1, text, -1)
         words[place // 8] = number
-        words[_COUNT // 8] = number + 1
+        words[_COUNT // 8] = self.count  # that of all threads: one that was slow takes nothing back
         return number
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
-        place = _HEADER + number % SLOTS * _ENTRY.size
+        place = _place(number)
         if self.count - number > SLOTS:  # its slot is another's by now
             return
         if error is not None:
@@ -149,6 +149,7 @@ class Reader:
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.next = self.lost = self.since = 0
+        self.late: list[int] = []  # calls that are counted, and that their thread had not written yet when we looked
         self.open: dict[int, Call] = {}
 
     def close(self) -> None:
@@ -180,12 +181,14 @@ class Reader:
         if count - self.next > SLOTS:
             self._lose(count - SLOTS - self.next, count - SLOTS)
             self.next = count - SLOTS
-        new = range(self.next, count)
-        self.next = count
+        new = [*self.late, *range(self.next, count)]
+        self.next, self.late = count, []
         for number in [*sorted(self.open), *new]:
             call = self._read(number, head["rank"])
             before = self.open.get(number)
-            if call is None:  # overwritten while we looked elsewhere
+            if call is None and self.words[_place(number) // 8] < number:
+                self.late.append(number)
+            elif call is None:  # overwritten while we looked elsewhere
                 self._lose(1, number + 1)
                 if self.open.pop(number, None):
                     yield dataclasses.replace(before, left=time.monotonic_ns())
@@ -208,7 +211,7 @@ class Reader:
         return []
 
     def _read(self, number: int, rank: int) -> Call | None:
-        place = _HEADER + number % SLOTS * _ENTRY.size
+        place = _place(number)
         slot = self.memory[place : place + _ENTRY.size]
         found, seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
         if found != number or self.memory[place : place + 8] != slot[:8]:
@@ -228,6 +231,11 @@ class Reader:
         text = self.memory[place + _LENGTH.size : place + _LENGTH.size + length]
         (written,) = struct.unpack_from("<q", self.memory, _WRITTEN)
         return text if written <= begin + _RING else None
+
+
+def _place(number: int) -> int:
+    """Of the call's slot."""
+    return _HEADER + number % SLOTS * _ENTRY.size
 
 
 def _encode(what: What) -> bytes:

@@ -23,7 +23,9 @@ _own: dict[tuple[int, int], tuple[CodeType, _Place]] = {}
 
 def caller() -> _Place:
     """The place from which the function that asks was called; ("", 0, "") where the stack has none."""
-    frame = first = sys._getframe(2)
+    frame = first = sys._getframe(1).f_back
+    if first is None:  # called by C alone, as what was given to atexit is
+        return "", 0, ""
     key = id(first.f_code), first.f_lasti
     known = _own.get(key)
     if known is not None:

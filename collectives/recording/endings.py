@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 from collectives import failure
 
@@ -58,13 +57,13 @@ def _tell(text: str, where: list, is_guess: bool = False) -> None:
         _say(told | {"is_guess": is_guess})
 
 
-def keep_stack(file: Path) -> TextIO | None:
-    """A signal that ends the process writes where it stood there; None where the program sees to that itself."""
+def keep_stack(file: Path) -> bool:
+    """A signal that ends the process writes where it stood there; False where the program sees to that itself."""
     if faulthandler.is_enabled():
-        return None
-    stack = open(file, "w")  # noqa: SIM115  it is for the moment in which nothing can be opened any more
-    faulthandler.enable(stack)
-    return stack
+        return False
+    # subtle: never closed. A program that closes all files, as a daemon does, has one of its own by that number then.
+    faulthandler.enable(os.open(file, os.O_WRONLY | os.O_CREAT))
+    return True
 
 
 def _note_uncaught() -> None:

@@ -1,8 +1,8 @@
 """The log of one rank: which process it is, where its calls are written, and what it answers when the diagnosing parent asks."""
 
+import _thread
 import contextlib
 import faulthandler
-import functools
 import json
 import os
 import sys
@@ -10,8 +10,9 @@ import threading
 import time
 import traceback
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 from collectives.recording import call_log, endings
 from collectives.recording.call import place_of
@@ -22,8 +23,6 @@ _LOOK = 0.05
 # So many of the Flight Recorder's records are told.
 _TOLD = 500
 
-_naming_frames = threading.local()
-
 
 class Log:
     """A sink that opens its file, in the folder, when it is needed: a child that was forked gets one of its own."""
@@ -33,10 +32,10 @@ class Log:
     def __init__(self, folder: Path | None = None, file: BinaryIO | None = None):
         self.folder = folder
         self.writer: call_log.Writer | None = None
-        self.stack: TextIO | None = None
+        self.keeps_stack = False
         self.joining: int | None = None
         self.broken = self.ending = False
-        self.answering = threading.Lock()
+        self.answering = threading.RLock()
         self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
         if "RANK" in os.environ:
             self._open(file)
@@ -44,9 +43,10 @@ class Log:
     def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
         with file or open(self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+") as file:
             self.writer = call_log.Writer(file, _environ("RANK"), _environ("WORLD_SIZE"), _meeting_place({}))
-        if self.folder and self.stack is None:
-            self.stack = endings.keep_stack(self.folder / f"{os.getpid()}.stack")
-        threading.Thread(target=self._answer_when_asked, args=(self.writer,), name="diagnosis", daemon=True).start()
+        if self.folder and not self.keeps_stack:
+            self.keeps_stack = endings.keep_stack(self.folder / f"{os.getpid()}.stack")
+        # subtle: not by threading, where a program may count or join all threads that there are.
+        _thread.start_new_thread(self._answer_when_asked, (self.writer,))
         return self.writer
 
     def _answer_when_asked(self, writer: call_log.Writer) -> None:
@@ -83,10 +83,10 @@ class Log:
     def forget(self) -> None:
         """In a forked child: what is in the file is the parent's."""
         self.writer = self.joining = None
-        self.answering = threading.Lock()  # the parent's other threads, who may hold it, are not here
-        if self.stack is not None:
+        self.answering = threading.RLock()  # the parent's other threads, who may hold it, are not here
+        if self.keeps_stack:
             faulthandler.disable()
-            self.stack = None
+            self.keeps_stack = False
 
     def enter(self, seq, of, what, given):
         if self.broken:
@@ -96,12 +96,12 @@ class Log:
             if what.name == "init_process_group":
                 writer = self._sit(given)
                 self.joining = writer.count
+            endings.exited = None  # whoever caught it goes on
+            return writer.enter(seq, of, what, given)
         except Exception as error:  # no room for a log, say: the program goes on, unseen from here on
             self.broken = True
             confess(self.folder, error)
             return -1
-        endings.exited = None  # whoever caught it goes on
-        return writer.enter(seq, of, what, given)
 
     def _sit(self, given: dict) -> call_log.Writer:
         """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
@@ -171,22 +171,24 @@ def _store() -> tuple[str, int] | None:
     return (place[0], int(place[1])) if all(place) else None
 
 
-def _without_compiler(torch) -> None:
+@contextlib.contextmanager
+def _without_compiler(torch) -> Iterator[None]:
     """To name frames torch asks itself for the compiler, and would import it, for seconds: it is told that there is none.
 
     subtle: other threads, which may be importing the compiler just now, find it as always.
     """
-    real = torch.__getattr__
-    if hasattr(real, "__wrapped__"):
-        return
+    real, here = torch.__getattr__, threading.get_ident()
 
-    @functools.wraps(real)
     def __getattr__(name):
-        if name == "_inductor" and getattr(_naming_frames, "now", False):
+        if name == "_inductor" and threading.get_ident() == here:
             raise AttributeError(name)
         return real(name)
 
     torch.__getattr__ = __getattr__
+    try:
+        yield
+    finally:
+        torch.__getattr__ = real
 
 
 def _flight_record() -> list:
@@ -197,12 +199,8 @@ def _flight_record() -> list:
     from torch._C import _distributed_c10d
 
     told = []
-    _without_compiler(torch)
-    _naming_frames.now = True
-    try:
+    with _without_compiler(torch):
         trace = _distributed_c10d._dump_fr_trace()
-    finally:
-        _naming_frames.now = False
     for entry in pickle.loads(trace)["entries"][-_TOLD:]:
         if not entry["is_p2p"]:
             frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -43,6 +44,10 @@ _UNSEEN = "<frozen importlib._bootstrap> collectives.recording.record"
 
 def _unseen(function: Callable) -> Callable:
     function.__code__ = function.__code__.replace(co_filename=_UNSEEN)
+    with contextlib.suppress(AttributeError):  # nor does torch.compile look into it, and what it calls; older ones have other ways
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
     return function
 
 

@@ -34,8 +34,9 @@ class UnderWay:
         self.noted = noted
         self.given = given
         # subtle: torch's own code may hand a Work on to C++, which waits unseen. From batch_isend_irecv it comes to the program.
-        maker = sys._getframe(3).f_code.co_filename
-        self.is_settled = maker.startswith(_TORCH) and maker != c10d.__file__
+        maker = sys._getframe(2).f_back
+        file = maker.f_code.co_filename if maker else _TORCH
+        self.is_settled = file.startswith(_TORCH) and file != c10d.__file__
         # A backend that is written in Python may finish a call by writing what it gave into its tensors: an average, say.
         self.lent = _versions(lent) if type(work) is c10d.Work or noted.what.name == "isend" else []
 

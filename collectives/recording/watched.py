@@ -33,6 +33,7 @@ def begin(folder: str, hidden: dict) -> None:
     global _folder, _hidden
     _folder, _hidden = Path(folder), hidden
     endings.begin(_say)
+    atexit.register(end)  # now, so that it comes after all that the program wants done at its end
     sys.meta_path.insert(0, _Hook())
 
 
@@ -88,8 +89,11 @@ def _record(c10d) -> None:
     except Exception as error:
         confess(_folder, error)
         return
-    os.register_at_fork(after_in_child=lambda: (_log.forget(), _recording.start_anew()))
-    atexit.register(end)
+    os.register_at_fork(
+        before=lambda: _log.answering.acquire(),  # what our thread has locked inside torch would stay so in the child
+        after_in_parent=lambda: _log.answering.release(),
+        after_in_child=lambda: (_log.forget(), _recording.start_anew()),
+    )
     # A child of multiprocessing's forks does not come to atexit, but to its own list of what to do last.
     multiprocessing.util.register_after_fork(_log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100))
 
