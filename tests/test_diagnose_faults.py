@@ -20,6 +20,7 @@ from test_diagnose import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, progr
 from collectives.diagnosis import diagnose as diagnosing
 from collectives.diagnosis.verdict import State, judge
 from collectives.diagnosis.world_watch import Rank, World
+from collectives.diagnosis.worlds import Worlds
 from collectives.recording.call import What
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
 
@@ -125,6 +126,22 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
         assert judge(world.matching, states, 2, stalled=True).field == "op"
         for rank in world.ranks.values():
             rank.log.close()
+
+
+def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
+    """A launcher may have RANK in its environment from another one, and a rank's child has that of the rank."""
+    worlds, writers = Worlds(tmp_path), {}
+    pids = {"launcher": (0, os.getppid()), "zero": (0, os.getpid()), "one": (1, os.getpid()), "child": (1, os.getppid())}
+    for name, (rank, pid) in pids.items():
+        with open(tmp_path / f"{name}.calls", "xb+") as file:
+            writers[name] = Writer(file, rank, 2, world=77)
+        writers[name].words[1] = pid
+    worlds.poll()
+    for name in ("zero", "one"):
+        writers[name].leave(writers[name].enter(0, None, What("barrier", "WORLD", (0, 1)), {}), None, None)
+    worlds.poll()
+    worlds.poll()
+    assert [world.matching.matched for world in worlds.worlds.values()] == [1]
 
 
 def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that_called_nothing(tmp_path):

@@ -45,12 +45,19 @@ class World:
     def size(self) -> int:
         return max((rank.log.head()["world_size"] for rank in self.ranks.values()), default=0)
 
-    def has_room(self, head: dict) -> bool:
-        """A process that began another program before it called anything still has its seat."""
-        sits = self.ranks.get(head["rank"])
-        if sits is not None and (sits.log.head()["pid"], sits.log.head()["count"]) != (head["pid"], 0):
+    def has_room(self, head: dict) -> bool | None:
+        """None: it will show. Of processes with one rank the seat is its who calls first: others may just have the environment of
+        that rank, as its launcher or its children. One that began another program before it called anything keeps its seat."""
+        if min(self.size, head["world_size"]) > 0 and self.size != head["world_size"]:
             return False
-        return min(self.size, head["world_size"]) <= 0 or self.size == head["world_size"]
+        if (sits := self.ranks.get(head["rank"])) is None:
+            return True
+        taken = sits.log.head()
+        if taken["pid"] == head["pid"] and not taken["count"]:
+            return True
+        if sits.gone is not None:
+            return False
+        return not taken["count"] if head["count"] else None
 
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""

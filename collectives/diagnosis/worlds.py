@@ -43,12 +43,18 @@ class Worlds:
     def _seat(self, rank: Rank, head: dict) -> None:
         """Those that meet at one place are one world; a second process of the same rank, or another size, begins the next one."""
         generation = 0
-        while not self.worlds.setdefault((head["world"], generation), World()).has_room(head):
+        while (room := self.worlds.setdefault((head["world"], generation), World()).has_room(head)) is False:
             generation += 1
             before = self.worlds[head["world"], generation - 1]
             if (sits := before.ranks.get(head["rank"])) is not None and sits.gone is None and before.absent():
                 before.twice.add(head["rank"])
-        self.worlds[head["world"], generation].ranks[head["rank"]] = rank
+        if room is None:
+            self.waiting.append(rank)
+            return
+        ranks = self.worlds[head["world"], generation].ranks
+        before, ranks[head["rank"]] = ranks.get(head["rank"]), rank
+        if before is not None:
+            self.waiting.append(before)
 
     def divided(self) -> World | None:
         """The world of which other machines have a part; connects to its store."""
