@@ -392,7 +392,7 @@ def test_calls_from_cpp_which_are_counted_otherwise_make_no_circle_with_those_fr
     states = {rank: State(in_torch=rank != 2) for rank in range(4)}
     assert judge(own, states, 4, stalled=False, native=Matching(ddp.calls)).kind == "ok"
     verdict = judge(own, states, 4, stalled=True, native=Matching(ddp.calls))
-    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == ("hang", [2], ()), verdict.says
+    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == ("hang", [2], (0, 2)), verdict.says
 
 
 def test_calls_that_do_not_fit_because_ranks_fell_out_of_step_before_are_told_from_there():
