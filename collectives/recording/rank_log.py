@@ -124,7 +124,7 @@ class Log:
             if c10d.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE") or 1):
                 self.answer()  # which store the job has
             if self.worlds > 1:
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception), self.answering:
                     self.first = max((record + 1 for record, *_ in _flight_record()), default=0)
         self.writer.leave(number, error, source)
 
@@ -173,7 +173,8 @@ def _store() -> tuple[str, int] | None:
 
 @contextlib.contextmanager
 def _without_compiler(torch) -> Iterator[None]:
-    """To name frames torch asks itself for the compiler, and would import it, for seconds: it is told that there is none.
+    """To name frames torch asks itself for the compiler, and would import it, for seconds: it is told that there is none. One
+    thread at a time.
 
     subtle: other threads, which may be importing the compiler just now, find it as always.
     """
