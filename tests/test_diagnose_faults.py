@@ -261,6 +261,22 @@ def test_without_room_for_its_log_a_program_runs_on_unwatched(tmp_path):
     assert len(done.stdout.splitlines()) == 4
 
 
+@pytest.mark.parametrize("breaks", ["at once", "midway"])
+def test_what_a_rank_did_that_could_not_be_watched_is_no_fault(breaks, tmp_path):
+    with open(tmp_path / "0.calls", "wb+") as one, open(tmp_path / "1.calls", "wb+") as other:
+        Writer(one, 0, 2, world=7).enter(0, None, What("all_reduce", "WORLD", (0, 1)), {})
+        if breaks == "midway":
+            Writer(other, 1, 2, world=7)
+        else:
+            os.remove(tmp_path / "1.calls")
+        worlds = Worlds(tmp_path)
+        worlds.poll()
+        assert worlds.verdict(stalled=True).kind in ("hang", "slow")
+        (tmp_path / f"{os.getpid()}.unwatched").write_text("OSError: no room")
+        assert worlds.verdict(stalled=True).kind == "ok"
+        assert worlds.notes() == [f"process {os.getpid()} could not be watched: OSError: no room"]
+
+
 @linux
 def test_a_log_has_its_room_before_it_is_written(tmp_path):
     """To write memory for which the disk has no room would end the process by SIGBUS."""

@@ -14,6 +14,9 @@ from collectives.recording.call import Noticed
 NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
 
 
+OK_AS_SEEN = "ok: all that was seen fitted"
+
+
 class Worlds:
     """All worlds that a program makes, one after another or at once."""
 
@@ -101,10 +104,19 @@ class Worlds:
         verdicts = [
             verdict
             for (place, generation), world in called.items()
-            if (verdict := world.verdict(stalled)).kind not in ("raised", "died") or (place, generation + 1) not in self.worlds
+            if (verdict := self._verdict(world, stalled)).kind not in ("raised", "died")
+            or (place, generation + 1) not in self.worlds
         ]
         first = next((verdict for verdict in verdicts if verdict.kind != "ok"), None)
         return first or (verdicts[-1] if verdicts else Verdict("not-distributed", NOT_DISTRIBUTED))
+
+    def _verdict(self, world: World, stalled: bool) -> Verdict:
+        """What seems to be missing or odd may be due to a call that was not seen, if one of its ranks could not be watched."""
+        verdict, unwatched = world.verdict(stalled), {path.stem for path in self._unwatched()}
+        is_partial = unwatched and (
+            world.absent() or any(str(rank.log.head()["pid"]) in unwatched for rank in world.ranks.values())
+        )
+        return Verdict("ok", OK_AS_SEEN) if is_partial and verdict.kind in ("hang", "mismatch", "slow") else verdict
 
     def noticed(self) -> list[Noticed]:
         return [one for world in self.worlds.values() for rank in world.ranks.values() for one in rank.log.noticed()]
@@ -118,12 +130,10 @@ class Worlds:
                 for number, rank in world.ranks.items()
                 if rank.log.lost
             ]
-        told += (
-            []
-            if self.folder is None
-            else [f"process {path.stem} could not be watched: {path.read_text()}" for path in self.folder.glob("*.unwatched")]
-        )
-        return told
+        return [*told, *(f"process {path.stem} could not be watched: {path.read_text()}" for path in self._unwatched())]
+
+    def _unwatched(self) -> list[Path]:
+        return list(self.folder.glob("*.unwatched")) if self.folder else []
 
     def first_raised(self) -> dict | None:
         """The first exception that ended a process, a rank or not, and is no consequence of another's."""
