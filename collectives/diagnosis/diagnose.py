@@ -188,6 +188,8 @@ def _end_ranks(process: subprocess.Popen) -> None:
     """
     import psutil
 
+    if process.poll() is not None:  # its number may be another's by now
+        return
     with contextlib.suppress(psutil.Error):
         command = psutil.Process(process.pid)
         command.suspend()
