@@ -383,7 +383,7 @@ def test_what_waits_for_too_long_is_forgotten_and_the_rest_still_meets():
     assert judge(matching, {0: ENDED, 1: ENDED}, 2, stalled=True).kind == "ok"
 
 
-def test_calls_from_cpp_which_are_counted_otherwise_make_no_circle_with_those_from_python():
+def test_calls_from_c_plus_plus_make_a_circle_with_one_from_python_only_when_nothing_moves():
     ddp = Program(4)
     for _ in range(3):
         ddp.all("all_reduce")

@@ -75,7 +75,7 @@ class Matching:
             self._leave(call)
 
     def _enter(self, call: Call) -> None:
-        if was_refused(call.error or ""):
+        if was_refused(call.error or ""):  # torch never began it
             return
         if call.name in POINT_TO_POINT:
             self._met(self.messages.post(call))

@@ -12,8 +12,6 @@ from collectives.recording import call_log
 from collectives.recording.call import Noticed
 
 NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
-
-
 OK_AS_SEEN = "ok: all that was seen fitted"
 
 
@@ -47,10 +45,10 @@ class Worlds:
         """Those that meet at one place are one world; a second process of the same rank, or another size, begins the next one."""
         generation = 0
         while (room := self.worlds.setdefault((head["world"], generation), World()).has_room(head)) is False:
+            full = self.worlds[head["world"], generation]
+            if (sits := full.ranks.get(head["rank"])) is not None and sits.gone is None and full.absent():
+                full.twice.add(head["rank"])
             generation += 1
-            before = self.worlds[head["world"], generation - 1]
-            if (sits := before.ranks.get(head["rank"])) is not None and sits.gone is None and before.absent():
-                before.twice.add(head["rank"])
         if room is None:
             self.waiting.append(rank)
             return

@@ -74,10 +74,9 @@ class Log:
         in_torch = (
             any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(endings.own(frames))]) if frames else False
         )
-        told = {"where": endings.own(frames), "in_torch": in_torch, "world": self.worlds, "store": _store(), "last": self.ending}
-        told["count"] = count
-        told["exit"] = endings.exited and endings.exited[1]
-        told["collectives"] = [told for record, *told in _flight_record() if record >= self.first]
+        told = {"where": endings.own(frames), "in_torch": in_torch, "count": count, "last": self.ending}
+        told |= {"world": self.worlds, "store": _store(), "exit": endings.exited and endings.exited[1]}
+        told["collectives"] = [entry for record, *entry in _flight_record() if record >= self.first]
         self.writer.put(call_log.ANSWER, json.dumps(told).encode())
 
     def forget(self) -> None:
