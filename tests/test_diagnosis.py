@@ -200,6 +200,18 @@ OTHERS = {
     "died": (wait_in(Program(3), [0, 2]).calls, {1: State("died", "was killed by SIGKILL", at=1)}, "died", (1,)),
     "died, others lost it": (wait_in(Program(3), [0, 2]).calls, {0: LOST, 2: LOST, 1: State("died", at=9)}, "died", (1,)),
     "returned, others lost it": (wait_in(Program(3), [0, 2]).calls, {0: LOST, 2: LOST, 1: ENDED}, "hang", (1,)),
+    "died, others as they lost it": (
+        Program(2).call(0, "all_reduce", error=LOST.text).calls,
+        {0: State("died", at=1), 1: State("died", at=2)},
+        "died",
+        (1,),
+    ),
+    "all raised the same": (
+        Program(3).all("barrier").calls,
+        {rank: State("raised", "KeyError: 1", ("train.py", 7, "load"), at=3 - rank) for rank in range(3)},
+        "raised",
+        (0, 1, 2),
+    ),
     "first of two raised": (
         wait_in(Program(3), [0]).calls,
         {1: State("raised", "KeyError: 1", at=2), 2: State("raised", "KeyError: 2", at=1)},

@@ -15,11 +15,21 @@ def failed(scene: Scene) -> Verdict | None:
     }
     if not failed:
         return None
-    # Who died while waiting for others was more likely ended because of them.
-    rank = min(failed, key=lambda rank: (failed[rank].status == "died" and bool(scene.matching.open.get(rank)), failed[rank].at))
+    # Who died while waiting for others, or as it lost them, was more likely ended because of them.
+    rank = min(failed, key=lambda rank: (failed[rank].status == "died" and _waited(scene, rank), failed[rank].at))
     state, here = failed[rank], scene.place(rank)
-    headline = f"{state.status}: rank {rank} {state.text}" if state.status == "died" else f"raised: rank {rank}: {state.text}"
-    return scene.verdict(state.status, headline, guilty=(here,), group=here.group if here.name else None, seq=here.seq)
+    if state.status == "died":
+        alike, headline = [rank], f"died: rank {rank} {state.text}"
+    else:
+        alike = [other for other, one in failed.items() if (one.status, one.text, one.where) == ("raised", state.text, state.where)]
+        headline = f"raised: {' '.join(ranks(alike).split())}: {state.text}"
+    guilty = tuple(map(scene.place, alike))
+    return scene.verdict(state.status, headline, guilty=guilty, group=here.group if here.name else None, seq=here.seq)
+
+
+def _waited(scene: Scene, rank: int) -> bool:
+    last = scene.matching.last.get(rank)
+    return bool(scene.matching.open.get(rank)) or (last is not None and is_lost(last.error or ""))
 
 
 def _waited_in_vain(scene: Scene, rank: int) -> bool:
