@@ -208,7 +208,7 @@ OTHERS = {
     ),
     "all raised the same": (
         Program(3).all("barrier").calls,
-        {rank: State("raised", "KeyError: 1", ("train.py", 7, "load"), at=3 - rank) for rank in range(3)},
+        {rank: State("raised", f"KeyError: {rank}", ("train.py", 7, "load"), at=3 - rank) for rank in range(3)},
         "raised",
         (0, 1, 2),
     ),

@@ -1,6 +1,6 @@
 """Ranks that raised, died or left: which of them is to blame, and which only lost the others. Pure."""
 
-from collectives.diagnosis.scene import NOT_ENDED, Scene, Verdict, is_lost
+from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict, is_lost
 from collectives.diagnosis.text import ranks
 from collectives.diagnosis.waits import kind_of, waits_for
 from collectives.recording.call import POINT_TO_POINT
@@ -21,10 +21,15 @@ def failed(scene: Scene) -> Verdict | None:
     if state.status == "died":
         alike, headline = [rank], f"died: rank {rank} {state.text}"
     else:
-        alike = [other for other, one in failed.items() if (one.status, one.text, one.where) == ("raised", state.text, state.where)]
+        alike = [other for other, one in failed.items() if other == rank or (one.where[0] and _raised(one) == _raised(state))]
         headline = f"raised: {' '.join(ranks(alike).split())}: {state.text}"
     guilty = tuple(map(scene.place, alike))
     return scene.verdict(state.status, headline, guilty=guilty, group=here.group if here.name else None, seq=here.seq)
+
+
+def _raised(state: State) -> tuple:
+    """The kind of the exception, and where it came from: what else it says may differ from rank to rank."""
+    return state.status, state.text.partition(":")[0], state.where
 
 
 def _waited(scene: Scene, rank: int) -> bool:
