@@ -16,6 +16,10 @@ import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 
+def joins_late(rank, n):
+    dist.barrier()
+
+
 def healthy(rank, n):
     x = torch.ones(4) * rank
     for _ in range(5):
@@ -249,17 +253,11 @@ def begins_another_program(rank, n):
     dist.all_reduce(torch.ones(1))
 
 
-def no_init(rank, n):
-    time.sleep(1)
-
-
 def main(name, rank, n):
     if name == "forks_workers" and os.fork() == 0:
         os._exit(0)
     if name == "begins_another_program" and rank == 1 and len(sys.argv) == 2:
         os.execv(sys.executable, [sys.executable, *sys.argv, str(n)])
-    if name == "no_init" and rank == 1:
-        time.sleep(30)  # <- 1
     dist.init_process_group()
     globals()[name](rank, n)
     dist.destroy_process_group()
@@ -268,8 +266,8 @@ def main(name, rank, n):
 def start(rank, name, n, file):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n)}
     torch.set_num_threads(1)
-    if name == "no_init" and rank == 1:
-        time.sleep(30)  # <- 1
+    if name == "joins_late" and rank == 1:
+        time.sleep(30)  # here it is
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
     globals()[name](rank, n)
     dist.destroy_process_group()

@@ -283,17 +283,6 @@ def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program,
     assert ("died: rank 3" in done.stderr) == (status == 1), done.stderr
 
 
-def test_two_processes_with_one_rank_are_told(tmp_path):
-    command = script(tmp_path, "import torch.distributed as dist\ndist.init_process_group('gloo')")
-    shell = f"for RANK in 0 1 1; do export RANK; {' '.join(command)} & done; wait"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free.getsockname()[1]}", "WORLD_SIZE=3"]
-    verdict, _ = diagnose(tmp_path, "env", *places, "sh", "-c", shell)
-    assert verdict["verdict"] == "hang", verdict["says"]
-    assert "rank  2    no process has come with this rank, but two as rank 1" in verdict["says"]
-
-
 def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
     verdict, _ = diagnose(tmp_path, *TORCHRUN, str(lesson_files.folder() / "barrier.py"), hang_after=20)

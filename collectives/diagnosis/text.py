@@ -47,6 +47,10 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ' '} {','.join(map(str, numbers))}"
 
 
+def join_as(wrong: Iterable[int], named: Iterable[int]) -> str:
+    return f"hang: {' '.join(ranks(wrong).split())} join as {' '.join(ranks(named).split())}, which others are"
+
+
 def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:
     """`lines`: by rank, what it does and where."""
     together: dict[tuple[str, str], list[int]] = {}

@@ -6,7 +6,7 @@ from collectives.diagnosis import endings
 from collectives.diagnosis.agreement import Difference, compare, minority
 from collectives.diagnosis.matching import Matching, Sequence, out_of_step
 from collectives.diagnosis.scene import LEFT, NOT_ENDED, Scene, State, Verdict
-from collectives.diagnosis.text import places_of, ranks
+from collectives.diagnosis.text import join_as, places_of, ranks
 from collectives.diagnosis.waits import find_cycle, kind_of
 from collectives.recording.call import POINT_TO_POINT, Call
 
@@ -90,9 +90,8 @@ def _same_rank(scene: Scene) -> Verdict | None:
     wrong = [rank for rank in joining if named[rank] != rank and list(named.values()).count(named[rank]) > 1]
     if not wrong or not scene.stalled:
         return None
-    told = f"{ranks(wrong)} join as {ranks({named[rank] for rank in wrong})}, which others are"
-    guilty = tuple(joining[rank] for rank in wrong)
-    return scene.verdict("hang", f"hang: {' '.join(told.split())}", guilty=guilty, group=guilty[0].group, seq=guilty[0].seq)
+    headline, guilty = join_as(wrong, {named[rank] for rank in wrong}), tuple(joining[rank] for rank in wrong)
+    return scene.verdict("hang", headline, guilty=guilty, group=guilty[0].group, seq=guilty[0].seq)
 
 
 def _crossed_tags(scene: Scene) -> Verdict | None:

@@ -40,6 +40,7 @@ class World:
         self.asked = 0
         self.twice: set[int] = set()  # the ranks as which a second process came while the first one was there
         self.has_begun = False  # all ranks, here and elsewhere, have met
+        self.expected: dict[int, Rank] = {}  # absent ranks, as far as it is clear which processes they will be
 
     @property
     def size(self) -> int:
@@ -58,6 +59,10 @@ class World:
         if sits.gone is not None:
             return False
         return not taken["count"] if head["count"] else None
+
+    def leave_out_moved(self) -> None:
+        """Who joined another world than its launcher had said was never here."""
+        self.ranks = {number: rank for number, rank in self.ranks.items() if rank.log.head()["rank"] != call_log.MOVED}
 
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""
@@ -105,9 +110,16 @@ class World:
         """The ranks that have no process on this machine."""
         return [number for number in range(self.size) if number not in self.ranks]
 
+    def joining(self) -> dict[int, Call]:
+        """The calls of the ranks that wait to meet the others."""
+        opened = {number: [*calls.values()] for number, calls in self.matching.open.items() if calls}
+        return {number: calls[-1] for number, calls in opened.items() if calls[-1].name == "init_process_group"}
+
     def _state_elsewhere(self, number: int) -> State:
         if number in self.elsewhere:
             return self.elsewhere[number].state
+        if number in self.expected:
+            return self.expected[number].state()
         if self.has_begun:
             return State("elsewhere", "runs on a machine that tells nothing: diagnose its command there, too")
         instead = f", but two as rank {', '.join(map(str, sorted(self.twice)))}" if self.twice else ""

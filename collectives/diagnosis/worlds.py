@@ -4,6 +4,8 @@ import contextlib
 import json
 from pathlib import Path
 
+from collectives import failure
+from collectives.diagnosis.apart import apart
 from collectives.diagnosis.machines import Machines
 from collectives.diagnosis.rank_watch import Rank
 from collectives.diagnosis.scene import Verdict, is_lost
@@ -32,12 +34,14 @@ class Worlds:
             with contextlib.suppress(ValueError, OSError), open(path, "rb+") as file:  # its writer is not done with the beginning
                 self.waiting.append(Rank(file, self.folder))
                 self.known.add(path)
+        for world in self.worlds.values():
+            world.leave_out_moved()
         waiting, self.waiting = self.waiting, []
         for rank in sorted(waiting, key=lambda one: (one.log.head() or {"began": 0})["began"]):
             head = rank.log.head()
             if head is not None and head["rank"] >= 0:
                 self._seat(rank, head)
-            else:
+            elif head is None or head["rank"] != call_log.MOVED:
                 self.waiting.append(rank)
         return sum(world.poll() for world in self.worlds.values()) > 0
 
@@ -77,6 +81,28 @@ class Worlds:
     def ask(self) -> None:
         for world in self.worlds.values():
             world.ask()
+        for process in self._nowhere():
+            process.log.ask(process.log.head()["asked"] + 1)
+
+    def _nowhere(self) -> list[Rank]:
+        """The processes that may be ranks and have not said so yet, in the order in which they began."""
+        ranks = [rank.log.head() for world in self.worlds.values() for rank in world.ranks.values()]
+        pids, parents = {head["pid"] for head in ranks}, {head["parent"] for head in ranks}
+        heads = [(one, one.log.head()) for one in self.waiting]
+        return [
+            one for one, head in heads if head and head["rank"] < 0 and head["pid"] not in parents and head["parent"] not in pids
+        ]
+
+    def _expect(self, stalled: bool) -> None:
+        """If as many processes have joined nothing as one world lacks ranks, these will be the ranks. Others, as a server of
+        multiprocessing, run nothing of the program's own."""
+        lacking = [world for world in self.worlds.values() if world.absent() and not world.has_begun]
+        for world in lacking:
+            processes = self._nowhere() if stalled and len(lacking) == 1 else []
+            for process in processes:
+                process.look()
+            processes = [one for one in processes if not failure.is_library(one.state().where[0])]
+            world.expected = dict(zip(world.absent(), processes, strict=True)) if len(processes) == len(world.absent()) else {}
 
     def has_heard_more(self) -> bool:
         """Whether torch's own record of any rank has grown since the last time."""
@@ -98,6 +124,9 @@ class Worlds:
 
     def verdict(self, stalled: bool) -> Verdict:
         """Of the first world that has anything to say. One that raised or died is forgotten once its launcher has begun anew."""
+        if stalled and (verdict := apart(self.worlds)) is not None:
+            return verdict
+        self._expect(stalled)
         called = {place: world for place, world in self.worlds.items() if world.matching.last} or self.worlds
         verdicts = [
             verdict

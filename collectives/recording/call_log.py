@@ -31,6 +31,9 @@ _HEAD = struct.Struct("<8s q q q q q q q q q q")
 _MAGIC = b"calls  2"
 _RANK, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN = 24, 40, 56, 64, 72, 80
 
+# Instead of a rank: the process joins a world as another one than its launcher said, and notes that in another file.
+MOVED = -2
+
 # number, seq, of, entered, left, source, and how much had been written before its text and its error. -1 stands for None; `number`
 # is written last.
 _ENTRY = struct.Struct("<q q q q q q q q")
@@ -81,6 +84,9 @@ class Writer:
 
     def world(self) -> int:
         return struct.unpack_from("<q", self.memory, _WORLD)[0]
+
+    def set_moved(self) -> None:
+        self.words[_RANK // 8] = MOVED
 
     def set_ended(self) -> None:
         self.words[_ENDED // 8] = time.monotonic_ns()

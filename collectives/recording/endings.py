@@ -16,15 +16,16 @@ from pathlib import Path
 from collectives import failure
 
 _say: Callable[[dict], None] = lambda told: None  # noqa: E731
+_come: Callable[[], None] = lambda: None  # noqa: E731
 
 # Where the program called sys.exit last, and with what, if it has called nothing of torch.distributed since.
 exited: tuple[object, list] | None = None
 
 
-def begin(say: Callable[[dict], None]) -> None:
-    """`say` is told what ends the process, as plain values."""
-    global _say
-    _say = say
+def begin(say: Callable[[dict], None], come: Callable[[], None]) -> None:
+    """`say` is told what ends the process, as plain values; `come` is called as one of multiprocessing begins."""
+    global _say, _come
+    _say, _come = say, come
     _note_uncaught()
     _note_exit()
 
@@ -99,7 +100,14 @@ def _note_what_spawn_catches(spawn) -> None:
 
 
 def _note_what_processes_catch(process) -> None:
-    process.BaseProcess.run = _noting(process.BaseProcess.run)
+    real = _noting(process.BaseProcess.run)
+
+    @functools.wraps(real)
+    def run(*args):
+        _come()
+        return real(*args)
+
+    process.BaseProcess.run = run
 
 
 def _note_what_launch_catches(rank) -> None:

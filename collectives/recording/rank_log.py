@@ -34,15 +34,19 @@ class Log:
         self.writer: call_log.Writer | None = None
         self.keeps_stack = False
         self.joining: int | None = None
-        self.broken = self.ending = False
+        self.meets = ""  # where it meets the other ranks
+        self.broken = self.ending = self.is_below_a_rank = False
         self.answering = threading.RLock()
         self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
         if "RANK" in os.environ:
             self._open(file)
 
-    def _open(self, file: BinaryIO | None = None) -> call_log.Writer:
+    def _open(self, file: BinaryIO | None = None, rank: int | None = None) -> call_log.Writer:
         with file or open(self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+") as file:
-            self.writer = call_log.Writer(file, _environ("RANK"), _environ("WORLD_SIZE"), _meeting_place({}))
+            self.meets = meeting_place({})
+            self.writer = call_log.Writer(
+                file, _environ("RANK") if rank is None else rank, _environ("WORLD_SIZE"), _number(self.meets)
+            )
         if self.folder and not self.keeps_stack:
             self.keeps_stack = endings.keep_stack(self.folder / f"{os.getpid()}.stack")
         # subtle: not by threading, where a program may count or join all threads that there are.
@@ -75,12 +79,20 @@ class Log:
             any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(endings.own(frames))]) if frames else False
         )
         told = {"where": endings.own(frames), "in_torch": in_torch, "count": count, "last": self.ending}
-        told |= {"world": self.worlds, "store": _store(), "exit": endings.exited and endings.exited[1]}
+        told |= {"world": self.worlds, "meets": self.meets, "launched_as": _environ("RANK"), "store": _store()}
+        told |= {"exit": endings.exited and endings.exited[1]}
         told["collectives"] = [entry for record, *entry in _flight_record() if record >= self.first]
         self.writer.put(call_log.ANSWER, json.dumps(told).encode())
 
+    def come(self) -> None:
+        """In a new process of multiprocessing: if it is no worker of a rank, it may be a rank that has not said so yet."""
+        if self.folder and self.writer is None and not self.is_below_a_rank:
+            with contextlib.suppress(OSError):
+                self._open()
+
     def forget(self) -> None:
         """In a forked child: what is in the file is the parent's."""
+        self.is_below_a_rank |= self.writer is not None and self.writer.place()[0] >= 0
         self.writer = self.joining = None
         self.answering = threading.RLock()  # the parent's other threads, who may hold it, are not here
         if self.keeps_stack:
@@ -105,12 +117,13 @@ class Log:
     def _sit(self, given: dict) -> call_log.Writer:
         """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
         (rank, size), before = place_of(given), self.writer.place()
+        self.meets = meeting_place(given)
         moves = before[0] >= 0 and any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
         if moves and self.folder:
-            self.writer.set_ended()
-            self._open()
+            (self.writer.set_ended if self.writer.count else self.writer.set_moved)()
+            self._open(rank=-1)
         if rank >= 0:
-            self.writer.set_place(rank, size, self.writer.world() if before[0] >= 0 and not moves else _meeting_place(given))
+            self.writer.set_place(rank, size, self.writer.world() if before[0] >= 0 and not moves else _number(self.meets))
         return self.writer
 
     def leave(self, number, error, source):
@@ -145,15 +158,22 @@ def _environ(name: str) -> int:
     return int(os.environ.get(name) or -1)
 
 
-def _meeting_place(given: dict) -> int:
-    """A number that the ranks of one world share, and those of another one most often do not: from where they meet."""
+def meeting_place(given: dict) -> str:
+    """Where the ranks of one world meet: host and port, or a file; those of another world most often meet elsewhere."""
     store, method = given.get("store"), given.get("init_method")
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
-    at = getattr(store, "path", None) or getattr(store, "port", None) or (method if method != "env://" else None)
-    if at is None and "MASTER_PORT" in os.environ:
-        at = os.environ.get("MASTER_ADDR"), os.environ["MASTER_PORT"]
-    return zlib.crc32(str(at or ("children of", os.getppid())).encode())
+    if (path := getattr(store, "path", None)) or hasattr(store, "port"):
+        return str(path or f"port {store.port}")
+    if method not in (None, "env://"):
+        return str(method).partition("://")[2]
+    if "MASTER_PORT" in os.environ:
+        return f"{os.environ.get('MASTER_ADDR')}:{os.environ['MASTER_PORT']}"
+    return f"children of {os.getppid()}"
+
+
+def _number(meets: str) -> int:
+    return zlib.crc32(meets.encode())
 
 
 def _store() -> tuple[str, int] | None:

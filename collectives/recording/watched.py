@@ -32,7 +32,7 @@ def begin(folder: str, hidden: dict) -> None:
     """`hidden` holds our modules, which the program's own imports are not to find."""
     global _folder, _hidden
     _folder, _hidden = Path(folder), hidden
-    endings.begin(_say)
+    endings.begin(_say, _come)
     atexit.register(end)  # now, so that it comes after all that the program wants done at its end
     sys.meta_path.insert(0, _Hook())
 
@@ -96,6 +96,12 @@ def _record(c10d) -> None:
     )
     # A child of multiprocessing's forks does not come to atexit, but to its own list of what to do last.
     multiprocessing.util.register_after_fork(_log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100))
+
+
+def _come() -> None:
+    """A process of multiprocessing begins what it is for."""
+    if _log is not None:
+        _log.come()
 
 
 @contextlib.contextmanager

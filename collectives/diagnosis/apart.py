@@ -1,0 +1,60 @@
+"""Ranks that can never meet, where nothing moves: they join as somebody else, in a world of another size, or at another place."""
+
+import dataclasses
+
+from collectives.diagnosis.agreement import minority
+from collectives.diagnosis.scene import Verdict
+from collectives.diagnosis.text import join_as, place, ranks, told, write
+from collectives.diagnosis.world_watch import World
+from collectives.recording import call_log
+from collectives.recording.call import WORLD
+
+
+def apart(worlds: dict[tuple, World]) -> Verdict | None:
+    """`worlds`: by where their ranks meet, and a number for each that met there."""
+    parts = {place: world for place, world in worlds.items() if world.absent() or world.joining()}
+    if not any(world.joining() for world in parts.values()) or any(world.has_ended() for world in parts.values()):
+        return None
+    for (meets, _), world in parts.items():
+        same = [other for (at, _), other in parts.items() if at == meets and other.size == world.size]
+        if (verdict := _as_others(world, same)) is not None:
+            return verdict
+    return _split([*parts.values()])
+
+
+def _as_others(world: World, worlds: list[World]) -> Verdict | None:
+    """Ranks that name, as they join, the rank of another process, so that nobody is who they should be."""
+    joining = [(one.ranks[number], call) for one in worlds for number, call in one.joining().items()]
+    named = {rank.read(call_log.ANSWER).get("launched_as"): call for rank, call in joining}
+    absent = [number for number in world.absent() if number in named and number != named[number].rank]
+    wrong = {number: dataclasses.replace(named[number], rank=number) for number in absent}
+    if not wrong:
+        return None
+    lines = _lines(world) | {number: (f"in {told(call)}", place(call)) for number, call in wrong.items()}
+    says = write(join_as(wrong, {named[number].rank for number in wrong}), lines, [])
+    return Verdict("hang", says, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)
+
+
+def _split(parts: list[World]) -> Verdict | None:
+    """Parts that would make a whole, were they one world."""
+    world_of = {number: world for world in parts for number, rank in world.ranks.items()}
+    if len(world_of) < sum(len(world.ranks) for world in parts):
+        return None  # they are jobs of their own: a rank is there twice
+    sizes = {number: f"world_size={world.size}" for number, world in world_of.items()}
+    places = {number: world.ranks[number].read(call_log.ANSWER).get("meets", "") for number, world in world_of.items()}
+    for field, sides in (("world_size", sizes), ("store", places)):
+        if len({side for side in sides.values() if side}) > 1:
+            guilty = minority(sides)
+            rest = sides.keys() - set(guilty)
+            whom = f"{ranks(guilty)} against {ranks(rest)}" if rest else f"{ranks(guilty)} disagree"
+            lines = {number: _lines(world)[number] for number, world in world_of.items()}
+            there = [(side, ranks(number for number in sides if sides[number] == side)) for side in sorted(set(sides.values()))]
+            note = "; ".join(f"{side or 'somewhere'} on {' '.join(who.split())}" for side, who in there)
+            says = write(f"mismatch: {field} of init_process_group: {' '.join(whom.split())}", lines, [note])
+            calls = tuple(world_of[number].matching.last[number] for number in guilty)
+            return Verdict("mismatch", says, calls, group=WORLD, seq=0, field=field, lines=lines)
+    return None
+
+
+def _lines(world: World) -> dict[int, tuple[str, str]]:
+    return world.verdict(stalled=True).lines
