@@ -37,21 +37,23 @@ def _as_others(world: World, worlds: list[World]) -> Verdict | None:
 
 def _split(parts: list[World]) -> Verdict | None:
     """Parts that would make a whole, were they one world."""
-    world_of = {number: world for world in parts for number, rank in world.ranks.items()}
-    if len(world_of) < sum(len(world.ranks) for world in parts):
+    seats = [(number, world) for world in parts for number in world.ranks]
+    world_of = dict(seats)
+    if len(world_of) < len(seats):
         return None  # they are jobs of their own: a rank is there twice
-    sizes = {number: f"world_size={world.size}" for number, world in world_of.items()}
-    places = {number: world.ranks[number].read(call_log.ANSWER).get("meets", "") for number, world in world_of.items()}
+    called = {number: world.matching.last[number] for number, world in seats if number in world.matching.last}
+    sizes = {number: f"world_size={world_of[number].size}" for number in called}
+    places = {number: world_of[number].ranks[number].read(call_log.ANSWER).get("meets", "") for number in called}
     for field, sides in (("world_size", sizes), ("store", places)):
         if len({side for side in sides.values() if side}) > 1:
             guilty = minority(sides)
-            rest = sides.keys() - set(guilty)
+            rest = called.keys() - set(guilty)
             whom = f"{ranks(guilty)} against {ranks(rest)}" if rest else f"{ranks(guilty)} disagree"
-            lines = {number: _lines(world)[number] for number, world in world_of.items()}
             there = [(side, ranks(number for number in sides if sides[number] == side)) for side in sorted(set(sides.values()))]
             note = "; ".join(f"{side or 'somewhere'} on {' '.join(who.split())}" for side, who in there)
+            lines = {number: line for world in parts for number, line in _lines(world).items() if number in world.ranks}
             says = write(f"mismatch: {field} of init_process_group: {' '.join(whom.split())}", lines, [note])
-            calls = tuple(world_of[number].matching.last[number] for number in guilty)
+            calls = tuple(called[number] for number in guilty)
             return Verdict("mismatch", says, calls, group=WORLD, seq=0, field=field, lines=lines)
     return None
 
