@@ -206,8 +206,8 @@ def _be_like_a_fresh_process(seat: Seat) -> None:
         torch.set_num_threads(int(threads) if threads and threads.isdigit() else _cores())
     torch.seed()
     random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:  # else whoever imports it here gets a generator of this process
+        sys.modules["numpy.random"].seed()
 
 
 def _cores() -> int:
