@@ -1,6 +1,7 @@
 """The doors of a lesson print the same, byte for byte: python, torchrun, mpiexec, its notebook, and the functions in pytest."""
 
 import os
+import runpy
 import subprocess
 import sys
 
@@ -12,45 +13,60 @@ from collectives import launch, lesson_files, notebooks
 from collectives.collective import COLLECTIVES
 from collectives.lesson import table
 
+# Each lesson as a program of its own, but all in the same processes: to import torch takes longer than most lessons.
+EVERY = """
+import runpy, sys
+lessons, sys.argv[1:] = sys.argv[1:], []
+for lesson in lessons:
+    runpy.run_path(lesson, run_name="__main__")
+"""
+LESSONS = [lesson_files.find(lesson) for lesson in COLLECTIVES]
+every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=list(COLLECTIVES))
 
-@pytest.fixture(scope="module", params=COLLECTIVES)
-def lesson(request):
-    return request.param
 
-
-@pytest.fixture(scope="module")
 def expected(lesson):
-    """What the functions of the lesson return, imported and called as a test does."""
-    steps = lesson_files.load(lesson_files.find(lesson)).STEPS
-    return "".join(table(step.__name__, launch(step, 4, backend="gloo", device="cpu")) for step in steps)
+    """What its notebook shows as it was committed; test_notebooks.py executes it anew."""
+    notebook = nbformat.read(notebooks.path_of(lesson), as_version=4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
-def run(*command, **environ):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=os.environ | environ)
+def run_every(*launcher, **environ):
+    done = subprocess.run(
+        [*launcher, sys.executable, "-c", EVERY, *LESSONS],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environ,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_python(lesson, expected):
-    assert run(sys.executable, lesson_files.find(lesson), "--backend", "gloo") == expected
+@every_lesson
+def test_functions(lesson):
+    """Imported and called as a test does."""
+    steps = lesson_files.load(lesson).STEPS
+    tables = [table(step.__name__, launch(step, 4, backend="gloo", device="cpu")) for step in steps]
+    assert "".join(tables) == expected(lesson)
 
 
-def test_torchrun(lesson, expected):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    assert run(*torchrun, lesson_files.find(lesson), "--backend", "gloo") == expected
+@every_lesson
+def test_python(lesson, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [lesson.name, "--backend", "gloo"])
+    runpy.run_path(str(lesson), run_name="__main__")
+    assert capsys.readouterr().out == expected(lesson)
+
+
+def test_torchrun():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--no-python"]
+    assert run_every(*torchrun) == "".join(map(expected, LESSONS))
 
 
 @pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
-def test_mpiexec(lesson, expected):
+def test_mpiexec():
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    assert run(backends.mpiexec(), "-n", "4", sys.executable, lesson_files.find(lesson), **as_root) == expected
-
-
-def test_its_notebook(lesson, expected):
-    """As it was committed; test_notebooks.py executes it anew."""
-    notebook = nbformat.read(notebooks.path_of(lesson_files.find(lesson)), as_version=4)
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert "".join(output.text for output in outputs if output.output_type == "stream") == expected
+    assert run_every(backends.mpiexec(), "-n", "4", **as_root) == "".join(map(expected, LESSONS))
 
 
 def test_a_reader_who_has_seen_enough_is_no_error():
@@ -68,9 +84,11 @@ def test_a_reader_who_has_seen_enough_is_no_error():
     ],
     ids=["no_ranks", "too_few_ranks", "unknown_backend"],
 )
-def test_a_lesson_that_cannot_run_says_why_and_ends_with_its_status(options, status, said):
-    command = [sys.executable, lesson_files.find("send_recv"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == status
-    assert said in done.stderr
-    assert done.stdout == ("send_recv: skipped: it needs at least 2 ranks, this world has 1\n" if status == 3 else "")
+def test_a_lesson_that_cannot_run_says_why_and_ends_with_its_status(options, status, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["send_recv.py", *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(lesson_files.find("send_recv")), run_name="__main__")
+    output, errors = capsys.readouterr()
+    assert ended.value.code == status
+    assert said in errors
+    assert output == ("send_recv: skipped: it needs at least 2 ranks, this world has 1\n" if status == 3 else "")
