@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -41,11 +42,15 @@ def unexecuted(lesson: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-async def executed(lesson: Path) -> nbformat.NotebookNode:
-    """The notebook of a lesson with the outputs of a fresh kernel. CellExecutionError if a cell fails."""
+async def executed(lesson: Path, kernel: AsyncKernelManager | None = None) -> nbformat.NotebookNode:
+    """The notebook of a lesson with the outputs of a fresh kernel, or of this one, started if need be, which then goes on.
+
+    CellExecutionError if a cell fails.
+    """
     notebook = unexecuted(lesson)
     client = NotebookClient(
         notebook,
+        km=kernel,
         timeout=TIMEOUT,
         kernel_name="python3",
         record_timing=False,
@@ -55,6 +60,8 @@ async def executed(lesson: Path) -> nbformat.NotebookNode:
     )
     # No CUDA: the same backend on every machine. And gloo is not to tell the terminal of errors that a lesson makes on purpose.
     await client.async_execute(env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TORCH_CPP_LOG_LEVEL": "FATAL"})
+    if client.kc is not None:  # the kernel goes on, but not what we said to it
+        client.kc.stop_channels()
     notebook.metadata = nbformat.from_dict(_METADATA)
     for cell in notebook.cells:
         if cell.cell_type == "code":  # progress, and what libraries in C++ have to say, is no result

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_client import AsyncKernelManager
 from jupytext.cli import jupytext
 
 from collectives import notebooks
@@ -94,10 +95,18 @@ def test_it_is_small(lesson):
     assert notebooks.path_of(lesson).stat().st_size < MOST_BYTES
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """One for all notebooks: each would import torch twice, for itself and for its ranks, which takes longer than most lessons."""
+    kernel = AsyncKernelManager()
+    yield kernel
+    asyncio.run(kernel.shutdown_kernel())
+
+
 @pytest.mark.slow
 @every_file
-def test_executed_anew_in_a_fresh_kernel_it_prints_the_same_and_nothing_changes(lesson):
-    fresh = asyncio.run(notebooks.executed(lesson))
+def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernel):
+    fresh = asyncio.run(notebooks.executed(lesson, kernel))
     assert printed(fresh) == printed(committed(lesson))
     pinned = all(version(package) == PINS[package] for package in ("torch", "matplotlib", "nbformat"))
     if sys.platform == "linux" and pinned:
