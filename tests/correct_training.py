@@ -198,6 +198,4 @@ def clips_and_stops_together(rank, n):
 
 
 if __name__ == "__main__":
-    import torch._dynamo  # once, before the ranks are forked, and not by each of them
-
     correct_program.main(globals())
