@@ -36,7 +36,7 @@ tour: $(VENV)/installed
 	$(BIN) -m collectives run --all
 
 test: $(VENV)/installed-for-tests
-	$(BIN) -m pytest -n auto $(ARGS)
+	$(BIN) -m pytest -n auto --dist worksteal $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
 	$(BIN) -m collectives.notebooks

@@ -3,6 +3,7 @@
 import ast
 import linecache
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -159,15 +160,16 @@ def test_how_far_the_others_come_while_one_dies_is_not_told(other):
     assert mistake.summary(became) == "dies on rank 1 (SIGABRT)"
 
 
-def test_the_same_is_printed_under_torchrun():
-    """Of four ranks one starts the worlds of the mistakes and prints; the others wait."""
+def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
+    """One of its ranks starts the worlds of the mistakes, of four ranks each, and prints; the other waits."""
     file = FOLDER / "data.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    alone, joined = (
-        subprocess.run([*start, file], capture_output=True, text=True, timeout=200) for start in ([sys.executable], torchrun)
-    )
-    assert alone.stdout == joined.stdout, joined.stderr
-    assert alone.stdout.startswith("the_same_seed: wrong numbers\n  every rank   got 1, should be 4\n")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    joined = subprocess.run([*torchrun, file], capture_output=True, text=True, timeout=200)
+    monkeypatch.setattr(sys, "argv", [file.name])
+    runpy.run_path(str(file), run_name="__main__")
+    alone = capsys.readouterr().out
+    assert alone == joined.stdout, joined.stderr
+    assert alone.startswith("the_same_seed: wrong numbers\n  every rank   got 1, should be 4\n")
 
 
 def test_run_takes_a_file_of_mistakes_by_name():
