@@ -212,6 +212,15 @@ OTHERS = {
         "raised",
         (0, 1, 2),
     ),
+    "all raised, and name one": (
+        Program(3).all("barrier").calls,
+        {
+            rank: State("raised", f"KeyError: rank {rank}, not rank {other}", ("train.py", 7, "load"))
+            for rank, other in enumerate((2, 2, 0))
+        },
+        "raised",
+        (2,),
+    ),
     "first of two raised": (
         wait_in(Program(3), [0]).calls,
         {1: State("raised", "KeyError: 1", at=2), 2: State("raised", "KeyError: 2", at=1)},
@@ -220,6 +229,32 @@ OTHERS = {
     ),
     "finished without one": (Program(3).all("barrier", [0, 2]).calls, dict.fromkeys(range(3), ENDED), "mismatch", (1,)),
     "message without an end": (Program(2).call(0, "isend", peer=1).calls, dict.fromkeys(range(2), ENDED), "mismatch", (0, 1)),
+    "lost whom it sent to": (
+        Program(3).call(0, "send", peer=2, error=LOST.text).call(1, "recv", peer=0, error=LOST.text).calls,
+        {0: LOST, 1: LOST, 2: ENDED},
+        "hang",
+        (0, 2),
+    ),
+    "lost whom it waited for": (
+        Program(3).call(1, "irecv", peer=2).call(1, "wait", awaited="irecv", of=0, peer=2, error=LOST.text).calls,
+        {0: ENDED, 1: LOST, 2: ENDED},
+        "hang",
+        (1, 2),
+    ),
+    "received after the sender had given up": (
+        Program(2).call(0, "send", peer=1, error=LOST.text).call(1, "recv", peer=0, error=LOST.text).calls,
+        {0: LOST, 1: LOST},
+        "raised",
+        (0,),
+    ),
+    "circle of two groups": (
+        wait_in(
+            wait_in(wait_in(Program(4), [0, 1], "barrier"), [2], group="1", members=(2, 3)), [3], group="2", members=(1, 3)
+        ).calls,
+        {},
+        "hang",
+        (1, 3),
+    ),
     "no calls": ([], {}, "not-distributed", ()),
 }
 

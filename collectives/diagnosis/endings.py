@@ -1,5 +1,7 @@
 """Ranks that raised, died or left: which of them is to blame, and which only lost the others. Pure."""
 
+import re
+
 from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict, is_lost
 from collectives.diagnosis.text import ranks
 from collectives.diagnosis.waits import kind_of, waits_for
@@ -22,6 +24,8 @@ def failed(scene: Scene) -> Verdict | None:
         alike, headline = [rank], f"died: rank {rank} {state.text}"
     else:
         alike = [other for other, one in failed.items() if other == rank or (one.where[0] and _raised(one) == _raised(state))]
+        alike = _named(alike, [failed[other].text for other in alike]) or alike
+        state = failed[rank if rank in alike else alike[0]]
         headline = f"raised: {' '.join(ranks(alike).split())}: {state.text}"
     guilty = tuple(map(scene.place, alike))
     return scene.verdict(state.status, headline, guilty=guilty, group=here.group if here.name else None, seq=here.seq)
@@ -30,6 +34,12 @@ def failed(scene: Scene) -> Verdict | None:
 def _raised(state: State) -> tuple:
     """The kind of the exception, and where it came from: what else it says may differ from rank to rank."""
     return state.status, state.text.partition(":")[0], state.where
+
+
+def _named(raised: list[int], texts: list[str]) -> list[int]:
+    """The one of the ranks which all their messages name, as do those of DDP for a model that differs in one rank."""
+    named = set.intersection(*({int(rank) for rank in re.findall(r"\brank (\d+)", text, re.IGNORECASE)} for text in texts))
+    return list(named) if len(named) == 1 and named <= set(raised) else []
 
 
 def _waited(scene: Scene, rank: int) -> bool:

@@ -16,12 +16,14 @@ WINDOW = 4096
 class End:
     """`waiting`: the calls that have not met another end, by rank and number. `before`: how many calls came before these.
 
-    `forgotten`: how many of those before never met another end, as far as is known.
+    `forgotten`: how many of those before never met another end, as far as is known. `failed`: the last that ended in an error
+    before it met one.
     """
 
     waiting: OrderedDict[tuple[int, int], Call] = field(default_factory=OrderedDict)
     before: int = 0
     forgotten: int = 0
+    failed: tuple[int, int] | None = None
 
     def take(self) -> Call | None:
         """The call that has waited longest; None if nothing waits, or if it is one that was forgotten."""
@@ -94,7 +96,8 @@ class Messages:
     def failed(self, call: Call) -> None:
         """The call, or the wait for it, ended in an error: no other end will come for it."""
         for end in (*self.sends.values(), *self.receives.values()):
-            end.waiting.pop(_awaited(call), None)
+            if end.waiting.pop(_awaited(call), None) is not None:
+                end.failed = _awaited(call)
 
     def refused(self, call: Call) -> bool:
         """The call, which was seen while torch looked at it, never was begun; whether it had met another end, which waits again."""
@@ -129,8 +132,13 @@ class Messages:
         return [*(call for end in ends for call in end.waiting.values()), *self.from_any.values()]
 
     def is_unmatched(self, call: Call) -> bool:
-        """Whether the call, or the one whose Work it waits for, has no other end."""
-        return any(_key(one) == _awaited(call) for one in self.unmatched())
+        """Whether the call, or the one whose Work it waits for, has no other end, or had none when it ended in an error."""
+        if any(_key(one) == _awaited(call) for one in self.unmatched()):
+            return True
+        for own, others in ((self.sends, self.receives), (self.receives, self.sends)):
+            for key in [key for key, end in own.items() if end.failed == _awaited(call)]:
+                return not (others[key].failed or others[key].waiting)  # else they missed each other
+        return False
 
     def sent_to(self, call: Call) -> bool:
         """Whether a message waits that a receive from any source can take."""

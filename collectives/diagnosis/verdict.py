@@ -111,11 +111,14 @@ def _circular(scene: Scene) -> Verdict | None:
     if not cycle:
         return None
     circle = f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}"
+    found = []
     for rank in cycle:
         call = scene.inside[rank]
         sequence = scene.matching_of(call).of(call)
         if call.seq is not None and (verdict := _never_joined(scene, sequence, call.seq, cycle, [circle])):
-            return verdict
+            found.append(verdict)
+    if found:  # each is true; the one that blames fewest ranks says most
+        return min(found, key=lambda verdict: len(verdict.guilty))
     guilty = tuple(scene.inside[rank] for rank in sorted(cycle))
     return scene.verdict(
         "hang", f"hang: {ranks(cycle)} wait for each other", notes=[circle], guilty=guilty, cycle=cycle, group=guilty[0].group
@@ -187,7 +190,8 @@ def _came_late(scene: Scene) -> Verdict | None:
 
 def _not_met(scene: Scene) -> Verdict | None:
     """A message of which one end waits for the other, in vain."""
-    for rank, call in scene.inside.items():
+    # Who waits for one that has lost others in its turn, or raised, tells less than who waits for one that has just returned.
+    for rank, call in sorted(scene.inside.items(), key=lambda one: _lost_others(scene, one[1].peer)):
         if kind_of(call) not in POINT_TO_POINT:
             continue
         missing = scene.waits_for(rank) or (
@@ -199,14 +203,18 @@ def _not_met(scene: Scene) -> Verdict | None:
         if not missing or ((running or call.peer is None) and not scene.stalled):
             continue
         computing = [other for other in running if other in scene.computing]
-        who = f"from {ranks(missing)}" if "recv" in kind_of(call) else f"to {ranks(missing)}"
+        who = f"a message from {ranks(missing)}" if "recv" in kind_of(call) else f"{ranks(missing)} to receive its message"
         if computing:
             guilty, kind = tuple(scene.place(other) for other in computing), "slow"
         else:
             guilty, kind = tuple(scene.place(other) for other in sorted((rank, *missing))), "hang"
-        headline = f"{kind}: rank {rank} waits for a message {' '.join(who.split())}"
+        headline = f"{kind}: rank {rank} waits for {' '.join(who.split())}"
         return scene.verdict(kind, headline, guilty=guilty, group=call.group)
     return None
+
+
+def _lost_others(scene: Scene, rank: int | None) -> bool:
+    return rank in scene.inside and scene.states[rank].status == "raised"
 
 
 def _left_over(scene: Scene) -> Verdict | None:
