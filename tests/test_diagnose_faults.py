@@ -154,7 +154,7 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
             file = files.enter_context(open(tmp_path / str(rank), "wb+"))
             writer = Writer(file, rank, len(told))
             world.ranks[rank] = Rank(file)
-            answer = {"where": where, "in_torch": True, "world": 1, "collectives": collectives, "last": last}
+            answer = {"where": where, "in_torch": True, "count": 0, "world": 1, "collectives": collectives, "last": last}
             writer.put(ANSWER, json.dumps(answer).encode())
             if rank == 0:
                 writer.set_ended()
@@ -165,6 +165,27 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
         assert (verdict.kind, [call.rank for call in verdict.guilty]) == ("hang", [0]), verdict.says
         for rank in world.ranks.values():
             rank.log.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "gone", "status", "where"),
+    [
+        ({"count": 0}, None, "running", ("", 0, "")),
+        ({"count": 1}, None, "running", ("train.py", 7, "step")),
+        ({"count": 1, "last": True}, -signal.SIGTERM, "returned", ("", 0, "")),
+        ({"count": 1}, -signal.SIGTERM, "died", ("train.py", 7, "step")),
+    ],
+    ids=["not answered since its last call", "answered", "ended by its launcher at its end", "ended by its launcher before"],
+)
+def test_what_a_rank_answered_holds_until_its_next_call(answer, gone, status, where, tmp_path):
+    with open(tmp_path / "log", "wb+") as file:
+        writer, rank = Writer(file, 0, 1), Rank(file)
+        writer.leave(writer.enter(0, None, What("barrier"), {}), None, None)
+        writer.put(ANSWER, json.dumps({"where": ["train.py", 7, "step"], "in_torch": False, **answer}).encode())
+        list(rank.log.poll())
+        rank.gone = gone and (1, gone)
+        assert (rank.state().status, rank.state().where) == (status, where)
+        rank.log.close()
 
 
 def _from_cpp(name, seq):

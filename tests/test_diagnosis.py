@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from collectives.diagnosis.diagnose import as_json
 from collectives.diagnosis.left_over import from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.messages import WINDOW
@@ -255,6 +256,18 @@ OTHERS = {
         "hang",
         (1, 3),
     ),
+    "left the group": (
+        wait_in(Program(3).call(1, "destroy_process_group"), [0, 2]).calls,
+        {1: COMPUTES},
+        "hang",
+        (1,),
+    ),
+    "died in a call": (
+        Program(2).call(0, "send", peer=1, left=None, line=12).calls,
+        {0: State("died", "died", at=1)},
+        "died",
+        (0,),
+    ),
     "no calls": ([], {}, "not-distributed", ()),
 }
 
@@ -276,6 +289,12 @@ def test_the_example_reads_as_promised():
     ]
     assert (verdict.cycle, verdict.group, verdict.seq) == ((1, 2), "WORLD", 1)
     assert [(call.rank, call.line) for call in verdict.guilty] == [(2, 61)]
+
+
+def test_what_a_wait_waits_for_is_told_with_the_arguments_of_that_call():
+    program = Program(2).call(0, "irecv", peer=1, left=LEFT).call(0, "wait", awaited="irecv", of=0, peer=1, tag=0, left=None)
+    (guilty, _) = as_json(diagnose(program.calls, {1: ENDED}), [], 1)["guilty"]
+    assert (guilty["call"], guilty["args"]) == ("irecv", "src=1, tag=0")
 
 
 def test_a_skipped_call_is_found_where_the_ranks_fell_out_of_step():
@@ -440,6 +459,24 @@ def test_calls_from_c_plus_plus_make_a_circle_with_one_from_python_only_when_not
     assert judge(own, states, 4, stalled=False, native=Matching(ddp.calls)).kind == "ok"
     verdict = judge(own, states, 4, stalled=True, native=Matching(ddp.calls))
     assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == ("hang", [2], (0, 2)), verdict.says
+
+
+@pytest.mark.parametrize("aborted", [2, 0], ids=["in a call of its own", "in one from C++"])
+def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatch(aborted):
+    own = Program(3).call(2, "all_reduce", tensors=(FOUR,), op="SUM", line=12, left=None)
+    native = Program(3)
+    for rank in {0, 1} - {aborted}:
+        native.call(rank, "all_reduce", tensors=(FIVE,), error=LOST.text)
+    states = {0: LOST, 1: LOST, 2: LOST, aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, at=1)}
+    verdict = judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls))
+    assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == ("mismatch", "shape", [2]), verdict.says
+
+
+def test_who_left_the_group_may_have_joined_a_call_from_c_plus_plus_that_is_not_known_of_it_yet():
+    own = Program(3).call(1, "destroy_process_group")
+    native = wait_in(Program(3), [0, 2])
+    states = {rank: State(in_torch=rank != 1) for rank in range(3)}
+    assert judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls)).kind == "ok"
 
 
 def test_calls_that_do_not_fit_because_ranks_fell_out_of_step_before_are_told_from_there():

@@ -77,7 +77,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         return {
             **place,
             "call": call.awaited or call.name or None,
-            "args": told(call).partition("(")[2][:-1] if call.name else None,
+            "args": told(call).removeprefix("wait() for ").partition("(")[2][:-1] if call.name else None,
         }
 
     ranks = [{"rank": rank, "does": doing, "where": where} for rank, (doing, where) in sorted(verdict.lines.items())]

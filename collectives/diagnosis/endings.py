@@ -1,7 +1,9 @@
 """Ranks that raised, died or left: which of them is to blame, and which only lost the others. Pure."""
 
 import re
+from dataclasses import replace
 
+from collectives.diagnosis.agreement import Difference, compare
 from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict, is_lost
 from collectives.diagnosis.text import ranks
 from collectives.diagnosis.waits import kind_of, waits_for
@@ -54,6 +56,23 @@ def _waited_in_vain(scene: Scene, rank: int) -> bool:
     others = waits_for(scene.matching, call) if call else []
     returned = [scene.states[other].at for other in others if other in scene.states and scene.states[other].status == "returned"]
     return any(at < scene.states[rank].at for at in returned)
+
+
+def aborted(scene: Scene) -> Difference | None:
+    """gloo ends a process by SIGABRT if what comes has no room in its tensor: calls of C++ and Python that met may explain that."""
+    ended = [rank for rank, state in scene.states.items() if state.status == "died" and "SIGABRT" in state.text]
+    if not ended:
+        return None
+    inside = scene.inside | {rank: call for rank in ended if (call := scene.place(rank)).name}
+    for here in map(scene.place, scene.states.keys() - inside.keys()):  # what it called from C++ is gone with it
+        alike = [replace(call, rank=here.rank) for call in inside.values() if (call.file, call.line) == (here.file, here.line)]
+        inside |= {call.rank: call for call in alike[:1]}
+    for rank in inside.keys() & set(ended):
+        calls = {other: call for other, call in inside.items() if call.group == inside[rank].group and call.seq is not None}
+        members = tuple(sorted(calls.keys() | {member for call in calls.values() for member in call.members}))
+        if len(calls) > 1 and (found := compare({other: replace(call, members=members) for other, call in calls.items()})):
+            return found
+    return None
 
 
 def left_early(scene: Scene) -> Verdict | None:

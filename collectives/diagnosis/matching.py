@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from collectives.diagnosis.agreement import Difference, compare, compare_message, minority, plain_name
 from collectives.diagnosis.messages import WINDOW, Messages
-from collectives.recording.call import POINT_TO_POINT, Call, sequence, was_refused
+from collectives.recording.call import POINT_TO_POINT, WORLD, Call, sequence, was_refused
 
 # So many places of a program are remembered as being called by all ranks together.
 _PLACES = 10_000
@@ -53,6 +53,7 @@ class Matching:
         self.difference: Difference | None = None
         self.refused: set[int] = set()  # the ranks whose calls of that difference raised
         self.given_up: dict[int, Call] = {}  # the first collective that all joined, and that failed for some
+        self.destroyed: dict[int, Call] = {}  # where ranks ended the group of all ranks, as far as they began no other
         self.matched = 0
         self.lossy = False  # calls were missed: that a message has no other end means nothing
         for call in calls:
@@ -69,6 +70,9 @@ class Matching:
         if is_new:
             if call.name != "destroy_process_group":
                 self.last[call.rank] = call
+                self.destroyed.pop(call.rank, None)
+            elif call.group == WORLD:
+                self.destroyed[call.rank] = call
             self._forgive(call)
             self._enter(call)
         if call.left is not None:

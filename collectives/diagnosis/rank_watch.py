@@ -50,15 +50,17 @@ class Rank:
         where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
         if raised and not (raised["is_guess"] and self.gone is not None and self.gone[1] == 0):
             return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
+        # It may have gone on since it last answered: as a rank in C that lets no other thread run, ours included, to answer.
+        seen = where if answer.get("count") == self.log.head()["count"] and not self.log.open else ("", 0, "")
         ended, left = (self.log.head() or {}).get("ended"), tuple(answer.get("exit") or ("", 0, ""))
         if self.gone is None:
             if _stat(self.log.head()["pid"])[:1] in (["T"], ["t"]):  # where it stood when it last answered, it may have left
                 return State(text="is stopped", stopped=True)
-            return State("returned", where=left, at=ended) if ended else State(where=where, in_torch=in_torch)
+            return State("returned", where=left, at=ended) if ended else State(where=seen, in_torch=in_torch and bool(seen[0]))
         at, status = self.gone
+        if answer.get("last") and status in (None, -signal.SIGTERM):  # its launcher came while Python ended it
+            return State("returned", where=left, at=at)
         crash, stood = self._crash()
-        # It may have gone on since it last answered, but has called nothing.
-        seen = where if answer.get("count") == self.log.head()["count"] and not self.log.open else ("", 0, "")
         if crash or (status is not None and status < 0):
             return State("died", f"was killed by {_signal(crash or -status)}", stood if stood[0] else seen, at, is_old=not stood[0])
         if ended and not status:

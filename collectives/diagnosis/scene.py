@@ -102,18 +102,27 @@ class Scene:
         """What stands for a rank: its call, or where it is, or its last call."""
         if rank in self.inside:
             return self.inside[rank]
+        if (call := self._died_in(rank)) is not None:
+            return call
+        if self.states[rank].status == "running" and rank in self.matching.destroyed:
+            return self.matching.destroyed[rank]
         file, line, function = self.states[rank].where
         last = self.matching.last.get(rank)
         if last is None or last.name in GROUPS:
             last = self.native.last.get(rank, last)
         return last if not file and last is not None else Call(rank, -1, "", file=file, line=line, function=function)
 
+    def _died_in(self, rank: int) -> Call | None:
+        opened = self.matching.open.get(rank)
+        return opened[max(opened)] if opened and self.states[rank].status == "died" else None
+
     def line(self, rank: int, call: Call | None = None) -> tuple[str, str]:
         """What a rank does, and where."""
         state = self.states.get(rank, State())
         call = call or self.inside.get(rank)
         if call is not None:
-            return told(call) if call.left is not None else f"{'stopped ' * state.stopped}in {told(call)}", place(call)
+            has_left = call.left is not None or state.status == "returned"
+            return told(call) if has_left else f"{'stopped ' * state.stopped}in {told(call)}", place(call)
         here = self.place(rank)
         doing = {
             "returned": state.text or "returned",
@@ -126,6 +135,8 @@ class Scene:
         if here.name == "init_process_group":  # as good as nothing: it may be the launcher's
             return doing[state.status], ""
         last = f", last in {told(here)}" if here.name else ", last seen" if state.is_old and here.file else ""
+        if here is self._died_in(rank):
+            last = f" in {told(here)}"
         return doing[state.status] + last, place(here)
 
     def verdict(

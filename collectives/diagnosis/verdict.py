@@ -45,7 +45,8 @@ def _differing(scene: Scene) -> Verdict | None:
     for matching in (scene.matching, scene.native):
         if (found := matching.difference) is not None:
             return _mismatch(scene, found, matching.of(next(iter(found.calls.values()))))
-    return None
+    found = endings.aborted(scene)
+    return _mismatch(scene, found) if found is not None else None
 
 
 def _mismatch(scene: Scene, found: Difference, sequence: Sequence | None = None) -> Verdict:
@@ -138,7 +139,9 @@ def _not_joined(scene: Scene) -> Verdict | None:
 def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (), notes: Iterable[str] = ()) -> Verdict | None:
     joined, absent = sequence.pending.get(seq, {}), sequence.absent(seq)
     absent = [rank for rank in absent if rank in scene.states]
-    ended = [rank for rank in absent if scene.states[rank].status not in NOT_ENDED]
+    # What C++ called before a rank destroyed the group may be known for others and not yet for that one.
+    destroyed = scene.matching.destroyed if any(sequence is one for one in scene.matching.sequences.values()) else {}
+    ended = [rank for rank in absent if scene.states[rank].status not in NOT_ENDED or rank in destroyed]
     if not joined or not absent or not (scene.stalled or ended or cycle):
         return None
     if (difference := compare(joined)) is not None:
