@@ -6,6 +6,7 @@ The line with the mistake, or where the rank at fault is, ends in `# <- RANK` (o
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -207,6 +208,13 @@ def slow(rank, n):
     dist.barrier()
     if rank == 2:
         time.sleep(60)  # <- 2
+    dist.all_reduce(torch.ones(1))
+
+
+def waits_for_a_child(rank, n):
+    if rank == 2:
+        subprocess.run(["sleep", "60"])  # <- 2
+        os.write(1, b"went on\n")
     dist.all_reduce(torch.ones(1))
 
 

@@ -152,6 +152,13 @@ def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_pa
     assert "ended after 20 s, the time limit" in done.stderr
 
 
+def test_a_rank_whose_child_is_ended_with_it_does_not_go_on(tmp_path):
+    verdict, done = diagnose(tmp_path, *program("waits_for_a_child"), timeout=20)
+    (guilty,) = verdict["guilty"]
+    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("slow", 2, lines_of("waits_for_a_child")["2"])
+    assert "went on" not in done.stdout
+
+
 @pytest.mark.parametrize("name", correct_program.steps(correct_program))
 def test_a_correct_program_is_not_suspected(name):
     correct = getattr(correct_program, name)

@@ -465,8 +465,9 @@ def test_calls_from_c_plus_plus_make_a_circle_with_one_from_python_only_when_not
 def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatch(aborted):
     own = Program(3).call(2, "all_reduce", tensors=(FOUR,), op="SUM", line=12, left=None)
     native = Program(3)
-    for rank in {0, 1} - {aborted}:
-        native.call(rank, "all_reduce", tensors=(FIVE,), error=LOST.text)
+    alive = tuple({0, 1, 2} - {aborted})
+    for rank in alive:
+        native.call(rank, "all_reduce", tensors=(FOUR if rank == 2 else FIVE,), members=alive, error=LOST.text)
     states = {0: LOST, 1: LOST, 2: LOST, aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, at=1)}
     verdict = judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls))
     assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == ("mismatch", "shape", [2]), verdict.says

@@ -167,7 +167,7 @@ def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
     """Kill what is left of the program: its process tree, and whatever else of it has lost its parent; not our `others`."""
     import psutil
 
-    _end_ranks(process)
+    _end_ranks(process, folder)
     until = time.monotonic() + 10
     while time.monotonic() < until:
         found = [one for one in _family(process, folder, others) if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
@@ -181,8 +181,8 @@ def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
         process.wait(5)
 
 
-def _end_ranks(process: subprocess.Popen) -> None:
-    """Kill the program's innermost processes: MPI's proxies, between them and the command, then remove their files and end.
+def _end_ranks(process: subprocess.Popen, folder: Path) -> None:
+    """Kill the program's ranks and its innermost processes: MPI's proxies, between, then remove their files and end.
 
     The command itself is stopped meanwhile, for it would only complain.
     """
@@ -193,8 +193,8 @@ def _end_ranks(process: subprocess.Popen) -> None:
     with contextlib.suppress(psutil.Error):
         command = psutil.Process(process.pid)
         command.suspend()
-        below = command.children(recursive=True)
-        between = [one for one in below if any(other.ppid() == one.pid for other in below)]
+        below, known = command.children(recursive=True), {int(file.name.partition("-")[0]) for file in folder.glob("*.calls")}
+        between = [one for one in below if one.pid not in known and any(other.ppid() == one.pid for other in below)]
         for one in set(below) - set(between):
             one.kill()
         psutil.wait_procs(between, timeout=0.3)

@@ -42,11 +42,11 @@ def judge(matching: Matching, states: dict[int, State], world_size: int, stalled
 
 
 def _differing(scene: Scene) -> Verdict | None:
-    for matching in (scene.matching, scene.native):
-        if (found := matching.difference) is not None:
-            return _mismatch(scene, found, matching.of(next(iter(found.calls.values()))))
-    found = endings.aborted(scene)
-    return _mismatch(scene, found) if found is not None else None
+    own, native = scene.matching, scene.native
+    for matching, found in ((own, own.difference), (None, endings.aborted(scene)), (native, native.difference)):
+        if found is not None:
+            return _mismatch(scene, found, matching and matching.of(next(iter(found.calls.values()))))
+    return None
 
 
 def _mismatch(scene: Scene, found: Difference, sequence: Sequence | None = None) -> Verdict:

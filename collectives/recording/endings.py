@@ -142,5 +142,8 @@ def _noting(fn: Callable) -> Callable:
 
 
 def own(frames: list) -> list:
-    """The innermost frame, of those given innermost first, that is the program's own; else the innermost."""
-    return next((frame for frame in frames if not failure.is_library(frame[0])), frames[0] if frames else ["", 0, ""])
+    """The innermost frame, of those given innermost first, that is the program's own; else the innermost.
+
+    Not one without a line: that begins code which a library has made, a dataclass's methods, say.
+    """
+    return next((frame for frame in frames if frame[1] and not failure.is_library(frame[0])), frames[0] if frames else ["", 0, ""])
