@@ -225,6 +225,22 @@ def uneven(rank, n):
     time.sleep(0.2)
 
 
+def loss_meets_gradient(rank, n):
+    """gloo ends rank 3: three gradients have no room in its one loss."""
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    for _ in range(3 - (rank == 3)):
+        model(torch.ones(4, 2)).sum().backward()
+    dist.all_reduce(torch.ones(1))  # <- 3
+
+
+def sent_to_another(rank, n):
+    if rank == 0:
+        dist.send(torch.ones(1), 1)
+        dist.send(torch.ones(1), 1)  # <- 0
+    elif rank < 3:
+        dist.recv(torch.empty(1), 0)
+
+
 def stopped(rank, n):
     dist.barrier()  # <- 2
     if rank == 2:

@@ -57,6 +57,9 @@ MISTAKES = {
     "short_buffer": ("mismatch", "shape"),
     "members": ("mismatch", "group"),
     "objects": ("mismatch", "shape"),
+    "uneven": ("hung", "rank 1 never joined all_reduce"),
+    "loss_meets_gradient": ("mismatch", "shape"),
+    "sent_to_another": ("hung", "rank 0 waits for rank 1 to receive its message"),
 }
 
 
@@ -133,6 +136,8 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
         ("exits", "raised", 1),
         ("leaves", "hang", 1),
         ("uneven", "hang", 1),
+        ("loss_meets_gradient", "mismatch", 3),
+        ("sent_to_another", "hang", 0),
         ("circle", "hang", 0),
     ],
 )

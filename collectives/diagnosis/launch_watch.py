@@ -2,12 +2,16 @@
 
 import dataclasses
 import tempfile
+import time
 
 from collectives import failure
 from collectives.recording import call_log
 
 # What the calls can explain better than the exceptions that come of it.
 _EXPLAINED = ("hang", "mismatch")
+
+# The ranks have so long to answer, in seconds.
+_ANSWER = 0.25
 
 
 class LaunchWatch:
@@ -41,8 +45,17 @@ class LaunchWatch:
 
     def explain(self, error: failure.LaunchError) -> failure.LaunchError:
         """A better error for ranks that raised or died, if they only lost each other."""
-        verdict = self._verdict() if self.at_once else None
-        return failure.differ(verdict, error) if verdict is not None and verdict.kind in _EXPLAINED else error
+        if not self.at_once:
+            return error
+        worlds = self._suspicion().worlds
+        worlds.poll()
+        worlds.ask()  # what C++ has called is known by the answers alone
+        time.sleep(_ANSWER)
+        for world in worlds.worlds.values():
+            if error.exitcode and (rank := world.ranks.get(error.rank)) is not None:
+                rank.gone = (rank.gone or (time.monotonic_ns(),))[0], error.exitcode
+        verdict = self._verdict()
+        return failure.differ(verdict, error) if verdict.kind in _EXPLAINED else error
 
     def last_word(self) -> str:
         """What their calls say of ranks for whom time is up; empty if nothing."""
