@@ -195,7 +195,7 @@ def _end_ranks(process: subprocess.Popen, folder: Path) -> None:
         command.suspend()
         below, known = command.children(recursive=True), {int(file.name.partition("-")[0]) for file in folder.glob("*.calls")}
         between = [one for one in below if one.pid not in known and any(other.ppid() == one.pid for other in below)]
-        for one in set(below) - set(between):
+        for one in sorted(set(below) - set(between), key=lambda one: one.pid not in known):  # a rank, then the child it waits for
             one.kill()
         psutil.wait_procs(between, timeout=0.3)
 
