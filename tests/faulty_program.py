@@ -291,7 +291,7 @@ def start(rank, name, n, file):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n)}
     torch.set_num_threads(1)
     if name == "joins_late" and rank == 1:
-        time.sleep(30)  # here it is
+        time.sleep(25)  # here it is
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
     globals()[name](rank, n)
     dist.destroy_process_group()

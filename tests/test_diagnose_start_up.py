@@ -64,7 +64,7 @@ def test_ranks_that_join_as_others_are_named(tmp_path):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_that_has_not_joined_yet_is_where_it_stands(method, tmp_path):
     """Only its launcher knows which rank it will be."""
-    line = PROGRAM.read_text().splitlines().index("        time.sleep(30)  # here it is") + 1
+    line = PROGRAM.read_text().splitlines().index("        time.sleep(25)  # here it is") + 1
     verdict, done = diagnose(tmp_path, *program("joins_late", "3", method), hang_after=PATIENT)
     assert verdict["verdict"] == "ok", verdict["says"]
     assert "slow: rank 1 has not joined init_process_group #0 of group WORLD\n" in done.stderr

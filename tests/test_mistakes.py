@@ -75,7 +75,7 @@ GUILTY = {
     "my_splits_both_ways": dict.fromkeys(
         range(2), "dist.all_to_all_single(received, tokens, output_split_sizes=splits, input_split_sizes=splits)"
     ),
-    "uneven_pieces": {0: "dist.all_gather(pieces, mine)"},
+    "uneven_pieces": dict.fromkeys(range(3), "dist.all_gather(pieces, mine)"),
     "buffer_too_short": {0: "dist.send(torch.arange(6, device=device), dst=1)", 1: "dist.recv(x, src=0)"},
     "buffer_too_long": {0: "dist.send(x, dst=1)", 1: "dist.recv(x, src=0)"},
     "made_by_its_members_only": {0: "everyone = dist.new_group()"},
@@ -83,10 +83,10 @@ GUILTY = {
     "one_rank_raises": {1: 'total = torch.tensor([batch["loss"]], device=device)'},
     "one_rank_leaves": {2: "sys.exit(0)"},
     "slow_rank": {0: "dist.all_reduce(x, group=group)"},
-    "never_destroyed": {0: 'dist.init_process_group("gloo")'},
+    "never_destroyed": dict.fromkeys(range(2), 'dist.init_process_group("gloo")'),
     "two_jobs_on_one_port": {0: 'dist.init_process_group("gloo")'},
     "local_rank_for_rank": dict.fromkeys((2, 3), 'dist.init_process_group("gloo", rank=me, world_size=world_size)'),
-    "variable_missing": {0: 'dist.init_process_group("gloo")'},
+    "variable_missing": dict.fromkeys(range(2), 'dist.init_process_group("gloo")'),
 }
 
 
