@@ -3,8 +3,6 @@
 pytest --backend gloo --world-sizes 2,4
 """
 
-import os
-
 import pytest
 
 from collectives import backend as backends
@@ -41,12 +39,6 @@ def pytest_addoption(parser):
     group.addoption(
         "--world-sizes", default="1,2,3,4,5", metavar="N,N", help="numbers of ranks for the lessons (default: %(default)s)"
     )
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers():
-    """For `-n auto`: one more than there are cores, because many tests wait for what hangs."""
-    return (os.cpu_count() or 1) + 1
 
 
 def pytest_configure(config):
