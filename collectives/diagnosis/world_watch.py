@@ -96,10 +96,14 @@ class World:
             first = min((at for one, at in own.items() if one != number), default=None)
             if first is None or state.status != "died":
                 continue
-            unknown = self._died_of(number) is None and state.at > first + _LAUNCHER
+            unknown = self._died_of(number) is None and (state.at > first + _LAUNCHER or self._was_leaving(number))
             if unknown or self._died_of(number) == -signal.SIGTERM:
                 states[number] = State(text="was ended by its launcher", where=state.where, is_old=state.is_old)
         return states | {number: self._state_elsewhere(number) for number in self.absent()}
+
+    def _was_leaving(self, number: int) -> bool:
+        """Whether the rank had nothing left to do but to destroy its groups."""
+        return any(call.name == "destroy_process_group" for call in self.matching.open[number].values())
 
     def has_ended(self) -> bool:
         """Whether a rank has failed, or all have returned."""

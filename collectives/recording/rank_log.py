@@ -117,11 +117,11 @@ class Log:
     def _sit(self, given: dict) -> call_log.Writer:
         """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
         (rank, size), before = place_of(given), self.writer.place()
-        self.meets = meeting_place(given)
         moves = before[0] >= 0 and any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
         if moves and self.folder:
             (self.writer.set_ended if self.writer.count else self.writer.set_moved)()
             self._open(rank=-1)
+        self.meets = meeting_place(given)
         if rank >= 0:
             self.writer.set_place(rank, size, self.writer.world() if before[0] >= 0 and not moves else _number(self.meets))
         return self.writer
