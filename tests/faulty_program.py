@@ -299,7 +299,7 @@ def start(rank, name, n, file):
 
 if __name__ == "__main__":
     name, n = sys.argv[1], int((sys.argv[2:] or ["4"])[0])
-    if name == "uneven":
+    if name in ("uneven", "loss_meets_gradient"):  # DistributedDataParallel imports it
         import torch._dynamo  # once, before the ranks are forked, and not by each of them
     if "RANK" in os.environ:
         main(name, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))

@@ -170,16 +170,10 @@ def test_a_correct_program_is_not_suspected(name):
     assert launch(lambda rank, n, device: correct(rank, n), 4, backend="gloo", diagnose=True, timeout=100) == [None] * 4
 
 
-def test_no_correct_training_is_suspected():
-    """One after the other in the same ranks: most of them import the compiler, which takes longer than to train."""
-
-    def train(rank, n, device):
-        for name in names:
-            getattr(correct_training, name)(rank, n)
-        return names
-
-    names = correct_program.steps(correct_training)
-    assert launch(train, 2, backend="gloo", diagnose=True, timeout=200) == [names] * 2
+@pytest.mark.parametrize("name", correct_program.steps(correct_training))
+def test_a_correct_training_is_not_suspected(name):
+    correct = getattr(correct_training, name)
+    assert launch(lambda rank, n, device: correct(rank, n), 2, backend="gloo", diagnose=True, timeout=100) == [None] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import dataclasses
 
 from collectives.diagnosis.agreement import minority
 from collectives.diagnosis.scene import Verdict
-from collectives.diagnosis.text import join_as, place, ranks, told, write
+from collectives.diagnosis.text import against, join_as, place, ranks, told, write
 from collectives.diagnosis.world_watch import World
 from collectives.recording import call_log
 from collectives.recording.call import WORLD
@@ -47,12 +47,10 @@ def _split(parts: list[World]) -> Verdict | None:
     for field, sides in (("world_size", sizes), ("store", places)):
         if len({side for side in sides.values() if side}) > 1:
             guilty = minority(sides)
-            rest = called.keys() - set(guilty)
-            whom = f"{ranks(guilty)} against {ranks(rest)}" if rest else f"{ranks(guilty)} disagree"
             there = [(side, ranks(number for number in sides if sides[number] == side)) for side in sorted(set(sides.values()))]
-            note = "; ".join(f"{side or 'somewhere'} on {' '.join(who.split())}" for side, who in there)
+            note = "; ".join(f"{side or 'somewhere'} on {who}" for side, who in there)
             lines = {number: line for world in parts for number, line in _lines(world).items() if number in world.ranks}
-            says = write(f"mismatch: {field} of init_process_group: {' '.join(whom.split())}", lines, [note])
+            says = write(f"mismatch: {field} of init_process_group: {against(guilty, called)}", lines, [note])
             calls = tuple(called[number] for number in guilty)
             return Verdict("mismatch", says, calls, group=WORLD, seq=0, field=field, lines=lines)
     return None

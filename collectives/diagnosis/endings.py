@@ -28,7 +28,7 @@ def failed(scene: Scene) -> Verdict | None:
         alike = [other for other, one in failed.items() if other == rank or (one.where[0] and _raised(one) == _raised(state))]
         alike = _named(alike, [failed[other].text for other in alike]) or alike
         state = failed[rank if rank in alike else alike[0]]
-        headline = f"raised: {' '.join(ranks(alike).split())}: {state.text}"
+        headline = f"raised: {ranks(alike)}: {state.text}"
     guilty = tuple(map(scene.place, alike))
     return scene.verdict(state.status, headline, guilty=guilty, group=here.group if here.name else None, seq=here.seq)
 
@@ -83,7 +83,7 @@ def left_early(scene: Scene) -> Verdict | None:
         state = scene.states[rank]
         left = [other for other in others if state.status == "raised" and 0 < returned.get(other, 0) < state.at]
         if left:
-            headline = f"raised: {' '.join(ranks(left).split())} left before {kind_of(call)} was done; rank {rank}: {state.text}"
+            headline = f"raised: {ranks(left)} left before {kind_of(call)} was done; rank {rank}: {state.text}"
             return scene.verdict("raised", headline, guilty=tuple(map(scene.place, left)), group=call.group, seq=call.seq)
     return None
 

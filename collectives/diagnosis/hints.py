@@ -36,7 +36,7 @@ def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
     together: dict[tuple[str, str], list[int]] = {}
     for hint in found:
         together.setdefault((hint.risk, f"{place(hint.call)}: {hint.cure}"), []).append(hint.call.rank)
-    return [(f"hint: {' '.join(ranks(numbers).split())} {risk}", rest) for (risk, rest), numbers in together.items()]
+    return [(f"hint: {ranks(numbers)} {risk}", rest) for (risk, rest), numbers in together.items()]
 
 
 def _changed(one: Noticed) -> Hint:

@@ -10,9 +10,6 @@ from collectives.recording import call_log
 # What the calls can explain better than the exceptions that come of it.
 _EXPLAINED = ("hang", "mismatch")
 
-# The ranks have so long to answer, in seconds.
-_ANSWER = 0.25
-
 
 class LaunchWatch:
     """`files`: where the ranks note their calls; they have no name, and so cannot outlive us. `at_once`: a fault ends the world as
@@ -48,9 +45,7 @@ class LaunchWatch:
         if not self.at_once:
             return error
         worlds = self._suspicion().worlds
-        worlds.poll()
-        worlds.ask()  # what C++ has called is known by the answers alone
-        time.sleep(_ANSWER)
+        worlds.hear_all()  # what C++ has called is known by the answers alone
         for world in worlds.worlds.values():
             if error.exitcode and (rank := world.ranks.get(error.rank)) is not None:
                 rank.gone = (rank.gone or (time.monotonic_ns(),))[0], error.exitcode

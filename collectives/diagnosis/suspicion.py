@@ -68,9 +68,7 @@ class Suspicion:
 
     def last_word(self) -> Verdict:
         """The verdict on a program that is to be ended now, as it stands."""
-        self.worlds.poll()
-        self.worlds.ask()
-        time.sleep(0.25)
+        self.worlds.hear_all()
         return self.worlds.verdict(stalled=not self.worlds.poll())
 
     def publish(self, verdict: Verdict) -> None:

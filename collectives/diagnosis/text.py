@@ -39,16 +39,22 @@ def places_of(calls: dict[int, Call]) -> str:
     there: dict[str, list[int]] = {}
     for rank, call in calls.items():
         there.setdefault(place(call), []).append(rank)
-    return "; ".join(f"{' '.join(ranks(numbers).split())} at {where}" for where, numbers in there.items())
+    return "; ".join(f"{ranks(numbers)} at {where}" for where, numbers in there.items())
 
 
 def ranks(numbers: Iterable[int]) -> str:
     numbers = sorted(numbers)
-    return f"rank{'s' if len(numbers) > 1 else ' '} {','.join(map(str, numbers))}"
+    return f"rank{'s' * (len(numbers) > 1)} {','.join(map(str, numbers))}"
+
+
+def against(guilty: Iterable[int], all_of_them: Iterable[int]) -> str:
+    """As in rank 2 against ranks 0,1."""
+    rest = set(all_of_them) - set(guilty)
+    return f"{ranks(guilty)} against {ranks(rest)}" if rest else f"{ranks(guilty)} disagree"
 
 
 def join_as(wrong: Iterable[int], named: Iterable[int]) -> str:
-    return f"hang: {' '.join(ranks(wrong).split())} join as {' '.join(ranks(named).split())}, which others are"
+    return f"hang: {ranks(wrong)} join as {ranks(named)}, which others are"
 
 
 def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:
@@ -56,7 +62,8 @@ def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) ->
     together: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(lines):
         together.setdefault(lines[rank], []).append(rank)
-    rows = [(ranks(numbers), doing, where) for (doing, where), numbers in together.items()]
+    # One rank is indented like several, so that the numbers stand below each other.
+    rows = [(ranks(them).replace("rank ", "rank  "), doing, where) for (doing, where), them in together.items()]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     text = [headline]
     for who, doing, where in rows[:_LINES]:

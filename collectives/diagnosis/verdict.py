@@ -6,7 +6,7 @@ from collectives.diagnosis import endings
 from collectives.diagnosis.agreement import Difference, compare, minority
 from collectives.diagnosis.matching import Matching, Sequence, out_of_step
 from collectives.diagnosis.scene import LEFT, NOT_ENDED, Scene, State, Verdict
-from collectives.diagnosis.text import join_as, places_of, ranks
+from collectives.diagnosis.text import against, join_as, places_of, ranks
 from collectives.diagnosis.waits import find_cycle, kind_of
 from collectives.recording.call import POINT_TO_POINT, Call
 
@@ -53,16 +53,14 @@ def _mismatch(scene: Scene, found: Difference, sequence: Sequence | None = None)
     """`sequence`: that of the calls, if ranks may have fallen out of step in it before."""
     one = next(iter(found.calls.values()))
     is_message = kind_of(one) in POINT_TO_POINT
-    rest = [rank for rank in found.calls if rank not in found.guilty]
     what = f"{found.field} of {kind_of(one)} #{one.seq} of group {one.group}"
     if is_message:
         what = f"{found.field} of the two ends of a message"
     elif found.field == "call":
         what = f"different calls as #{one.seq} of group {one.group}"
-    whom = f"{ranks(found.guilty)} against {ranks(rest)}" if rest else f"{ranks(found.guilty)} disagree"
     places = {rank: found.calls[rank] for rank in found.guilty}
     notes = [] if sequence is None or is_message or found.field == "order" else _out_of_step(sequence, places, before=one.seq)
-    headline = f"mismatch: {what}: {' '.join(whom.split())}"
+    headline = f"mismatch: {what}: {against(found.guilty, found.calls)}"
     return scene.verdict(
         "mismatch",
         headline,
@@ -80,7 +78,7 @@ def _stopped(scene: Scene) -> Verdict | None:
     stopped = [rank for rank, state in scene.states.items() if state.stopped]
     if not stopped or not scene.stalled or not scene.inside:
         return None
-    headline = f"hang: {' '.join(ranks(stopped).split())} stopped, as by SIGSTOP or a debugger"
+    headline = f"hang: {ranks(stopped)} stopped, as by SIGSTOP or a debugger"
     return scene.verdict("hang", headline, guilty=tuple(scene.place(rank) for rank in stopped))
 
 
@@ -159,9 +157,7 @@ def _never_joined(scene: Scene, sequence: Sequence, seq: int, cycle: tuple = (),
     places = {rank: joined.get(rank) or scene.place(rank) for rank in blamed}
     notes = [*notes, *_out_of_step(sequence, places, before=seq)]
     guilty = tuple(places[rank] for rank in sorted(places))
-    return scene.verdict(
-        kind, f"{kind}: {' '.join(says.split())}", notes=notes, guilty=guilty, cycle=cycle, group=call.group, seq=seq
-    )
+    return scene.verdict(kind, f"{kind}: {says}", notes=notes, guilty=guilty, cycle=cycle, group=call.group, seq=seq)
 
 
 def _out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:
@@ -186,7 +182,7 @@ def _came_late(scene: Scene) -> Verdict | None:
         return None
     begun = (min(call.entered for call in late.values()) - first.entered) / 1e9
     what = f"{first.name} #{first.seq} of group {first.group}"
-    headline = f"slow: {' '.join(ranks(late).split())} came to {what} when rank {first.rank} had given up"
+    headline = f"slow: {ranks(late)} came to {what} when rank {first.rank} had given up"
     note = f"rank {first.rank} gave up after {(first.left - first.entered) / 1e9:.1f} s; the other side came after {begun:.1f} s"
     return scene.verdict("slow", headline, calls, [note], guilty=tuple(late.values()), group=first.group, seq=first.seq)
 
@@ -211,7 +207,7 @@ def _not_met(scene: Scene) -> Verdict | None:
             guilty, kind = tuple(scene.place(other) for other in computing), "slow"
         else:
             guilty, kind = tuple(scene.place(other) for other in sorted((rank, *missing))), "hang"
-        headline = f"{kind}: rank {rank} waits for {' '.join(who.split())}"
+        headline = f"{kind}: rank {rank} waits for {who}"
         return scene.verdict(kind, headline, guilty=guilty, group=call.group)
     return None
 
@@ -238,7 +234,7 @@ def _left_over(scene: Scene) -> Verdict | None:
                 call = next(iter(joined.values()))
                 blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
                 guilty = tuple(joined.get(rank) or scene.place(rank) for rank in blamed)
-                headline = f"mismatch: {' '.join(ranks(absent).split())} never joined {call.name} #{seq} of group {call.group}"
+                headline = f"mismatch: {ranks(absent)} never joined {call.name} #{seq} of group {call.group}"
                 return scene.verdict("mismatch", headline, joined, guilty=guilty, group=call.group, seq=seq, field="call")
     unmatched = [] if scene.matching.lossy else scene.matching.messages.unmatched()
     for call in unmatched:

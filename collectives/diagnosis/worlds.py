@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from pathlib import Path
 
 from collectives import failure
@@ -15,6 +16,9 @@ from collectives.recording.call import Noticed
 
 NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
 OK_AS_SEEN = "ok: all that was seen fitted"
+
+# A process that runs has answered by then, in seconds.
+_ANSWER = 0.25
 
 
 class Worlds:
@@ -83,6 +87,12 @@ class Worlds:
             world.ask()
         for process in self._nowhere():
             process.log.ask(process.log.head()["asked"] + 1)
+
+    def hear_all(self) -> None:
+        """What every process calls and answers just now."""
+        self.poll()
+        self.ask()
+        time.sleep(_ANSWER)
 
     def _nowhere(self) -> list[Rank]:
         """The processes that may be ranks and have not said so yet, in the order in which they began."""
