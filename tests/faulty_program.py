@@ -234,6 +234,7 @@ def loss_meets_gradient(rank, n):
 
 
 def sent_to_another(rank, n):
+    dist.barrier()
     if rank == 0:
         dist.send(torch.ones(1), 1)
         dist.send(torch.ones(1), 1)  # <- 0

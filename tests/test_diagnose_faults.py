@@ -189,7 +189,7 @@ def test_what_a_rank_answered_holds_until_its_next_call(answer, gone, status, wh
         rank.log.close()
 
 
-@pytest.mark.parametrize(("call", "status"), [("destroy_process_group", "running"), ("recv", "died")])
+@pytest.mark.parametrize(("call", "status"), [("destroy_process_group", "returned"), ("recv", "died")])
 def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, status, tmp_path):
     world = World()
     with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
@@ -197,7 +197,7 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
         world.ranks = {0: Rank(one), 1: Rank(other)}
     lost = {"text": "RuntimeError: connection closed by peer", "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
     raised.put(RAISED, json.dumps(lost).encode())
-    leaving.enter(None, None, What(call), {})
+    leaving.leave(leaving.enter(None, None, What(call), {}), None, None)
     world.ranks[1].gone = (2, None)
     world.poll()
     assert world.states()[1].status == status

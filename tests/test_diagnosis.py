@@ -262,6 +262,12 @@ OTHERS = {
         "hang",
         (1,),
     ),
+    "lost whom it sent to, while another waited for it": (
+        Program(3).call(0, "send", peer=1, error=LOST.text).call(2, "recv", peer=0, left=None).calls,
+        {0: LOST, 1: ENDED, 2: State("died", at=9)},
+        "hang",
+        (0, 1),
+    ),
     "died in a call": (
         Program(2).call(0, "send", peer=1, left=None, line=12).calls,
         {0: State("died", "died", at=1)},
@@ -289,6 +295,12 @@ def test_the_example_reads_as_promised():
     ]
     assert (verdict.cycle, verdict.group, verdict.seq) == ((1, 2), "WORLD", 1)
     assert [(call.rank, call.line) for call in verdict.guilty] == [(2, 61)]
+
+
+def test_a_call_that_was_seen_under_way_is_known_with_its_error_when_it_has_left():
+    calls = Program(2).call(0, "recv", peer=1, left=None).calls
+    ended = dataclasses.replace(calls[0], left=LEFT, error=LOST.text)
+    assert Matching([*calls, ended]).last[0] is ended
 
 
 def test_what_a_wait_waits_for_is_told_with_the_arguments_of_that_call():

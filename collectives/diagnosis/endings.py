@@ -50,12 +50,15 @@ def _waited(scene: Scene, rank: int) -> bool:
 
 
 def _waited_in_vain(scene: Scene, rank: int) -> bool:
-    """Whether a rank that died waits for one that had returned before, or lost it: its death is only what came of that."""
+    """Whether a rank that died waits for one that had returned before, or that had lost somebody else, or lost it: its death is
+    only what came of that."""
     opened, last = scene.matching.open.get(rank), scene.matching.last.get(rank)
     call = opened[max(opened)] if opened else last if last and last.error else None
     others = waits_for(scene.matching, call) if call else []
-    returned = [scene.states[other].at for other in others if other in scene.states and scene.states[other].status == "returned"]
-    return any(at < scene.states[rank].at for at in returned)
+    earlier = [other for other in others if other in scene.states and scene.states[other].at < scene.states[rank].at]
+    returned = [other for other in earlier if scene.states[other].status == "returned"]
+    lost = [other for other in earlier if scene.states[other].status == "raised" and other in scene.inside]
+    return bool(returned) or any(scene.waits_for(other) and rank not in scene.waits_for(other) for other in lost)
 
 
 def aborted(scene: Scene) -> Difference | None:

@@ -75,6 +75,8 @@ class Matching:
                 self.destroyed[call.rank] = call
             self._forgive(call)
             self._enter(call)
+        elif (last := self.last.get(call.rank)) is not None and last.number == call.number:
+            self.last[call.rank] = call  # which bears its error by now
         if call.left is not None:
             self._leave(call)
 

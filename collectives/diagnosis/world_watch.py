@@ -9,7 +9,7 @@ from typing import NamedTuple
 from collectives.diagnosis.left_over import LeftOver, from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.rank_watch import Rank
-from collectives.diagnosis.scene import State, Verdict
+from collectives.diagnosis.scene import LEFT, State, Verdict
 from collectives.diagnosis.verdict import judge
 from collectives.recording import call_log
 from collectives.recording.call import WORLD, Call, label
@@ -96,14 +96,11 @@ class World:
             first = min((at for one, at in own.items() if one != number), default=None)
             if first is None or state.status != "died":
                 continue
-            unknown = self._died_of(number) is None and (state.at > first + _LAUNCHER or self._was_leaving(number))
-            if unknown or self._died_of(number) == -signal.SIGTERM:
+            if self._died_of(number) in (None, -signal.SIGTERM) and number in self.matching.destroyed:
+                states[number] = State("returned", LEFT, at=state.at)  # it had nothing left to do but to end
+            elif self._died_of(number) == -signal.SIGTERM or (self._died_of(number) is None and state.at > first + _LAUNCHER):
                 states[number] = State(text="was ended by its launcher", where=state.where, is_old=state.is_old)
         return states | {number: self._state_elsewhere(number) for number in self.absent()}
-
-    def _was_leaving(self, number: int) -> bool:
-        """Whether the rank had nothing left to do but to destroy its groups."""
-        return any(call.name == "destroy_process_group" for call in self.matching.open[number].values())
 
     def has_ended(self) -> bool:
         """Whether a rank has failed, or all have returned."""
