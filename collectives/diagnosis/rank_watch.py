@@ -36,9 +36,12 @@ class Rank:
         return {}
 
     def has_last_word(self) -> bool:
-        """Whether its answers are of now: it runs, or has ended in a way that let it answer once more."""
+        """Whether its answers are of now: it runs, or answered when it ended, or when it had destroyed its groups and called no
+        more."""
+        answer = self.read(call_log.ANSWER)
         ends = self.gone is not None or self.log.text(call_log.RAISED)
-        return not ends or bool(self.read(call_log.ANSWER).get("last"))
+        has_destroyed = answer.get("destroyed") and answer["count"] == self.log.head()["count"]
+        return not ends or bool(answer.get("last") or has_destroyed)
 
     def has_failed(self) -> bool:
         """Whether it raised, or ended badly, as far as can be told cheaply."""

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from collectives.recording.call import GROUPS, Call
 
@@ -53,8 +53,9 @@ def against(guilty: Iterable[int], all_of_them: Iterable[int]) -> str:
     return f"{ranks(guilty)} against {ranks(rest)}" if rest else f"{ranks(guilty)} disagree"
 
 
-def join_as(wrong: Iterable[int], named: Iterable[int]) -> str:
-    return f"hang: {ranks(wrong)} join as {ranks(named)}, which others are"
+def join_as(wrong: Collection[int], named: Collection[int]) -> str:
+    one = len(wrong) == 1
+    return f"hang: {ranks(wrong)} join{'s' * one} as {ranks(named)}, which {'another is' if one else 'others are'}"
 
 
 def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:

@@ -97,7 +97,8 @@ class World:
             if first is None or state.status != "died":
                 continue
             if self._died_of(number) in (None, -signal.SIGTERM) and number in self.matching.destroyed:
-                states[number] = State("returned", LEFT, at=state.at)  # it had nothing left to do but to end
+                left = self.matching.destroyed[number].entered  # it had nothing left to do but to end
+                states[number] = State("returned", LEFT, at=left)
             elif self._died_of(number) == -signal.SIGTERM or (self._died_of(number) is None and state.at > first + _LAUNCHER):
                 states[number] = State(text="was ended by its launcher", where=state.where, is_old=state.is_old)
         return states | {number: self._state_elsewhere(number) for number in self.absent()}

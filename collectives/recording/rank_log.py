@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collectives.recording import call_log, endings
-from collectives.recording.call import place_of
+from collectives.recording.call import WORLD, place_of
 
 # So often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
@@ -36,6 +36,7 @@ class Log:
         self.joining: int | None = None
         self.meets = ""  # where it meets the other ranks
         self.broken = self.ending = self.is_below_a_rank = False
+        self.destroyed = -1  # how many calls it had made when it ended its groups
         self.answering = threading.RLock()
         self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
         if "RANK" in os.environ:
@@ -80,7 +81,7 @@ class Log:
         )
         told = {"where": endings.own(frames), "in_torch": in_torch, "count": count, "last": self.ending}
         told |= {"world": self.worlds, "meets": self.meets, "launched_as": _environ("RANK"), "store": _store()}
-        told |= {"exit": endings.exited and endings.exited[1]}
+        told |= {"exit": endings.exited and endings.exited[1], "destroyed": self.destroyed == count}
         told["collectives"] = [entry for record, *entry in _flight_record() if record >= self.first]
         self.writer.put(call_log.ANSWER, json.dumps(told).encode())
 
@@ -108,7 +109,12 @@ class Log:
                 writer = self._sit(given)
                 self.joining = writer.count
             endings.exited = None  # whoever caught it goes on
-            return writer.enter(seq, of, what, given)
+            number = writer.enter(seq, of, what, given)
+            if what.name == "destroy_process_group" and what.group == WORLD:
+                self.destroyed = writer.count
+                with contextlib.suppress(Exception):
+                    self.answer()  # others lose it now, and the launcher may end it before it comes to its end
+            return number
         except Exception as error:  # no room for a log, say: the program goes on, unseen from here on
             self.broken = True
             confess(self.folder, error)
