@@ -205,6 +205,20 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
         rank.log.close()
 
 
+def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_calls_again(tmp_path):
+    log = Log(tmp_path)
+    log.enter(0, None, What("barrier"), {})
+    (file,) = tmp_path.glob("*.calls")
+    with open(file, "rb+") as written:
+        rank = Rank(written)
+    rank.gone = 1, None
+    for call, is_last in (("destroy_process_group", True), ("barrier", False)):
+        log.enter(None, None, What(call), {})
+        assert rank.has_last_word() == is_last, call
+    log.forget()
+    rank.log.close()
+
+
 def test_two_worlds_that_one_process_joins_meet_at_places_of_their_own(tmp_path):
     """Also where it has another rank in the second one than its launcher said."""
     log, joins = Log(tmp_path), What("init_process_group")
