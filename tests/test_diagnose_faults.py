@@ -205,6 +205,27 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
         rank.log.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "statuses"),
+    [("connection closed by peer", ["raised", "died", "running"]), ("bad batch", ["raised", "running", "running"])],
+    ids=["nobody else can have begun it", "one raised of its own accord"],
+)
+def test_of_ranks_that_ended_for_reasons_unknown_one_died_where_others_only_lost_it(text, statuses, tmp_path):
+    world = World()
+    for number in range(3):
+        with open(tmp_path / str(number), "wb+") as file:
+            writer, world.ranks[number] = Writer(file, number, 3), Rank(file)
+        if number == 0:
+            raised = {"text": f"RuntimeError: {text}", "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
+            writer.put(RAISED, json.dumps(raised).encode())
+        else:
+            world.ranks[number].gone = (10**9 * number, None)
+    world.poll()
+    assert [state.status for state in world.states().values()] == statuses
+    for rank in world.ranks.values():
+        rank.log.close()
+
+
 def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_calls_again(tmp_path):
     log = Log(tmp_path)
     log.enter(0, None, What("barrier"), {})

@@ -268,6 +268,12 @@ OTHERS = {
         "hang",
         (0, 1),
     ),
+    "lost whom os._exit had ended, which was seen later": (
+        Program(2).call(0, "all_reduce", members=(0,), error=LOST.text).calls,
+        {0: LOST, 1: State("returned", LEFT_AT_THE_END, at=LOST.at + 1)},
+        "raised",
+        (1,),
+    ),
     "died in a call": (
         Program(2).call(0, "send", peer=1, left=None, line=12).calls,
         {0: State("died", "died", at=1)},

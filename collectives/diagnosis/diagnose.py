@@ -106,8 +106,8 @@ def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | Non
                 headline = f"slow: the program had not ended after {timeout:g} s"
                 return Verdict("slow", write(headline, verdict.lines, []), lines=verdict.lines)
             return dataclasses.replace(verdict, says=f"{verdict.says}\n  ended after {timeout:g} s, the time limit")
-        time.sleep(_TICK)
-    time.sleep(_TICK)
+        suspicion.worlds.sleep(_TICK)
+    suspicion.worlds.sleep(_TICK)
     suspicion.worlds.poll()
     if (world := suspicion.worlds.divided()) is not None:
         suspicion.worlds.exchange(world, tell=True)

@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 from collectives.diagnosis.agreement import Difference, compare
-from collectives.diagnosis.scene import NOT_ENDED, Scene, State, Verdict, is_lost
+from collectives.diagnosis.scene import LEFT, NOT_ENDED, Scene, State, Verdict, is_lost
 from collectives.diagnosis.text import ranks
 from collectives.diagnosis.waits import kind_of, waits_for
-from collectives.recording.call import POINT_TO_POINT
+from collectives.recording.call import POINT_TO_POINT, WORLD
 
 
 def failed(scene: Scene) -> Verdict | None:
@@ -80,12 +80,13 @@ def aborted(scene: Scene) -> Difference | None:
 
 def left_early(scene: Scene) -> Verdict | None:
     """A rank lost others that had joined its call, and that had left, without a word, before it was done."""
-    returned = {rank: state.at for rank, state in scene.states.items() if state.status == "returned"}
+    # Of who left by os._exit it is not known when: `at` is when that was seen.
+    returned = {rank: state for rank, state in scene.states.items() if state.status == "returned"}
     for rank, call in scene.inside.items():
-        others = [call.peer] if kind_of(call) in POINT_TO_POINT else call.members
+        others = [call.peer] if kind_of(call) in POINT_TO_POINT else scene.states if call.group == WORLD else call.members
         state = scene.states[rank]
-        left = [other for other in others if state.status == "raised" and 0 < returned.get(other, 0) < state.at]
-        if left:
+        left = [one for one in others if one in returned and (returned[one].text == LEFT or 0 < returned[one].at < state.at)]
+        if left and state.status == "raised":
             headline = f"raised: {ranks(left)} left before {kind_of(call)} was done; rank {rank}: {state.text}"
             return scene.verdict("raised", headline, guilty=tuple(map(scene.place, left)), group=call.group, seq=call.seq)
     return None

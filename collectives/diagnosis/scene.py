@@ -18,6 +18,9 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
+# Who is told that, was in no call that had gone wrong: another one ended, or left.
+_CLOSED = re.compile(r"closed by peer|reset by peer|broken pipe", re.IGNORECASE)
+
 # How a rank returned that said nothing at its end, and with which its launcher was content.
 LEFT = "left by os._exit, or was ended by its launcher"
 
@@ -60,6 +63,11 @@ class Verdict:
 def is_lost(text: str) -> bool:
     """Whether an exception only tells that another rank is gone or did not come."""
     return bool(_LOST.search(text))
+
+
+def lost_its_connection(text: str) -> bool:
+    """Whether an exception only tells that the process at the other end is gone."""
+    return bool(_CLOSED.search(text))
 
 
 class Scene:

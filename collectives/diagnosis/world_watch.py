@@ -9,7 +9,7 @@ from typing import NamedTuple
 from collectives.diagnosis.left_over import LeftOver, from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.rank_watch import Rank
-from collectives.diagnosis.scene import LEFT, State, Verdict
+from collectives.diagnosis.scene import State, Verdict, lost_its_connection
 from collectives.diagnosis.verdict import judge
 from collectives.recording import call_log
 from collectives.recording.call import WORLD, Call, label
@@ -92,16 +92,29 @@ class World:
             for one, state in states.items()
             if state.status == "raised" or self._died_of(one) not in (0, -signal.SIGTERM)
         }
+        unexplained = self._first_unexplained(states)
         for number, state in states.items():
             first = min((at for one, at in own.items() if one != number), default=None)
-            if first is None or state.status != "died":
+            if first is None or state.status != "died" or number == unexplained:
                 continue
             if self._died_of(number) in (None, -signal.SIGTERM) and number in self.matching.destroyed:
-                left = self.matching.destroyed[number].entered  # it had nothing left to do but to end
-                states[number] = State("returned", LEFT, at=left)
+                states[number] = State("returned", at=self.matching.destroyed[number].entered)  # all that was left to do was to end
             elif self._died_of(number) == -signal.SIGTERM or (self._died_of(number) is None and state.at > first + _LAUNCHER):
                 states[number] = State(text="was ended by its launcher", where=state.where, is_old=state.is_old)
         return states | {number: self._state_elsewhere(number) for number in self.absent()}
+
+    def _first_unexplained(self, states: dict[int, State]) -> int | None:
+        """Where all that is known is that ranks lost their connections: the first of those of whom nobody knows how they ended."""
+        unknown = [one for one, state in states.items() if state.status == "died" and self._died_of(one) is None]
+        unknown = [one for one in unknown if one not in self.matching.destroyed]
+        is_explained = self.absent() or any(
+            state.status == "returned"
+            or (state.status == "raised" and not lost_its_connection(state.text))
+            or (state.status == "died" and self._died_of(one) not in (None, -signal.SIGTERM))
+            or one in self.matching.destroyed
+            for one, state in states.items()
+        )
+        return None if is_explained else min(unknown, key=lambda one: states[one].at, default=None)
 
     def has_ended(self) -> bool:
         """Whether a rank has failed, or all have returned."""

@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import time
 from pathlib import Path
 
 from collectives import failure
 from collectives.diagnosis.apart import apart
 from collectives.diagnosis.machines import Machines
-from collectives.diagnosis.rank_watch import Rank
+from collectives.diagnosis.rank_watch import Rank, sleep
 from collectives.diagnosis.scene import Verdict, is_lost
 from collectives.diagnosis.world_watch import World
 from collectives.recording import call_log
@@ -92,7 +91,10 @@ class Worlds:
         """What every process calls and answers just now."""
         self.poll()
         self.ask()
-        time.sleep(_ANSWER)
+        self.sleep(_ANSWER)
+
+    def sleep(self, seconds: float) -> None:
+        sleep(seconds, [rank for world in self.worlds.values() for rank in world.ranks.values()])
 
     def _nowhere(self) -> list[Rank]:
         """The processes that may be ranks and have not said so yet, in the order in which they began."""
