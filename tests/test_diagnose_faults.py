@@ -226,6 +226,22 @@ def test_of_ranks_that_ended_for_reasons_unknown_one_died_where_others_only_lost
         rank.log.close()
 
 
+@pytest.mark.parametrize(("raises", "status"), [(True, "died"), (False, "returned")])
+def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises, status, tmp_path):
+    worlds = Worlds(tmp_path)
+    for number in range(2):
+        with open(tmp_path / f"{number}.calls", "xb+") as file:
+            writer = Writer(file, number, 2, world=77)
+    if raises:
+        raised = {"text": "connection closed by peer", "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
+        writer.put(RAISED, json.dumps(raised).encode())
+    worlds.poll()
+    (world,) = worlds.worlds.values()
+    world.ranks[0].gone = (2, None)
+    worlds.trust_launcher()
+    assert world.states()[0].status == status
+
+
 def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_calls_again(tmp_path):
     log = Log(tmp_path)
     log.enter(0, None, What("barrier"), {})

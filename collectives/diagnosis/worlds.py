@@ -126,9 +126,12 @@ class Worlds:
         return before != self.heard
 
     def trust_launcher(self) -> None:
+        """It is content. That means nothing of a world in which a rank has raised: it does not ask how they end."""
         for world in self.worlds.values():
-            for rank in world.ranks.values():
-                rank.trust_launcher()
+            ranks = world.ranks.values()
+            if not any(raised and not raised["is_guess"] for raised in (rank.read(call_log.RAISED) for rank in ranks)):
+                for rank in ranks:
+                    rank.trust_launcher()
 
     def are_gone(self) -> bool:
         """Whether no rank runs any more."""
