@@ -206,20 +206,27 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
 
 
 @pytest.mark.parametrize(
-    ("text", "statuses"),
-    [("connection closed by peer", ["raised", "died", "running"]), ("bad batch", ["raised", "running", "running"])],
-    ids=["nobody else can have begun it", "one raised of its own accord"],
+    ("text", "gone", "statuses"),
+    [
+        ("connection closed by peer", [(500, None), (900, None)], ["raised", "died", "running"]),
+        ("connection closed by peer", [(20, -signal.SIGTERM), (900, -signal.SIGTERM)], ["raised", "died", "running"]),
+        ("connection closed by peer", [(500, -signal.SIGTERM), (900, -signal.SIGTERM)], ["raised", "running", "running"]),
+        ("Timed out waiting", [(20, None), (20, -signal.SIGTERM)], ["raised", "running", "running"]),
+        ("bad batch", [(500, None), (900, None)], ["raised", "running", "running"]),
+    ],
+    ids=["nobody else can have begun it", "by SIGTERM at once", "by SIGTERM later", "not one that came too late", "one raised"],
 )
-def test_of_ranks_that_ended_for_reasons_unknown_one_died_where_others_only_lost_it(text, statuses, tmp_path):
+def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_it(text, gone, statuses, tmp_path):
+    """`gone`: after so many milliseconds, with which status."""
     world = World()
-    for number in range(3):
+    for number, ending in enumerate((None, *gone)):
         with open(tmp_path / str(number), "wb+") as file:
             writer, world.ranks[number] = Writer(file, number, 3), Rank(file)
-        if number == 0:
+        if ending is None:
             raised = {"text": f"RuntimeError: {text}", "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
             writer.put(RAISED, json.dumps(raised).encode())
         else:
-            world.ranks[number].gone = (10**9 * number, None)
+            world.ranks[number].gone = (ending[0] * 10**6, ending[1])
     world.poll()
     assert [state.status for state in world.states().values()] == statuses
     for rank in world.ranks.values():

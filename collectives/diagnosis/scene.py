@@ -18,9 +18,6 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
-# Who is told that, was in no call that had gone wrong: another one ended, or left.
-_CLOSED = re.compile(r"closed by peer|reset by peer|broken pipe", re.IGNORECASE)
-
 # How a rank returned that said nothing at its end, and with which its launcher was content.
 LEFT = "left by os._exit, or was ended by its launcher"
 
@@ -65,9 +62,9 @@ def is_lost(text: str) -> bool:
     return bool(_LOST.search(text))
 
 
-def lost_its_connection(text: str) -> bool:
-    """Whether an exception only tells that the process at the other end is gone."""
-    return bool(_CLOSED.search(text))
+def timed_out(text: str) -> bool:
+    """Whether another rank did not come in time, which may well be there."""
+    return bool(re.search("timed? ?out", text, re.IGNORECASE))
 
 
 class Scene:

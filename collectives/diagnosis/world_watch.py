@@ -9,7 +9,7 @@ from typing import NamedTuple
 from collectives.diagnosis.left_over import LeftOver, from_json, left_over, to_json, together
 from collectives.diagnosis.matching import Matching
 from collectives.diagnosis.rank_watch import Rank
-from collectives.diagnosis.scene import State, Verdict, lost_its_connection
+from collectives.diagnosis.scene import State, Verdict, is_lost, timed_out
 from collectives.diagnosis.verdict import judge
 from collectives.recording import call_log
 from collectives.recording.call import WORLD, Call, label
@@ -92,29 +92,31 @@ class World:
             for one, state in states.items()
             if state.status == "raised" or self._died_of(one) not in (0, -signal.SIGTERM)
         }
-        unexplained = self._first_unexplained(states)
+        culprit = self._culprit(states, own)
         for number, state in states.items():
-            first = min((at for one, at in own.items() if one != number), default=None)
-            if first is None or state.status != "died" or number == unexplained:
+            first = min((one for one in own if one != number), key=own.get, default=None)
+            if first is None or state.status != "died" or number == culprit:
                 continue
+            since = own[first] + (0 if timed_out(states[first].text) else _LAUNCHER)
             if self._died_of(number) in (None, -signal.SIGTERM) and number in self.matching.destroyed:
                 states[number] = State("returned", at=self.matching.destroyed[number].entered)  # all that was left to do was to end
-            elif self._died_of(number) == -signal.SIGTERM or (self._died_of(number) is None and state.at > first + _LAUNCHER):
+            elif self._died_of(number) == -signal.SIGTERM or (self._died_of(number) is None and state.at > since):
                 states[number] = State(text="was ended by its launcher", where=state.where, is_old=state.is_old)
         return states | {number: self._state_elsewhere(number) for number in self.absent()}
 
-    def _first_unexplained(self, states: dict[int, State]) -> int | None:
-        """Where all that is known is that ranks lost their connections: the first of those of whom nobody knows how they ended."""
-        unknown = [one for one, state in states.items() if state.status == "died" and self._died_of(one) is None]
-        unknown = [one for one in unknown if one not in self.matching.destroyed]
+    def _culprit(self, states: dict[int, State], own: dict[int, int]) -> int | None:
+        """Where all that is known is that ranks lost others: the first of those that may have ended of their own accord."""
         is_explained = self.absent() or any(
             state.status == "returned"
-            or (state.status == "raised" and not lost_its_connection(state.text))
+            or (state.status == "raised" and (timed_out(state.text) or not is_lost(state.text)))
             or (state.status == "died" and self._died_of(one) not in (None, -signal.SIGTERM))
             or one in self.matching.destroyed
             for one, state in states.items()
         )
-        return None if is_explained else min(unknown, key=lambda one: states[one].at, default=None)
+        first = min(own.values(), default=0)
+        ended = {one: state.at for one, state in states.items() if state.status == "died"}
+        may_be = [one for one in ended if self._died_of(one) is None or ended[one] < first + _LAUNCHER]
+        return None if is_explained else min(may_be, key=ended.get, default=None)
 
     def has_ended(self) -> bool:
         """Whether a rank has failed, or all have returned."""
