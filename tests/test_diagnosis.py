@@ -173,6 +173,7 @@ def circle(n):
 
 
 COMPUTES = State(where=("train.py", 44, "load"))
+GAVE_UP = State("raised", "RuntimeError: Timed out waiting 4000ms", ("train.py", 10, "step"), 5)
 LOST = State("raised", "RuntimeError: Connection closed by peer", ("train.py", 10, "step"), 5)
 
 OTHERS = {
@@ -273,6 +274,18 @@ OTHERS = {
         {0: LOST, 1: State("returned", LEFT_AT_THE_END, at=LOST.at + 1)},
         "raised",
         (1,),
+    ),
+    "timed out, and another was last seen elsewhere": (
+        Program(2).call(0, "all_reduce", members=(0,), error=GAVE_UP.text).calls,
+        {0: GAVE_UP, 1: State(where=("train.py", 44, "load"))},
+        "slow",
+        (1,),
+    ),
+    "timed out, and another was last seen in the same place": (
+        Program(2).call(0, "all_reduce", members=(0,), error=GAVE_UP.text, line=10).calls,
+        {0: GAVE_UP, 1: State(where=("train.py", 10, "step"))},
+        "raised",
+        (0,),
     ),
     "died in a call": (
         Program(2).call(0, "send", peer=1, left=None, line=12).calls,

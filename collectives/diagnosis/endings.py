@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from collectives.diagnosis.agreement import Difference, compare
-from collectives.diagnosis.scene import LEFT, NOT_ENDED, Scene, State, Verdict, is_lost
+from collectives.diagnosis.scene import LEFT, NOT_ENDED, Scene, State, Verdict, is_lost, timed_out
 from collectives.diagnosis.text import ranks
 from collectives.diagnosis.waits import kind_of, waits_for
 from collectives.recording.call import POINT_TO_POINT, WORLD
@@ -93,10 +93,15 @@ def left_early(scene: Scene) -> Verdict | None:
 
 
 def lost(scene: Scene) -> Verdict | None:
-    """Ranks that lost the others, and no sign of why: the first of them."""
+    """Ranks that lost the others, and no sign of why: the first of them. If it timed out, those that were last seen elsewhere."""
     raised = {rank: state.at for rank, state in scene.states.items() if state.status == "raised"}
     if not raised or (not scene.stalled and any(state.status in NOT_ENDED for state in scene.states.values())):
         return None
     rank = min(raised, key=raised.get)
-    here = scene.place(rank)
-    return scene.verdict("raised", f"raised: rank {rank}: {scene.states[rank].text}", guilty=(here,))
+    here, text = scene.place(rank), scene.states[rank].text
+    seen = {other: scene.states[other].where for other in scene.computing if scene.states[other].where[0]}
+    slow = [other for other, where in seen.items() if timed_out(text) and where[:2] != (here.file, here.line)]
+    if slow and here.name:
+        headline = f"slow: {ranks(slow)} had not come to {kind_of(here)} when rank {rank} gave up: {text}"
+        return scene.verdict("slow", headline, guilty=tuple(map(scene.place, slow)), group=here.group, seq=here.seq)
+    return scene.verdict("raised", f"raised: rank {rank}: {text}", guilty=(here,))
