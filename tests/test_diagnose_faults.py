@@ -18,8 +18,9 @@ import pytest
 from test_diagnose import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
 
 from collectives.diagnosis import diagnose as diagnosing
+from collectives.diagnosis.rank_watch import Rank, sleep
 from collectives.diagnosis.verdict import State, judge
-from collectives.diagnosis.world_watch import Rank, World
+from collectives.diagnosis.world_watch import World
 from collectives.diagnosis.worlds import Worlds
 from collectives.recording.call import What
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
@@ -247,6 +248,28 @@ def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises
     world.ranks[0].gone = (2, None)
     worlds.trust_launcher()
     assert world.states()[0].status == status
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="only Linux lets one wait for the end of a process that is not one's child"
+)
+def test_how_a_rank_ends_is_noted_while_one_sleeps(tmp_path):
+    with open(tmp_path / "log", "wb+") as file:
+        file.truncate(SIZE)
+        rank = Rank(file)
+        if (child := os.fork()) == 0:
+            Writer(file, 0, 1)
+            time.sleep(60)
+            os._exit(0)
+    while rank.log.head() is None:
+        pass
+    os.kill(child, signal.SIGKILL)
+    for _ in range(300):
+        if rank.gone is None:
+            sleep(0.1, [rank])
+    assert rank.gone[1] == -signal.SIGKILL
+    os.waitpid(child, 0)
+    rank.log.close()
 
 
 def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_calls_again(tmp_path):
