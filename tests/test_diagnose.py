@@ -136,7 +136,6 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
         ("exits", "raised", 1),
         ("leaves", "hang", 1),
         ("uneven", "hang", 1),
-        ("loss_meets_gradient", "mismatch", 3),
         ("sent_to_another", "hang", 0),
         ("circle", "hang", 0),
     ],
@@ -147,6 +146,15 @@ def test_who_raised_died_or_left_the_loop_early(name, kind, rank, tmp_path):
     for line in lines_of(name).values():
         assert verdict["guilty"][0]["line"] == line
     assert (verdict["cycle"] == [0, 1, 2, 3]) == (name == "circle")
+
+
+def test_a_loss_that_meets_gradients_is_told_with_the_rank_whose_loss_it_is(tmp_path):
+    """And with another one where the launcher ended the rest before they could say what they called: one against one."""
+    verdict, _ = diagnose(tmp_path, *program("loss_meets_gradient"), hang_after=3)
+    assert (verdict["verdict"], verdict["field"]) == ("mismatch", "shape"), verdict["says"]
+    *others, guilty = verdict["guilty"]
+    assert (guilty["rank"], guilty["line"]) == (3, lines_of("loss_meets_gradient")["3"]), verdict["says"]
+    assert len(others) <= 1, verdict["says"]
 
 
 def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_path):

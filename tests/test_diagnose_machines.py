@@ -80,8 +80,11 @@ def machines():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     found = [Machines() for _ in range(3)]
     for number, machine in enumerate(found):
-        machine.open(("127.0.0.1", store.port), str(number))
-        machine.opening.join()
+        for _ in range(10):  # it tries again where the system is too busy, as it does in a job
+            machine.open(("127.0.0.1", store.port), str(number))
+            machine.close()
+            if machine.store is not None:
+                break
     yield found
     del store
 
