@@ -254,21 +254,16 @@ def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises
     not hasattr(os, "pidfd_open"), reason="only Linux lets one wait for the end of a process that is not one's child"
 )
 def test_how_a_rank_ends_is_noted_while_one_sleeps(tmp_path):
+    child = subprocess.Popen(["sleep", "60"])
     with open(tmp_path / "log", "wb+") as file:
-        file.truncate(SIZE)
-        rank = Rank(file)
-        if (child := os.fork()) == 0:
-            Writer(file, 0, 1)
-            time.sleep(60)
-            os._exit(0)
-    while rank.log.head() is None:
-        pass
-    os.kill(child, signal.SIGKILL)
+        writer, rank = Writer(file, 0, 1), Rank(file)
+    writer.words[1] = child.pid
+    child.send_signal(signal.SIGKILL)
     for _ in range(300):
         if rank.gone is None:
             sleep(0.1, [rank])
     assert rank.gone[1] == -signal.SIGKILL
-    os.waitpid(child, 0)
+    child.wait(60)
     rank.log.close()
 
 

@@ -80,13 +80,15 @@ def aborted(scene: Scene) -> Difference | None:
 
 def left_early(scene: Scene) -> Verdict | None:
     """A rank lost others that had joined its call, and that had left, without a word, before it was done."""
-    # Of who left by os._exit it is not known when: `at` is when that was seen.
     returned = {rank: state for rank, state in scene.states.items() if state.status == "returned"}
     for rank, call in scene.inside.items():
-        others = [call.peer] if kind_of(call) in POINT_TO_POINT else scene.states if call.group == WORLD else call.members
         state = scene.states[rank]
+        if state.status != "raised":
+            continue
+        others = [call.peer] if kind_of(call) in POINT_TO_POINT else scene.states if call.group == WORLD else call.members
+        # When somebody left by os._exit nobody knows: `at` is when it was seen.
         left = [one for one in others if one in returned and (returned[one].text == LEFT or 0 < returned[one].at < state.at)]
-        if left and state.status == "raised":
+        if left:
             headline = f"raised: {ranks(left)} left before {kind_of(call)} was done; rank {rank}: {state.text}"
             return scene.verdict("raised", headline, guilty=tuple(map(scene.place, left)), group=call.group, seq=call.seq)
     return None
@@ -99,9 +101,9 @@ def lost(scene: Scene) -> Verdict | None:
         return None
     rank = min(raised, key=raised.get)
     here, text = scene.place(rank), scene.states[rank].text
-    seen = {other: scene.states[other].where for other in scene.computing if scene.states[other].where[0]}
-    slow = [other for other, where in seen.items() if timed_out(text) and where[:2] != (here.file, here.line)]
-    if slow and here.name:
+    seen = {other: scene.states[other].where[:2] for other in scene.computing}
+    slow = [other for other, where in seen.items() if where[0] and where != (here.file, here.line)]
+    if slow and here.name and timed_out(text):
         headline = f"slow: {ranks(slow)} had not come to {kind_of(here)} when rank {rank} gave up: {text}"
         return scene.verdict("slow", headline, guilty=tuple(map(scene.place, slow)), group=here.group, seq=here.seq)
     return scene.verdict("raised", f"raised: rank {rank}: {text}", guilty=(here,))

@@ -41,10 +41,10 @@ class Rank:
     def has_last_word(self) -> bool:
         """Whether its answers are of now: it runs, or answered when it ended, or when it had destroyed its groups and called no
         more."""
+        if self.gone is None and not self.log.text(call_log.RAISED):
+            return True
         answer = self.read(call_log.ANSWER)
-        ends = self.gone is not None or self.log.text(call_log.RAISED)
-        has_destroyed = answer.get("destroyed") and answer["count"] == self.log.head()["count"]
-        return not ends or bool(answer.get("last") or has_destroyed)
+        return bool(answer.get("last") or (answer.get("destroyed") and answer["count"] == self.log.head()["count"]))
 
     def has_failed(self) -> bool:
         """Whether it raised, or ended badly, as far as can be told cheaply."""

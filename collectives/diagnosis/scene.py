@@ -12,8 +12,9 @@ from collectives.diagnosis.waits import waits_for
 from collectives.recording.call import GROUPS, Call
 
 # What an exception says when it is another rank that is gone, or that did not come: the cause is elsewhere.
+_TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
 _LOST = re.compile(
-    r"closed by peer|reset by peer|connection refused|broken pipe|timed? ?out|timeout|remote (process|worker)|recvValue|sendBytes"
+    rf"{_TIMED_OUT.pattern}|closed by peer|reset by peer|connection refused|broken pipe|remote (process|worker)|recvValue|sendBytes"
     r"|failed to (recv|connect)|not all ranks|failed to pass|LaunchError|ChildFailedError|ProcessRaised|ProcessExited",
     re.IGNORECASE,
 )
@@ -64,7 +65,7 @@ def is_lost(text: str) -> bool:
 
 def timed_out(text: str) -> bool:
     """Whether another rank did not come in time, which may well be there."""
-    return bool(re.search("timed? ?out", text, re.IGNORECASE))
+    return bool(_TIMED_OUT.search(text))
 
 
 class Scene:

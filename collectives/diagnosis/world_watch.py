@@ -95,12 +95,13 @@ class World:
         culprit = self._culprit(states, own)
         for number, state in states.items():
             first = min((one for one in own if one != number), key=own.get, default=None)
-            if first is None or state.status != "died" or number == culprit:
+            died_of = self._died_of(number)
+            if first is None or state.status != "died" or died_of not in (None, -signal.SIGTERM) or number == culprit:
                 continue
             since = own[first] + (0 if timed_out(states[first].text) else _LAUNCHER)
-            if self._died_of(number) in (None, -signal.SIGTERM) and number in self.matching.destroyed:
+            if number in self.matching.destroyed:
                 states[number] = State("returned", at=self.matching.destroyed[number].entered)  # all that was left to do was to end
-            elif self._died_of(number) == -signal.SIGTERM or (self._died_of(number) is None and state.at > since):
+            elif died_of == -signal.SIGTERM or state.at > since:
                 states[number] = State(text="was ended by its launcher", where=state.where, is_old=state.is_old)
         return states | {number: self._state_elsewhere(number) for number in self.absent()}
 
