@@ -39,7 +39,7 @@ test: $(VENV)/installed-for-tests
 	$(BIN) -m pytest -n auto --dist worksteal $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
-	$(BIN) -m collectives.notebooks
+	$(BIN) -m collectives.lesson.make.notebooks
 
 lint: $(VENV)/installed-ruff
 	$(BIN) -m ruff check

@@ -75,7 +75,11 @@ def groups(rank, n):
     x = torch.ones(3)
     for _ in range(3):
         for row in rows:
-            if rank in dist.get_process_group_ranks(row) if row is not dist.GroupMember.NON_GROUP_MEMBER else False:
+            if (
+                rank in dist.get_process_group_ranks(row)
+                if row is not dist.GroupMember.NON_GROUP_MEMBER
+                else False
+            ):
                 dist.all_reduce(x, group=row)
     if rank < 2:
         own = dist.new_group([0, 1], use_local_synchronization=True)
@@ -100,7 +104,9 @@ def overlapped(rank, n):
     for work in works:
         work.wait()
     pairs = [(dist.isend, (rank + 1) % n), (dist.irecv, (rank - 1) % n)]
-    for work in dist.batch_isend_irecv([dist.P2POp(call, torch.ones(2), peer) for call, peer in pairs]):
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(call, torch.ones(2), peer) for call, peer in pairs]
+    ):
         work.wait()
 
 
@@ -156,7 +162,11 @@ def halo(rank, n):
     """Each rank's edges go to its neighbours; the first and the last have but one."""
     x = torch.full((4,), float(rank))
     for _ in range(3):
-        ends = [(other, mine, torch.empty(1)) for other, mine in ((rank - 1, x[:1]), (rank + 1, x[-1:])) if 0 <= other < n]
+        ends = [
+            (other, mine, torch.empty(1))
+            for other, mine in ((rank - 1, x[:1]), (rank + 1, x[-1:]))
+            if 0 <= other < n
+        ]
         calls = [dist.P2POp(dist.isend, mine, other) for other, mine, _ in ends]
         calls += [dist.P2POp(dist.irecv, theirs, other) for other, _, theirs in ends]
         for work in dist.batch_isend_irecv(calls):
@@ -266,7 +276,9 @@ def begins_again(rank, n):
         dist.broadcast_object_list(places)
         for world in range(2):
             dist.destroy_process_group()
-            dist.init_process_group("gloo", init_method=f"file://{places[0]}/{world}", rank=rank, world_size=n)
+            dist.init_process_group(
+                "gloo", init_method=f"file://{places[0]}/{world}", rank=rank, world_size=n
+            )
             for group in [dist.new_group([rank]) for rank in range(n)][rank : rank + 1]:
                 dist.all_reduce(torch.ones(1 + rank + world), group=group)
             dist.all_reduce(torch.ones(2 + world))
@@ -324,12 +336,16 @@ def ensembles(rank, n):
         dist.broadcast_object_list(places)
         dist.destroy_process_group()
         half, own_rank = divmod(rank, n // 2)
-        dist.init_process_group("gloo", init_method=f"file://{places[0]}/{half}", rank=own_rank, world_size=n // 2)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{places[0]}/{half}", rank=own_rank, world_size=n // 2
+        )
         for _ in range(half + 1):
             dist.all_reduce(torch.ones(half + 1))
         dist.barrier()
         dist.destroy_process_group()
-        dist.init_process_group("gloo", init_method=f"file://{places[0]}/all", rank=rank, world_size=n)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{places[0]}/all", rank=rank, world_size=n
+        )
         dist.barrier()
 
 
@@ -360,13 +376,28 @@ def some_leave_early(rank, n):
 
 
 # These end or begin worlds and processes of their own.
-WHOLE = ["leaves_at_once", "thinks_better_of_it", "begins_again", "alone_in_the_world", "ensembles", "forks"]
+WHOLE = [
+    "leaves_at_once",
+    "thinks_better_of_it",
+    "begins_again",
+    "alone_in_the_world",
+    "ensembles",
+    "forks",
+]
 
 
 def steps(module):
     """The names of the programs of this file, or of one like it, that run in a world that is there."""
-    takes = {name: [*inspect.signature(one).parameters] for name, one in vars(module).items() if inspect.isfunction(one)}
-    return [name for name, parameters in takes.items() if parameters == ["rank", "n"] and name not in WHOLE]
+    takes = {
+        name: [*inspect.signature(one).parameters]
+        for name, one in vars(module).items()
+        if inspect.isfunction(one)
+    }
+    return [
+        name
+        for name, parameters in takes.items()
+        if parameters == ["rank", "n"] and name not in WHOLE
+    ]
 
 
 def body(rank, programs, name, n, file):
@@ -384,7 +415,12 @@ def main(programs):
         dist.destroy_process_group()
     else:
         with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(body, (programs, name, n, f"{folder}/store"), nprocs=n, start_method=(sys.argv[2:] or ["fork"])[0])
+            mp.start_processes(
+                body,
+                (programs, name, n, f"{folder}/store"),
+                nprocs=n,
+                start_method=(sys.argv[2:] or ["fork"])[0],
+            )
 
 
 if __name__ == "__main__":

@@ -71,7 +71,9 @@ def communicates_in_a_hook(rank, n):
     """Each gradient is reduced as soon as it is there, and waited for at the end."""
     model, works = _model(), []
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda one: works.append(dist.all_reduce(one.grad, async_op=True)))
+        parameter.register_post_accumulate_grad_hook(
+            lambda one: works.append(dist.all_reduce(one.grad, async_op=True))
+        )
     for _ in range(3):
         _step(model)
         while works:
@@ -113,10 +115,16 @@ def shards_the_model(rank, n):
 def splits_tensors_over_a_mesh(rank, n):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     mesh = init_device_mesh("cpu", (n // 2, 2), mesh_dim_names=("data", "tensor"))
-    model = parallelize_module(_model(), mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    model = parallelize_module(
+        _model(), mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    )
     _step(model)
     both = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0), Shard(1)])
     assert (both @ both).redistribute(mesh, [Replicate(), Replicate()]).to_local().shape == (4, 4)
@@ -153,7 +161,9 @@ def loads_data_in_workers(rank, n):
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     data = TensorDataset(torch.arange(12.0).reshape(12, 1))
-    for _, batch in zip(range(3), DataLoader(data, 1, sampler=DistributedSampler(data), num_workers=2), strict=False):
+    for _, batch in zip(
+        range(3), DataLoader(data, 1, sampler=DistributedSampler(data), num_workers=2), strict=False
+    ):
         dist.all_reduce(batch[0])
 
 

@@ -31,7 +31,9 @@ def healthy(rank, n):
     for work in works:
         work.wait()
     sizes = [rank + 1] * n
-    dist.all_to_all_single(torch.empty(sum(range(1, n + 1))), torch.ones(n * (rank + 1)), list(range(1, n + 1)), sizes)
+    dist.all_to_all_single(
+        torch.empty(sum(range(1, n + 1))), torch.ones(n * (rank + 1)), list(range(1, n + 1)), sizes
+    )
     dist.all_gather_object([None] * n, {"rank": rank})
     if rank == 0:
         dist.broadcast(x, 0)
@@ -39,7 +41,9 @@ def healthy(rank, n):
     else:
         dist.broadcast(x, 0)
         dist.gather(x)
-    os.write(1, f"rank {rank} of {n}: {x[0].item()}\n".encode())  # in one piece: the ranks share the pipe
+    os.write(
+        1, f"rank {rank} of {n}: {x[0].item()}\n".encode()
+    )  # in one piece: the ranks share the pipe
 
 
 def skip(rank, n):
@@ -306,4 +310,9 @@ if __name__ == "__main__":
         main(name, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(start, (name, n, f"{folder}/store"), nprocs=n, start_method=(sys.argv[3:] or ["fork"])[0])
+            mp.start_processes(
+                start,
+                (name, n, f"{folder}/store"),
+                nprocs=n,
+                start_method=(sys.argv[3:] or ["fork"])[0],
+            )

@@ -14,7 +14,11 @@ def program(*ranks: str, members=None) -> list[Call]:
             name, _, peer = word.rstrip("!.").partition(":")
             pairwise = name in {"send", "isend", "recv", "irecv", "wait"}
             peer, _, tag = peer.partition("#")
-            source, peer = (int(peer[3:]), None) if peer.startswith("any") else (None, int(peer) if peer else None)
+            source, peer = (
+                (int(peer[3:]), None)
+                if peer.startswith("any")
+                else (None, int(peer) if peer else None)
+            )
             calls.append(
                 Call(
                     rank=rank,

@@ -18,8 +18,12 @@ class Lazy(dist.ProcessGroup):
     def nothing(self, *_):
         return Done()
 
-    allreduce = reduce = reduce_scatter = broadcast = allgather = gather = scatter = alltoall = alltoall_base = barrier = nothing
-    allreduce_coalesced = allgather_coalesced = all_to_all_single = all_gather_single = reduce_scatter_single = nothing
+    allreduce = reduce = reduce_scatter = broadcast = allgather = gather = scatter = alltoall = (
+        alltoall_base
+    ) = barrier = nothing
+    allreduce_coalesced = allgather_coalesced = all_to_all_single = all_gather_single = (
+        reduce_scatter_single
+    ) = nothing
     send = recv = recv_anysource = nothing
 
     def getBackendName(self):

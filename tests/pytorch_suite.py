@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from collectives import LaunchError, launch, start
-from collectives.matrix.probe import Surroundings
+from collectives import LaunchError, launch
+from collectives.launcher import start
+from collectives.spec.probe import Surroundings
 
 UPSTREAM = "torch.testing._internal.distributed.distributed_test"
 REASONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
@@ -53,7 +54,11 @@ def chosen_backend(config) -> str:
 
 def pytest_generate_tests(metafunc):
     if "name" in metafunc.fixturenames:
-        names = [name for name in vars(upstream_tests(chosen_backend(metafunc.config))) if name.startswith("test_")]
+        names = [
+            name
+            for name in vars(upstream_tests(chosen_backend(metafunc.config)))
+            if name.startswith("test_")
+        ]
         metafunc.parametrize("name", names)
 
 
@@ -67,7 +72,17 @@ def test_upstream(name, pytestconfig):
     arguments = name, backend, Surroundings(tuple(pytestconfig.getoption("modules")))
     common_distributed.initialize_temp_directories()
     try:
-        skips, failure = launch(in_rank, WORLD_SIZE, args=arguments, backend=backend, device="cpu", timeout=TIME_LIMIT), None
+        skips, failure = (
+            launch(
+                in_rank,
+                WORLD_SIZE,
+                args=arguments,
+                backend=backend,
+                device="cpu",
+                timeout=TIME_LIMIT,
+            ),
+            None,
+        )
     except LaunchError as error:
         skips, failure = [], error
     finally:
@@ -84,17 +99,30 @@ def left_out(words: str) -> str | None:
 
     Many of torch's marks go by a backend's name and say what it could not do years ago. A test decides better.
     """
-    return next((one["reason"] for one in REASONS["left_out"] if any(fnmatchcase(words, skip) for skip in one["skips"])), None)
+    return next(
+        (
+            one["reason"]
+            for one in REASONS["left_out"]
+            if any(fnmatchcase(words, skip) for skip in one["skips"])
+        ),
+        None,
+    )
 
 
 def judge(name: str, backend: str, failure: LaunchError | None) -> None:
     """Compare with what is known of this test: a surprise is a failure, a better one too."""
-    known = [one for one in REASONS["fails"] if backend in one["backends"] and any(fnmatchcase(name, one) for one in one["tests"])]
+    known = [
+        one
+        for one in REASONS["fails"]
+        if backend in one["backends"] and any(fnmatchcase(name, one) for one in one["tests"])
+    ]
     if not known:
         if failure is not None:
             raise failure
     elif failure is None:
-        pytest.fail(f"passes, but pytorch_suite.toml says that it fails on {backend}: take it out there")
+        pytest.fail(
+            f"passes, but pytorch_suite.toml says that it fails on {backend}: take it out there"
+        )
     elif not re.search(known[0]["error"], str(failure)):
         pytest.fail(f"fails, but not with the known error {known[0]['error']!r}:\n{failure}")
     else:
@@ -126,7 +154,9 @@ def in_rank(rank, world_size, device, name, backend, _) -> str | None:
     except unittest.SkipTest as skip:
         skipped = str(skip)
     except SystemExit as end:
-        skipped = {skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()}.get(end.code)
+        skipped = {
+            skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()
+        }.get(end.code)
         if skipped is None:
             raise
     case._barrier()  # none may leave its groups while another still talks there
@@ -136,4 +166,6 @@ def in_rank(rank, world_size, device, name, backend, _) -> str | None:
 def test_every_known_failure_names_a_test_of_torch(pytestconfig):
     names = dir(upstream_tests(chosen_backend(pytestconfig)))
     patterns = [pattern for one in REASONS["fails"] for pattern in one["tests"]]
-    assert [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)] == []
+    assert [
+        pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)
+    ] == []

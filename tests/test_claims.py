@@ -2,21 +2,50 @@
 
 import pytest
 
-from collectives.collective import OPS
-from collectives.matrix import claims
-from collectives.matrix.claims import Claim, expected, holds, load, parse
-from collectives.matrix.judgement import judge
+from collectives.backends import claims
+from collectives.backends.claims import Claim, expected, holds, load, parse
+from collectives.matrix.findings import judge
+from collectives.spec.catalogue import OPS
 
 DTYPES = ("int64", "float32", "float64")
 
 
-def cell(form="all_reduce", dtype="float32", op="SUM", state="works", backend="gloo", world_size=2, detail=""):
-    place = {"collective": claims.base(form), "form": form, "called": form, "backend": backend, "device": "cpu"}
-    return place | {"dtype": dtype, "op": op, "world_size": world_size, "state": state, "detail": detail, "seconds": 0.1}
+def cell(
+    form="all_reduce",
+    dtype="float32",
+    op="SUM",
+    state="works",
+    backend="gloo",
+    world_size=2,
+    detail="",
+):
+    place = {
+        "collective": claims.base(form),
+        "form": form,
+        "called": form,
+        "backend": backend,
+        "device": "cpu",
+    }
+    return place | {
+        "dtype": dtype,
+        "op": op,
+        "world_size": world_size,
+        "state": state,
+        "detail": detail,
+        "seconds": 0.1,
+    }
 
 
 def matrix(*cells, torch="2.13.0+cpu"):
-    return {"format": 1, "torch": torch, "nccl": None, "cuda": None, "mpi": None, "platform": "a machine", "cells": list(cells)}
+    return {
+        "format": 1,
+        "torch": torch,
+        "nccl": None,
+        "cuda": None,
+        "mpi": None,
+        "platform": "a machine",
+        "cells": list(cells),
+    }
 
 
 def true_cells():
@@ -29,7 +58,15 @@ def true_cells():
 
 
 WORKS = Claim("gloo", "cpu", "works", form=("all_reduce",))
-NO_AVG = Claim("gloo", "cpu", "refuses", "it divides in the tensor's type", form=("all_reduce",), ops=("AVG",), dtypes=("int64",))
+NO_AVG = Claim(
+    "gloo",
+    "cpu",
+    "refuses",
+    "it divides in the tensor's type",
+    form=("all_reduce",),
+    ops=("AVG",),
+    dtypes=("int64",),
+)
 TRUE = (WORKS, NO_AVG)
 
 
@@ -49,17 +86,23 @@ def test_a_claim_too_many_is_better_news():
 def test_a_claim_too_few_is_worse_news():
     (found,) = judge(matrix(*true_cells()), (WORKS,))
     assert (found.kind, found.claim, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
-    assert "worse, 1 cell: all_reduce(AVG, int64) on gloo/cpu, 2 ranks refuses (RuntimeError: result type" in str(found)
+    assert (
+        "worse, 1 cell: all_reduce(AVG, int64) on gloo/cpu, 2 ranks refuses (RuntimeError: result type"
+        in str(found)
+    )
 
 
 def test_where_only_refusals_are_claimed_a_refusal_without_a_claim_is_found():
-    (found,) = judge(matrix(cell(), cell("reduce", state="refuses", detail="RuntimeError: no")), (NO_AVG,))
+    (found,) = judge(
+        matrix(cell(), cell("reduce", state="refuses", detail="RuntimeError: no")), (NO_AVG,)
+    )
     assert found.kind == "unclaimed"
     assert "no claim says so" in str(found)
 
 
 @pytest.mark.parametrize(
-    ("state", "kinds"), [("works", []), ("refuses", []), *((s, ["broken"]) for s in ("wrong", "hangs", "crashes"))]
+    ("state", "kinds"),
+    [("works", []), ("refuses", []), *((s, ["broken"]) for s in ("wrong", "hangs", "crashes"))],
 )
 def test_of_a_backend_without_claims_only_broken_cells_are_found(state, kinds):
     assert [found.kind for found in judge(matrix(cell(backend="x", state=state)), TRUE)] == kinds
@@ -119,7 +162,9 @@ def test_two_claims_that_contradict_each_other_are_an_error():
     rival = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",))
     with pytest.raises(ValueError, match="contradict"):
         expected(cell(), "2.13.0", (WORKS, rival))
-    assert [found.kind for found in judge(matrix(cell(), cell(dtype="int64")), (WORKS, rival))] == ["contradiction"]
+    assert [found.kind for found in judge(matrix(cell(), cell(dtype="int64")), (WORKS, rival))] == [
+        "contradiction"
+    ]
 
 
 def test_our_own_claims_never_contradict_each_other():
@@ -145,7 +190,9 @@ def test_a_claim_holds_for_its_versions_of_torch_only():
 
 
 def test_a_claim_holds_for_its_world_sizes_only():
-    uneven = Claim("gloo", "cpu", "refuses", "one shape", form=("all_reduce:uneven",), world_size=">=2")
+    uneven = Claim(
+        "gloo", "cpu", "refuses", "one shape", form=("all_reduce:uneven",), world_size=">=2"
+    )
     assert expected(cell("all_reduce:uneven", world_size=1), "2.13.0", (WORKS, uneven)) is WORKS
     assert expected(cell("all_reduce:uneven", world_size=12), "2.13.0", (WORKS, uneven)) is uneven
     many = Claim("gloo", "cpu", "refuses", "one shape", form=("all_reduce",), world_size=">=9")
@@ -200,14 +247,35 @@ def test_another_file_adds_claims_and_overrides_ours(tmp_path):
         ("[[claims]]\nbackend = 'gloo'", "nothing else"),
         ("[[claim]]\nbackend = 'gloo'", "claim 1 lacks device, state"),
         ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'", "speaks of nothing"),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ndtype='b'", "dtype is not known"),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='fails'\nform='a'\nreason='b'", "'fails' is not one of works, refuses"),
+        (
+            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ndtype='b'",
+            "dtype is not known",
+        ),
+        (
+            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='fails'\nform='a'\nreason='b'",
+            "'fails' is not one of works, refuses",
+        ),
         ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='refuses'\nform='a'", "gives no reason"),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nops='sum'", "'sum' is no reduction"),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform=[]", "should be a list of names"),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ntorch='2.13'", "is not understood"),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nworld_size='two'", "is not understood"),
-        ("[[claim]]\nbackend=3\ndevice='cpu'\nstate='works'\nform='a'", "backend = 3 should be text"),
+        (
+            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nops='sum'",
+            "'sum' is no reduction",
+        ),
+        (
+            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform=[]",
+            "should be a list of names",
+        ),
+        (
+            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ntorch='2.13'",
+            "is not understood",
+        ),
+        (
+            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nworld_size='two'",
+            "is not understood",
+        ),
+        (
+            "[[claim]]\nbackend=3\ndevice='cpu'\nstate='works'\nform='a'",
+            "backend = 3 should be text",
+        ),
     ],
 )
 def test_a_file_of_claims_that_cannot_be_right_says_what_is_wrong(text, words):

@@ -11,9 +11,15 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from collectives import bench, bench_calls, bench_matrix, bench_mpi, environment, launch, lesson_files
+from collectives import launch
+from collectives.backends import machine
+from collectives.bench import calls, timing
+from collectives.bench import launch as bench
+from collectives.bench import matrix as bench_matrix
+from collectives.bench import mpi as bench_mpi
 from collectives.cli import app
-from collectives.collective import COLLECTIVES
+from collectives.lesson import files
+from collectives.spec.catalogue import COLLECTIVES
 
 LESSON = """
 from collectives import check
@@ -76,26 +82,30 @@ def test_list_does_not_import_torch():
         "import sys; from typer.testing import CliRunner; from collectives.cli import app; "
         "assert CliRunner().invoke(app, ['list']).exit_code == 0; print('torch' in sys.modules)"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert answer.stdout.strip() == "False", answer.stderr
 
 
 def test_python_m_collectives_tells_its_version():
     answer = in_a_process("--version")
-    assert (answer.returncode, answer.stdout) == (0, f"collectives {environment.version()}\n")
+    assert (answer.returncode, answer.stdout) == (0, f"collectives {machine.version()}\n")
 
 
 def test_env_prints_every_fact():
     result = collectives("env")
     assert result.exit_code == 0
-    for name, value in environment.describe():
+    for name, value in machine.describe():
         assert f"{name:<12} {value}" in result.stdout.splitlines()
 
 
 def test_status_0_when_every_step_is_proved(tmp_path):
     result = collectives("run", lesson(tmp_path, "[total]"), "--nproc", 2)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("total: proved on all 2 ranks\n  rank  after\n  0     [1]\n  1     [1]\n")
+    assert result.stdout.startswith(
+        "total: proved on all 2 ranks\n  rank  after\n  0     [1]\n  1     [1]\n"
+    )
     assert result.stdout.splitlines()[-1].split() == ["mine", "1", "0", "0"]
 
 
@@ -147,7 +157,16 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list():
         (["all_reduce", "--device", "tpu"], "use 'cpu' or 'cuda'"),
         (["all_reduce", "--no-such-option"], "--no-such-option"),
     ],
-    ids=["all-and-a-name", "no-name", "no-file", "nproc-0", "timeout-0", "backend", "device", "option"],
+    ids=[
+        "all-and-a-name",
+        "no-name",
+        "no-file",
+        "nproc-0",
+        "timeout-0",
+        "backend",
+        "device",
+        "option",
+    ],
 )
 def test_status_2_for_bad_usage(words, told):
     result = collectives("run", *words)
@@ -177,7 +196,9 @@ def test_status_3_when_every_step_is_skipped_with_the_reason_in_the_summary(tmp_
     result = collectives("run", lesson(tmp_path, "[send_recv]"), "-n", 1)
     assert result.exit_code == 3
     assert result.stdout.startswith("send_recv: skipped: it needs at least 2 ranks")
-    assert "send_recv: it needs at least 2 ranks, this world has 1" in result.stdout.splitlines()[-1]
+    assert (
+        "send_recv: it needs at least 2 ranks, this world has 1" in result.stdout.splitlines()[-1]
+    )
 
 
 def test_a_skipped_step_among_proved_ones_is_no_failure(tmp_path):
@@ -188,16 +209,30 @@ def test_a_skipped_step_among_proved_ones_is_no_failure(tmp_path):
 
 def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
     answer = in_a_process(
-        "run", lesson(tmp_path, "[total, send_recv]"), "--backend", "nccl", env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+        "run",
+        lesson(tmp_path, "[total, send_recv]"),
+        "--backend",
+        "nccl",
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
     )
     assert (answer.returncode, answer.stdout) == (3, "")
     assert len(answer.stderr.splitlines()) == 1
     assert "nccl needs one GPU per rank: 0 visible" in answer.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT that one process can send another")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has no SIGINT that one process can send another"
+)
 def test_status_130_with_one_line_for_ctrl_c(tmp_path):
-    command = [sys.executable, "-m", "collectives", "run", lesson(tmp_path, "[forever, total]"), "-n", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "collectives",
+        "run",
+        lesson(tmp_path, "[forever, total]"),
+        "-n",
+        "2",
+    ]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # A test run in the background of a shell inherits that SIGINT is ignored.
     listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
@@ -213,7 +248,17 @@ def test_status_130_with_one_line_for_ctrl_c(tmp_path):
 
 def test_under_torchrun_rank_0_alone_prints(tmp_path):
     path = lesson(tmp_path, "[total]")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "collectives", "run", path]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "collectives",
+        "run",
+        path,
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == collectives("run", path, "-n", 2).stdout
@@ -221,7 +266,7 @@ def test_under_torchrun_rank_0_alone_prints(tmp_path):
 
 
 def test_a_lesson_does_not_stay_among_the_modules(tmp_path):
-    module = lesson_files.load(lesson_files.find(lesson(tmp_path, "[total]")))
+    module = files.load(files.find(lesson(tmp_path, "[total]")))
     assert module.__name__ == "mine"
     assert "mine" not in sys.modules
 
@@ -231,22 +276,24 @@ def test_lessons_come_from_the_checkout_that_one_stands_in(tmp_path, monkeypatch
     inside.mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
     monkeypatch.chdir(inside)
-    assert lesson_files.folder() == tmp_path / "lessons"
+    assert files.folder() == tmp_path / "lessons"
 
 
 def test_another_project_with_a_folder_of_lessons_is_no_checkout(tmp_path):
     (tmp_path / "lessons").mkdir()
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "piano"\n')
-    assert lesson_files.folder(tmp_path) != tmp_path / "lessons"
+    assert files.folder(tmp_path) != tmp_path / "lessons"
 
 
-def test_outside_a_checkout_the_lessons_of_the_wheel_come_first_then_those_beside_the_package(tmp_path, monkeypatch):
+def test_outside_a_checkout_the_lessons_of_the_wheel_come_first_then_those_beside_the_package(
+    tmp_path, monkeypatch
+):
     package = tmp_path / "site" / "collectives"
     package.mkdir(parents=True)
-    monkeypatch.setattr(lesson_files, "_PACKAGE", package)
-    assert lesson_files.folder(tmp_path) == tmp_path / "site" / "lessons"
+    monkeypatch.setattr(files, "_PACKAGE", package)
+    assert files.folder(tmp_path) == tmp_path / "site" / "lessons"
     (package / "lessons").mkdir()
-    assert lesson_files.folder(tmp_path) == package / "lessons"
+    assert files.folder(tmp_path) == package / "lessons"
 
 
 FOUND = {
@@ -263,14 +310,19 @@ FOUND = {
 
 def test_bench_compares_medians_and_says_which_targets_were_met():
     rows = bench.rows(FOUND)
-    assert [(round(row.ratio, 1), row.met) for row in rows] == [(22.0, "yes"), (2.5, "no"), (2.0, "yes"), (10.0, "-")]
+    assert [(round(row.ratio, 1), row.met) for row in rows] == [
+        (22.0, "yes"),
+        (2.5, "no"),
+        (2.0, "yes"),
+        (10.0, "-"),
+    ]
     assert rows[0].first == "torch.multiprocessing.spawn 4.40 s"
     assert rows[3].target == "4 ranks save 300 MiB, their server's own counted"
 
 
 def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memory():
     heard = []
-    found = bench._launches(1, heard.append, ranks=1)
+    found = bench.launches(1, heard.append, ranks=1)
     assert {name: len(values) for name, values in found.items() if "memory" not in name} == {
         "spawn": 1,
         "launch": 1,
@@ -282,32 +334,44 @@ def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memo
 
 
 def test_bench_tells_what_a_noted_call_costs_by_the_best_of_each_side_so_that_bad_moments_do_not_count():
-    (row,) = bench_calls.rows({"all_reduce": [(10.0, 16.0), (100.0, 106.0), (10.0, 15.0), (11.0, 900.0), (90.0, 17.0)]})
+    (row,) = calls.rows(
+        {"all_reduce": [(10.0, 16.0), (100.0, 106.0), (10.0, 15.0), (11.0, 900.0), (90.0, 17.0)]}
+    )
     assert (row.ratio, row.target, row.met) == (1.5, "<= 20 us more: 5.0 us", "yes")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_bench_times_plain_and_noted_calls_in_the_same_ranks(ranks):
-    for pairs in launch(bench_calls.cost, ranks, args=(2,), backend="gloo", diagnose=False):
+    for pairs in launch(calls.cost, ranks, args=(2,), backend="gloo", diagnose=False):
         assert len(pairs) == 2
         assert min(min(pair) for pair in pairs) > 0
 
 
 def test_bench_leaves_memory_out_where_there_is_no_forkserver():
-    assert len(bench.rows({name: values for name, values in FOUND.items() if "memory" not in name})) == 3
+    assert (
+        len(bench.rows({name: values for name, values in FOUND.items() if "memory" not in name}))
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
-    ("full", "quick", "expected"), [(60.0, 12.0, [(50.0, "yes"), (22.5, "no")]), (80.0, 8.0, [(37.5, "no"), (33.8, "yes")])]
+    ("full", "quick", "expected"),
+    [(60.0, 12.0, [(50.0, "yes"), (22.5, "no")]), (80.0, 8.0, [(37.5, "no"), (33.8, "yes")])],
 )
 def test_bench_of_the_matrix_compares_cells_with_spawn(full, quick, expected):
     names = "the full gloo/CPU matrix", "--quick"
-    rows = bench_matrix.rows(dict(zip(names, (full, quick), strict=True)), dict(zip(names, (1000, 90), strict=True)), 3.0)
+    rows = bench_matrix.rows(
+        dict(zip(names, (full, quick), strict=True)), dict(zip(names, (1000, 90), strict=True)), 3.0
+    )
     assert [(round(row.ratio, 1), row.met) for row in rows] == expected
 
 
 def test_bench_of_mpi_compares_the_same_calls_at_three_sizes():
-    seconds = {(size, backend): value for size in bench_mpi.SIZES for backend, value in (("gloo", 0.009), ("mpi", 0.001))}
+    seconds = {
+        (size, backend): value
+        for size in bench_mpi.SIZES
+        for backend, value in (("gloo", 0.009), ("mpi", 0.001))
+    }
     assert [(row.ratio, row.target, row.met) for row in bench_mpi.rows(seconds)] == [
         (pytest.approx(9), ">= 2x", "yes"),
         (pytest.approx(9), ">= 10x", "no"),
@@ -319,7 +383,7 @@ def test_bench_ends_what_a_failed_measurement_started():
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()']).pid, flush=True); input()"
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     try:
-        with bench._process([sys.executable, "-c", code], **streams) as process:
+        with timing.process([sys.executable, "-c", code], **streams) as process:
             grandchild = psutil.Process(int(process.stdout.readline()))
             raise KeyboardInterrupt
     except KeyboardInterrupt:

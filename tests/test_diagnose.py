@@ -17,12 +17,17 @@ import faulty_program
 import psutil
 import pytest
 
-from collectives import LaunchError, launch, lesson_files
-from collectives.diagnosis.diagnose import environment, run
+from collectives import LaunchError, launch
+from collectives.diagnosis.run import environment, run
+from collectives.lesson import files
 
 PROGRAM = Path(faulty_program.__file__)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-ENVIRON = {**os.environ, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0", "OMP_NUM_THREADS": "1"}
+ENVIRON = {
+    **os.environ,
+    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 def lines_of(name):
@@ -68,13 +73,17 @@ def test_launch_names_the_mistake_the_rank_and_the_line(name):
     kind, words = MISTAKES[name]
     mistake = getattr(faulty_program, name)
     with pytest.raises(LaunchError) as caught:
-        launch(lambda rank, n, device: mistake(rank, n), 4, backend="gloo", diagnose=True, timeout=60)
+        launch(
+            lambda rank, n, device: mistake(rank, n), 4, backend="gloo", diagnose=True, timeout=60
+        )
     headline, *rows = str(caught.value).splitlines()
     assert caught.value.kind == kind, caught.value
     assert words in headline
     for rank, line in lines_of(name).items():
         assert any(
-            f"faulty_program.py:{line} " in row and (rank == "all" or re.search(rf"ranks? .*\b{rank}\b", row)) for row in rows
+            f"faulty_program.py:{line} " in row
+            and (rank == "all" or re.search(rf"ranks? .*\b{rank}\b", row))
+            for row in rows
         )
         assert rank in ("all", str(caught.value.rank)) or len(lines_of(name)) > 1
 
@@ -97,9 +106,13 @@ def diagnose(tmp_path, *command, hang_after=2, timeout=100):
     file = tmp_path / "verdict.json"
     options = ["--hang-after", str(hang_after), "--timeout", str(timeout), "--json", str(file)]
     arguments = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *command]
-    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRON, timeout=timeout + 60)
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, env=ENVIRON, timeout=timeout + 60
+    )
     verdict = json.loads(file.read_text())
-    assert done.returncode == (verdict["status"] if verdict["verdict"] in ("ok", "not-distributed") else 1), done.stderr
+    assert done.returncode == (
+        verdict["status"] if verdict["verdict"] in ("ok", "not-distributed") else 1
+    ), done.stderr
     return verdict, done
 
 
@@ -108,7 +121,9 @@ def program(name, *arguments):
 
 
 def test_a_healthy_program_keeps_its_output_and_status(tmp_path):
-    plain = subprocess.run(program("healthy"), capture_output=True, text=True, env=ENVIRON, timeout=100)
+    plain = subprocess.run(
+        program("healthy"), capture_output=True, text=True, env=ENVIRON, timeout=100
+    )
     verdict, done = diagnose(tmp_path, *program("healthy"))
     assert (verdict["verdict"], verdict["guilty"], done.returncode) == ("ok", [], 0)
     assert sorted(done.stdout.splitlines()) == sorted(plain.stdout.splitlines()) != []
@@ -118,8 +133,20 @@ def test_a_healthy_program_keeps_its_output_and_status(tmp_path):
 def test_under_torchrun_the_skipped_call_is_named(tmp_path):
     verdict, done = diagnose(tmp_path, *TORCHRUN, str(PROGRAM), "skip")
     (guilty,) = verdict["guilty"]
-    place = {"rank": 2, "file": str(PROGRAM), "line": lines_of("skip")["2"], "function": "skip", "call": "barrier", "args": ""}
-    assert (verdict["verdict"], verdict["field"], verdict["seq"], verdict["group"]) == ("mismatch", "call", 1, "WORLD")
+    place = {
+        "rank": 2,
+        "file": str(PROGRAM),
+        "line": lines_of("skip")["2"],
+        "function": "skip",
+        "call": "barrier",
+        "args": "",
+    }
+    assert (verdict["verdict"], verdict["field"], verdict["seq"], verdict["group"]) == (
+        "mismatch",
+        "call",
+        1,
+        "WORLD",
+    )
     assert guilty == place
     assert verdict["says"] in done.stderr
     assert len(verdict["ranks"]) == 4
@@ -153,35 +180,58 @@ def test_a_loss_that_meets_gradients_is_told_with_the_rank_whose_loss_it_is(tmp_
     verdict, _ = diagnose(tmp_path, *program("loss_meets_gradient"), hang_after=3)
     assert (verdict["verdict"], verdict["field"]) == ("mismatch", "shape"), verdict["says"]
     *others, guilty = verdict["guilty"]
-    assert (guilty["rank"], guilty["line"]) == (3, lines_of("loss_meets_gradient")["3"]), verdict["says"]
+    assert (guilty["rank"], guilty["line"]) == (3, lines_of("loss_meets_gradient")["3"]), verdict[
+        "says"
+    ]
     assert len(others) <= 1, verdict["says"]
 
 
 def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_path):
     verdict, done = diagnose(tmp_path, *program("slow"), timeout=20)
     (guilty,) = verdict["guilty"]
-    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("slow", 2, lines_of("slow")["2"])
-    assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") in (1, 2)  # when it was noticed, and at the end
+    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == (
+        "slow",
+        2,
+        lines_of("slow")["2"],
+    )
+    assert done.stderr.count("slow: rank 2 has not joined all_reduce #1") in (
+        1,
+        2,
+    )  # when it was noticed, and at the end
     assert "ended after 20 s, the time limit" in done.stderr
 
 
 def test_a_rank_whose_child_is_ended_with_it_does_not_go_on(tmp_path):
     verdict, done = diagnose(tmp_path, *program("waits_for_a_child"), timeout=20)
     (guilty,) = verdict["guilty"]
-    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("slow", 2, lines_of("waits_for_a_child")["2"])
+    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == (
+        "slow",
+        2,
+        lines_of("waits_for_a_child")["2"],
+    )
     assert "went on" not in done.stdout
 
 
 @pytest.mark.parametrize("name", correct_program.steps(correct_program))
 def test_a_correct_program_is_not_suspected(name):
     correct = getattr(correct_program, name)
-    assert launch(lambda rank, n, device: correct(rank, n), 4, backend="gloo", diagnose=True, timeout=100) == [None] * 4
+    assert (
+        launch(
+            lambda rank, n, device: correct(rank, n), 4, backend="gloo", diagnose=True, timeout=100
+        )
+        == [None] * 4
+    )
 
 
 @pytest.mark.parametrize("name", correct_program.steps(correct_training))
 def test_a_correct_training_is_not_suspected(name):
     correct = getattr(correct_training, name)
-    assert launch(lambda rank, n, device: correct(rank, n), 2, backend="gloo", diagnose=True, timeout=100) == [None] * 2
+    assert (
+        launch(
+            lambda rank, n, device: correct(rank, n), 2, backend="gloo", diagnose=True, timeout=100
+        )
+        == [None] * 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +292,9 @@ SERVED = """
 
 
 def test_a_rank_that_serves_until_its_parent_ends_it_is_fine(tmp_path):
-    verdict, done = diagnose(tmp_path, *script(tmp_path, SERVED), str(tmp_path / "store"), hang_after=20)
+    verdict, done = diagnose(
+        tmp_path, *script(tmp_path, SERVED), str(tmp_path / "store"), hang_after=20
+    )
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
@@ -261,7 +313,9 @@ RESTARTED = """
 def test_what_the_launcher_begins_anew_and_brings_to_a_good_end_is_fine(tmp_path):
     """As `torchrun --max-restarts` does it; by hand, since there now and then the second attempt hangs (torch 2.13)."""
     rank = " ".join(script(tmp_path, RESTARTED))
-    shell = f"for ATTEMPT in 0 1; do for RANK in 0 1; do export ATTEMPT RANK; {rank} & done; wait; done"
+    shell = (
+        f"for ATTEMPT in 0 1; do for RANK in 0 1; do export ATTEMPT RANK; {rank} & done; wait; done"
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free.getsockname()[1]}", "WORLD_SIZE=2"]
@@ -294,10 +348,23 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("program", "name", "status"), [(correct_program, "leaves_at_once", 0), (faulty_program, "dies", 1)], ids=["left", "killed"]
+    ("program", "name", "status"),
+    [(correct_program, "leaves_at_once", 0), (faulty_program, "dies", 1)],
+    ids=["left", "killed"],
 )
 def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program, name, status):
-    command = [sys.executable, "-c", UNSEEN, "diagnose", "--hang-after", "5", "--", sys.executable, program.__file__, name]
+    command = [
+        sys.executable,
+        "-c",
+        UNSEEN,
+        "diagnose",
+        "--hang-after",
+        "5",
+        "--",
+        sys.executable,
+        program.__file__,
+        name,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     assert ("died: rank 3" in done.stderr) == (status == 1), done.stderr
@@ -305,16 +372,21 @@ def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program,
 
 def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
-    verdict, _ = diagnose(tmp_path, *TORCHRUN, str(lesson_files.folder() / "barrier.py"), hang_after=20)
+    verdict, _ = diagnose(tmp_path, *TORCHRUN, str(files.folder() / "barrier.py"), hang_after=20)
     assert verdict["verdict"] == "ok", verdict["says"]
 
 
 def diagnose_a_sleeper(tmp_path):
     """A program under diagnosis that only sleeps; return the diagnosing process, and the pid of the program."""
     file = tmp_path / "pid"
-    command = script(tmp_path, f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)")
+    command = script(
+        tmp_path,
+        f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)",
+    )
     command = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
-    process = subprocess.Popen(command, env=ENVIRON, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_signals)
+    process = subprocess.Popen(
+        command, env=ENVIRON, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_signals
+    )
     until = time.monotonic() + 60
     while not file.exists() or not file.read_text():
         assert time.monotonic() < until
@@ -337,9 +409,16 @@ def script(tmp_path, text):
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_program_that_is_not_distributed_keeps_its_status(status, tmp_path):
     verdict, done = diagnose(
-        tmp_path, *script(tmp_path, f"import sys\nprint('here', 'collectives' in sys.modules)\nsys.exit({status})")
+        tmp_path,
+        *script(
+            tmp_path, f"import sys\nprint('here', 'collectives' in sys.modules)\nsys.exit({status})"
+        ),
     )
-    assert (verdict["verdict"], done.returncode, done.stdout) == ("not-distributed", status, "here False\n")
+    assert (verdict["verdict"], done.returncode, done.stdout) == (
+        "not-distributed",
+        status,
+        "here False\n",
+    )
 
 
 def test_a_program_that_crashes_at_import(tmp_path):
@@ -350,7 +429,12 @@ def test_a_program_that_crashes_at_import(tmp_path):
 
 def test_of_a_long_message_the_end_is_told_too(tmp_path):
     """An exception that a DataLoader's worker had stands below the whole traceback of the worker."""
-    verdict, _ = diagnose(tmp_path, *script(tmp_path, "import torch.distributed\nraise ValueError('begins' + 1000 * '.' + 'ends')"))
+    verdict, _ = diagnose(
+        tmp_path,
+        *script(
+            tmp_path, "import torch.distributed\nraise ValueError('begins' + 1000 * '.' + 'ends')"
+        ),
+    )
     assert re.search(r"ValueError: begins.* \.\.\. .*ends$", verdict["says"], re.MULTILINE)
 
 
@@ -358,8 +442,12 @@ def test_the_users_own_sitecustomize_and_module_of_our_name_still_run(tmp_path, 
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.SITE = 'theirs'\n")
     (tmp_path / "collectives.py").write_text("NAME = 'theirs'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    command = script(tmp_path, "import torch.distributed, collectives\nprint(SITE, collectives.NAME)")
-    output = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    command = script(
+        tmp_path, "import torch.distributed, collectives\nprint(SITE, collectives.NAME)"
+    )
+    output = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, timeout=60
+    )
     assert (output.stdout, output.stderr) == ("theirs theirs\n", "")
 
 
@@ -383,7 +471,10 @@ def test_nothing_is_left_behind_of_a_program_that_ignores_to_be_ended(tmp_path):
 
 def is_stubborn(process):
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and "signal.SIG_IGN); time.sleep(100)" in " ".join(process.cmdline())
+        return (
+            process.status() != psutil.STATUS_ZOMBIE
+            and "signal.SIG_IGN); time.sleep(100)" in " ".join(process.cmdline())
+        )
     except psutil.Error:
         return False
 

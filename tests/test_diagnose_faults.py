@@ -17,16 +17,19 @@ import psutil
 import pytest
 from test_diagnose import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
 
-from collectives.diagnosis import diagnose as diagnosing
-from collectives.diagnosis.rank_watch import Rank, sleep
-from collectives.diagnosis.verdict import State, judge
-from collectives.diagnosis.world_watch import World
-from collectives.diagnosis.worlds import Worlds
+from collectives.diagnosis import run as diagnosing
+from collectives.diagnosis.rules.judge import State, judge
+from collectives.diagnosis.watch.job import Worlds
+from collectives.diagnosis.watch.rank_process import Rank, sleep
+from collectives.diagnosis.watch.world import World
 from collectives.recording.call import What
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
 from collectives.recording.rank_log import Log
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="stopped processes and orphans are seen through what Linux tells")
+linux = pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="stopped processes and orphans are seen through what Linux tells",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +40,9 @@ def temporary(monkeypatch):
     monkeypatch.setitem(ENVIRON, "TMPDIR", str(folder))
     yield folder
     until = time.monotonic() + 20
-    while (left := [one for one in psutil.process_iter() if _is_of(one, folder)]) and time.monotonic() < until:
+    while (
+        left := [one for one in psutil.process_iter() if _is_of(one, folder)]
+    ) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
     left = list(folder.glob("collectives-*"))
@@ -47,7 +52,9 @@ def temporary(monkeypatch):
 
 def _is_of(process, folder):
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == str(folder)
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == str(
+            folder
+        )
     except psutil.Error:
         return False
 
@@ -56,7 +63,11 @@ def _is_of(process, folder):
 def test_a_stopped_rank_is_told_from_one_that_computes(tmp_path):
     verdict, _ = diagnose(tmp_path, *program("stopped"))
     (guilty,) = verdict["guilty"]
-    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == ("hang", 2, lines_of("stopped")["2"]), verdict["says"]
+    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == (
+        "hang",
+        2,
+        lines_of("stopped")["2"],
+    ), verdict["says"]
     assert verdict["says"].startswith("hang: rank 2 stopped")
 
 
@@ -70,12 +81,17 @@ def test_a_log_whose_writer_was_killed_is_whole_up_to_there(tmp_path):
                 _write_for_ever(file)
             reader, seen = Reader(file), []
             until = time.monotonic() + random.Random(number).uniform(0.01, 0.1)
-            while time.monotonic() < until or (not seen and time.monotonic() < until + 30):  # it may begin late
+            while time.monotonic() < until or (
+                not seen and time.monotonic() < until + 30
+            ):  # it may begin late
                 seen += reader.poll()
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             seen += reader.poll()
-            assert all(call.seq == call.number and call.tensors == (f"float32[{call.number % 9}]",) for call in seen)
+            assert all(
+                call.seq == call.number and call.tensors == (f"float32[{call.number % 9}]",)
+                for call in seen
+            )
             assert all(call.error in (None, f"ValueError: {call.number}") for call in seen)
             assert len({call.number for call in seen}) + reader.lost == reader.head()["count"] > 0
             assert seen
@@ -100,7 +116,12 @@ def test_a_log_that_has_a_beginning_has_all_of_it(tmp_path):
                 os._exit(0)
             while (head := reader.head()) is None:
                 pass
-            assert (head["pid"], head["rank"], head["world_size"], head["world"]) == (child, 3, 4, 77)
+            assert (head["pid"], head["rank"], head["world_size"], head["world"]) == (
+                child,
+                3,
+                4,
+                77,
+            )
             os.waitpid(child, 0)
             reader.close()
 
@@ -113,16 +134,29 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
         world.ranks = {rank: Rank(file) for rank, file in enumerate((one, other))}
         for number in range(SLOTS + 3000):
             for rank, writer in enumerate(writers):
-                call = What(("isend", "irecv")[rank], "WORLD", (0, 1), peer=1 - rank, tag=0, tensors=(f"float32[{number}]",))
+                call = What(
+                    ("isend", "irecv")[rank],
+                    "WORLD",
+                    (0, 1),
+                    peer=1 - rank,
+                    tag=0,
+                    tensors=(f"float32[{number}]",),
+                )
                 writer.leave(writer.enter(None, None, call, {}), None, None)
             if number < 3000:  # rank 1 is looked at in time, rank 0 is not
                 list(map(world.matching.note, world.ranks[1].log.poll()))
         states = dict.fromkeys((0, 1), State("returned"))
         world.poll()
-        assert (world.ranks[0].log.lost, world.ranks[0].log.since, world.ranks[1].log.lost) == (3000, 3000, 0)
+        assert (world.ranks[0].log.lost, world.ranks[0].log.since, world.ranks[1].log.lost) == (
+            3000,
+            3000,
+            0,
+        )
         assert judge(world.matching, states, 2, stalled=True).kind == "ok"
         for rank, writer in enumerate(writers):
-            number = writer.enter(0, None, What("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {})
+            number = writer.enter(
+                0, None, What("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {}
+            )
             writer.leave(number, None, None)
         world.poll()
         assert judge(world.matching, states, 2, stalled=True).field == "op"
@@ -133,34 +167,60 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
 def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
     """A launcher may have RANK in its environment from another one, and a rank's child has that of the rank."""
     worlds, writers = Worlds(tmp_path), {}
-    pids = {"launcher": (0, os.getppid()), "zero": (0, os.getpid()), "one": (1, os.getpid()), "child": (1, os.getppid())}
+    pids = {
+        "launcher": (0, os.getppid()),
+        "zero": (0, os.getpid()),
+        "one": (1, os.getpid()),
+        "child": (1, os.getppid()),
+    }
     for name, (rank, pid) in pids.items():
         with open(tmp_path / f"{name}.calls", "xb+") as file:
             writers[name] = Writer(file, rank, 2, world=77)
         writers[name].words[1] = pid
     worlds.poll()
     for name in ("zero", "one"):
-        writers[name].leave(writers[name].enter(0, None, What("barrier", "WORLD", (0, 1)), {}), None, None)
+        writers[name].leave(
+            writers[name].enter(0, None, What("barrier", "WORLD", (0, 1)), {}), None, None
+        )
     worlds.poll()
     worlds.poll()
     assert [world.matching.matched for world in worlds.worlds.values()] == [1]
 
 
-def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that_called_nothing(tmp_path):
+def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that_called_nothing(
+    tmp_path,
+):
     """Rank 0 left early, so that rank 3 raised; its launcher was faster than what it had to say of the calls from C++."""
     world, gathered, reduced = World(), _from_cpp("all_gather", 1), _from_cpp("all_reduce", 2)
-    told = ([gathered], True), ([gathered, reduced], False), ([gathered, reduced], False), ([], False)
+    told = (
+        ([gathered], True),
+        ([gathered, reduced], False),
+        ([gathered, reduced], False),
+        ([], False),
+    )
     where = ["train.py", 7, "step"]
     with contextlib.ExitStack() as files:
         for rank, (collectives, last) in enumerate(told):
             file = files.enter_context(open(tmp_path / str(rank), "wb+"))
             writer = Writer(file, rank, len(told))
             world.ranks[rank] = Rank(file)
-            answer = {"where": where, "in_torch": True, "count": 0, "world": 1, "collectives": collectives, "last": last}
+            answer = {
+                "where": where,
+                "in_torch": True,
+                "count": 0,
+                "world": 1,
+                "collectives": collectives,
+                "last": last,
+            }
             writer.put(ANSWER, json.dumps(answer).encode())
             if rank == 0:
                 writer.set_ended()
-        raised = {"text": "RuntimeError: connection closed by peer", "where": where, "at": 1, "is_guess": False}
+        raised = {
+            "text": "RuntimeError: connection closed by peer",
+            "where": where,
+            "at": 1,
+            "is_guess": False,
+        }
         writer.put(RAISED, json.dumps(raised).encode())
         world.poll()
         verdict = world.verdict(stalled=True)
@@ -177,26 +237,41 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
         ({"count": 1, "last": True}, -signal.SIGTERM, "returned", ("", 0, "")),
         ({"count": 1}, -signal.SIGTERM, "died", ("train.py", 7, "step")),
     ],
-    ids=["not answered since its last call", "answered", "ended by its launcher at its end", "ended by its launcher before"],
+    ids=[
+        "not answered since its last call",
+        "answered",
+        "ended by its launcher at its end",
+        "ended by its launcher before",
+    ],
 )
 def test_what_a_rank_answered_holds_until_its_next_call(answer, gone, status, where, tmp_path):
     with open(tmp_path / "log", "wb+") as file:
         writer, rank = Writer(file, 0, 1), Rank(file)
         writer.leave(writer.enter(0, None, What("barrier"), {}), None, None)
-        writer.put(ANSWER, json.dumps({"where": ["train.py", 7, "step"], "in_torch": False, **answer}).encode())
+        writer.put(
+            ANSWER,
+            json.dumps({"where": ["train.py", 7, "step"], "in_torch": False, **answer}).encode(),
+        )
         list(rank.log.poll())
         rank.gone = gone and (1, gone)
         assert (rank.state().status, rank.state().where) == (status, where)
         rank.log.close()
 
 
-@pytest.mark.parametrize(("call", "status"), [("destroy_process_group", "returned"), ("recv", "died")])
+@pytest.mark.parametrize(
+    ("call", "status"), [("destroy_process_group", "returned"), ("recv", "died")]
+)
 def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, status, tmp_path):
     world = World()
     with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
         raised, leaving = Writer(one, 0, 2), Writer(other, 1, 2)
         world.ranks = {0: Rank(one), 1: Rank(other)}
-    lost = {"text": "RuntimeError: connection closed by peer", "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
+    lost = {
+        "text": "RuntimeError: connection closed by peer",
+        "where": ["train.py", 7, "step"],
+        "at": 1,
+        "is_guess": False,
+    }
     raised.put(RAISED, json.dumps(lost).encode())
     leaving.leave(leaving.enter(None, None, What(call), {}), None, None)
     world.ranks[1].gone = (2, None)
@@ -210,21 +285,46 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
     ("text", "gone", "statuses"),
     [
         ("connection closed by peer", [(500, None), (900, None)], ["raised", "died", "running"]),
-        ("connection closed by peer", [(20, -signal.SIGTERM), (900, -signal.SIGTERM)], ["raised", "died", "running"]),
-        ("connection closed by peer", [(500, -signal.SIGTERM), (900, -signal.SIGTERM)], ["raised", "running", "running"]),
-        ("Timed out waiting", [(20, None), (20, -signal.SIGTERM)], ["raised", "running", "running"]),
+        (
+            "connection closed by peer",
+            [(20, -signal.SIGTERM), (900, -signal.SIGTERM)],
+            ["raised", "died", "running"],
+        ),
+        (
+            "connection closed by peer",
+            [(500, -signal.SIGTERM), (900, -signal.SIGTERM)],
+            ["raised", "running", "running"],
+        ),
+        (
+            "Timed out waiting",
+            [(20, None), (20, -signal.SIGTERM)],
+            ["raised", "running", "running"],
+        ),
         ("bad batch", [(500, None), (900, None)], ["raised", "running", "running"]),
     ],
-    ids=["nobody else can have begun it", "by SIGTERM at once", "by SIGTERM later", "not one that came too late", "one raised"],
+    ids=[
+        "nobody else can have begun it",
+        "by SIGTERM at once",
+        "by SIGTERM later",
+        "not one that came too late",
+        "one raised",
+    ],
 )
-def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_it(text, gone, statuses, tmp_path):
+def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_it(
+    text, gone, statuses, tmp_path
+):
     """`gone`: after so many milliseconds, with which status."""
     world = World()
     for number, ending in enumerate((None, *gone)):
         with open(tmp_path / str(number), "wb+") as file:
             writer, world.ranks[number] = Writer(file, number, 3), Rank(file)
         if ending is None:
-            raised = {"text": f"RuntimeError: {text}", "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
+            raised = {
+                "text": f"RuntimeError: {text}",
+                "where": ["train.py", 7, "step"],
+                "at": 1,
+                "is_guess": False,
+            }
             writer.put(RAISED, json.dumps(raised).encode())
         else:
             world.ranks[number].gone = (ending[0] * 10**6, ending[1])
@@ -241,7 +341,12 @@ def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises
         with open(tmp_path / f"{number}.calls", "xb+") as file:
             writer = Writer(file, number, 2, world=77)
     if raises:
-        raised = {"text": "connection closed by peer", "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
+        raised = {
+            "text": "connection closed by peer",
+            "where": ["train.py", 7, "step"],
+            "at": 1,
+            "is_guess": False,
+        }
         writer.put(RAISED, json.dumps(raised).encode())
     worlds.poll()
     (world,) = worlds.worlds.values()
@@ -251,7 +356,8 @@ def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "pidfd_open"), reason="only Linux lets one wait for the end of a process that is not one's child"
+    not hasattr(os, "pidfd_open"),
+    reason="only Linux lets one wait for the end of a process that is not one's child",
 )
 def test_how_a_rank_ends_is_noted_while_one_sleeps(tmp_path):
     child = subprocess.Popen(["sleep", "60"])
@@ -267,7 +373,9 @@ def test_how_a_rank_ends_is_noted_while_one_sleeps(tmp_path):
     rank.log.close()
 
 
-def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_calls_again(tmp_path):
+def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_calls_again(
+    tmp_path,
+):
     log = Log(tmp_path)
     log.enter(0, None, What("barrier"), {})
     (file,) = tmp_path.glob("*.calls")
@@ -285,7 +393,9 @@ def test_two_worlds_that_one_process_joins_meet_at_places_of_their_own(tmp_path)
     """Also where it has another rank in the second one than its launcher said."""
     log, joins = Log(tmp_path), What("init_process_group")
     for place, rank, size in (("a", 3, 4), ("b/0", 1, 2), ("b/1", 0, 3)):
-        log.enter(0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size})
+        log.enter(
+            0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
+        )
     log.forget()
     logs = [Reader(open(path, "rb+")) for path in tmp_path.glob("*.calls")]  # noqa: SIM115
     assert len({log.head()["world"] for log in logs}) == len(logs) == 3
@@ -293,7 +403,15 @@ def test_two_worlds_that_one_process_joins_meet_at_places_of_their_own(tmp_path)
 
 def _from_cpp(name, seq):
     """What the Flight Recorder tells of a collective."""
-    return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], name == "all_gather", ["train.py", 7, "step"]]
+    return [
+        ["0", "default_pg"],
+        seq,
+        f"gloo:{name}",
+        [[3]],
+        ["Float"],
+        name == "all_gather",
+        ["train.py", 7, "step"],
+    ]
 
 
 COMPILES = """
@@ -319,7 +437,9 @@ print(seen[:2])
 """
 
 
-def test_that_frames_are_named_neither_imports_the_compiler_nor_hides_it_from_other_threads(tmp_path):
+def test_that_frames_are_named_neither_imports_the_compiler_nor_hides_it_from_other_threads(
+    tmp_path,
+):
     verdict, done = diagnose(tmp_path, *script(tmp_path, COMPILES))
     assert (verdict["verdict"], done.stdout) == ("ok", "[False, 'torch._inductor']\n"), done.stderr
 
@@ -346,8 +466,19 @@ def test_what_a_program_prints_without_end_is_passed_on_until_the_limit(tmp_path
     command = script(tmp_path, "while True:\n    print('x' * 1000)")
     output = tmp_path / "output"
     with output.open("w") as file:
-        arguments = [sys.executable, "-m", "collectives", "diagnose", "--timeout", "3", "--", *command]
-        done = subprocess.run(arguments, stdout=file, stderr=subprocess.PIPE, text=True, env=ENVIRON, timeout=100)
+        arguments = [
+            sys.executable,
+            "-m",
+            "collectives",
+            "diagnose",
+            "--timeout",
+            "3",
+            "--",
+            *command,
+        ]
+        done = subprocess.run(
+            arguments, stdout=file, stderr=subprocess.PIPE, text=True, env=ENVIRON, timeout=100
+        )
     assert (done.returncode, done.stderr.partition(":")[0]) == (1, "slow")
     with output.open() as file:
         assert file.readline() == "x" * 1000 + "\n"
@@ -379,7 +510,9 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path):
 
 
 def test_without_room_for_its_log_a_program_runs_on_unwatched(tmp_path):
-    verdict, done = diagnose(tmp_path, "sh", "-c", f"ulimit -f 100; exec {' '.join(program('healthy'))}")
+    verdict, done = diagnose(
+        tmp_path, "sh", "-c", f"ulimit -f 100; exec {' '.join(program('healthy'))}"
+    )
     assert verdict["verdict"] == "not-distributed"
     assert "could not be watched: OSError" in verdict["says"]
     assert len(done.stdout.splitlines()) == 4
@@ -420,7 +553,16 @@ def test_without_a_temporary_folder_it_is_bad_usage(monkeypatch):
 
 def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
     def run(file, *command):
-        arguments = [sys.executable, "-m", "collectives", "diagnose", "--json", str(file), "--", *command]
+        arguments = [
+            sys.executable,
+            "-m",
+            "collectives",
+            "diagnose",
+            "--json",
+            str(file),
+            "--",
+            *command,
+        ]
         done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRON, timeout=100)
         assert f"--json {file} cannot be written" in done.stderr
         return done.returncode
@@ -431,7 +573,9 @@ def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
         assert run("/dev/full", "true") == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name
+)
 def test_when_the_diagnosis_itself_is_ended_the_program_is_too(number, tmp_path, temporary):
     process, _ = diagnose_a_sleeper(tmp_path)
     process.send_signal(number)
@@ -450,12 +594,24 @@ def test_ranks_are_seen_however_they_are_started(start, tmp_path):
 
 @pytest.mark.parametrize("name", ["forks_workers", "begins_another_program"])
 def test_processes_that_come_and_change_are_no_fault(name, tmp_path):
-    verdict, done = diagnose(tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, name)
+    verdict, done = diagnose(
+        tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, name
+    )
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
 def test_the_ranks_of_a_shell_script_are_seen(tmp_path):
-    verdict, _ = diagnose(tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, "skip", hang_after=5)
+    verdict, _ = diagnose(
+        tmp_path,
+        "sh",
+        "-c",
+        SHELL,
+        "sh",
+        sys.executable,
+        faulty_program.__file__,
+        "skip",
+        hang_after=5,
+    )
     (guilty,) = verdict["guilty"]
     assert (guilty["rank"], guilty["line"]) == (2, lines_of("skip")["2"])
 

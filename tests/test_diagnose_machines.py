@@ -11,9 +11,9 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from collectives.diagnosis import diagnose
-from collectives.diagnosis.machines import Machines
-from collectives.diagnosis.scene import Verdict
+from collectives.diagnosis import run as diagnose
+from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.diagnosis.watch.across_nodes import Machines
 from collectives.recording.call import Call
 
 PROGRAM = """
@@ -46,24 +46,58 @@ def free_port():
 def on_two_machines(tmp_path, what):
     """By machine, the verdict and what was printed."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    job = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    job = [
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(free_port()),
+    ]
     started = []
     for node in range(2):
-        torchrun = [sys.executable, "-m", "torch.distributed.run", *job, "--node-rank", str(node), str(tmp_path / "train.py"), what]
-        options = ["--hang-after", "3", "--timeout", "100", "--json", str(tmp_path / f"{node}.json")]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *job,
+            "--node-rank",
+            str(node),
+            str(tmp_path / "train.py"),
+            what,
+        ]
+        options = [
+            "--hang-after",
+            "3",
+            "--timeout",
+            "100",
+            "--json",
+            str(tmp_path / f"{node}.json"),
+        ]
         command = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *torchrun]
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(command, env=environ, **pipes))
     printed = [process.communicate(timeout=200) for process in started]
-    return [(json.loads((tmp_path / f"{node}.json").read_text()), *printed[node]) for node in range(2)]
+    return [
+        (json.loads((tmp_path / f"{node}.json").read_text()), *printed[node]) for node in range(2)
+    ]
 
 
-@pytest.mark.parametrize(("what", "kind", "call"), [("skips", "hang", "recv"), ("differs", "mismatch", "all_reduce")])
+@pytest.mark.parametrize(
+    ("what", "kind", "call"), [("skips", "hang", "recv"), ("differs", "mismatch", "all_reduce")]
+)
 def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(what, kind, call, tmp_path):
     for verdict, _, stderr in on_two_machines(tmp_path, what):
         (guilty,) = verdict["guilty"]
-        assert (verdict["verdict"], guilty["rank"], guilty["line"], guilty["call"]) == (kind, 3, LINES[what], call), verdict["says"]
+        assert (verdict["verdict"], guilty["rank"], guilty["line"], guilty["call"]) == (
+            kind,
+            3,
+            LINES[what],
+            call,
+        ), verdict["says"]
         assert [rank["rank"] for rank in verdict["ranks"]] == [0, 1, 2, 3]
         assert verdict["says"] in stderr
 
@@ -90,7 +124,11 @@ def machines():
 
 
 def rank(*calls, status="running"):
-    return {"state": {"status": status}, "answer": {"where": ["train.py", len(calls), ""]}, "calls": calls}
+    return {
+        "state": {"status": status},
+        "answer": {"where": ["train.py", len(calls), ""]},
+        "calls": calls,
+    }
 
 
 def test_while_all_is_well_nothing_is_told(machines):
@@ -122,7 +160,13 @@ def test_to_have_heard_of_each_other_is_not_to_have_gone_on(machines):
 
 def test_a_verdict_of_one_machine_is_that_of_all(machines):
     verdict = Verdict(
-        "hang", "hang: rank 3", (Call(3, 1, "recv", tensors=("float32[4]",)),), (0, 3), "WORLD", 5, lines={3: ("in", "x:1")}
+        "hang",
+        "hang: rank 3",
+        (Call(3, 1, "recv", tensors=("float32[4]",)),),
+        (0, 3),
+        "WORLD",
+        5,
+        lines={3: ("in", "x:1")},
     )
     machines[0].publish(verdict, patience=0.1)
     for machine in machines[1:]:
@@ -144,7 +188,12 @@ def test_a_store_that_has_gone_ends_the_talk_and_nothing_else():
 def test_a_store_that_is_sought_in_vain_leaves_no_thread_behind(monkeypatch):
     """Which, when the interpreter ends, now and then ends us by a signal."""
     before = set(threading.enumerate())
-    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+    for name, value in {
+        "RANK": 1,
+        "WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(),
+    }.items():
         monkeypatch.setenv(name, str(value))
     program = "import torch.distributed as dist; dist.init_process_group('gloo')"
     verdict, _ = diagnose.run([sys.executable, "-c", program], hang_after=2, timeout=60)

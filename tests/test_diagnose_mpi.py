@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from collectives import backend as backends
+from collectives.backends import availability as backends
 
-pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
+pytestmark = pytest.mark.skipif(
+    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+)
 
 PROGRAM = """
 import os, signal, sys, torch, torch.distributed as dist
@@ -35,7 +37,13 @@ LINES = {line.partition("# ")[2]: number for number, line in enumerate(PROGRAM.s
 
 @pytest.mark.parametrize(
     ("what", "kind", "ranks"),
-    [("healthy", "ok", []), ("skips", "hang", [2]), ("differs", "mismatch", [1]), ("raises", "raised", [1]), ("dies", "died", [1])],
+    [
+        ("healthy", "ok", []),
+        ("skips", "hang", [2]),
+        ("differs", "mismatch", [1]),
+        ("raises", "raised", [1]),
+        ("dies", "died", [1]),
+    ],
 )
 def test_the_rank_and_the_line_are_named_under_mpiexec(what, kind, ranks, tmp_path):
     program, file = tmp_path / "train.py", tmp_path / "verdict.json"
@@ -44,14 +52,19 @@ def test_the_rank_and_the_line_are_named_under_mpiexec(what, kind, ranks, tmp_pa
     mpiexec = [backends.mpiexec(), "-n", "3", sys.executable, str(program), what]
     before = _files_of_mpiexec()
     done = subprocess.run(
-        [sys.executable, "-m", "collectives", "diagnose", *options, "--", *mpiexec], capture_output=True, text=True, timeout=200
+        [sys.executable, "-m", "collectives", "diagnose", *options, "--", *mpiexec],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     until = time.monotonic() + 60
     while _files_of_mpiexec() - before:  # other tests may have theirs just now
         assert time.monotonic() < until
         time.sleep(0.2)
     verdict = json.loads(file.read_text())
-    assert (verdict["verdict"], [one["rank"] for one in verdict["guilty"]]) == (kind, ranks), done.stderr
+    assert (verdict["verdict"], [one["rank"] for one in verdict["guilty"]]) == (kind, ranks), (
+        done.stderr
+    )
     assert done.returncode == (kind != "ok")
     assert all(one["line"] == LINES[what] for one in verdict["guilty"] if what in LINES)
 

@@ -25,14 +25,20 @@ def started_as(numbers, tmp_path, mistake="pass", n=3):
     shell = f"for RANK in {' '.join(map(str, numbers))}; do export RANK; {' '.join(command)} & done; wait"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free.getsockname()[1]}", f"WORLD_SIZE={n}"]
+        places = [
+            "MASTER_ADDR=127.0.0.1",
+            f"MASTER_PORT={free.getsockname()[1]}",
+            f"WORLD_SIZE={n}",
+        ]
     return diagnose(tmp_path, "env", *places, "sh", "-c", shell, hang_after=PATIENT)[0]
 
 
 def test_two_processes_with_one_rank_are_told(tmp_path):
     verdict = started_as([0, 1, 1], tmp_path)
     assert verdict["verdict"] == "hang", verdict["says"]
-    assert re.search("rank  2 +no process has come with this rank, but two as rank 1", verdict["says"]), verdict["says"]
+    assert re.search(
+        "rank  2 +no process has come with this rank, but two as rank 1", verdict["says"]
+    ), verdict["says"]
 
 
 @pytest.mark.parametrize(
@@ -56,8 +62,12 @@ def test_a_rank_that_looks_for_the_others_elsewhere_is_named(mistake, field, tol
 
 def test_ranks_that_join_as_others_are_named(tmp_path):
     """As with LOCAL_RANK, on the second machine of two."""
-    verdict = started_as(range(4), tmp_path, f"rank, os.environ['METHOD'] = rank % 2, 'file://{tmp_path}/store'", n=4)
-    assert verdict["says"].startswith("hang: ranks 2,3 join as ranks 0,1, which others are"), verdict["says"]
+    verdict = started_as(
+        range(4), tmp_path, f"rank, os.environ['METHOD'] = rank % 2, 'file://{tmp_path}/store'", n=4
+    )
+    assert verdict["says"].startswith("hang: ranks 2,3 join as ranks 0,1, which others are"), (
+        verdict["says"]
+    )
     assert [(one["rank"], one["line"]) for one in verdict["guilty"]] == [(2, 6), (3, 6)]
 
 
@@ -68,4 +78,6 @@ def test_a_process_that_has_not_joined_yet_is_where_it_stands(method, tmp_path):
     verdict, done = diagnose(tmp_path, *program("joins_late", "3", method), hang_after=PATIENT)
     assert verdict["verdict"] == "ok", verdict["says"]
     assert "slow: rank 1 has not joined init_process_group #0 of group WORLD\n" in done.stderr
-    assert re.search(rf"rank  1 +computing +.*faulty_program.py:{line} in start\n", done.stderr), done.stderr
+    assert re.search(rf"rank  1 +computing +.*faulty_program.py:{line} in start\n", done.stderr), (
+        done.stderr
+    )

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from collectives.diagnosis.diagnose import as_json
-from collectives.diagnosis.left_over import from_json, left_over, to_json, together
-from collectives.diagnosis.matching import Matching
-from collectives.diagnosis.messages import WINDOW
-from collectives.diagnosis.scene import LEFT as LEFT_AT_THE_END
-from collectives.diagnosis.scene import State
-from collectives.diagnosis.verdict import diagnose, judge
-from collectives.diagnosis.waits import find_cycle
+from collectives.diagnosis.rules.judge import diagnose, judge
+from collectives.diagnosis.rules.matching import Matching
+from collectives.diagnosis.rules.messages import WINDOW
+from collectives.diagnosis.rules.snapshot import LEFT as LEFT_AT_THE_END
+from collectives.diagnosis.rules.snapshot import State
+from collectives.diagnosis.rules.unmatched import from_json, left_over, to_json, together
+from collectives.diagnosis.rules.wait_graph import find_cycle
+from collectives.diagnosis.run import as_json
 from collectives.recording import call_log
 from collectives.recording.call import Call, was_refused
 from collectives.recording.call_log import SLOTS, Reader, Writer
@@ -39,7 +39,9 @@ class Program:
         elif name != "wait":
             fields.setdefault("tag", 0)
         fields = {"file": "train.py", "line": 10, "function": "step"} | fields
-        self.calls.append(Call(rank, self.numbers[rank], name, members=members, left=left, **fields))
+        self.calls.append(
+            Call(rank, self.numbers[rank], name, members=members, left=left, **fields)
+        )
         self.numbers[rank] += 1
         return self
 
@@ -95,32 +97,70 @@ MISMATCHES = {
     ),
     "call": (Program(3).all("all_reduce", [0, 1]).call(2, "broadcast", peer=0).calls, (2,), "call"),
     "all_gather": (
-        pieces("all_gather", 3, 1, lambda _: {"tensors": (FOUR,) * 4}, {"tensors": (*(FOUR,) * 3, FIVE)}),
+        pieces(
+            "all_gather",
+            3,
+            1,
+            lambda _: {"tensors": (FOUR,) * 4},
+            {"tensors": (*(FOUR,) * 3, FIVE)},
+        ),
         (1,),
         "shape",
     ),
     "all_gather list": (
-        pieces("all_gather", 3, 2, lambda _: {"tensors": (FOUR,) * 4}, {"tensors": (*(FIVE,) * 3, FOUR)}),
+        pieces(
+            "all_gather",
+            3,
+            2,
+            lambda _: {"tensors": (FOUR,) * 4},
+            {"tensors": (*(FIVE,) * 3, FOUR)},
+        ),
         (2,),
         "shape",
     ),
     "gather": (
-        pieces("gather", 3, 2, lambda rank: {"tensors": (FOUR,) * (4 if rank == 0 else 1)}, {"tensors": (FIVE,)}, peer=0),
+        pieces(
+            "gather",
+            3,
+            2,
+            lambda rank: {"tensors": (FOUR,) * (4 if rank == 0 else 1)},
+            {"tensors": (FIVE,)},
+            peer=0,
+        ),
         (0, 2),
         "shape",
     ),
     "scatter": (
-        pieces("scatter", 3, 1, lambda rank: {"tensors": (FOUR,) * (4 if rank == 0 else 1)}, {"tensors": (FIVE,)}, peer=0),
+        pieces(
+            "scatter",
+            3,
+            1,
+            lambda rank: {"tensors": (FOUR,) * (4 if rank == 0 else 1)},
+            {"tensors": (FIVE,)},
+            peer=0,
+        ),
         (0, 1),
         "shape",
     ),
     "reduce_scatter": (
-        pieces("reduce_scatter_tensor", 3, 0, lambda _: {"tensors": (FOUR, "float32[12]")}, {"tensors": (FIVE, "float32[15]")}),
+        pieces(
+            "reduce_scatter_tensor",
+            3,
+            0,
+            lambda _: {"tensors": (FOUR, "float32[12]")},
+            {"tensors": (FIVE, "float32[15]")},
+        ),
         (0,),
         "shape",
     ),
     "all_to_all": (
-        pieces("all_to_all", 3, 1, lambda _: {"tensors": (FOUR,) * 6}, {"tensors": (FOUR,) * 5 + (FIVE,)}),
+        pieces(
+            "all_to_all",
+            3,
+            1,
+            lambda _: {"tensors": (FOUR,) * 6},
+            {"tensors": (FOUR,) * 5 + (FIVE,)},
+        ),
         (1, 2),
         "shape",
     ),
@@ -136,27 +176,45 @@ MISMATCHES = {
         "splits",
     ),
     "short message": (
-        Program(2).call(0, "send", peer=1, tensors=(FIVE,)).call(1, "recv", peer=0, tensors=(FOUR,), left=None).calls,
+        Program(2)
+        .call(0, "send", peer=1, tensors=(FIVE,))
+        .call(1, "recv", peer=0, tensors=(FOUR,), left=None)
+        .calls,
         (0, 1),
         "shape",
     ),
     "message of another type": (
-        Program(2).call(0, "isend", peer=1, tensors=("int32[4]",)).call(1, "irecv", peer=0, tensors=(FOUR,)).calls,
+        Program(2)
+        .call(0, "isend", peer=1, tensors=("int32[4]",))
+        .call(1, "irecv", peer=0, tensors=(FOUR,))
+        .calls,
         (0, 1),
         "dtype",
     ),
-    "tags": (Program(2).call(0, "send", peer=1, tag=1, left=None).call(1, "recv", peer=0, tag=2, left=None).calls, (0, 1), "tag"),
+    "tags": (
+        Program(2)
+        .call(0, "send", peer=1, tag=1, left=None)
+        .call(1, "recv", peer=0, tag=2, left=None)
+        .calls,
+        (0, 1),
+        "tag",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", MISMATCHES)
 def test_what_differs_and_who_is_in_the_minority(case):
     calls, guilty, field = MISMATCHES[case]
-    for order in (calls, calls[::-1] if case == "tags" else sorted(calls, key=lambda call: -call.rank)):
+    for order in (
+        calls,
+        calls[::-1] if case == "tags" else sorted(calls, key=lambda call: -call.rank),
+    ):
         verdict = diagnose(order, stalled=False)
-        assert (verdict.kind, tuple(call.rank for call in verdict.guilty), verdict.field) == ("mismatch", guilty, field), (
-            verdict.says
-        )
+        assert (verdict.kind, tuple(call.rank for call in verdict.guilty), verdict.field) == (
+            "mismatch",
+            guilty,
+            field,
+        ), verdict.says
         assert all((call.file, call.line) == ("train.py", 10) for call in verdict.guilty)
 
 
@@ -165,11 +223,19 @@ def wait_in(program, ranks, name="all_reduce", **fields):
 
 
 def example():
-    return wait_in(Program(4).all("all_reduce"), [0, 1, 3], line=88).call(2, "recv", peer=1, line=61, left=None).calls
+    return (
+        wait_in(Program(4).all("all_reduce"), [0, 1, 3], line=88)
+        .call(2, "recv", peer=1, line=61, left=None)
+        .calls
+    )
 
 
 def circle(n):
-    return [call for rank in range(n) for call in Program(n).call(rank, "recv", peer=(rank + 1) % n, left=None).calls]
+    return [
+        call
+        for rank in range(n)
+        for call in Program(n).call(rank, "recv", peer=(rank + 1) % n, left=None).calls
+    ]
 
 
 COMPUTES = State(where=("train.py", 44, "load"))
@@ -184,11 +250,30 @@ OTHERS = {
     "joined alone": (wait_in(Program(4), [0]).calls, dict.fromkeys((1, 2, 3), ENDED), "hang", (0,)),
     "tie": (wait_in(Program(2), [0]).calls, {1: ENDED}, "hang", (0, 1)),
     "computes": (wait_in(Program(3), [0, 2]).calls, {1: COMPUTES}, "slow", (1,)),
-    "sender computes": (Program(2).call(0, "recv", peer=1, left=None).calls, {1: COMPUTES}, "slow", (1,)),
-    "sender returned": (Program(2).call(0, "recv", peer=1, left=None).calls, {1: ENDED}, "hang", (0, 1)),
-    "from any, all returned": (Program(3).call(0, "recv", left=None).calls, {1: ENDED, 2: ENDED}, "hang", (0, 1, 2)),
+    "sender computes": (
+        Program(2).call(0, "recv", peer=1, left=None).calls,
+        {1: COMPUTES},
+        "slow",
+        (1,),
+    ),
+    "sender returned": (
+        Program(2).call(0, "recv", peer=1, left=None).calls,
+        {1: ENDED},
+        "hang",
+        (0, 1),
+    ),
+    "from any, all returned": (
+        Program(3).call(0, "recv", left=None).calls,
+        {1: ENDED, 2: ENDED},
+        "hang",
+        (0, 1, 2),
+    ),
     "LOCAL_RANK for RANK": (
-        [call for rank in range(4) for call in Program(4).call(rank, "init_process_group", peer=rank % 2, left=None).calls],
+        [
+            call
+            for rank in range(4)
+            for call in Program(4).call(rank, "init_process_group", peer=rank % 2, left=None).calls
+        ],
         {},
         "hang",
         (2, 3),
@@ -199,9 +284,24 @@ OTHERS = {
         "raised",
         (1,),
     ),
-    "died": (wait_in(Program(3), [0, 2]).calls, {1: State("died", "was killed by SIGKILL", at=1)}, "died", (1,)),
-    "died, others lost it": (wait_in(Program(3), [0, 2]).calls, {0: LOST, 2: LOST, 1: State("died", at=9)}, "died", (1,)),
-    "returned, others lost it": (wait_in(Program(3), [0, 2]).calls, {0: LOST, 2: LOST, 1: ENDED}, "hang", (1,)),
+    "died": (
+        wait_in(Program(3), [0, 2]).calls,
+        {1: State("died", "was killed by SIGKILL", at=1)},
+        "died",
+        (1,),
+    ),
+    "died, others lost it": (
+        wait_in(Program(3), [0, 2]).calls,
+        {0: LOST, 2: LOST, 1: State("died", at=9)},
+        "died",
+        (1,),
+    ),
+    "returned, others lost it": (
+        wait_in(Program(3), [0, 2]).calls,
+        {0: LOST, 2: LOST, 1: ENDED},
+        "hang",
+        (1,),
+    ),
     "died, others as they lost it": (
         Program(2).call(0, "all_reduce", error=LOST.text).calls,
         {0: State("died", at=1), 1: State("died", at=2)},
@@ -210,14 +310,19 @@ OTHERS = {
     ),
     "all raised the same": (
         Program(3).all("barrier").calls,
-        {rank: State("raised", f"KeyError: {rank}", ("train.py", 7, "load"), at=3 - rank) for rank in range(3)},
+        {
+            rank: State("raised", f"KeyError: {rank}", ("train.py", 7, "load"), at=3 - rank)
+            for rank in range(3)
+        },
         "raised",
         (0, 1, 2),
     ),
     "all raised, and name one": (
         Program(3).all("barrier").calls,
         {
-            rank: State("raised", f"KeyError: rank {rank}, not rank {other}", ("train.py", 7, "load"))
+            rank: State(
+                "raised", f"KeyError: rank {rank}, not rank {other}", ("train.py", 7, "load")
+            )
             for rank, other in enumerate((2, 2, 0))
         },
         "raised",
@@ -229,29 +334,51 @@ OTHERS = {
         "raised",
         (2,),
     ),
-    "finished without one": (Program(3).all("barrier", [0, 2]).calls, dict.fromkeys(range(3), ENDED), "mismatch", (1,)),
-    "message without an end": (Program(2).call(0, "isend", peer=1).calls, dict.fromkeys(range(2), ENDED), "mismatch", (0, 1)),
+    "finished without one": (
+        Program(3).all("barrier", [0, 2]).calls,
+        dict.fromkeys(range(3), ENDED),
+        "mismatch",
+        (1,),
+    ),
+    "message without an end": (
+        Program(2).call(0, "isend", peer=1).calls,
+        dict.fromkeys(range(2), ENDED),
+        "mismatch",
+        (0, 1),
+    ),
     "lost whom it sent to": (
-        Program(3).call(0, "send", peer=2, error=LOST.text).call(1, "recv", peer=0, error=LOST.text).calls,
+        Program(3)
+        .call(0, "send", peer=2, error=LOST.text)
+        .call(1, "recv", peer=0, error=LOST.text)
+        .calls,
         {0: LOST, 1: LOST, 2: ENDED},
         "hang",
         (0, 2),
     ),
     "lost whom it waited for": (
-        Program(3).call(1, "irecv", peer=2).call(1, "wait", awaited="irecv", of=0, peer=2, error=LOST.text).calls,
+        Program(3)
+        .call(1, "irecv", peer=2)
+        .call(1, "wait", awaited="irecv", of=0, peer=2, error=LOST.text)
+        .calls,
         {0: ENDED, 1: LOST, 2: ENDED},
         "hang",
         (1, 2),
     ),
     "received after the sender had given up": (
-        Program(2).call(0, "send", peer=1, error=LOST.text).call(1, "recv", peer=0, error=LOST.text).calls,
+        Program(2)
+        .call(0, "send", peer=1, error=LOST.text)
+        .call(1, "recv", peer=0, error=LOST.text)
+        .calls,
         {0: LOST, 1: LOST},
         "raised",
         (0,),
     ),
     "circle of two groups": (
         wait_in(
-            wait_in(wait_in(Program(4), [0, 1], "barrier"), [2], group="1", members=(2, 3)), [3], group="2", members=(1, 3)
+            wait_in(wait_in(Program(4), [0, 1], "barrier"), [2], group="1", members=(2, 3)),
+            [3],
+            group="2",
+            members=(1, 3),
         ).calls,
         {},
         "hang",
@@ -264,7 +391,10 @@ OTHERS = {
         (1,),
     ),
     "lost whom it sent to, while another waited for it": (
-        Program(3).call(0, "send", peer=1, error=LOST.text).call(2, "recv", peer=0, left=None).calls,
+        Program(3)
+        .call(0, "send", peer=1, error=LOST.text)
+        .call(2, "recv", peer=0, left=None)
+        .calls,
         {0: LOST, 1: ENDED, 2: State("died", at=9)},
         "hang",
         (0, 1),
@@ -301,7 +431,9 @@ OTHERS = {
 def test_who_hangs_computes_raised_or_died(case):
     calls, states, kind, guilty = OTHERS[case]
     verdict = diagnose(calls, states)
-    assert (verdict.kind, tuple(call.rank for call in verdict.guilty)) == (kind, guilty), verdict.says
+    assert (verdict.kind, tuple(call.rank for call in verdict.guilty)) == (kind, guilty), (
+        verdict.says
+    )
 
 
 def test_the_example_reads_as_promised():
@@ -323,7 +455,11 @@ def test_a_call_that_was_seen_under_way_is_known_with_its_error_when_it_has_left
 
 
 def test_what_a_wait_waits_for_is_told_with_the_arguments_of_that_call():
-    program = Program(2).call(0, "irecv", peer=1, left=LEFT).call(0, "wait", awaited="irecv", of=0, peer=1, tag=0, left=None)
+    program = (
+        Program(2)
+        .call(0, "irecv", peer=1, left=LEFT)
+        .call(0, "wait", awaited="irecv", of=0, peer=1, tag=0, left=None)
+    )
     (guilty, _) = as_json(diagnose(program.calls, {1: ENDED}), [], 1)["guilty"]
     assert (guilty["call"], guilty["args"]) == ("irecv", "src=1, tag=0")
 
@@ -335,16 +471,29 @@ def test_a_skipped_call_is_found_where_the_ranks_fell_out_of_step():
         program.all("all_reduce", [rank for rank in range(3) if rank != 2 or i != 1], line=12)
     program.calls[-2:] = [dataclasses.replace(call, left=None) for call in program.calls[-2:]]
     verdict = diagnose(program.calls, {2: ENDED})
-    assert (verdict.kind, verdict.seq, [(call.rank, call.seq, call.line) for call in verdict.guilty]) == ("hang", 7, [(2, 3, 10)])
-    assert "out of step since #3: ranks 0,1 at train.py:12 in step; rank 2 at train.py:10 in step" in verdict.says
+    assert (
+        verdict.kind,
+        verdict.seq,
+        [(call.rank, call.seq, call.line) for call in verdict.guilty],
+    ) == ("hang", 7, [(2, 3, 10)])
+    assert (
+        "out of step since #3: ranks 0,1 at train.py:12 in step; rank 2 at train.py:10 in step"
+        in verdict.says
+    )
 
 
 def test_a_call_that_one_rank_makes_more_is_found_before_the_one_that_nobody_joins():
     program = Program(3).call(0, "all_reduce", line=34).all("all_reduce", line=35)
     program.calls[-3] = dataclasses.replace(program.calls[-3], left=None)
     verdict = diagnose(program.calls, {1: ENDED, 2: ENDED})
-    assert (verdict.kind, [(call.rank, call.seq, call.line) for call in verdict.guilty]) == ("hang", [(0, 0, 34)])
-    assert "out of step since #0: rank 0 at train.py:34 in step; ranks 1,2 at train.py:35 in step" in verdict.says
+    assert (verdict.kind, [(call.rank, call.seq, call.line) for call in verdict.guilty]) == (
+        "hang",
+        [(0, 0, 34)],
+    )
+    assert (
+        "out of step since #0: rank 0 at train.py:34 in step; ranks 1,2 at train.py:35 in step"
+        in verdict.says
+    )
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -362,10 +511,20 @@ def test_roots_that_call_from_a_line_of_their_own_are_not_out_of_step(n):
 @pytest.mark.parametrize(("late", "kind"), [(9, "slow"), (3, "raised")])
 def test_who_came_after_another_had_given_up(late, kind):
     gave_up = {"entered": 2, "left": 5, "error": "RuntimeError: Timed out waiting 3ms"}
-    calls = Program(2).call(1, "all_reduce", **gave_up).call(0, "all_reduce", entered=late, left=11).calls
+    calls = (
+        Program(2)
+        .call(1, "all_reduce", **gave_up)
+        .call(0, "all_reduce", entered=late, left=11)
+        .calls
+    )
     for order in (calls, calls[::-1]):
-        verdict = diagnose(order, {1: State("raised", gave_up["error"], ("train.py", 10, "step"), 6), 0: ENDED})
-        assert (verdict.kind, [call.rank for call in verdict.guilty]) == (kind, [0] if kind == "slow" else [1]), verdict.says
+        verdict = diagnose(
+            order, {1: State("raised", gave_up["error"], ("train.py", 10, "step"), 6), 0: ENDED}
+        )
+        assert (verdict.kind, [call.rank for call in verdict.guilty]) == (
+            kind,
+            [0] if kind == "slow" else [1],
+        ), verdict.says
 
 
 def test_equal_calls_in_another_order(tmp_path):
@@ -376,29 +535,47 @@ def test_equal_calls_in_another_order(tmp_path):
         for line in (3, 4) if rank == 1 else (1, 2):
             program.call(rank, "all_reduce", op="SUM", file=str(file), line=line)
     verdict = diagnose(program.calls)
-    assert (verdict.kind, verdict.field, [(call.rank, call.line) for call in verdict.guilty]) == ("mismatch", "order", [(1, 3)])
+    assert (verdict.kind, verdict.field, [(call.rank, call.line) for call in verdict.guilty]) == (
+        "mismatch",
+        "order",
+        [(1, 3)],
+    )
 
 
 def a_correct_program(n):
     program = Program(n)
     for root in range(n):
         for rank in range(n):
-            program.call(rank, "broadcast", peer=root, tensors=(FOUR,), line=1 if rank == root else 2)
-    program.all("barrier", [0, 1], group="1", members=(0, 1)).all("barrier", [1, 2], group="2", members=(1, 2))
+            program.call(
+                rank, "broadcast", peer=root, tensors=(FOUR,), line=1 if rank == root else 2
+            )
+    program.all("barrier", [0, 1], group="1", members=(0, 1)).all(
+        "barrier", [1, 2], group="2", members=(1, 2)
+    )
     for rank in range(n):
         program.call(rank, "isend", peer=(rank + 1) % n, tensors=(FOUR,)).call(
             rank, "irecv", peer=(rank - 1) % n, tensors=("float32[2, 2]",)
         )
-        program.call(rank, "all_gather_single" if rank else "all_gather_into_tensor", tensors=(f"float32[{4 * n}]", FOUR))
+        program.call(
+            rank,
+            "all_gather_single" if rank else "all_gather_into_tensor",
+            tensors=(f"float32[{4 * n}]", FOUR),
+        )
         uneven = tuple(range(1, n + 1))
         tensors = (f"float32[{sum(uneven)}]", f"float32[{n * (rank + 1)}]")
         program.call(rank, "all_to_all_single", tensors=tensors, splits=(uneven, (rank + 1,) * n))
         program.call(rank, "gather", peer=1, tensors=(FOUR,) * (1 + n * (rank == 1)))
     program.call(1, "recv", tag=7, source=2).call(2, "send", peer=1, tag=7)
     refused = {"error": "ValueError: this cannot be what you want"}
-    program.call(0, "all_gather", tensors=(FIVE,), **refused).call(1, "recv", peer=2, tag=8, tensors=(FIVE,), **refused)
-    program.call(1, "recv", peer=2, tag=8, tensors=(FOUR,)).call(2, "send", peer=1, tag=8, tensors=(FOUR,))
-    program.all("all_reduce", tensors=(FIVE,), op="SUM", **refused).all("all_reduce", tensors=(FOUR,), op="SUM")
+    program.call(0, "all_gather", tensors=(FIVE,), **refused).call(
+        1, "recv", peer=2, tag=8, tensors=(FIVE,), **refused
+    )
+    program.call(1, "recv", peer=2, tag=8, tensors=(FOUR,)).call(
+        2, "send", peer=1, tag=8, tensors=(FOUR,)
+    )
+    program.all("all_reduce", tensors=(FIVE,), op="SUM", **refused).all(
+        "all_reduce", tensors=(FOUR,), op="SUM"
+    )
     refused = {"error": "RuntimeError: this backend wants equal lengths"}
     for rank in range(n):
         program.call(rank, "all_gather", tensors=(FOUR,) * n + (FIVE if rank else FOUR,), **refused)
@@ -410,17 +587,24 @@ def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_re
     states = dict.fromkeys(range(3), ENDED)
     for seed in range(200):
         draw = random.Random(seed)
-        queues = [[one for call in calls if call.rank == rank for one in as_seen(call, draw)] for rank in range(3)]
+        queues = [
+            [one for call in calls if call.rank == rank for one in as_seen(call, draw)]
+            for rank in range(3)
+        ]
         matching = []
         while any(queues):
             queue = draw.choice([queue for queue in queues if queue])
             matching.append(queue.pop(0))
-        assert diagnose(matching, states).kind == "ok", f"seed {seed}: {diagnose(matching, states).says}"
+        assert diagnose(matching, states).kind == "ok", (
+            f"seed {seed}: {diagnose(matching, states).says}"
+        )
 
 
 def as_seen(call, draw):
     """Whoever reads a log may see a call when it is entered and again when it is left, or only then."""
-    return [dataclasses.replace(call, left=None, error=None), call] if draw.random() < 0.5 else [call]
+    return (
+        [dataclasses.replace(call, left=None, error=None), call] if draw.random() < 0.5 else [call]
+    )
 
 
 def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
@@ -433,16 +617,24 @@ def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [(LEFT_AT_THE_END, "ok"), ("", "mismatch")], ids=["its-launcher-ended-it", "it-returned"]
+    ("text", "kind"),
+    [(LEFT_AT_THE_END, "ok"), ("", "mismatch")],
+    ids=["its-launcher-ended-it", "it-returned"],
 )
 def test_what_serves_others_to_the_end_may_wait_for_more(text, kind):
-    program = Program(3).call(0, "recv", source=1).call(0, "recv", left=None).call(1, "send", peer=0)
+    program = (
+        Program(3).call(0, "recv", source=1).call(0, "recv", left=None).call(1, "send", peer=0)
+    )
     assert diagnose(program.calls, {0: State("returned", text), 1: ENDED, 2: ENDED}).kind == kind
     assert diagnose(program.calls, {1: ENDED, 2: ENDED}, stalled=False).kind == "ok"
 
 
-@pytest.mark.parametrize(("stalled", "kind"), [(False, "ok"), (True, "hang")], ids=["at-once", "when-nothing-moves"])
-def test_calls_from_c_plus_plus_that_are_under_way_make_a_circle_only_when_nothing_moves(stalled, kind):
+@pytest.mark.parametrize(
+    ("stalled", "kind"), [(False, "ok"), (True, "hang")], ids=["at-once", "when-nothing-moves"]
+)
+def test_calls_from_c_plus_plus_that_are_under_way_make_a_circle_only_when_nothing_moves(
+    stalled, kind
+):
     """They are counted apart from those that the program itself makes in the same group, and may be waited for later."""
     seen = Program(2).all("all_reduce", group="1").all("all_reduce", group="2")
     native = Program(2)
@@ -460,7 +652,17 @@ def test_matched_calls_are_forgotten():
     for seq in range(1000):
         for rank in range(2):
             matching.note(Call(rank, 2 * seq, "all_reduce", members=(0, 1), seq=seq, left=LEFT))
-            matching.note(Call(rank, 2 * seq + 1, "isend" if rank else "irecv", members=(0, 1), peer=1 - rank, tag=0, left=LEFT))
+            matching.note(
+                Call(
+                    rank,
+                    2 * seq + 1,
+                    "isend" if rank else "irecv",
+                    members=(0, 1),
+                    peer=1 - rank,
+                    tag=0,
+                    left=LEFT,
+                )
+            )
     assert matching.matched == 2000
     assert not matching.messages.unmatched()
     assert sum(len(its.pending) for its in matching.sequences.values()) == 0
@@ -470,13 +672,61 @@ def test_matched_calls_are_forgotten():
 def test_what_waits_for_too_long_is_forgotten_and_the_rest_still_meets():
     matching, n = Matching(), WINDOW + 100
     for number in range(n):
-        matching.note(Call(0, 2 * number, "isend", members=(0, 1), peer=1, tag=0, tensors=(f"float32[{number}]",), left=LEFT))
-        matching.note(Call(0, 2 * number + 1, "all_reduce", members=(0, 1), seq=number, tensors=(f"float32[{number}]",), left=LEFT))
-    assert len(matching.messages.unmatched()) == len(matching.sequences["WORLD", ""].pending) == WINDOW
+        matching.note(
+            Call(
+                0,
+                2 * number,
+                "isend",
+                members=(0, 1),
+                peer=1,
+                tag=0,
+                tensors=(f"float32[{number}]",),
+                left=LEFT,
+            )
+        )
+        matching.note(
+            Call(
+                0,
+                2 * number + 1,
+                "all_reduce",
+                members=(0, 1),
+                seq=number,
+                tensors=(f"float32[{number}]",),
+                left=LEFT,
+            )
+        )
+    assert (
+        len(matching.messages.unmatched()) == len(matching.sequences["WORLD", ""].pending) == WINDOW
+    )
     for number in range(n):
-        matching.note(Call(1, 2 * number, "irecv", members=(0, 1), peer=0, tag=0, tensors=(f"float32[{number}]",), left=LEFT))
-        matching.note(Call(1, 2 * number + 1, "all_reduce", members=(0, 1), seq=number, tensors=(f"float32[{number}]",), left=LEFT))
-    assert (matching.difference, matching.messages.unmatched(), matching.waiting()) == (None, [], [])
+        matching.note(
+            Call(
+                1,
+                2 * number,
+                "irecv",
+                members=(0, 1),
+                peer=0,
+                tag=0,
+                tensors=(f"float32[{number}]",),
+                left=LEFT,
+            )
+        )
+        matching.note(
+            Call(
+                1,
+                2 * number + 1,
+                "all_reduce",
+                members=(0, 1),
+                seq=number,
+                tensors=(f"float32[{number}]",),
+                left=LEFT,
+            )
+        )
+    assert (matching.difference, matching.messages.unmatched(), matching.waiting()) == (
+        None,
+        [],
+        [],
+    )
     assert judge(matching, {0: ENDED, 1: ENDED}, 2, stalled=True).kind == "ok"
 
 
@@ -489,7 +739,11 @@ def test_calls_from_c_plus_plus_make_a_circle_with_one_from_python_only_when_not
     states = {rank: State(in_torch=rank != 2) for rank in range(4)}
     assert judge(own, states, 4, stalled=False, native=Matching(ddp.calls)).kind == "ok"
     verdict = judge(own, states, 4, stalled=True, native=Matching(ddp.calls))
-    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == ("hang", [2], (0, 2)), verdict.says
+    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == (
+        "hang",
+        [2],
+        (0, 2),
+    ), verdict.says
 
 
 @pytest.mark.parametrize("aborted", [2, 0], ids=["in a call of its own", "in one from C++"])
@@ -498,17 +752,35 @@ def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatc
     native = Program(3)
     alive = tuple({0, 1, 2} - {aborted})
     for rank in alive:
-        native.call(rank, "all_reduce", tensors=(FOUR if rank == 2 else FIVE,), members=alive, error=LOST.text)
-    states = {0: LOST, 1: LOST, 2: LOST, aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, at=1)}
+        native.call(
+            rank,
+            "all_reduce",
+            tensors=(FOUR if rank == 2 else FIVE,),
+            members=alive,
+            error=LOST.text,
+        )
+    states = {
+        0: LOST,
+        1: LOST,
+        2: LOST,
+        aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, at=1),
+    }
     verdict = judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls))
-    assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == ("mismatch", "shape", [2]), verdict.says
+    assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == (
+        "mismatch",
+        "shape",
+        [2],
+    ), verdict.says
 
 
 def test_who_left_the_group_may_have_joined_a_call_from_c_plus_plus_that_is_not_known_of_it_yet():
     own = Program(3).call(1, "destroy_process_group")
     native = wait_in(Program(3), [0, 2])
     states = {rank: State(in_torch=rank != 1) for rank in range(3)}
-    assert judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls)).kind == "ok"
+    assert (
+        judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls)).kind
+        == "ok"
+    )
 
 
 def test_calls_that_do_not_fit_because_ranks_fell_out_of_step_before_are_told_from_there():
@@ -519,27 +791,47 @@ def test_calls_that_do_not_fit_because_ranks_fell_out_of_step_before_are_told_fr
     verdict = diagnose(program.calls)
     assert (verdict.field, verdict.seq) == ("call", 6)
     assert [(call.rank, call.line) for call in verdict.guilty] == [(3, 12)]
-    assert "out of step since #2: rank 3 at train.py:12 in step; ranks 0,1,2 at train.py:10 in step" in verdict.says
+    assert (
+        "out of step since #2: rank 3 at train.py:12 in step; ranks 0,1,2 at train.py:10 in step"
+        in verdict.says
+    )
 
 
-@pytest.mark.parametrize("lost", [{"left": None}, {"error": "RuntimeError: Connection closed by peer"}], ids=["waits", "lost it"])
-@pytest.mark.parametrize(("died", "kind", "rank"), [(5, "hang", 1), (1, "died", 2)], ids=["killed by its launcher", "of its own"])
+@pytest.mark.parametrize(
+    "lost",
+    [{"left": None}, {"error": "RuntimeError: Connection closed by peer"}],
+    ids=["waits", "lost it"],
+)
+@pytest.mark.parametrize(
+    ("died", "kind", "rank"),
+    [(5, "hang", 1), (1, "died", 2)],
+    ids=["killed by its launcher", "of its own"],
+)
 def test_who_dies_while_waiting_for_one_that_had_left_is_not_to_blame(died, kind, rank, lost):
     calls = Program(3).call(0, "all_reduce", left=None).call(2, "all_reduce", **lost).calls
-    verdict = diagnose(calls, {0: State(), 1: State("returned", at=3), 2: State("died", "died", at=died)})
+    verdict = diagnose(
+        calls, {0: State(), 1: State("returned", at=3), 2: State("died", "died", at=died)}
+    )
     assert (verdict.kind, [call.rank for call in verdict.guilty]) == (kind, [rank]), verdict.says
 
 
 def test_who_had_left_before_a_call_was_done_is_to_blame_and_not_who_lost_it():
     calls = (
-        Program(2).call(0, "isend", peer=1, line=5).call(1, "recv", peer=0, line=8, error="RuntimeError: Connection closed by peer")
+        Program(2)
+        .call(0, "isend", peer=1, line=5)
+        .call(1, "recv", peer=0, line=8, error="RuntimeError: Connection closed by peer")
     )
     states = {
         0: State("returned", at=1),
-        1: State("raised", "RuntimeError: Connection closed by peer", ("train.py", 8, "step"), at=2),
+        1: State(
+            "raised", "RuntimeError: Connection closed by peer", ("train.py", 8, "step"), at=2
+        ),
     }
     verdict = diagnose(calls.calls, states)
-    assert (verdict.kind, [(call.rank, call.line) for call in verdict.guilty]) == ("raised", [(0, 5)]), verdict.says
+    assert (verdict.kind, [(call.rank, call.line) for call in verdict.guilty]) == (
+        "raised",
+        [(0, 5)],
+    ), verdict.says
 
 
 @pytest.mark.parametrize(
@@ -558,7 +850,14 @@ def test_circles(edges, expected):
 def what(**fields):
     from collectives.recording.call import What
 
-    return What("all_to_all_single", members=tuple(range(512)), tensors=("float32[4]",) * 512, file="train.py", line=3, **fields)
+    return What(
+        "all_to_all_single",
+        members=tuple(range(512)),
+        tensors=("float32[4]",) * 512,
+        file="train.py",
+        line=3,
+        **fields,
+    )
 
 
 def test_the_log_gives_back_what_was_noted(tmp_path):
@@ -567,7 +866,14 @@ def test_the_log_gives_back_what_was_noted(tmp_path):
         reader = Reader(file)
     number = writer.enter(7, None, what(splits=((1, 2), None)), {})
     (call,) = reader.poll()
-    assert (call.rank, call.seq, call.of, call.left, len(call.members), len(call.tensors)) == (1, 7, None, None, 512, 512)
+    assert (call.rank, call.seq, call.of, call.left, len(call.members), len(call.tensors)) == (
+        1,
+        7,
+        None,
+        None,
+        512,
+        512,
+    )
     assert (call.splits, call.file, call.line) == (((1, 2), None), "train.py", 3)
     writer.leave(number, "ValueError: no", 3)
     (call,) = reader.poll()
@@ -575,7 +881,9 @@ def test_the_log_gives_back_what_was_noted(tmp_path):
     assert list(reader.poll()) == []
 
 
-def test_calls_of_several_threads_are_read_once_each_also_before_the_first_is_written(tmp_path, monkeypatch):
+def test_calls_of_several_threads_are_read_once_each_also_before_the_first_is_written(
+    tmp_path, monkeypatch
+):
     with open(tmp_path / "log", "xb+") as file:
         writer, reader = Writer(file, 0, 1), Reader(file)
     found, threads = [], iter([*"12"])
@@ -607,9 +915,16 @@ def test_what_is_too_long_for_the_log_is_shortened_and_still_compares(tmp_path):
     with open(tmp_path / "log", "xb+") as file:
         writer, reader = Writer(file, 0, 1), Reader(file)
     shapes = tuple(f"float32[{size}]" for size in range(500))
-    writer.enter(0, None, dataclasses.replace(what(splits=(tuple(range(500)),) * 2), tensors=shapes), {})
+    writer.enter(
+        0, None, dataclasses.replace(what(splits=(tuple(range(500)),) * 2), tensors=shapes), {}
+    )
     (call,) = reader.poll()
-    assert (call.name, call.file, call.line, call.splits) == ("all_to_all_single", "train.py", 3, None)
+    assert (call.name, call.file, call.line, call.splits) == (
+        "all_to_all_single",
+        "train.py",
+        3,
+        None,
+    )
 
 
 def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_world():
@@ -622,19 +937,41 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
             program.call(rank, "irecv", peer=(rank - 1) % 4, tensors=(f"float32[{number}]",))
             if rank < 3 or number < n - 1:
                 last = number == n - 1
-                program.call(rank, "all_reduce", op="SUM", tensors=(f"float32[{number}]",), left=None if last else LEFT)
+                program.call(
+                    rank,
+                    "all_reduce",
+                    op="SUM",
+                    tensors=(f"float32[{number}]",),
+                    left=None if last else LEFT,
+                )
     states = {rank: State() for rank in range(3)} | {3: ENDED}
-    machines = [Matching(call for call in program.calls if call.rank in ranks) for ranks in ((0, 1), (2, 3))]
-    told = [json.loads(json.dumps(to_json(left_over(machines[rank // 2], rank)))) for rank in range(4)]
+    machines = [
+        Matching(call for call in program.calls if call.rank in ranks) for ranks in ((0, 1), (2, 3))
+    ]
+    told = [
+        json.loads(json.dumps(to_json(left_over(machines[rank // 2], rank)))) for rank in range(4)
+    ]
     verdict = judge(together(map(from_json, told)), states, 4, stalled=True)
-    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.seq) == ("hang", [3], n - 1), verdict.says
+    assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.seq) == (
+        "hang",
+        [3],
+        n - 1,
+    ), verdict.says
     odd = dataclasses.replace(machines[0].open[0][3 * n - 1], op="MAX", rank=3)
     machines[1].note(odd)
-    verdict = judge(together(left_over(machines[rank // 2], rank) for rank in range(4)), states, 4, stalled=True)
-    assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == ("mismatch", "op", [3]), verdict.says
+    verdict = judge(
+        together(left_over(machines[rank // 2], rank) for rank in range(4)), states, 4, stalled=True
+    )
+    assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == (
+        "mismatch",
+        "op",
+        [3],
+    ), verdict.says
 
 
-def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_told_wrongly(tmp_path, monkeypatch):
+def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_told_wrongly(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(call_log, "_RING", 2**14)
     with open(tmp_path / "log", "xb+") as file:
         writer, reader = Writer(file, 0, 1), Reader(file)
@@ -644,7 +981,12 @@ def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_tol
         writer.leave(writer.enter(number, None, usual, {}), "RuntimeError: no", None)
     calls = list(reader.poll())
     assert [(call.number, call.line, call.error) for call in calls] == [
-        (call.number, 3 if call.number % 2 else call.number // 2, "RuntimeError: no" if call.number % 2 else None) for call in calls
+        (
+            call.number,
+            3 if call.number % 2 else call.number // 2,
+            "RuntimeError: no" if call.number % 2 else None,
+        )
+        for call in calls
     ]
     assert (calls[-1].number, reader.lost) == (399, 400 - len(calls))
     assert len(calls) > 100

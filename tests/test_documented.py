@@ -3,11 +3,10 @@
 import pytest
 from test_claims import cell, matrix
 
-from collectives.backend import DEVICES
-from collectives.collective import OPS
+from collectives.backends.availability import DEVICES
+from collectives.backends.claims import STATES, table
 from collectives.matrix import documented, documented_calls
-from collectives.matrix.claims import table
-from collectives.matrix.recorded import STATES
+from collectives.spec.catalogue import OPS
 
 STATEMENTS = documented.statements()
 
@@ -17,37 +16,64 @@ def sources(differences) -> list[str]:
 
 
 def test_a_documented_no_is_contradicted_by_one_cell_that_works():
-    found = documented.against_docs(matrix(cell("all_to_all", op=None), cell("all_to_all", "int16", None, state="refuses")))
+    found = documented.against_docs(
+        matrix(cell("all_to_all", op=None), cell("all_to_all", "int16", None, state="refuses"))
+    )
     old, _ = documented.tables()
-    assert [str(one) for one in found] == [f"gloo/cpu: {old.name} (torch 2.3): all_to_all: no. Measured: 1 of 2 cells work."]
+    assert [str(one) for one in found] == [
+        f"gloo/cpu: {old.name} (torch 2.3): all_to_all: no. Measured: 1 of 2 cells work."
+    ]
 
 
 def test_a_documented_yes_is_contradicted_only_where_no_cell_works():
-    refused = cell("gather", "complex64", None, state="refuses", detail="RuntimeError: Invalid scalar type")
+    refused = cell(
+        "gather", "complex64", None, state="refuses", detail="RuntimeError: Invalid scalar type"
+    )
     assert documented.against_docs(matrix(refused, cell("gather", op=None))) == []
     found = documented.against_docs(matrix(refused))
     assert len(found) == len(documented.tables())
-    assert "none of 1 cells works; gather(complex64) on gloo/cpu, 2 ranks refuses (RuntimeError: Invalid" in str(found[0])
+    assert (
+        "none of 1 cells works; gather(complex64) on gloo/cpu, 2 ranks refuses (RuntimeError: Invalid"
+        in str(found[0])
+    )
 
 
 def test_what_was_not_measured_contradicts_nothing():
-    assert documented.against_docs(matrix(cell("gather", op=None, state="unavailable", detail="no GPU"))) == []
+    assert (
+        documented.against_docs(
+            matrix(cell("gather", op=None, state="unavailable", detail="no GPU"))
+        )
+        == []
+    )
 
 
 def test_the_two_tables_differ_in_what_gloo_learnt():
     old, new = documented.tables()
     assert old.rows.keys() == new.rows.keys()
-    changed = {(form, where) for form, row in old.rows.items() for where in row if row[where] != new.rows[form][where]}
-    assert {form for form, where in changed if where == "gloo/cpu"} == {"reduce_scatter", "all_to_all"}
+    changed = {
+        (form, where)
+        for form, row in old.rows.items()
+        for where in row
+        if row[where] != new.rows[form][where]
+    }
+    assert {form for form, where in changed if where == "gloo/cpu"} == {
+        "reduce_scatter",
+        "all_to_all",
+    }
     assert {where for _, where in changed} == {"gloo/cpu", "gloo/cuda"}
-    assert {value for row in (*old.rows.values(), *new.rows.values()) for value in row.values()} == {"yes", "no", "?"}
+    assert {
+        value for row in (*old.rows.values(), *new.rows.values()) for value in row.values()
+    } == {"yes", "no", "?"}
 
 
 def test_a_docstring_is_contradicted_by_cells_in_another_state():
     avg = cell(op="AVG")
     found = documented.against_docs(matrix(avg, cell(op="AVG", dtype="float64", state="refuses")))
     assert sources(found) == ["docstring of ReduceOp"]
-    assert found[0].measured == "1 of 2 cells otherwise; all_reduce(AVG, float32) on gloo/cpu, 2 ranks works"
+    assert (
+        found[0].measured
+        == "1 of 2 cells otherwise; all_reduce(AVG, float32) on gloo/cpu, 2 ranks works"
+    )
 
 
 def test_a_docstring_about_another_backend_says_nothing_of_this_one():
@@ -65,7 +91,9 @@ def test_a_docstring_that_no_longer_says_so_is_not_held_to_it(monkeypatch):
     assert documented.against_docs(matrix(cell(op="AVG"))) == []
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda one: f"{one.function[0]}-{one.call or one.form[0]}")
+@pytest.mark.parametrize(
+    "statement", STATEMENTS, ids=lambda one: f"{one.function[0]}-{one.call or one.form[0]}"
+)
 def test_a_statement_can_be_tried(statement):
     assert bool(statement.form) != bool(statement.call)
     assert not statement.call or callable(getattr(documented_calls, statement.call))
@@ -84,7 +112,9 @@ def test_every_statement_stands_in_the_docstrings_of_torch_2_13():
 
 def test_every_call_belongs_to_a_statement():
     steps = {
-        name for name, value in vars(documented_calls).items() if getattr(value, "__module__", "") == documented_calls.__name__
+        name
+        for name, value in vars(documented_calls).items()
+        if getattr(value, "__module__", "") == documented_calls.__name__
     }
     assert steps == {one.call for one in STATEMENTS if one.call}
 
@@ -106,6 +136,15 @@ def test_at_least_eight_statements_of_torch_2_13_do_not_hold_on_gloo():
         "gather_along_another_dimension": "works",
         "complex_into_integers": "refuses",
     }
-    cells = [cell(op="AVG"), *(cell(form, op=None, state="refuses") for form in ("all_gather:uneven", "all_to_all:uneven"))]
-    assert all("uneven" not in one["form"] or any(one["form"] in claim.form for claim in table()) for one in cells)
+    cells = [
+        cell(op="AVG"),
+        *(
+            cell(form, op=None, state="refuses")
+            for form in ("all_gather:uneven", "all_to_all:uneven")
+        ),
+    ]
+    assert all(
+        "uneven" not in one["form"] or any(one["form"] in claim.form for claim in table())
+        for one in cells
+    )
     assert len(documented.against_docs(matrix(*cells), tried)) == 11

@@ -8,10 +8,12 @@ import sys
 import nbformat
 import pytest
 
-from collectives import backend as backends
-from collectives import launch, lesson_files, notebooks
-from collectives.collective import COLLECTIVES
-from collectives.lesson import table
+from collectives import launch
+from collectives.backends import availability as backends
+from collectives.lesson import files
+from collectives.lesson.make import notebooks
+from collectives.lesson.runner import table
+from collectives.spec.catalogue import COLLECTIVES
 
 # Each lesson as a program of its own, but all in the same processes: to import torch takes longer than most lessons.
 EVERY = """
@@ -20,7 +22,7 @@ lessons, sys.argv[1:] = sys.argv[1:], []
 for lesson in lessons:
     runpy.run_path(lesson, run_name="__main__")
 """
-LESSONS = [lesson_files.find(lesson) for lesson in COLLECTIVES]
+LESSONS = [files.find(lesson) for lesson in COLLECTIVES]
 every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=list(COLLECTIVES))
 
 
@@ -46,7 +48,7 @@ def run_every(*launcher, **environ):
 @every_lesson
 def test_functions(lesson):
     """Imported and called as a test does."""
-    steps = lesson_files.load(lesson).STEPS
+    steps = files.load(lesson).STEPS
     tables = [table(step.__name__, launch(step, 4, backend="gloo", device="cpu")) for step in steps]
     assert "".join(tables) == expected(lesson)
 
@@ -54,41 +56,63 @@ def test_functions(lesson):
 @every_lesson
 def test_python(lesson):
     """In a process of its own, which has imported nothing but what the lesson itself imports."""
-    done = subprocess.run([sys.executable, lesson, "--backend", "gloo"], capture_output=True, text=True, timeout=150)
+    done = subprocess.run(
+        [sys.executable, lesson, "--backend", "gloo"], capture_output=True, text=True, timeout=150
+    )
     assert (done.stdout, done.returncode) == (expected(lesson), 0), done.stderr
 
 
 def test_torchrun():
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "--no-python"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "4",
+        "--no-python",
+    ]
     assert run_every(*torchrun) == "".join(map(expected, LESSONS))
 
 
-@pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
+@pytest.mark.skipif(
+    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+)
 def test_mpiexec():
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     assert run_every(backends.mpiexec(), "-n", "4", **as_root) == "".join(map(expected, LESSONS))
 
 
 def test_a_reader_who_has_seen_enough_is_no_error():
-    command = f'"{sys.executable}" "{lesson_files.find("broadcast")}" | head -n 1'
+    command = f'"{sys.executable}" "{files.find("broadcast")}" | head -n 1'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
-    assert (done.stdout, "Traceback" in done.stderr) == ("broadcast: proved on all 4 ranks\n", False)
+    assert (done.stdout, "Traceback" in done.stderr) == (
+        "broadcast: proved on all 4 ranks\n",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        (["-n", "0"], 2, "send_recv: nproc=0 is not a number of ranks: use a whole number from 1.\n"),
+        (
+            ["-n", "0"],
+            2,
+            "send_recv: nproc=0 is not a number of ranks: use a whole number from 1.\n",
+        ),
         (["-n", "1"], 3, ""),  # and stdout says that it needs two
         (["--backend", "glo"], 2, "did you mean 'gloo'?"),
     ],
     ids=["no_ranks", "too_few_ranks", "unknown_backend"],
 )
-def test_a_lesson_that_cannot_run_says_why_and_ends_with_its_status(options, status, said, monkeypatch, capsys):
+def test_a_lesson_that_cannot_run_says_why_and_ends_with_its_status(
+    options, status, said, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "argv", ["send_recv.py", *options])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(lesson_files.find("send_recv")), run_name="__main__")
+        runpy.run_path(str(files.find("send_recv")), run_name="__main__")
     output, errors = capsys.readouterr()
     assert ended.value.code == status
     assert said in errors
-    assert output == ("send_recv: skipped: it needs at least 2 ranks, this world has 1\n" if status == 3 else "")
+    assert output == (
+        "send_recv: skipped: it needs at least 2 ranks, this world has 1\n" if status == 3 else ""
+    )

@@ -8,21 +8,23 @@ import sys
 import pytest
 import torch
 
-from collectives import backend, environment
+from collectives.backends import availability, machine
 
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, str]:
-    return dict(environment.describe())
+    return dict(machine.describe())
 
 
 def test_every_fact_has_a_name_of_its_own_and_one_line_of_text():
-    described = environment.describe()
+    described = machine.describe()
     assert len({name for name, _ in described}) == len(described)
     assert all(isinstance(value, str) and value and "\n" not in value for _, value in described)
 
 
-@pytest.mark.parametrize("name", ["torch", "NCCL", "CUDA", "GPUs", "cores", "Python", "platform", "MPI", "backends"])
+@pytest.mark.parametrize(
+    "name", ["torch", "NCCL", "CUDA", "GPUs", "cores", "Python", "platform", "MPI", "backends"]
+)
 def test_it_names(facts, name):
     assert name in facts
 
@@ -34,13 +36,13 @@ def test_torch_is_told_with_its_kind_of_build(facts):
 
 
 def test_gpus_cores_and_python_are_those_of_this_machine(facts):
-    assert facts["GPUs"].startswith(f"{backend.gpu_count()} visible")
+    assert facts["GPUs"].startswith(f"{availability.gpu_count()} visible")
     assert facts["cores"].endswith(f"of {multiprocessing.cpu_count()} usable")
     assert facts["Python"].startswith(platform.python_version())
 
 
 def test_every_backend_either_works_or_says_why_not(facts):
-    for name in backend.DEVICES:
+    for name in availability.DEVICES:
         assert name in facts["backends"] or name in facts["not here"], name
     assert "gloo on cpu" in facts["backends"]
 
@@ -48,29 +50,31 @@ def test_every_backend_either_works_or_says_why_not(facts):
 def test_settings_that_bear_on_a_backend_are_told(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("UNRELATED", "secret")
-    settings = dict(environment.describe())["settings"]
+    settings = dict(machine.describe())["settings"]
     assert "NCCL_DEBUG=INFO" in settings
     assert "secret" not in settings
 
 
 def test_a_package_that_is_missing_has_no_version():
-    assert environment.version("no-such-package-anywhere") is None
+    assert machine.version("no-such-package-anywhere") is None
 
 
 def test_the_driver_names_the_gpus_without_torch(tmp_path, monkeypatch):
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA H100, 570.1'; echo 'NVIDIA H100, 570.1'\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(environment.shutil, "which", lambda name: str(tool))
+    monkeypatch.setattr(machine.shutil, "which", lambda name: str(tool))
     if sys.platform == "win32":
         pytest.skip("the stand-in for nvidia-smi is a shell script")
-    assert environment._gpu_names() == "NVIDIA H100, driver 570.1"
+    assert machine._gpu_names() == "NVIDIA H100, driver 570.1"
 
 
 def test_describing_starts_neither_cuda_nor_mpi():
     code = (
-        "import sys, torch; from collectives.environment import describe; describe(); "
+        "import sys, torch; from collectives.backends.machine import describe; describe(); "
         "print(torch.cuda.is_initialized(), 'mpi4py' in sys.modules)"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert answer.stdout.split() == ["False", "False"], answer.stderr

@@ -13,12 +13,17 @@ WAITING = {"barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
 
 def pairs(orders) -> set[tuple[str, str]]:
     """ "0.1 1.2": entering call 1 of rank 0 comes before leaving call 2 of rank 1."""
-    return {(f"{one.before.rank}.{one.before.number}", f"{one.after.rank}.{one.after.number}") for one in orders}
+    return {
+        (f"{one.before.rank}.{one.before.number}", f"{one.after.rank}.{one.after.number}")
+        for one in orders
+    }
 
 
 def steps(calls) -> dict:
     found = happens_before.messages(calls)
-    return happens_before.steps(calls, happens_before.in_every_run(calls, found) + happens_before.data_flow(calls))
+    return happens_before.steps(
+        calls, happens_before.in_every_run(calls, found) + happens_before.data_flow(calls)
+    )
 
 
 def test_a_chain_of_messages_is_a_staircase():
@@ -63,7 +68,10 @@ def test_nobody_leaves_before_everybody_has_entered(name):
 
 
 def test_without_a_barrier_nothing_is_ordered():
-    with_barrier, without = program("barrier barrier", "barrier barrier"), program("barrier barrier", "new_group new_group")
+    with_barrier, without = (
+        program("barrier barrier", "barrier barrier"),
+        program("barrier barrier", "new_group new_group"),
+    )
     assert len(happens_before.data_flow(with_barrier)) == 4
     assert happens_before.data_flow(without) == []
 
@@ -92,14 +100,22 @@ def test_ranks_that_disagree_on_the_root_or_the_call_are_not_ordered():
 def test_groups_are_told_apart():
     """Ranks 0 and 1 meet in one group, 2 and 3 in another."""
     calls = program("barrier", "barrier", "barrier", "barrier")
-    calls = [Call(**{**vars(call), "group": "lower" if call.rank < 2 else "upper"}) for call in calls]
-    assert pairs(happens_before.data_flow(calls)) == {("0.0", "1.0"), ("1.0", "0.0"), ("2.0", "3.0"), ("3.0", "2.0")}
+    calls = [
+        Call(**{**vars(call), "group": "lower" if call.rank < 2 else "upper"}) for call in calls
+    ]
+    assert pairs(happens_before.data_flow(calls)) == {
+        ("0.0", "1.0"),
+        ("1.0", "0.0"),
+        ("2.0", "3.0"),
+        ("3.0", "2.0"),
+    }
 
 
 def test_an_empty_piece_orders_nothing():
     splits = {0: (0, 2), 1: (1, 1)}
     calls = [
-        Call(**{**vars(call), "splits": (None, splits[call.rank])}) for call in program("all_to_all_single", "all_to_all_single")
+        Call(**{**vars(call), "splits": (None, splits[call.rank])})
+        for call in program("all_to_all_single", "all_to_all_single")
     ]
     assert pairs(happens_before.data_flow(calls)) == {("0.0", "1.0"), ("1.0", "0.0")}
     calls = [Call(**{**vars(call), "splits": (None, (1, 0))}) for call in calls]
@@ -108,7 +124,8 @@ def test_an_empty_piece_orders_nothing():
 
 def test_a_collective_in_the_background_orders_its_wait():
     calls = [
-        Call(**{**vars(call), "is_async": call.rank == 0}) for call in program("barrier new_group wait:0", "new_group barrier")
+        Call(**{**vars(call), "is_async": call.rank == 0})
+        for call in program("barrier new_group wait:0", "new_group barrier")
     ]
     calls = [Call(**{**vars(call), "seq": 0 if call.name == "barrier" else None}) for call in calls]
     assert pairs(happens_before.data_flow(calls)) == {("1.1", "0.2"), ("0.0", "1.1")}
@@ -116,9 +133,15 @@ def test_a_collective_in_the_background_orders_its_wait():
 
 def test_from_any_source_every_arrival_gives_the_same_order():
     """Who came first differs between the runs; what is drawn does not."""
-    runs = [program(f"recv:any{a} recv:any{b} recv:any{c}", *["send:0"] * 3) for a, b, c in itertools.permutations((1, 2, 3))]
+    runs = [
+        program(f"recv:any{a} recv:any{b} recv:any{c}", *["send:0"] * 3)
+        for a, b, c in itertools.permutations((1, 2, 3))
+    ]
     matches = {frozenset(pairs(happens_before.messages(calls))) for calls in runs}
-    drawn = {frozenset(pairs(happens_before.in_every_run(calls, happens_before.messages(calls)))) for calls in runs}
+    drawn = {
+        frozenset(pairs(happens_before.in_every_run(calls, happens_before.messages(calls))))
+        for calls in runs
+    }
     assert len(matches) == 6
     assert drawn == {frozenset({("1.0", "0.2"), ("2.0", "0.2"), ("3.0", "0.2")})}
     assert len({tuple(sorted(steps(calls).items())) for calls in runs}) == 1
@@ -136,7 +159,10 @@ def test_a_call_that_was_never_left_ends_last():
 
 def test_order_is_the_same_whatever_the_clock_says_and_in_whatever_sequence_calls_come():
     calls = program("irecv:1 barrier wait:0", "barrier isend:0 wait:1")
-    late = [Call(**{**vars(call), "entered": 10**9 * (7 - call.number), "left": 1}) for call in reversed(calls)]
+    late = [
+        Call(**{**vars(call), "entered": 10**9 * (7 - call.number), "left": 1})
+        for call in reversed(calls)
+    ]
     assert steps(late) == steps(calls)
 
 

@@ -13,12 +13,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import launch, lesson_files
-from collectives.collective import COLLECTIVES
-from collectives.diagnosis.hints import Hint, hints, write
+from collectives import launch
+from collectives.diagnosis.rules.hints import Hint, hints, write
+from collectives.lesson import files
 from collectives.recording import record
 from collectives.recording.call import Call, Noticed
 from collectives.recording.sink import Memory
+from collectives.spec.catalogue import COLLECTIVES
 
 
 def hinted(step, ranks=2):
@@ -32,9 +33,14 @@ def hinted(step, ranks=2):
             step(rank, world_size, device)
         finally:
             recording.end()
-        return [Noticed(kind, Call(rank, -1, **vars(what)), at) for kind, what, at in memory.noticed]
+        return [
+            Noticed(kind, Call(rank, -1, **vars(what)), at) for kind, what, at in memory.noticed
+        ]
 
-    return hints([one for rank in launch(noticing, ranks, backend="gloo", diagnose=False) for one in rank], "ok")
+    return hints(
+        [one for rank in launch(noticing, ranks, backend="gloo", diagnose=False) for one in rank],
+        "ok",
+    )
 
 
 def ones():
@@ -101,9 +107,18 @@ def repeated(rank, world_size, device):
 
 # What is risky -> the ranks that are told so, and what they are told.
 RISKY = {
-    sent_and_changed: ([0], "changed the tensor of isend(float32[4], dst=1, tag=0) before its wait()"),
-    reduced_and_changed_through_a_view: ([0, 1], "changed the tensor of all_reduce(SUM, float32[4]) before its wait()"),
-    changed_in_a_list: ([0, 1], "changed the tensor of reduce_scatter(SUM, 3 x float32[4]) before its wait()"),
+    sent_and_changed: (
+        [0],
+        "changed the tensor of isend(float32[4], dst=1, tag=0) before its wait()",
+    ),
+    reduced_and_changed_through_a_view: (
+        [0, 1],
+        "changed the tensor of all_reduce(SUM, float32[4]) before its wait()",
+    ),
+    changed_in_a_list: (
+        [0, 1],
+        "changed the tensor of reduce_scatter(SUM, 3 x float32[4]) before its wait()",
+    ),
     received_without_a_wait: ([0], "never waited for irecv(float32[4], src=1, tag=0)"),
     broadcast_without_a_wait: ([0], "never waited for broadcast(float32[4], src=1)"),
     looked_at_too_early: ([0], "never waited for irecv(float32[4], src=1, tag=0)"),
@@ -167,7 +182,10 @@ def sent_without_a_wait(rank, world_size, device):
 
 def gave_without_a_wait(rank, world_size, device):
     pieces = [ones() for _ in range(world_size)]
-    works = [dist.broadcast(ones(), src=0, async_op=True), dist.reduce(ones(), dst=1, async_op=True)]
+    works = [
+        dist.broadcast(ones(), src=0, async_op=True),
+        dist.reduce(ones(), dst=1, async_op=True),
+    ]
     works.append(dist.gather(ones(), pieces if rank == 1 else None, dst=1, async_op=True))
     for work in works[:1] if rank == 1 else []:
         work.wait()
@@ -192,8 +210,19 @@ def without_counts(rank, world_size, device):
 
 
 RIGHT = [
-    *(waited_then_changed, changed_when_it_was_done, changed_when_its_future_was_done, changed_beside_it),
-    *(left_an_output_that_torch_fills, sent_without_a_wait, gave_without_a_wait, without_gaps, without_counts),
+    *(
+        waited_then_changed,
+        changed_when_it_was_done,
+        changed_when_its_future_was_done,
+        changed_beside_it,
+    ),
+    *(
+        left_an_output_that_torch_fills,
+        sent_without_a_wait,
+        gave_without_a_wait,
+        without_gaps,
+        without_counts,
+    ),
 ]
 
 
@@ -206,7 +235,9 @@ def test_what_is_right_gives_no_hint(step):
 LEFT_OUT = {"other_order", "many_calls"}
 
 
-@pytest.mark.parametrize("name", [name for name in correct_program.steps(correct_program) if name not in LEFT_OUT])
+@pytest.mark.parametrize(
+    "name", [name for name in correct_program.steps(correct_program) if name not in LEFT_OUT]
+)
 def test_a_correct_program_gives_no_hint(name):
     program = getattr(correct_program, name)
     assert hinted(lambda rank, world_size, device: program(rank, world_size), ranks=4) == ()
@@ -218,12 +249,22 @@ def test_a_lesson_gives_no_hint(name):
         for step in lesson.STEPS:
             step(rank, world_size, device)
 
-    lesson = lesson_files.load(lesson_files.folder() / f"{name}.py")
+    lesson = files.load(files.folder() / f"{name}.py")
     assert hinted(every_step, ranks=4) == ()
 
 
 def noticed(kind, rank=0, **fields):
-    call = Call(rank, -1, "all_reduce", tensors=("float32[4]",), op="SUM", members=(0, 1), file="train.py", line=12, **fields)
+    call = Call(
+        rank,
+        -1,
+        "all_reduce",
+        tensors=("float32[4]",),
+        op="SUM",
+        members=(0, 1),
+        file="train.py",
+        line=12,
+        **fields,
+    )
     return Noticed(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
 
 
@@ -234,11 +275,27 @@ def test_of_a_program_that_failed_nobody_asks_why_it_did_not_wait():
 
 
 def test_a_gpu_orders_what_was_not_waited_for_and_nccl_refuses_gaps():
-    assert hints([noticed("unawaited", device="cuda", backend="nccl"), noticed("gaps", device="cuda", backend="nccl")], "ok") == ()
+    assert (
+        hints(
+            [
+                noticed("unawaited", device="cuda", backend="nccl"),
+                noticed("gaps", device="cuda", backend="nccl"),
+            ],
+            "ok",
+        )
+        == ()
+    )
 
 
 def test_ranks_with_one_hint_share_a_line():
-    found = [Hint(Call(rank, -1, "barrier", file="train.py", line=12, function="step"), "did so", "do it so") for rank in (1, 3)]
+    found = [
+        Hint(
+            Call(rank, -1, "barrier", file="train.py", line=12, function="step"),
+            "did so",
+            "do it so",
+        )
+        for rank in (1, 3)
+    ]
     assert write(found) == [("hint: ranks 1,3 did so", "train.py:12 in step: do it so")]
     assert write(found[:1]) == [("hint: rank 1 did so", "train.py:12 in step: do it so")]
 
@@ -267,15 +324,29 @@ PROGRAM = """
 def test_the_command_tells_hints_and_still_says_that_all_is_well(tmp_path):
     program, verdict = tmp_path / "train.py", tmp_path / "verdict.json"
     program.write_text(textwrap.dedent(PROGRAM))
-    command = [sys.executable, "-m", "collectives", "diagnose", "--json", str(verdict), "--", sys.executable, str(program)]
+    command = [
+        sys.executable,
+        "-m",
+        "collectives",
+        "diagnose",
+        "--json",
+        str(verdict),
+        "--",
+        sys.executable,
+        str(program),
+    ]
     environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
     told = json.loads(verdict.read_text())
     assert (done.returncode, told["verdict"], told["guilty"]) == (0, "ok", [])
     places = [(hint["rank"], hint["line"], hint["call"], hint["args"]) for hint in told["hints"]]
-    assert places == [(rank, line, "all_reduce", "SUM, float32[2]") for rank in (0, 1) for line in (7, 10, 12)]
+    assert places == [
+        (rank, line, "all_reduce", "SUM, float32[2]") for rank in (0, 1) for line in (7, 10, 12)
+    ]
     assert {(hint["file"], hint["function"]) for hint in told["hints"]} == {(str(program), "body")}
     lines = [line for line in done.stderr.splitlines() if line.startswith("hint: ")]
     assert len(lines) == 3
-    assert lines[0].startswith("hint: ranks 0,1 changed the tensor of all_reduce(SUM, float32[2]) before its wait()")
+    assert lines[0].startswith(
+        "hint: ranks 0,1 changed the tensor of all_reduce(SUM, float32[2]) before its wait()"
+    )
     assert "train.py:9 in body" in lines[0]

@@ -18,7 +18,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import launch, start
+from collectives import launch
+from collectives.launcher import start
 
 METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
 
@@ -35,7 +36,9 @@ def total(rank, world_size, device, start=0):
 
 @pytest.mark.parametrize("nproc", [1, 2, 3, 5])
 def test_results_come_back_in_rank_order(nproc):
-    assert launch(rank_and_size, nproc) == [(rank, nproc, "cpu", rank, nproc, "gloo") for rank in range(nproc)]
+    assert launch(rank_and_size, nproc) == [
+        (rank, nproc, "cpu", rank, nproc, "gloo") for rank in range(nproc)
+    ]
 
 
 def test_four_ranks_are_the_default():
@@ -105,13 +108,19 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path, method):
 
 
 def test_a_program_from_standard_input_works():
-    program = "from collectives import launch\nprint(launch(lambda rank, world_size, device: rank, 2))"
-    done = subprocess.run([sys.executable], input=program, capture_output=True, text=True, timeout=60)
+    program = (
+        "from collectives import launch\nprint(launch(lambda rank, world_size, device: rank, 2))"
+    )
+    done = subprocess.run(
+        [sys.executable], input=program, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == "[0, 1]\n", done.stderr
 
 
 def test_results_of_hundreds_of_megabytes_arrive_whole():
-    results = launch(lambda rank, world_size, device: torch.full((75_000_000,), rank + 1, dtype=torch.int32), 2)
+    results = launch(
+        lambda rank, world_size, device: torch.full((75_000_000,), rank + 1, dtype=torch.int32), 2
+    )
     assert [result.nbytes for result in results] == [300_000_000] * 2
     assert [bool((result == rank + 1).all()) for rank, result in enumerate(results)] == [True, True]
 
@@ -119,7 +128,10 @@ def test_results_of_hundreds_of_megabytes_arrive_whole():
 def test_launch_works_after_the_caller_has_used_openmp():
     torch.set_num_threads(2)
     (torch.randn(512, 512) @ torch.randn(512, 512)).sum()
-    results = launch(lambda rank, world_size, device: (torch.ones(512, 512) @ torch.ones(512, 512)).sum().item(), 2)
+    results = launch(
+        lambda rank, world_size, device: (torch.ones(512, 512) @ torch.ones(512, 512)).sum().item(),
+        2,
+    )
     assert results == [512.0**3] * 2
 
 
@@ -189,7 +201,12 @@ def test_a_rank_reads_the_number_of_threads_anew(monkeypatch):
 @pytest.mark.parametrize("method", METHODS)
 def test_generators_differ_between_ranks_and_launches_as_in_fresh_processes(method):
     def draw(rank, world_size, device):
-        return torch.initial_seed(), torch.rand(1).item(), random.random(), float(numpy.random.rand())
+        return (
+            torch.initial_seed(),
+            torch.rand(1).item(),
+            random.random(),
+            float(numpy.random.rand()),
+        )
 
     draws = launch(draw, 2, start_method=method) + launch(draw, 2, start_method=method)
     for generator in zip(*draws, strict=True):
@@ -206,7 +223,14 @@ def test_seeding_by_hand_gives_the_same_numbers_in_every_rank():
 
 def test_a_rank_sees_the_variables_that_torchrun_sets(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "elsewhere")
-    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"]
+    names = [
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "TORCHELASTIC_RUN_ID",
+    ]
     found = launch(lambda *_: [os.environ.get(name) for name in names], 2)
     assert found == [["0", "0", "2", "2", None, None], ["1", "1", "2", "2", None, None]]
 
@@ -218,14 +242,16 @@ def test_nothing_that_one_rank_changes_is_seen_by_a_later_one():
         sys.path.append("/nowhere")
 
     launch(spoil, 1)
-    assert launch(lambda *_: (torch.get_default_dtype(), dist.all_reduce is None, "/nowhere" in sys.path), 1) == [
-        (torch.float32, False, False)
-    ]
+    assert launch(
+        lambda *_: (torch.get_default_dtype(), dist.all_reduce is None, "/nowhere" in sys.path), 1
+    ) == [(torch.float32, False, False)]
 
 
 def test_what_a_rank_prints_goes_where_the_caller_prints_now(capfd):
     with capfd.disabled():
-        launch(rank_and_size, 1)  # the server of the ranks has started: its own output goes where that was
+        launch(
+            rank_and_size, 1
+        )  # the server of the ranks has started: its own output goes where that was
     launch(lambda *_: print("first"), 1)
     assert capfd.readouterr().out == "first\n"
     launch(lambda *_: print("second"), 1)
@@ -246,7 +272,11 @@ def test_a_rank_may_have_children_of_its_own():
 def listening(rank, world_size, device):
     dist.barrier()
     dist.new_group([0])
-    addresses = [c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    addresses = [
+        c.laddr.ip
+        for c in psutil.Process().net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN
+    ]
     dist.barrier()
     return addresses
 
@@ -254,7 +284,9 @@ def listening(rank, world_size, device):
 @pytest.mark.parametrize("debug", ["OFF", "DETAIL"])
 def test_ranks_listen_on_loopback_only(monkeypatch, debug):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", debug)
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")  # the caller's choice would fail: ours is what counts on one machine
+    monkeypatch.setenv(
+        "GLOO_SOCKET_IFNAME", "nowhere0"
+    )  # the caller's choice would fail: ours is what counts on one machine
     addresses = {address for found in launch(listening, 2) for address in found}
     assert addresses <= {"127.0.0.1", "::1"}
 
@@ -262,11 +294,17 @@ def test_ranks_listen_on_loopback_only(monkeypatch, debug):
 def test_the_caller_does_not_listen_at_all():
     release = threading.Event()
     seen = []
-    control = socket.create_server(("127.0.0.1", 0))  # were it not seen, this test would see nothing
+    control = socket.create_server(
+        ("127.0.0.1", 0)
+    )  # were it not seen, this test would see nothing
 
     def watch():
         while not release.wait(0.005):
-            seen.extend(c.laddr for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN)
+            seen.extend(
+                c.laddr
+                for c in psutil.Process().net_connections("tcp")
+                if c.status == psutil.CONN_LISTEN
+            )
 
     watcher = threading.Thread(target=watch)
     watcher.start()

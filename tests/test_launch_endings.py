@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collectives import start
+from collectives.launcher import start
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="these endings are POSIX signals")
 
@@ -77,7 +77,9 @@ def caller(tmp_path, short):
 
 def gone(process: psutil.Process) -> bool:
     try:
-        return process.status() == psutil.STATUS_ZOMBIE  # ended; nobody has asked for its status yet
+        return (
+            process.status() == psutil.STATUS_ZOMBIE
+        )  # ended; nobody has asked for its status yet
     except psutil.NoSuchProcess:
         return True
 
@@ -93,7 +95,9 @@ def all_gone_within_5_seconds(processes) -> bool:
 
 def is_empty(folder: Path) -> bool:
     until = time.monotonic() + 5
-    while any(folder.iterdir()) and time.monotonic() < until:  # the server tidies up after a parent that could not
+    while (
+        any(folder.iterdir()) and time.monotonic() < until
+    ):  # the server tidies up after a parent that could not
         time.sleep(0.05)
     return not any(folder.iterdir())
 
@@ -102,11 +106,17 @@ def is_empty(folder: Path) -> bool:
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_no_rank_and_no_file_outlives_the_caller(caller, name, method):
     process, ranks, folder = caller(f"launch(sleepers, 2, start_method={method!r})\n")
-    helpers = [child for child in psutil.Process(process.pid).children(recursive=True) if child not in ranks]
+    helpers = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if child not in ranks
+    ]
     process.send_signal(getattr(signal, name))
     assert all_gone_within_5_seconds(ranks)
     process.wait(timeout=10)
-    assert all_gone_within_5_seconds(helpers), "the server and the resource tracker end with the caller"
+    assert all_gone_within_5_seconds(helpers), (
+        "the server and the resource tracker end with the caller"
+    )
     assert is_empty(folder)
 
 
@@ -184,7 +194,9 @@ def test_a_lesson_that_is_interrupted_says_so_in_a_line_and_ends_with_130(caller
 
 
 def test_the_stop_button_of_a_notebook_ends_the_ranks_and_keeps_the_kernel(tmp_path):
-    jupyter_client = pytest.importorskip("jupyter_client", reason="needs the extra collectives[notebooks]")
+    jupyter_client = pytest.importorskip(
+        "jupyter_client", reason="needs the extra collectives[notebooks]"
+    )
     manager, client = jupyter_client.manager.start_new_kernel(kernel_name="python3")
 
     def finished(cell: str):
@@ -203,18 +215,27 @@ def test_the_stop_button_of_a_notebook_ends_the_ranks_and_keeps_the_kernel(tmp_p
                 return printed, error
 
     try:
-        cell = client.execute("import torch\nfrom collectives import launch\n(torch.ones(600, 600) @ torch.ones(600, 600)).sum()")
+        cell = client.execute(
+            "import torch\nfrom collectives import launch\n(torch.ones(600, 600) @ torch.ones(600, 600)).sum()"
+        )
         assert finished(cell) == ("", None)
-        cell = client.execute(PROGRAM.replace("sys.argv[1]", repr(str(tmp_path))) + "launch(sleepers, 2)")
+        cell = client.execute(
+            PROGRAM.replace("sys.argv[1]", repr(str(tmp_path))) + "launch(sleepers, 2)"
+        )
         files = [tmp_path / "pid-0", tmp_path / "pid-1"]
         until = time.monotonic() + 40
-        while not all(file.exists() and file.read_text() for file in files) and time.monotonic() < until:
+        while (
+            not all(file.exists() and file.read_text() for file in files)
+            and time.monotonic() < until
+        ):
             time.sleep(0.05)
         ranks = [psutil.Process(int(file.read_text())) for file in files]
         manager.interrupt_kernel()
         assert all_gone_within_5_seconds(ranks)
         assert finished(cell) == ("", "KeyboardInterrupt")
-        assert finished(client.execute("print(launch(lambda rank, world_size, device: rank, 3))")) == ("[0, 1, 2]\n", None)
+        assert finished(
+            client.execute("print(launch(lambda rank, world_size, device: rank, 3))")
+        ) == ("[0, 1, 2]\n", None)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

@@ -58,7 +58,9 @@ def test_an_exception_names_its_rank_first_and_keeps_its_traceback():
     assert str(error).startswith("rank 1 raised KeyError: 'no such thing'\n")
     assert 'raise KeyError("no such thing")' in error.traceback
     assert error.traceback in str(error)
-    assert "collectives" not in error.traceback.replace(os.path.dirname(__file__), ""), "frames of the launcher are noise"
+    assert "collectives" not in error.traceback.replace(os.path.dirname(__file__), ""), (
+        "frames of the launcher are noise"
+    )
 
 
 def test_the_others_are_stopped_at_once():
@@ -156,7 +158,9 @@ def test_os_exit_names_rank_and_status(status):
 
     error = failing(fn)
     assert (error.rank, error.kind, error.exitcode, error.signal) == (1, "died", status, None)
-    assert str(error).startswith(f"rank 1 died: it ended its process with exit status {status} before it returned a result")
+    assert str(error).startswith(
+        f"rank 1 died: it ended its process with exit status {status} before it returned a result"
+    )
 
 
 def test_a_death_is_not_blamed_on_the_ranks_that_lost_their_peer():
@@ -179,7 +183,10 @@ def test_a_death_after_the_result_is_told_as_such():
 
         threading.Thread(target=later).start()
 
-    assert str(failing(fn, 1)) == "rank 0 died: it ended its process with exit status 7 after it had returned its result"
+    assert (
+        str(failing(fn, 1))
+        == "rank 0 died: it ended its process with exit status 7 after it had returned its result"
+    )
 
 
 # A rank hangs.
@@ -207,7 +214,9 @@ def test_ranks_that_ignore_sigterm_and_hold_the_interpreter_are_ended_and_locate
     def fn(rank, world_size, device):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 0:
-            ctypes.PyDLL(None).sleep(50)  # keeps the interpreter lock: no Python code can run in this rank
+            ctypes.PyDLL(None).sleep(
+                50
+            )  # keeps the interpreter lock: no Python code can run in this rank
         time.sleep(50)
 
     error = failing(fn, 2, timeout=4)
@@ -240,7 +249,9 @@ def test_a_world_in_which_all_return_but_one_cannot_end_gives_its_results():
 
 def test_a_function_that_cannot_travel_is_a_bad_argument():
     lock = threading.Lock()
-    with pytest.raises(ValueError, match=r"cannot travel to the ranks.*lock.*create inside the function"):
+    with pytest.raises(
+        ValueError, match=r"cannot travel to the ranks.*lock.*create inside the function"
+    ):
         launch(lambda rank, world_size, device: lock, 1)
 
 
@@ -282,9 +293,15 @@ def test_arguments_that_only_the_caller_can_rebuild_say_so():
         ({"timeout": 0}, "timeout=0 is not a time limit"),
         ({"timeout": float("inf")}, "timeout=inf is not a time limit"),
         ({"backend": "glo"}, "backend='glo' is not known to this torch: did you mean 'gloo'"),
-        ({"backend": "carrier pigeon"}, "backend='carrier pigeon' is not known to this torch: It knows .*gloo"),
+        (
+            {"backend": "carrier pigeon"},
+            "backend='carrier pigeon' is not known to this torch: It knows .*gloo",
+        ),
         ({"device": "tpu"}, "device='tpu' is not known here: use 'cpu' or 'cuda'"),
-        ({"backend": "nccl", "device": "cpu"}, "backend='nccl' does not work on cpu: use device='cuda'"),
+        (
+            {"backend": "nccl", "device": "cpu"},
+            "backend='nccl' does not work on cpu: use device='cuda'",
+        ),
         ({"start_method": "teleport"}, "start_method='teleport' is not known here: use one of"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -316,12 +333,17 @@ def test_launch_inside_a_rank_says_so():
 
 def test_rank_in_the_environment_without_a_launcher_says_so(monkeypatch):
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ValueError, match="RANK=0 is set, but neither torchrun nor mpiexec started this process"):
+    with pytest.raises(
+        ValueError, match="RANK=0 is set, but neither torchrun nor mpiexec started this process"
+    ):
         launch(works, 1)
 
 
 @pytest.mark.parametrize("missing", ["mpi4py", "mpiexec"])
 def test_without_mpi_the_error_says_which_extra_to_install(monkeypatch, missing):
-    monkeypatch.setattr("collectives.backend.missing_for_mpi", lambda: missing)
-    with pytest.raises(ValueError, match=rf"mpi needs {missing}, which is not here: pip install 'collectives\[mpi\]'"):
+    monkeypatch.setattr("collectives.backends.availability.missing_for_mpi", lambda: missing)
+    with pytest.raises(
+        ValueError,
+        match=rf"mpi needs {missing}, which is not here: pip install 'collectives\[mpi\]'",
+    ):
         launch(works, 2, backend="mpi")

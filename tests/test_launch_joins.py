@@ -26,13 +26,25 @@ def total(rank, world_size, device):
 """
 
 
-def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: list[str] | None = None, more: dict[str, str] | None = None):
+def torchrun(
+    tmp_path: Path,
+    body: str,
+    nproc: int = 2,
+    wrapper: list[str] | None = None,
+    more: dict[str, str] | None = None,
+):
     """Run a program under torchrun; return what each rank told, and the finished torchrun."""
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
-    command += [*(["--no-python", *wrapper, sys.executable] if wrapper else []), str(program), str(tmp_path)]
-    environ = {name: value for name, value in os.environ.items() if name != "TORCH_DISTRIBUTED_DEBUG"} | (more or {})
+    command += [
+        *(["--no-python", *wrapper, sys.executable] if wrapper else []),
+        str(program),
+        str(tmp_path),
+    ]
+    environ = {
+        name: value for name, value in os.environ.items() if name != "TORCH_DISTRIBUTED_DEBUG"
+    } | (more or {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
     files = [tmp_path / f"facts-{rank}.json" for rank in range(nproc)]
     return [json.loads(file.read_text()) if file.exists() else None for file in files], done
@@ -49,7 +61,9 @@ def test_every_rank_gets_the_full_list_any_number_of_times_and_big_results_too(t
         nproc=3,
     )
     big = [[10_000_000, rank, rank] for rank in range(3)]
-    assert facts == [{"results": [[6, 6, 6]] * 6, "big": big, "initialised": False}] * 3, done.stderr
+    assert facts == [{"results": [[6, 6, 6]] * 6, "big": big, "initialised": False}] * 3, (
+        done.stderr
+    )
 
 
 def test_a_group_of_the_callers_is_used_and_left_alone(tmp_path):
@@ -97,9 +111,13 @@ def test_on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_
         before = dict(os.environ)
         tell(addresses=launch(listening), same=dict(os.environ) == before)
         """,
-        more={"GLOO_SOCKET_IFNAME": "nowhere0"},  # the caller's choice would fail: ours is what counts on one machine
+        more={
+            "GLOO_SOCKET_IFNAME": "nowhere0"
+        },  # the caller's choice would fail: ours is what counts on one machine
     )
-    assert {address for addresses in facts[0]["addresses"] for address in addresses} <= {"127.0.0.1"}, done.stderr
+    assert {address for addresses in facts[0]["addresses"] for address in addresses} <= {
+        "127.0.0.1"
+    }, done.stderr
     assert facts[0]["same"]
 
 
@@ -117,7 +135,12 @@ def test_an_exception_in_one_rank_is_told_to_all_and_the_world_stays_usable(tmp_
             tell(rank=error.rank, kind=error.kind, first=str(error).splitlines()[0], after=launch(total))
         """,
     )
-    expected = {"rank": 1, "kind": "raised", "first": "rank 1 raised KeyError: 'no such thing'", "after": [3, 3]}
+    expected = {
+        "rank": 1,
+        "kind": "raised",
+        "first": "rank 1 raised KeyError: 'no such thing'",
+        "after": [3, 3],
+    }
     assert facts == [expected] * 2, done.stderr
 
 
@@ -158,7 +181,9 @@ def test_a_child_of_a_worker_is_no_worker_and_starts_its_own_world(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 def test_a_worker_behind_a_shell_is_a_worker(tmp_path):
-    facts, done = torchrun(tmp_path, "tell(own=launch(total))", wrapper=["sh", "-c", '"$0" "$@"; exit $?'])
+    facts, done = torchrun(
+        tmp_path, "tell(own=launch(total))", wrapper=["sh", "-c", '"$0" "$@"; exit $?']
+    )
     assert facts == [{"own": [3, 3]}] * 2, done.stderr
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from collectives import LaunchError, launch, lesson_files
-from collectives import backend as backends
-from collectives.collective import COLLECTIVES, fewest_ranks
-from collectives.matrix import claims
+from collectives import LaunchError, launch
+from collectives.backends import availability as backends
+from collectives.backends import claims
+from collectives.lesson import files
+from collectives.spec.catalogue import COLLECTIVES, fewest_ranks
 
 TIMEOUT = 100.0
 
@@ -28,30 +29,42 @@ def run_steps(rank, world_size, device, steps):
 def test_lesson(lesson, backend, device, world_size):
     if reason := backends.unavailable(backend, device, world_size):
         pytest.skip(reason)
-    steps = lesson_files.load(lesson_files.find(lesson)).STEPS
+    steps = files.load(files.find(lesson)).STEPS
     needs = {step: fewest_ranks(step.__name__) for step in steps}
     if world_size < min(needs.values()):
-        pytest.skip(f"{lesson} needs at least {min(needs.values())} ranks: this world has {world_size}")
+        pytest.skip(
+            f"{lesson} needs at least {min(needs.values())} ranks: this world has {world_size}"
+        )
     refused = {step.__name__: claims.refusal(step.__name__, backend, device) for step in steps}
     runnable = [step for step in steps if needs[step] <= world_size and not refused[step.__name__]]
     if not runnable:
         pytest.skip(f"{lesson}: {'; '.join(filter(None, refused.values()))}")
-    results = launch(run_steps, world_size, args=(runnable,), backend=backend, device=device, timeout=TIMEOUT)
-    assert [list(result) for result in results] == [[step.__name__ for step in runnable]] * world_size
+    results = launch(
+        run_steps, world_size, args=(runnable,), backend=backend, device=device, timeout=TIMEOUT
+    )
+    assert [list(result) for result in results] == [
+        [step.__name__ for step in runnable]
+    ] * world_size
 
 
 CLAIMED = [(claim, step) for claim in claims.table() for step in claim.steps]
 
 
-@pytest.mark.parametrize(("claim", "step"), CLAIMED, ids=[f"{claim.backend}-{claim.device}-{step}" for claim, step in CLAIMED])
+@pytest.mark.parametrize(
+    ("claim", "step"),
+    CLAIMED,
+    ids=[f"{claim.backend}-{claim.device}-{step}" for claim, step in CLAIMED],
+)
 def test_what_is_claimed_not_to_work_does_not_work(claim, step):
     """Better news than we tell is news too: then the claim must go."""
     if reason := backends.unavailable(claim.backend, claim.device, 4):
         pytest.skip(reason)
     if not claims.holds(claim.torch, torch.__version__):
         pytest.skip(f"claimed of torch {claim.torch}: this is {torch.__version__}")
-    modules = [lesson_files.load(lesson_files.find(lesson)) for lesson in COLLECTIVES]
-    (function,) = [function for module in modules for function in module.STEPS if function.__name__ == step]
+    modules = [files.load(files.find(lesson)) for lesson in COLLECTIVES]
+    (function,) = [
+        function for module in modules for function in module.STEPS if function.__name__ == step
+    ]
     with pytest.raises(LaunchError) as failure:
         launch(function, 4, backend=claim.backend, device=claim.device, timeout=20.0)
     assert failure.value.kind == {"hangs": "hung", "crashes": "died"}.get(claim.state, "raised")
@@ -59,7 +72,9 @@ def test_what_is_claimed_not_to_work_does_not_work(claim, step):
 
 
 def test_every_claim_names_a_step_that_exists_and_a_reason():
-    steps = {step.__name__ for lesson in COLLECTIVES for step in lesson_files.load(lesson_files.find(lesson)).STEPS}
+    steps = {
+        step.__name__ for lesson in COLLECTIVES for step in files.load(files.find(lesson)).STEPS
+    }
     for claim in claims.table():
         assert set(claim.steps) <= steps
         assert claim.reason or not claim.steps
@@ -70,14 +85,22 @@ def test_every_claim_names_a_step_that_exists_and_a_reason():
 def worked_numbers(text: str) -> list[list[str]]:
     """The cells of the table under "Worked numbers"."""
     section = text.split("## Worked numbers", 1)[1].split("# %%", 1)[0]
-    lines = [line.lstrip("# ") for line in section.splitlines() if line.lstrip("# ").startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|---")]
+    lines = [
+        line.lstrip("# ") for line in section.splitlines() if line.lstrip("# ").startswith("|")
+    ]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if not line.startswith("|---")
+    ]
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_the_worked_numbers_are_those_that_the_lesson_prints(name):
-    from collectives.lesson import cells
+    from collectives.lesson.runner import cells
 
-    path = Path(lesson_files.find(name))
-    step = lesson_files.load(path).STEPS[0]
-    assert worked_numbers(path.read_text(encoding="utf-8")) == cells(launch(step, 4, backend="gloo", device="cpu"))
+    path = Path(files.find(name))
+    step = files.load(path).STEPS[0]
+    assert worked_numbers(path.read_text(encoding="utf-8")) == cells(
+        launch(step, 4, backend="gloo", device="cpu")
+    )

@@ -12,13 +12,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from collectives import backend as backends
+from collectives.backends import availability as backends
+from collectives.backends.claims import STATES
 from collectives.cli import app
-from collectives.collective import COLLECTIVES, OPS
-from collectives.matrix import flags, history, matrix, recorded, selection, values
-from collectives.matrix.cell import cells
-from collectives.matrix.forms import FORMS, called
-from collectives.matrix.recorded import STATES, UNAVAILABLE
+from collectives.matrix import compare_command, history, recorded, selection
+from collectives.matrix import run as matrix
+from collectives.matrix.cells import cells
+from collectives.matrix.recorded import UNAVAILABLE
+from collectives.spec import values
+from collectives.spec.catalogue import COLLECTIVES, OPS
+from collectives.spec.forms import FORMS, called
 
 HERE = Path(__file__).parent
 
@@ -37,8 +40,18 @@ LIES = {
         "wrong",
         "Mismatch: rank 0/2: outputs[0]: got [101.0,",
     ),
-    "a broadcast that does nothing": ("broadcast", "return None", "wrong", "Mismatch: rank 1/2: tensor: got"),
-    "a barrier that does nothing": ("barrier", "return None", "wrong", "returned: got [0], should be [0, 1]"),
+    "a broadcast that does nothing": (
+        "broadcast",
+        "return None",
+        "wrong",
+        "Mismatch: rank 1/2: tensor: got",
+    ),
+    "a barrier that does nothing": (
+        "barrier",
+        "return None",
+        "wrong",
+        "returned: got [0], should be [0, 1]",
+    ),
     "a call that writes behind its tensor": (
         "all_reduce",
         "real(tensor, *rest, **options); tensor.as_strided((6,), (1,))[5] = 7",
@@ -57,16 +70,36 @@ LIES = {
         "wrong",
         "input, an input, changed: got [0.0, 0.0, 0.0, 0.0, 0.0], should be [1.0, 2.0, 3.0, 4.0, 5.0]",
     ),
-    "an async call without a Work": ("all_reduce:async", "real(tensor, *rest, **options).wait()", "wrong", "returned no Work"),
+    "an async call without a Work": (
+        "all_reduce:async",
+        "real(tensor, *rest, **options).wait()",
+        "wrong",
+        "returned no Work",
+    ),
     "a refusal on one rank": (
         "all_reduce",
         "if dist.get_rank() == 1: raise TypeError('not this one\\nbecause of me')\n    return real(tensor, *rest, **options)",
         "refuses",
         "TypeError: not this one",
     ),
-    "a call that never returns": ("all_reduce", "time.sleep(600)", "hangs", "hung: not every rank had returned after 3 s"),
-    "a call that kills its process": ("all_reduce", "os.kill(os.getpid(), 9)", "crashes", "it was killed by SIGKILL (signal 9)"),
-    "a call that leaves": ("all_reduce", "os._exit(0)", "crashes", "it ended its process with exit status 0"),
+    "a call that never returns": (
+        "all_reduce",
+        "time.sleep(600)",
+        "hangs",
+        "hung: not every rank had returned after 3 s",
+    ),
+    "a call that kills its process": (
+        "all_reduce",
+        "os.kill(os.getpid(), 9)",
+        "crashes",
+        "it was killed by SIGKILL (signal 9)",
+    ),
+    "a call that leaves": (
+        "all_reduce",
+        "os._exit(0)",
+        "crashes",
+        "it ended its process with exit status 0",
+    ),
     "a call that prints megabytes": (
         "all_reduce",
         "os.write(1, b'x' * 2**23); print('y' * 2**23, flush=True); return real(tensor, *rest, **options)",
@@ -105,14 +138,18 @@ def test_the_matrix_notices(name, tmp_path, monkeypatch):
     what, body, state, detail = LIES[name]
     form, op = (what.removesuffix(":AVG"), "AVG") if what.endswith(":AVG") else (what, "SUM")
     planted = module(tmp_path, monkeypatch, "planted", lie(form.partition(":")[0], body))
-    answer = matrix.answer(chosen(form, op=op), (planted,), timeout=3.0 if state == "hangs" else 30.0)
+    answer = matrix.answer(
+        chosen(form, op=op), (planted,), timeout=3.0 if state == "hangs" else 30.0
+    )
     assert answer.state == state, answer.detail
     assert detail in answer.detail
     assert detail or not answer.detail
 
 
 def test_a_lie_in_one_cell_does_not_change_the_next(tmp_path, monkeypatch):
-    planted = module(tmp_path, monkeypatch, "planted_once", lie("all_reduce", "os.kill(os.getpid(), 9)"))
+    planted = module(
+        tmp_path, monkeypatch, "planted_once", lie("all_reduce", "os.kill(os.getpid(), 9)")
+    )
     cell = chosen("all_reduce", op="SUM")
     assert matrix.answer(cell, (planted,), timeout=30.0).state == "crashes"
     assert matrix.answer(cell, timeout=30.0).state == "works"
@@ -125,7 +162,9 @@ def test_a_backend_of_a_third_party_whose_avg_sums_is_caught(monkeypatch):
     answers = {
         (answer.cell.dtype, answer.cell.op): answer.state
         for answer in matrix.measure(
-            selection.select(["lying"], ["all_reduce"], ["float32", "int64"], ["SUM", "AVG"]), ("lying_backend",), timeout=30.0
+            selection.select(["lying"], ["all_reduce"], ["float32", "int64"], ["SUM", "AVG"]),
+            ("lying_backend",),
+            timeout=30.0,
         )
         if answer.cell.form == "all_reduce"
     }
@@ -146,19 +185,25 @@ def command(*words, folder=None, **options):
 
 def quick_run(file):
     done = command("--backend", "gloo", "--quick", "--timeout", 60, "--json", file)
-    assert done.returncode == 0, done.stdout  # gloo answers wrongly where a tensor is not contiguous: as claimed
+    assert done.returncode == 0, (
+        done.stdout
+    )  # gloo answers wrongly where a tensor is not contiguous: as claimed
     assert "all as claimed" in done.stdout
     return file
 
 
-def test_a_quick_run_gives_the_same_states_as_the_recorded_one_and_the_json_has_the_agreed_fields(tmp_path):
+def test_a_quick_run_gives_the_same_states_as_the_recorded_one_and_the_json_has_the_agreed_fields(
+    tmp_path,
+):
     file = quick_run(tmp_path / "run.json")
     run = json.loads(file.read_text())
     assert set(run) == {"torch", "nccl", "cuda", "mpi", "platform", "format", "cells"}
     assert run["format"] == 1
     assert run["torch"] == torch.__version__
     keys = ("collective", "form", "backend", "device", "dtype", "op", "world_size")
-    assert len({tuple(cell[key] for key in keys) for cell in run["cells"]}) == len(run["cells"]), "keys are unique"
+    assert len({tuple(cell[key] for key in keys) for cell in run["cells"]}) == len(run["cells"]), (
+        "keys are unique"
+    )
     for cell in run["cells"]:
         assert set(cell) == {*keys, "called", "state", "detail", "seconds"}
         assert cell["state"] in (*STATES, UNAVAILABLE)
@@ -172,7 +217,7 @@ def test_a_quick_run_gives_the_same_states_as_the_recorded_one_and_the_json_has_
     mine = history.release(torch.__version__)
     if mine not in [history.release(found["torch"]) for found in history.matrices()]:
         mine = str(quick_run(tmp_path / "again.json"))
-    text, status = flags.against(recorded.read(file), mine, selected=True)
+    text, status = compare_command.against(recorded.read(file), mine, selected=True)
     assert (status, "no cell differs" in text) == (0, True), text
 
 
@@ -182,7 +227,11 @@ def test_no_probe_fails_by_itself():
     three = selection.select(["gloo"], world_sizes=[3], quick=True)
     tried = [*alone, *(cell for cell in three if cell.variant in ("uneven", "subgroup", "root"))]
     tried = [cell for cell in tried if cell.device == "cpu"]
-    broken = [answer for answer in matrix.measure(tried, timeout=60.0) if "the probe itself failed" in answer.detail]
+    broken = [
+        answer
+        for answer in matrix.measure(tried, timeout=60.0)
+        if "the probe itself failed" in answer.detail
+    ]
     assert broken == []
 
 
@@ -190,7 +239,17 @@ def test_the_table_covers_the_lessons_and_a_thousand_cells():
     assert {form.collective for form in FORMS.values()} == set(COLLECTIVES)
     found = list(cells([("gloo", "cpu")], [2]))
     assert len(found) == len(set(found)) >= 1000
-    everything = {"uneven", "noncontiguous", "empty", "scalar", "async", "subgroup", "any_source", "tag", "root1"}
+    everything = {
+        "uneven",
+        "noncontiguous",
+        "empty",
+        "scalar",
+        "async",
+        "subgroup",
+        "any_source",
+        "tag",
+        "root1",
+    }
     assert {cell.form.partition(":")[2] for cell in found} == {"", *everything}
     assert {cell.dtype for cell in found} == {None, *values.DTYPES}
     assert {cell.op for cell in found} == {None, *OPS}
@@ -203,16 +262,26 @@ def test_the_table_covers_the_lessons_and_a_thousand_cells():
 @pytest.mark.parametrize("dtype", values.DTYPES.values(), ids=values.DTYPES)
 def test_every_reduction_has_another_result_and_every_rank_other_data(dtype, size):
     shape = (2 * size + 1,)
-    moved = [values.moved(code, shape, dtype).view(torch.uint8).tolist() for code in range(size * size)]
+    moved = [
+        values.moved(code, shape, dtype).view(torch.uint8).tolist() for code in range(size * size)
+    ]
     assert len({tuple(data) for data in moved}) == len(moved)
-    if dtype is torch.bool or ("float8" in str(dtype) and (size not in (2, 4) or "e8m0" in str(dtype))):
+    if dtype is torch.bool or (
+        "float8" in str(dtype) and (size not in (2, 4) or "e8m0" in str(dtype))
+    ):
         return  # a bit, or very few numbers, cannot tell all reductions apart
     ops = [op for op in OPS if values.has_meaning(op, dtype)]
-    results = [tuple(values.reduced(op, size, shape, dtype).view(torch.uint8).tolist()) for op in ops]
+    results = [
+        tuple(values.reduced(op, size, shape, dtype).view(torch.uint8).tolist()) for op in ops
+    ]
     assert len(set(results)) == len(results)
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64],
+    ids=str,
+)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_closed_forms_are_what_torch_computes_on_one_process(dtype, size):
     terms = torch.stack([values.term(rank, size, (11,), dtype, start=3) for rank in range(size)])
@@ -250,10 +319,14 @@ def test_bad_words_are_refused_with_a_way_out(words, hint):
 def test_what_is_not_here_is_said_to_be_unavailable_and_exits_with_3(tmp_path, monkeypatch):
     if not backends.unavailable("nccl", "cuda", 2):
         pytest.skip("this machine has NCCL and GPUs: nothing is unavailable")
-    result = CliRunner().invoke(app, ["matrix", "--backend", "nccl", "--quick", "--json", str(tmp_path / "x.json")])
+    result = CliRunner().invoke(
+        app, ["matrix", "--backend", "nccl", "--quick", "--json", str(tmp_path / "x.json")]
+    )
     assert result.exit_code == 3
     assert "nccl/cuda: unavailable here: nccl needs one GPU per rank: 0 visible" in result.stdout
-    assert {cell["state"] for cell in json.loads((tmp_path / "x.json").read_text())["cells"]} == {"unavailable"}
+    assert {cell["state"] for cell in json.loads((tmp_path / "x.json").read_text())["cells"]} == {
+        "unavailable"
+    }
 
 
 def test_the_grid_fits_into_a_pipe_and_carries_a_legend():
@@ -283,7 +356,18 @@ dist.all_reduce = slowing
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
     (tmp_path / "slowing.py").write_text(SLOWING)
-    words = ["--backend", "gloo", "--collective", "all_reduce", "--import", "slowing", "--timeout", "100", "--json", "x.json"]
+    words = [
+        "--backend",
+        "gloo",
+        "--collective",
+        "all_reduce",
+        "--import",
+        "slowing",
+        "--timeout",
+        "100",
+        "--json",
+        "x.json",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "collectives", "matrix", *words],
         cwd=tmp_path,
@@ -295,7 +379,10 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     until = time.monotonic() + 100
-    while not ((tmp_path / "calls").exists() and (tmp_path / "calls").stat().st_size > 44) and time.monotonic() < until:
+    while (
+        not ((tmp_path / "calls").exists() and (tmp_path / "calls").stat().st_size > 44)
+        and time.monotonic() < until
+    ):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everyone
     output, errors = process.communicate(timeout=60)
@@ -308,21 +395,50 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
 
 
 def under_torchrun(tmp_path, *words):
-    program = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "collectives", "matrix"]
+    program = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "collectives",
+        "matrix",
+    ]
     file = tmp_path / "x.json"
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(tmp_path)])}
+    environ = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(tmp_path)])
+    }
     done = subprocess.run(
-        [sys.executable, *program, *words, "--json", str(file)], capture_output=True, text=True, timeout=200, env=environ
+        [sys.executable, *program, *words, "--json", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environ,
     )
     found = json.loads(file.read_text())["cells"] if file.exists() else []
     return done, {
-        (cell["form"], cell["dtype"], cell["op"]): (cell["state"], cell["detail"]) for cell in found if cell["device"] == "cpu"
+        (cell["form"], cell["dtype"], cell["op"]): (cell["state"], cell["detail"])
+        for cell in found
+        if cell["device"] == "cpu"
     }
 
 
 def test_under_torchrun_a_third_partys_backend_is_judged_in_torchruns_world(tmp_path):
-    chosen = ["--collective", "all_reduce", "--dtype", "float32", "--op", "SUM", "--op", "AVG", "--timeout", "60"]
-    done, states = under_torchrun(tmp_path, "--backend", "lying", "--import", "lying_backend", *chosen)
+    chosen = [
+        "--collective",
+        "all_reduce",
+        "--dtype",
+        "float32",
+        "--op",
+        "SUM",
+        "--op",
+        "AVG",
+        "--timeout",
+        "60",
+    ]
+    done, states = under_torchrun(
+        tmp_path, "--backend", "lying", "--import", "lying_backend", *chosen
+    )
     assert done.returncode == 1
     assert states["all_reduce", "float32", "SUM"] == ("works", ""), done.stderr
     assert states["all_reduce", "float32", "AVG"][0] == "wrong"
@@ -331,11 +447,25 @@ def test_under_torchrun_a_third_partys_backend_is_judged_in_torchruns_world(tmp_
 
 def test_under_torchrun_a_rank_that_fails_does_not_hold_up_the_others(tmp_path):
     (tmp_path / "ill.py").write_text(
-        lie("all_reduce", "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\n    return real(tensor, *rest, **options)")
-        + lie("reduce", "if dist.get_rank() == 0: raise ValueError('no')\n    time.sleep(600)").replace("real", "also_real")
+        lie(
+            "all_reduce",
+            "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\n    return real(tensor, *rest, **options)",
+        )
+        + lie(
+            "reduce", "if dist.get_rank() == 0: raise ValueError('no')\n    time.sleep(600)"
+        ).replace("real", "also_real")
     )
     words = ["--backend", "gloo", "--import", "ill", "--quick", "--timeout", "100"]
-    done, states = under_torchrun(tmp_path, *words, "--collective", "all_reduce", "--collective", "reduce", "--collective", "send")
+    done, states = under_torchrun(
+        tmp_path,
+        *words,
+        "--collective",
+        "all_reduce",
+        "--collective",
+        "reduce",
+        "--collective",
+        "send",
+    )
     assert states["all_reduce", "float32", "SUM"][0] == "crashes", done.stderr
     assert "SIGKILL" in states["all_reduce", "float32", "SUM"][1]
     assert states["reduce", "float32", "SUM"] == ("refuses", "ValueError: no")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from test_claims import cell, matrix
 
-from collectives.matrix import claims_table, flags
-from collectives.matrix.claims import Claim, holds, table
+from collectives.backends.claims import Claim, holds, table
+from collectives.lesson.make import claims_table
+from collectives.matrix import compare_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -16,32 +17,42 @@ REFUSED = cell(op="AVG", dtype="int64", state="refuses", detail="RuntimeError: n
 
 
 def test_html_writes_the_page(tmp_path):
-    assert flags.html(matrix(cell()), tmp_path / "page.html") == ("", 0)
+    assert compare_command.html(matrix(cell()), tmp_path / "page.html") == ("", 0)
     assert "<table" in (tmp_path / "page.html").read_text()
     with pytest.raises(ValueError, match="cannot be written"):
-        flags.html(matrix(cell()), tmp_path / "none" / "page.html")
+        compare_command.html(matrix(cell()), tmp_path / "none" / "page.html")
 
 
 def test_claims_that_hold_are_told_and_cost_nothing():
-    assert flags.claims(matrix(cell(), REFUSED)) == ("2 cells: all as claimed", 0)
+    assert compare_command.claims(matrix(cell(), REFUSED)) == ("2 cells: all as claimed", 0)
 
 
 def test_claims_that_do_not_hold_cost_a_one():
-    text, status = flags.claims(matrix(cell(), REFUSED | {"state": "works"}, cell(dtype="float64", state="wrong")))
+    text, status = compare_command.claims(
+        matrix(cell(), REFUSED | {"state": "works"}, cell(dtype="float64", state="wrong"))
+    )
     assert status == 1
-    assert [line.split(",")[0] for line in text.splitlines()] == ["not as claimed:", "  worse", "  better"]
+    assert [line.split(",")[0] for line in text.splitlines()] == [
+        "not as claimed:",
+        "  worse",
+        "  better",
+    ]
 
 
 def test_of_a_backend_without_claims_only_what_is_broken_costs_a_one():
-    assert flags.claims(matrix(cell(backend="x", state="refuses"))) == ("", 0)
-    assert flags.claims(matrix(cell(backend="x", state="hangs")))[1] == 1
+    assert compare_command.claims(matrix(cell(backend="x", state="refuses"))) == ("", 0)
+    assert compare_command.claims(matrix(cell(backend="x", state="hangs")))[1] == 1
 
 
 def test_claims_of_ones_own_count(tmp_path):
     path = tmp_path / "x.toml"
-    path.write_text('[[claim]]\nbackend = "x"\ndevice = "cpu"\nform = "all_reduce"\nstate = "works"\n')
-    assert flags.claims(matrix(cell(backend="x", state="refuses")), path)[1] == 1
-    idle = flags.claims(matrix(cell(backend="x")), path, probes=[cell("reduce", backend="x")])
+    path.write_text(
+        '[[claim]]\nbackend = "x"\ndevice = "cpu"\nform = "all_reduce"\nstate = "works"\n'
+    )
+    assert compare_command.claims(matrix(cell(backend="x", state="refuses")), path)[1] == 1
+    idle = compare_command.claims(
+        matrix(cell(backend="x")), path, probes=[cell("reduce", backend="x")]
+    )
     assert idle[1] == 1
     assert "speaks of no cell" in idle[0]
 
@@ -49,24 +60,32 @@ def test_claims_of_ones_own_count(tmp_path):
 def test_against_a_recorded_matrix_better_and_worse_cost_a_one_and_news_does_not(tmp_path):
     path = tmp_path / "before.json"
     path.write_text(json.dumps(matrix(cell(), REFUSED)))
-    assert flags.against(matrix(cell(), REFUSED), str(path))[1] == 0
-    assert "no cell differs" in flags.against(matrix(cell(), REFUSED), str(path))[0]
-    text, status = flags.against(matrix(cell(), cell(dtype="int8")), str(path))
-    assert (status, "gone: all_reduce(AVG, int64)" in text, "new: all_reduce(SUM, int8)" in text) == (0, True, True)
-    assert flags.against(matrix(cell(), REFUSED | {"state": "works"}), str(path))[1] == 1
-    assert flags.against(matrix(cell(state="wrong"), REFUSED), str(path))[1] == 1
+    assert compare_command.against(matrix(cell(), REFUSED), str(path))[1] == 0
+    assert "no cell differs" in compare_command.against(matrix(cell(), REFUSED), str(path))[0]
+    text, status = compare_command.against(matrix(cell(), cell(dtype="int8")), str(path))
+    assert (
+        status,
+        "gone: all_reduce(AVG, int64)" in text,
+        "new: all_reduce(SUM, int8)" in text,
+    ) == (0, True, True)
+    assert compare_command.against(matrix(cell(), REFUSED | {"state": "works"}), str(path))[1] == 1
+    assert compare_command.against(matrix(cell(state="wrong"), REFUSED), str(path))[1] == 1
 
 
 def test_many_new_cells_are_counted(tmp_path):
     path = tmp_path / "before.json"
     path.write_text(json.dumps(matrix()))
-    text, _ = flags.against(matrix(*(cell(f"form{number}") for number in range(30))), str(path))
+    text, _ = compare_command.against(
+        matrix(*(cell(f"form{number}") for number in range(30))), str(path)
+    )
     assert len(text.splitlines()) == 22
     assert text.endswith("new: 10 more")
 
 
 def test_against_the_documentation_names_its_links_and_costs_nothing():
-    text, status = flags.against(matrix(cell("all_to_all", op=None, backend="nowhere", state="unavailable")), "docs")
+    text, status = compare_command.against(
+        matrix(cell("all_to_all", op=None, backend="nowhere", state="unavailable")), "docs"
+    )
     assert status == 0
     assert "0 differences" in text
     assert text.count("https://") == 2
@@ -74,15 +93,28 @@ def test_against_the_documentation_names_its_links_and_costs_nothing():
 
 def test_the_readmes_table_of_claims_is_up_to_date():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert claims_table.PART.updated(readme, claims_table.markdown()) == readme, "run python -m collectives.matrix.claims_table"
+    assert claims_table.PART.updated(readme, claims_table.markdown()) == readme, (
+        "run python -m collectives.lesson.make.claims_table"
+    )
 
 
 def test_the_readmes_table_follows_the_claims():
     text = claims_table.markdown(
         (
             Claim("x", "cpu", "works", form=("all_reduce", "send")),
-            Claim("x", "cpu", "refuses", "it cannot divide", form=("all_reduce",), ops=("AVG",), dtypes=("int8",), torch="<2.14"),
-            Claim("y", "cuda", "wrong", "it has gaps", form=("send:noncontiguous",), world_size=">=2"),
+            Claim(
+                "x",
+                "cpu",
+                "refuses",
+                "it cannot divide",
+                form=("all_reduce",),
+                ops=("AVG",),
+                dtypes=("int8",),
+                torch="<2.14",
+            ),
+            Claim(
+                "y", "cuda", "wrong", "it has gaps", form=("send:noncontiguous",), world_size=">=2"
+            ),
             Claim("y", "cuda", "hangs", "no cell", steps=("a_step",)),
         )
     )
@@ -114,4 +146,6 @@ def test_the_table_leaves_out_what_versions_did_that_this_package_does_not_run_o
 
 def test_every_claim_about_cells_is_in_the_readmes_table():
     text = claims_table.markdown()
-    assert all(claim.reason in text for claim in table() if claim.form and holds(claim.torch, "2.13"))
+    assert all(
+        claim.reason in text for claim in table() if claim.form and holds(claim.torch, "2.13")
+    )

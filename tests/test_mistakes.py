@@ -11,10 +11,12 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from collectives import lesson_files, mistake, mistakes_table
-from collectives.fate import Fate
-from collectives.lesson import attempt
-from collectives.views import Views
+from collectives.lesson import files as lesson_files
+from collectives.lesson import mistakes as mistake
+from collectives.lesson.make import mistakes_table
+from collectives.lesson.outcome import Fate
+from collectives.lesson.runner import attempt
+from collectives.lesson.show import Views
 
 FOLDER = Path(__file__).parent.parent / "lessons" / "mistakes"
 PATHS = [FOLDER / f"{name}.py" for name in lesson_files.MISTAKES]
@@ -51,7 +53,9 @@ def test_a_cure_shows_no_symptom(name):
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_symptom_that_a_mistake_declares_is_the_one_in_the_table(name):
-    assert {re.match("|".join(mistake.SYMPTOMS.values()), cell)[0] for cell in TABLE[name][0]} == {STEPS[name].own.symptom}
+    assert {re.match("|".join(mistake.SYMPTOMS.values()), cell)[0] for cell in TABLE[name][0]} == {
+        STEPS[name].own.symptom
+    }
 
 
 def test_the_table_has_every_mistake_and_no_other():
@@ -71,12 +75,18 @@ GUILTY = {
     "another_length": dict.fromkeys(range(2), "dist.all_reduce(losses)"),
     "another_dtype": {0: "dist.all_reduce(count)"},
     "everybody_is_the_root": dict.fromkeys(range(2), "dist.broadcast(model, src=rank)"),
-    "another_reduction": {0: "dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)"},
+    "another_reduction": {
+        0: "dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)"
+    },
     "my_splits_both_ways": dict.fromkeys(
-        range(2), "dist.all_to_all_single(received, tokens, output_split_sizes=splits, input_split_sizes=splits)"
+        range(2),
+        "dist.all_to_all_single(received, tokens, output_split_sizes=splits, input_split_sizes=splits)",
     ),
     "uneven_pieces": dict.fromkeys(range(3), "dist.all_gather(pieces, mine)"),
-    "buffer_too_short": {0: "dist.send(torch.arange(6, device=device), dst=1)", 1: "dist.recv(x, src=0)"},
+    "buffer_too_short": {
+        0: "dist.send(torch.arange(6, device=device), dst=1)",
+        1: "dist.recv(x, src=0)",
+    },
     "buffer_too_long": {0: "dist.send(x, dst=1)", 1: "dist.recv(x, src=0)"},
     "made_by_its_members_only": {0: "everyone = dist.new_group()"},
     "groups_in_another_order": {1: 'dist.all_reduce(gradient, group=groups["gradients"])'},
@@ -85,7 +95,9 @@ GUILTY = {
     "slow_rank": {0: "dist.all_reduce(x, group=group)"},
     "never_destroyed": dict.fromkeys(range(2), 'dist.init_process_group("gloo")'),
     "two_jobs_on_one_port": {0: 'dist.init_process_group("gloo")'},
-    "local_rank_for_rank": dict.fromkeys((2, 3), 'dist.init_process_group("gloo", rank=me, world_size=world_size)'),
+    "local_rank_for_rank": dict.fromkeys(
+        (2, 3), 'dist.init_process_group("gloo", rank=me, world_size=world_size)'
+    ),
     "variable_missing": dict.fromkeys(range(2), 'dist.init_process_group("gloo")'),
 }
 
@@ -107,7 +119,10 @@ def test_the_diagnosis_names_the_rank_and_the_line(name):
 
 
 def lines(calls):
-    return {call.rank: linecache.getline(call.file, call.line).partition("  #")[0].strip() for call in calls}
+    return {
+        call.rank: linecache.getline(call.file, call.line).partition("  #")[0].strip()
+        for call in calls
+    }
 
 
 # A run that does not show what it should must fail.
@@ -119,7 +134,10 @@ def test_a_mistake_without_its_symptom_fails_the_lesson(capsys):
         return rank
 
     assert attempt(harmless, Views()) == (1, "should have been: hangs")
-    assert capsys.readouterr().err == "harmless: goes unnoticed\n  every rank   returned\nshould have been: hangs\n"
+    assert (
+        capsys.readouterr().err
+        == "harmless: goes unnoticed\n  every rank   returned\nshould have been: hangs\n"
+    )
 
 
 def test_a_cure_with_a_symptom_fails_the_lesson(capsys):
@@ -128,11 +146,16 @@ def test_a_cure_with_a_symptom_fails_the_lesson(capsys):
         raise KeyError("x")
 
     assert attempt(quack, Views())[0] == 1
-    assert "quack: raises an error\n  every rank   raised KeyError: 'x'\n" in capsys.readouterr().err
+    assert (
+        "quack: raises an error\n  every rank   raised KeyError: 'x'\n" in capsys.readouterr().err
+    )
 
 
 def test_an_unknown_symptom_is_refused():
-    with pytest.raises(ValueError, match="use one of dies, raises an error, hangs, wrong numbers, breaks off, goes unnoticed"):
+    with pytest.raises(
+        ValueError,
+        match="use one of dies, raises an error, hangs, wrong numbers, breaks off, goes unnoticed",
+    ):
         mistake.mistake("sulks", ranks=2)
 
 
@@ -145,7 +168,11 @@ def test_the_number_of_ranks_is_the_mistake_s_own(capsys):
 
 
 def test_ranks_that_share_a_fate_share_a_line():
-    became = [Fate("wrong", "got 1, should be 2"), Fate("lost"), Fate("wrong", "got 1, should be 2")]
+    became = [
+        Fate("wrong", "got 1, should be 2"),
+        Fate("lost"),
+        Fate("wrong", "got 1, should be 2"),
+    ]
     assert mistake.fates(became) == [
         ("ranks 0, 2", "got 1, should be 2"),
         ("rank 1", "could not go on: the others had gone"),
@@ -153,7 +180,9 @@ def test_ranks_that_share_a_fate_share_a_line():
     assert mistake.summary(became) == "wrong numbers on ranks 0, 2"
 
 
-@pytest.mark.parametrize("other", [Fate("returns"), Fate("lost"), Fate("wrong", "got 1, should be 2")], ids=str)
+@pytest.mark.parametrize(
+    "other", [Fate("returns"), Fate("lost"), Fate("wrong", "got 1, should be 2")], ids=str
+)
 def test_how_far_the_others_come_while_one_dies_is_not_told(other):
     became = [other, Fate("dies", "(SIGABRT)")]
     assert mistake.fates(became) == [("rank 1", "died (SIGABRT)"), ("rank 0", "went down with it")]
@@ -163,7 +192,14 @@ def test_how_far_the_others_come_while_one_dies_is_not_told(other):
 def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
     """One of its ranks starts the worlds of the mistakes, of four ranks each, and prints; the other waits."""
     file = FOLDER / "data.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     joined = subprocess.run([*torchrun, file], capture_output=True, text=True, timeout=200)
     monkeypatch.setattr(sys, "argv", [file.name])
     runpy.run_path(str(file), run_name="__main__")
@@ -173,8 +209,12 @@ def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
 
 
 def test_run_takes_a_file_of_mistakes_by_name():
-    assert lesson_files.choose(["mistakes/order", "all_reduce"], False)[0].samefile(FOLDER / "order.py")
-    assert [path.stem for path in lesson_files.choose(["mistakes"], False)] == list(lesson_files.MISTAKES)
+    assert lesson_files.choose(["mistakes/order", "all_reduce"], False)[0].samefile(
+        FOLDER / "order.py"
+    )
+    assert [path.stem for path in lesson_files.choose(["mistakes"], False)] == list(
+        lesson_files.MISTAKES
+    )
 
 
 # The shape of the files.
@@ -202,7 +242,10 @@ def test_each_room_shows_symptom_cause_and_cure_in_this_order(path):
     """A heading and the symptom, the mistake, its run; cause, cure and how to notice it early, the cure, its run."""
     cells = [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
     steps = [step.__name__ for step in lesson_files.load(path).STEPS]
-    beginnings = (r"## .+\n\n\*\*Symptom\.\*\* ", r"\*\*Cause\.\*\* .*\n\n\*\*Cure\.\*\* .*\n\n\*\*Early\.\*\* ")
+    beginnings = (
+        r"## .+\n\n\*\*Symptom\.\*\* ",
+        r"\*\*Cause\.\*\* .*\n\n\*\*Cure\.\*\* .*\n\n\*\*Early\.\*\* ",
+    )
     assert len(cells) == 2 + 3 * len(steps) + 1
     for number, name in enumerate(steps):
         text, function, guard = cells[2 + 3 * number : 5 + 3 * number]
@@ -230,7 +273,9 @@ def test_top_level_holds_definitions_only_and_this_package_comes_before_torch(pa
     for node in body:
         is_steps = isinstance(node, ast.Assign) and node.targets[0].id == "STEPS"
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
-        assert isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) or is_steps or is_guard, ast.unparse(node)
+        assert (
+            isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) or is_steps or is_guard
+        ), ast.unparse(node)
     modules = [ast.unparse(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert modules.index("from collectives.lesson import run") < modules.index("import torch")
 
@@ -240,5 +285,10 @@ def test_a_file_is_short_enough_to_read_in_one_sitting(path):
     """The cells that run a function and the list of steps do not count."""
     code = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     code = [source for source in code if not source.startswith(("if __name__", "STEPS"))]
-    lines = [line for source in code for line in source.splitlines() if line.strip() and not line.strip().startswith("#")]
+    lines = [
+        line
+        for source in code
+        for line in source.splitlines()
+        if line.strip() and not line.strip().startswith("#")
+    ]
     assert len(lines) <= 120

@@ -11,18 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import backend as backends
-from collectives import (
-    bench_mpi,
-    check,
-    launch,
-    lesson_files,
-    process_groups,  # noqa: F401  torch learns of our MPI
-)
-from collectives.matrix import matrix, selection
-from collectives.matrix.judgement import judge
+from collectives import check, launch
+from collectives.backends import availability as backends
+from collectives.bench import mpi as bench_mpi
+from collectives.lesson import files
+from collectives.matrix import run as matrix
+from collectives.matrix import selection
+from collectives.matrix.findings import judge
 
-pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
+pytestmark = pytest.mark.skipif(
+    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+)
 
 
 def mpi(fn, nproc=3, **options):
@@ -31,14 +30,24 @@ def mpi(fn, nproc=3, **options):
 
 def test_the_name_mpi_means_our_process_group():
     def fn(rank, world_size, device):
-        return dist.get_backend(), type(dist.group.WORLD).__name__, dist.get_rank(), dist.get_world_size()
+        return (
+            dist.get_backend(),
+            type(dist.group.WORLD).__name__,
+            dist.get_rank(),
+            dist.get_world_size(),
+        )
 
     assert mpi(fn) == [("mpi", "ProcessGroupMPI", rank, 3) for rank in range(3)]
 
 
 def test_other_backends_keep_their_names_beside_it():
     def fn(rank, world_size, device):
-        names = [dist.Backend("gloo"), dist.Backend("GLOO"), dist.Backend("MPI"), dist.Backend(dist.Backend.MPI)]
+        names = [
+            dist.Backend("gloo"),
+            dist.Backend("GLOO"),
+            dist.Backend("MPI"),
+            dist.Backend(dist.Backend.MPI),
+        ]
         group = dist.new_group(backend="gloo")
         x = torch.tensor([rank])
         dist.all_reduce(x, group=group)
@@ -49,7 +58,16 @@ def test_other_backends_keep_their_names_beside_it():
 
 # Reductions
 
-INTEGERS = [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64]
+INTEGERS = [
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+]
 HALVES = [torch.float16, torch.bfloat16]
 FLOATS = [*HALVES, torch.float32, torch.float64]
 
@@ -64,7 +82,15 @@ def reduce_all_kinds(rank, world_size, device):
             x = torch.full((5,), rank + 1, dtype=dtype)
             dist.all_reduce(x, op=kind)
             check(x, torch.full((5,), result, dtype=dtype), f"all_reduce({kind}, {dtype})")
-    for kind, result in {op.SUM: 1, op.MAX: 1, op.BOR: 1, op.PRODUCT: 0, op.MIN: 0, op.BAND: 0, op.BXOR: 1}.items():
+    for kind, result in {
+        op.SUM: 1,
+        op.MAX: 1,
+        op.BOR: 1,
+        op.PRODUCT: 0,
+        op.MIN: 0,
+        op.BAND: 0,
+        op.BXOR: 1,
+    }.items():
         x = torch.tensor([rank == 0])
         dist.all_reduce(x, op=kind)
         check(x, torch.tensor([bool(result)]), f"all_reduce({kind}, bool)")
@@ -102,7 +128,14 @@ def test_what_mpi_cannot_reduce_is_refused_and_does_no_harm(dtype, op, words):
 
 def test_every_dtype_travels():
     def fn(rank, world_size, device):
-        for dtype in [*INTEGERS, *FLOATS, torch.float8_e4m3fn, torch.float8_e5m2, torch.bool, torch.complex64]:
+        for dtype in [
+            *INTEGERS,
+            *FLOATS,
+            torch.float8_e4m3fn,
+            torch.float8_e5m2,
+            torch.bool,
+            torch.complex64,
+        ]:
             x = torch.arange(4).add(rank).to(torch.float32).to(dtype)
             expected = torch.arange(4).add(1).to(torch.float32).to(dtype)
             dist.broadcast(x, src=1)
@@ -120,13 +153,20 @@ def test_messages_travel_from_tensor_to_tensor_without_a_copy_between():
 
     def fn(rank, world_size, device):
         n = 2**24
-        x, pieces = torch.full((n,), float(rank)), [torch.empty(n).fill_(-1) for _ in range(world_size)]
+        x, pieces = (
+            torch.full((n,), float(rank)),
+            [torch.empty(n).fill_(-1) for _ in range(world_size)],
+        )
         dist.barrier()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         dist.all_gather(pieces, x)
         dist.broadcast(x, src=1)
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        check([piece[:: 2**20] for piece in pieces], [torch.full((16,), float(r)) for r in range(world_size)], "all_gather")
+        check(
+            [piece[:: 2**20] for piece in pieces],
+            [torch.full((16,), float(r)) for r in range(world_size)],
+            "all_gather",
+        )
         return (after - before) * 1024 / x.nbytes
 
     assert all(copies < 0.5 for copies in mpi(fn, 2, timeout=120))
@@ -136,7 +176,9 @@ def test_memory_is_kept_until_a_call_that_nobody_waits_for_is_done():
     def fn(rank, world_size, device):
         if rank == 0:
             for number in range(50):
-                dist.isend(torch.full((1000,), float(number)), dst=1)  # the Work and the tensor are dropped at once
+                dist.isend(
+                    torch.full((1000,), float(number)), dst=1
+                )  # the Work and the tensor are dropped at once
             dist.barrier()
             return None
         received = [torch.empty(1000) for _ in range(50)]
@@ -160,8 +202,15 @@ def test_noncontiguous_tensors_are_refused():
 
 
 def test_the_matrix_measures_what_is_claimed_of_mpi():
-    chosen = selection.select(["mpi"], ["all_reduce", "reduce_scatter"], ["float32", "int64", "complex64"], ["AVG", "PRODUCT"])
-    chosen += selection.select(["mpi"], ["send", "broadcast", "monitored_barrier", "split_group"], quick=True)
+    chosen = selection.select(
+        ["mpi"],
+        ["all_reduce", "reduce_scatter"],
+        ["float32", "int64", "complex64"],
+        ["AVG", "PRODUCT"],
+    )
+    chosen += selection.select(
+        ["mpi"], ["send", "broadcast", "monitored_barrier", "split_group"], quick=True
+    )
     answers = list(matrix.measure(chosen, timeout=60.0))
     assert {answer.state for answer in answers} == {"works", "refuses"}
     assert [str(finding) for finding in judge(matrix.document(answers))] == []
@@ -171,7 +220,11 @@ def test_the_bench_times_gloo_and_mpi_in_the_same_ranks_and_proves_their_sums(mo
     monkeypatch.setattr(bench_mpi, "SIZES", {"8 B": (8, 2, 10)})
     (row,) = bench_mpi.measure(1, lambda _: None)
     assert row.ratio > 0
-    assert (row.what, row.first[:5], row.second[:4]) == ("all_reduce, 4 ranks, 8 B", "gloo ", "mpi ")
+    assert (row.what, row.first[:5], row.second[:4]) == (
+        "all_reduce, 4 ranks, 8 B",
+        "gloo ",
+        "mpi ",
+    )
 
 
 # Groups, sources, splits
@@ -240,12 +293,20 @@ def test_uneven_pieces():
         sizes = [1, 0, 3]
         gathered = [torch.full((size,), -1) for size in sizes]
         dist.all_gather(gathered, torch.full((sizes[rank],), rank))
-        check(gathered, [torch.full((size,), source) for source, size in enumerate(sizes)], "all_gather")
+        check(
+            gathered,
+            [torch.full((size,), source) for source, size in enumerate(sizes)],
+            "all_gather",
+        )
         send = torch.arange(6) + 10 * rank  # 1, 2 and 3 rows to ranks 0, 1 and 2
         taken = torch.full((3 * (rank + 1),), -1)
-        dist.all_to_all_single(taken, send, output_split_sizes=[rank + 1] * 3, input_split_sizes=[1, 2, 3])
+        dist.all_to_all_single(
+            taken, send, output_split_sizes=[rank + 1] * 3, input_split_sizes=[1, 2, 3]
+        )
         start = [0, 1, 3][rank]
-        expected = torch.cat([torch.arange(start, start + rank + 1) + 10 * source for source in range(3)])
+        expected = torch.cat(
+            [torch.arange(start, start + rank + 1) + 10 * source for source in range(3)]
+        )
         check(taken, expected, "all_to_all_single")
 
     mpi(fn)
@@ -258,7 +319,10 @@ def test_objects_and_batches():
         right, left = (rank + 1) % world_size, (rank - 1) % world_size
         x = torch.empty(2)
         works = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, torch.full((2,), float(rank)), right), dist.P2POp(dist.irecv, x, left)]
+            [
+                dist.P2POp(dist.isend, torch.full((2,), float(rank)), right),
+                dist.P2POp(dist.irecv, x, left),
+            ]
         )
         for work in works:
             work.wait()
@@ -266,13 +330,17 @@ def test_objects_and_batches():
             dist.monitored_barrier()
         return objects, x[0].item()
 
-    assert mpi(fn) == [([{"rank": 0}, {"rank": 1}, {"rank": 2}], float((rank - 1) % 3)) for rank in range(3)]
+    assert mpi(fn) == [
+        ([{"rank": 0}, {"rank": 1}, {"rank": 2}], float((rank - 1) % 3)) for rank in range(3)
+    ]
 
 
 def test_a_group_that_timed_out_says_so_and_the_world_goes_on():
     def fn(rank, world_size, device):
         group = dist.new_group(timeout=timedelta(seconds=0.5))
-        with pytest.raises(RuntimeError, match=f"rank {rank}/2: recv from rank {1 - rank}: Timed out after"):
+        with pytest.raises(
+            RuntimeError, match=f"rank {rank}/2: recv from rank {1 - rank}: Timed out after"
+        ):
             dist.recv(torch.ones(1), src=1 - rank, group=group)
         with pytest.raises(RuntimeError, match="this group cannot be used any more"):
             dist.barrier(group=group)
@@ -291,7 +359,9 @@ def mpiexec(*command, ranks=3, **environ):
         capture_output=True,
         text=True,
         timeout=150,
-        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | environ,
+        env=os.environ
+        | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        | environ,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -325,11 +395,14 @@ def test_launch_joins_mpiexecs_world(tmp_path):
             print(results)
         """)
     )
-    assert mpiexec(script, ranks=2) == f"{[[(0, name), (1, name)] for name in ('mpi', 'gloo', 'mpi')]}\n"
+    assert (
+        mpiexec(script, ranks=2)
+        == f"{[[(0, name), (1, name)] for name in ('mpi', 'gloo', 'mpi')]}\n"
+    )
 
 
 def test_a_lesson_prints_over_mpi_what_it_prints_over_gloo(monkeypatch, capsys):
-    lesson, printed = str(lesson_files.find("all_reduce")), {}
+    lesson, printed = str(files.find("all_reduce")), {}
     for backend in ("gloo", "mpi"):
         monkeypatch.setattr(sys, "argv", [lesson, "-n", "3", "--backend", backend])
         runpy.run_path(lesson, run_name="__main__")

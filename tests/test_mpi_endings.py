@@ -13,9 +13,11 @@ import torch
 import torch.distributed as dist
 
 from collectives import LaunchError, launch
-from collectives import backend as backends
+from collectives.backends import availability as backends
 
-pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
+pytestmark = pytest.mark.skipif(
+    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+)
 
 
 def failing(fn, nproc=3, **options) -> LaunchError:
@@ -90,7 +92,9 @@ def test_ranks_listen_nowhere_but_on_loopback_and_leave_no_file():
         dist.new_group([0])
         dist.barrier()
         left = [file for file in shared_memory(os.getpid()) if file.exists()]
-        return [c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN], left
+        return [
+            c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN
+        ], left
 
     results = launch(fn, 3, backend="mpi")
     assert {address for found, _ in results for address in found} <= {"127.0.0.1", "::1"}
@@ -148,7 +152,9 @@ def test_however_the_caller_ends_no_rank_is_left_and_no_file(name, tmp_path):
     assert process.returncode == -getattr(signal, name)
     assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
     _, alive = psutil.wait_procs(ranks, timeout=5)
-    assert [rank for rank in alive if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE] == []
+    assert [
+        rank for rank in alive if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE
+    ] == []
     assert not any(file.exists() for file in memory)
 
 
@@ -158,7 +164,9 @@ def test_however_the_caller_ends_no_rank_is_left_and_no_file(name, tmp_path):
 def without_mpi4py(*command: str) -> subprocess.CompletedProcess:
     """Run `python -m collectives` where mpi4py cannot be imported."""
     hide = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('collectives', run_name='__main__', alter_sys=True)"
-    return subprocess.run([sys.executable, "-c", hide, *command], capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        [sys.executable, "-c", hide, *command], capture_output=True, text=True, timeout=100
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,12 +176,16 @@ def without_mpi4py(*command: str) -> subprocess.CompletedProcess:
 )
 def test_without_mpi4py_the_command_says_which_extra_to_install(command, status):
     done = without_mpi4py(*command)
-    assert "mpi needs mpi4py, which is not here: pip install 'collectives[mpi]'" in " ".join((done.stdout + done.stderr).split())
+    assert "mpi needs mpi4py, which is not here: pip install 'collectives[mpi]'" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
     assert done.returncode == status
 
 
 def test_without_mpiexec_too(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ValueError, match=r"mpi needs mpiexec, which is not here: pip install 'collectives\[mpi\]'"):
+    with pytest.raises(
+        ValueError, match=r"mpi needs mpiexec, which is not here: pip install 'collectives\[mpi\]'"
+    ):
         launch(print, 2, backend="mpi")

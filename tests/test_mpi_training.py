@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import backend as backends
 from collectives import launch
+from collectives.backends import availability as backends
 
-pytestmark = pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]")
+pytestmark = pytest.mark.skipif(
+    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+)
 
 
 def over_both(fn, nproc, *args):
@@ -18,7 +20,9 @@ def over_both(fn, nproc, *args):
 
 def gradients(rank, world_size, device, exact):
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5)).double()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5)
+    ).double()
     if exact:  # whole numbers: no order of addition can round
         for parameter in model.parameters():
             parameter.data = torch.randint(-2, 3, parameter.shape).double()
@@ -26,14 +30,20 @@ def gradients(rank, world_size, device, exact):
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.5)
     torch.manual_seed(10 + rank)
     for _ in range(1 if exact else 3):
-        x = torch.randint(-3, 4, (8, 20)).double() if exact else torch.randn(8, 20, dtype=torch.float64)
+        x = (
+            torch.randint(-3, 4, (8, 20)).double()
+            if exact
+            else torch.randn(8, 20, dtype=torch.float64)
+        )
         optimizer.zero_grad()
         ddp(x).sum().backward()
         optimizer.step()
     return [parameter.grad for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize(("nproc", "exact"), [(2, False), (4, True)], ids=["two_ranks", "four_ranks_exact_sums"])
+@pytest.mark.parametrize(
+    ("nproc", "exact"), [(2, False), (4, True)], ids=["two_ranks", "four_ranks_exact_sums"]
+)
 def test_ddp_gives_the_gradients_that_it_gives_over_gloo_bit_for_bit(nproc, exact):
     for mine, theirs in zip(*over_both(gradients, nproc, exact), strict=True):
         assert all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))
@@ -65,11 +75,17 @@ def sum_error(terms: int) -> float:
 @pytest.mark.parametrize("nproc", [3, 4])
 def test_random_float32_gradients_differ_from_gloos_by_no_more_than_rounding(nproc):
     over_mpi, over_gloo = over_both(float32_gradients, nproc)
-    assert all(torch.equal(one, other) for mine, _ in over_mpi for one, other in zip(mine, over_mpi[0][0], strict=True))
+    assert all(
+        torch.equal(one, other)
+        for mine, _ in over_mpi
+        for one, other in zip(mine, over_mpi[0][0], strict=True)
+    )
     for number, (mine, theirs) in enumerate(zip(over_mpi[0][0], over_gloo[0][0], strict=True)):
         magnitudes = sum(own[number].div(nproc).double().abs() for _, own in over_gloo)
         difference = (mine.double() - theirs.double()).abs()
-        assert (difference <= 2 * sum_error(nproc) * magnitudes).all()  # each of the two errs so much
+        assert (
+            difference <= 2 * sum_error(nproc) * magnitudes
+        ).all()  # each of the two errs so much
         assert mine.abs().max() > 0
 
 
@@ -106,7 +122,9 @@ def test_a_future_tells_of_its_call_and_calls_back():
         x = torch.tensor([float(rank)])
         first = dist.all_reduce(x, async_op=True).get_future()
 
-        def again(future):  # runs where futures are completed, and waits for another one there, as PowerSGD does
+        def again(
+            future,
+        ):  # runs where futures are completed, and waits for another one there, as PowerSGD does
             return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
 
         assert first.then(again).wait().item() == 2.0  # (0 + 1) on both ranks, then 1 + 1

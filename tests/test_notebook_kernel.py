@@ -43,7 +43,9 @@ ONE_SCREEN = 24
 
 class Kernel:
     def __init__(self):
-        self.manager, self.client = start_new_kernel(kernel_name="python3", extra_arguments=["--log-level=ERROR"])
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", extra_arguments=["--log-level=ERROR"]
+        )
         self.process = psutil.Process(self.manager.provisioner.pid)
 
     def run(self, code: str) -> str:
@@ -73,9 +75,19 @@ def kernel():
 
 
 FAILURES = {
-    "raises": ["LaunchError: rank ", " raised Mismatch: rank ", 'check(torch.tensor([rank]), torch.tensor([rank % 2]), "nothing")'],
-    "dies": ["LaunchError: rank 1 died: it ended its process with exit status 3 before it returned a result"],
-    "hangs": ["LaunchError: rank 1 hung: not every rank had returned after 3 s", "in hangs: time.sleep(1000)", "rank 3  "],
+    "raises": [
+        "LaunchError: rank ",
+        " raised Mismatch: rank ",
+        'check(torch.tensor([rank]), torch.tensor([rank % 2]), "nothing")',
+    ],
+    "dies": [
+        "LaunchError: rank 1 died: it ended its process with exit status 3 before it returned a result"
+    ],
+    "hangs": [
+        "LaunchError: rank 1 hung: not every rank had returned after 3 s",
+        "in hangs: time.sleep(1000)",
+        "rank 3  ",
+    ],
 }
 
 

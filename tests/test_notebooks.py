@@ -15,17 +15,21 @@ import pytest
 from jupyter_client import AsyncKernelManager
 from jupytext.cli import jupytext
 
-from collectives import notebooks
-from collectives.mistake import SYMPTOMS
+from collectives.lesson.make import notebooks
+from collectives.lesson.mistakes import SYMPTOMS
 
 ROOT = Path(__file__).parent.parent
 LESSONS = sorted(ROOT.glob("lessons/*.py"))
 MISTAKES = sorted(ROOT.glob("lessons/mistakes/*.py"))
 MOST_BYTES = 300 * 1024
-PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+PINS = dict(
+    line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line
+)
 
 lesson = pytest.mark.parametrize("lesson", LESSONS, ids=[path.stem for path in LESSONS])
-every_file = pytest.mark.parametrize("lesson", LESSONS + MISTAKES, ids=[path.stem for path in LESSONS + MISTAKES])
+every_file = pytest.mark.parametrize(
+    "lesson", LESSONS + MISTAKES, ids=[path.stem for path in LESSONS + MISTAKES]
+)
 
 
 def committed(lesson: Path) -> nbformat.NotebookNode:
@@ -51,7 +55,9 @@ def test_the_cells_are_those_of_the_lesson(lesson):
         return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
 
     expected = notebooks.unexecuted(lesson)
-    assert cells(committed(lesson)) == cells(expected), "the lesson has changed: `make notebooks` brings its notebook up to date"
+    assert cells(committed(lesson)) == cells(expected), (
+        "the lesson has changed: `make notebooks` brings its notebook up to date"
+    )
     assert committed(lesson).metadata == expected.metadata
 
 
@@ -79,13 +85,19 @@ def test_it_was_executed_from_top_to_bottom_and_nothing_failed(lesson):
         assert kinds[:1] == ([("stream", "stdout")] if runs else [])
         assert {kind for kind, _ in kinds[1:]} <= {"display_data"}
         if runs:
-            outcome = "proved on all 4 ranks" if lesson in LESSONS else f"(proved on all \\d ranks|{'|'.join(SYMPTOMS.values())})"
+            outcome = (
+                "proved on all 4 ranks"
+                if lesson in LESSONS
+                else f"(proved on all \\d ranks|{'|'.join(SYMPTOMS.values())})"
+            )
             assert re.match(f"{runs[1]}: {outcome}\n", cell.outputs[0].text)
 
 
 @lesson
 def test_its_first_step_is_shown_in_a_picture_with_words_for_those_who_cannot_see_it(lesson):
-    first = next(output for output in outputs(committed(lesson)) if output.output_type == "display_data")
+    first = next(
+        output for output in outputs(committed(lesson)) if output.output_type == "display_data"
+    )
     assert first.data["image/svg+xml"].count("<svg ") == 1
     assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{40,}"', first.data["image/svg+xml"])
 
@@ -108,7 +120,9 @@ def kernel():
 def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernel):
     fresh = asyncio.run(notebooks.executed(lesson, kernel))
     assert printed(fresh) == printed(committed(lesson))
-    pinned = all(version(package) == PINS[package] for package in ("torch", "matplotlib", "nbformat"))
+    pinned = all(
+        version(package) == PINS[package] for package in ("torch", "matplotlib", "nbformat")
+    )
     if sys.platform == "linux" and pinned:
         assert nbformat.writes(fresh) + "\n" == notebooks.path_of(lesson).read_text()
 
@@ -116,12 +130,16 @@ def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernel):
 def test_what_a_library_writes_on_stderr_is_no_result(tmp_path):
     (tmp_path / "lessons").mkdir()
     noisy = tmp_path / "lessons" / "noisy.py"
-    noisy.write_text("# %%\nimport os, sys\nprint('one')\nprint('progress', file=sys.stderr)\nos.write(2, b'gloo')\nprint('two')\n")
+    noisy.write_text(
+        "# %%\nimport os, sys\nprint('one')\nprint('progress', file=sys.stderr)\nos.write(2, b'gloo')\nprint('two')\n"
+    )
     (stream,) = outputs(asyncio.run(notebooks.executed(noisy)))
     assert (stream.name, stream.text) == ("stdout", "one\ntwo\n")
 
 
 def test_nothing_in_a_notebook_tells_when_or_by_which_python_it_was_executed():
     for lesson in LESSONS + MISTAKES:
-        text = json.dumps([cell.metadata for cell in committed(lesson).cells]) + json.dumps(committed(lesson).metadata)
+        text = json.dumps([cell.metadata for cell in committed(lesson).cells]) + json.dumps(
+            committed(lesson).metadata
+        )
         assert not re.search(r"execution|version|iopub|shell", text)

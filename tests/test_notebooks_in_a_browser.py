@@ -11,12 +11,23 @@ import pytest
 from nbconvert import HTMLExporter
 
 NOTEBOOKS = sorted(Path(__file__).parent.parent.glob("notebooks/*.ipynb"))
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome on the PATH")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome on the PATH"),
+]
 
 # Nothing on the page needs these, and a test is not to fetch them.
-WITHOUT_A_NETWORK = {"mathjax_url": "data:,", "require_js_url": "data:,", "jquery_url": "data:,", "mermaid_js_url": "data:,"}
+WITHOUT_A_NETWORK = {
+    "mathjax_url": "data:,",
+    "require_js_url": "data:,",
+    "jquery_url": "data:,",
+    "mermaid_js_url": "data:,",
+}
 FIRST = "<script>var problems = []; addEventListener('error', e => problems.push(e.message || e.target.outerHTML), true)</script>"
 LAST = """<script>addEventListener("load", () => {
     const box = picture => { const box = picture.getBoundingClientRect(); return [picture.naturalWidth, box.height] }
@@ -27,18 +38,38 @@ LAST = """<script>addEventListener("load", () => {
 
 def browse(page: str, folder: Path) -> tuple[dict, str]:
     """What the page says of itself when it has loaded, and what came out on the console."""
-    (folder / "page.html").write_text(page.replace("<head>", f"<head>{FIRST}", 1).replace("</body>", f"{LAST}</body>", 1))
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    command += ["--enable-logging=stderr", "--window-size=1200,900", "--dump-dom", (folder / "page.html").as_uri()]
+    (folder / "page.html").write_text(
+        page.replace("<head>", f"<head>{FIRST}", 1).replace("</body>", f"{LAST}</body>", 1)
+    )
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder / 'profile'}",
+    ]
+    command += [
+        "--enable-logging=stderr",
+        "--window-size=1200,900",
+        "--dump-dom",
+        (folder / "page.html").as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)[1]
-    return json.loads(title.replace("&amp;", "&")), "\n".join(re.findall(r".*CONSOLE.*", done.stderr))
+    return json.loads(title.replace("&amp;", "&")), "\n".join(
+        re.findall(r".*CONSOLE.*", done.stderr)
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_every_picture_is_seen_and_the_console_stays_empty(path, tmp_path):
     cells = nbformat.read(path, as_version=4).cells
-    drawn = [output for cell in cells for output in cell.get("outputs", ()) if "image/svg+xml" in output.get("data", ())]
+    drawn = [
+        output
+        for cell in cells
+        for output in cell.get("outputs", ())
+        if "image/svg+xml" in output.get("data", ())
+    ]
     found, console = browse(HTMLExporter(**WITHOUT_A_NETWORK).from_filename(path)[0], tmp_path)
     assert (found["problems"], console) == ([], "")
     assert len(found["pictures"]) == len(drawn)

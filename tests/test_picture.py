@@ -22,10 +22,16 @@ PICTURES = {
     "broadcast": {"before": SUM, "after": [SUM[1]] * 4, "root": 1},
     "all_reduce": {"before": SUM, "after": [sum(SUM)] * 4, "op": "SUM"},
     "all_gather": {"before": SUM, "after": [SUM] * 4},
-    "wrong": {"before": SUM[:2], "after": [torch.tensor([1, 1, -1]), [torch.tensor([20]), "x", {}]]},
+    "wrong": {
+        "before": SUM[:2],
+        "after": [torch.tensor([1, 1, -1]), [torch.tensor([20]), "x", {}]],
+    },
     "repeated": {"before": [torch.ones(2)] * 3, "after": [torch.ones(2)] * 3},
     "without one rank": {"before": SUM, "after": [sum(SUM[1:])] * 4, "op": "SUM"},
-    "eight": {"before": [torch.tensor([rank])[None] for rank in range(8)], "after": [torch.arange(8)] * 8},
+    "eight": {
+        "before": [torch.tensor([rank])[None] for rank in range(8)],
+        "after": [torch.arange(8)] * 8,
+    },
     "long": {"before": [torch.arange(100)] * 2, "after": [None] * 2},
 }
 
@@ -46,7 +52,11 @@ def printed(**arguments):
 
 
 def test_every_state_occurs_in_these_tests():
-    legends = " ".join(text.get_text() for arguments in PICTURES.values() for text in picture.draw(**arguments).axes[0].texts)
+    legends = " ".join(
+        text.get_text()
+        for arguments in PICTURES.values()
+        for text in picture.draw(**arguments).axes[0].texts
+    )
     assert [state for state in STATES if f"{state}: {STATES[state][1]}" not in legends] == []
 
 
@@ -84,10 +94,16 @@ BLIND = {
 def test_colours_of_ranks_differ_for_colour_blind_readers(kind):
     def seen(colour):
         linear = [(part / 255) ** 2.2 for part in bytes.fromhex(colour[1:])]
-        return [max(0.0, sum(weight * part for weight, part in zip(row, linear, strict=True))) ** (1 / 2.2) for row in BLIND[kind]]
+        return [
+            max(0.0, sum(weight * part for weight, part in zip(row, linear, strict=True)))
+            ** (1 / 2.2)
+            for row in BLIND[kind]
+        ]
 
     for one, other in itertools.combinations(PALETTE, 2):
-        assert max(abs(a - b) for a, b in zip(seen(one), seen(other), strict=True)) > 0.08, f"{one} {other}"
+        assert max(abs(a - b) for a, b in zip(seen(one), seen(other), strict=True)) > 0.08, (
+            f"{one} {other}"
+        )
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -99,12 +115,18 @@ def test_letters_carry_all_that_colours_carry(name):
         state, _, label = (text.get_text() for text in texts_in(figure, gid))
         assert state in STATES
         fill = to_hex(box.get_facecolor())
-        stripes = [to_hex(stripe.get_facecolor()) for name, stripe in boxes(figure).items() if name.startswith(gid + "/")]
+        stripes = [
+            to_hex(stripe.get_facecolor())
+            for name, stripe in boxes(figure).items()
+            if name.startswith(gid + "/")
+        ]
         if state == "reduced":
             assert label == {4: "r0-3", 3: "r1-3"}[len(stripes)]
             assert stripes == list(PALETTE[4 - len(stripes) : 4])
         else:
-            assert label == (f"r{PALETTE.index(fill)}" if fill in PALETTE else {"undefined": ""}.get(state, "r?"))
+            assert label == (
+                f"r{PALETTE.index(fill)}" if fill in PALETTE else {"undefined": ""}.get(state, "r?")
+            )
     assert bool(cells) == (name != "long")
 
 
@@ -117,7 +139,9 @@ def test_states_of_one_rank_look_different_without_colour():
                 look = box.get_linewidth(), str(box.get_linestyle()), box.get_hatch()
                 looks.setdefault(texts_in(figure, gid)[0].get_text(), set()).add(look)
     assert looks.keys() == STATES.keys()
-    plain = [state for state in STATES if state not in ("reduced", "overwritten")]  # these have stripes, and a corner cut off
+    plain = [
+        state for state in STATES if state not in ("reduced", "overwritten")
+    ]  # these have stripes, and a corner cut off
     assert len(set.union(*(looks[state] for state in plain))) == len(plain)
 
 
@@ -125,7 +149,11 @@ def test_the_root_is_marked():
     figure = picture.draw(**PICTURES["broadcast"])
     root = next(text for text in figure.axes[0].texts if text.get_text() == "root")
     rows = {rank: boxes(figure)[f"before/r{rank}/e0"].get_bbox() for rank in range(4)}
-    assert [rank for rank, box in rows.items() if min(box.y0, box.y1) <= root.get_position()[1] <= max(box.y0, box.y1)] == [1]
+    assert [
+        rank
+        for rank, box in rows.items()
+        if min(box.y0, box.y1) <= root.get_position()[1] <= max(box.y0, box.y1)
+    ] == [1]
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -133,7 +161,10 @@ def test_nothing_overlaps_and_everything_lies_on_the_page(name):
     figure = picture.draw(**PICTURES[name], title="a title")
     cells = [box.get_bbox() for gid, box in boxes(figure).items() if gid.count("/") == 2]
     for one, other in itertools.combinations(cells, 2):
-        assert min(one.x1, other.x1) - max(one.x0, other.x0) < 1e-9 or min(one.y1, other.y1) - max(one.y0, other.y0) < 1e-9
+        assert (
+            min(one.x1, other.x1) - max(one.x0, other.x0) < 1e-9
+            or min(one.y1, other.y1) - max(one.y0, other.y0) < 1e-9
+        )
     figure.draw_without_rendering()
     for text in figure.axes[0].texts:
         extent = text.get_window_extent()
@@ -143,7 +174,9 @@ def test_nothing_overlaps_and_everything_lies_on_the_page(name):
         assert extent.y1 <= figure.bbox.y1, text
     for gid in (gid for gid in boxes(figure) if gid.count("/") == 2):
         box = boxes(figure)[gid].get_window_extent()
-        assert all(text.get_window_extent().width <= box.width for text in texts_in(figure, gid)), gid
+        assert all(text.get_window_extent().width <= box.width for text in texts_in(figure, gid)), (
+            gid
+        )
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -162,7 +195,12 @@ def test_svg_is_small_text_with_a_description(name):
 
 
 def test_the_description_tells_the_whole_story():
-    assert picture.describe([torch.tensor([1]), torch.tensor([2])], [torch.tensor([3]), torch.tensor([2])], op="SUM", root=0) == (
+    assert picture.describe(
+        [torch.tensor([1]), torch.tensor([2])],
+        [torch.tensor([3]), torch.tensor([2])],
+        op="SUM",
+        root=0,
+    ) == (
         "2 ranks. The reduction is SUM. The root is rank 0. Before, rank 0 has 1, to be overwritten. Before, rank 1 has 2. "
         "After, rank 0 has 3 reduced from rank 0 and rank 1. After, rank 1 has 2 untouched."
     )
@@ -180,7 +218,11 @@ print(hashlib.sha256(picture.svg(figure)).hexdigest())
 def test_the_bytes_are_the_same_in_every_process():
     runs = [
         subprocess.run(
-            [sys.executable, "-c", DRAW], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", DRAW],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         for seed in ("1", "2")
     ]
@@ -189,7 +231,9 @@ def test_the_bytes_are_the_same_in_every_process():
 
 def test_the_readers_settings_change_nothing_and_are_not_changed():
     plain = picture.svg(picture.draw(**PICTURES["wrong"]))
-    with matplotlib.rc_context({"axes.facecolor": "black", "text.color": "white", "hatch.color": "red"}):
+    with matplotlib.rc_context(
+        {"axes.facecolor": "black", "text.color": "white", "hatch.color": "red"}
+    ):
         settings = dict(matplotlib.rcParams)
         assert picture.svg(picture.draw(**PICTURES["wrong"])) == plain
         assert dict(matplotlib.rcParams) == settings
@@ -210,7 +254,12 @@ def test_pictures_are_saved_as_svg_and_png(tmp_path):
 
 def test_importing_needs_neither_torch_nor_a_window():
     code = "import sys, collectives.pictures.picture; print({'torch', 'matplotlib.pyplot'} & sys.modules.keys())"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -234,7 +283,10 @@ def test_the_terminal_has_the_colours_of_the_ranks():
 
 def test_too_much_is_said_in_the_figure_and_the_terminal():
     arguments = {"before": [torch.arange(100)] * 2, "after": [None] * 2}
-    for words in (" ".join(text.get_text() for text in picture.draw(**arguments).axes[0].texts), printed(**arguments)):
+    for words in (
+        " ".join(text.get_text() for text in picture.draw(**arguments).axes[0].texts),
+        printed(**arguments),
+    ):
         assert "100 elements in one rank" in words
         assert "rank 1: [0, 1, 2, ... 97 more] -> no buffer" in words
 

@@ -19,7 +19,9 @@ def call(rank, world_size, device, name, wrong=None):
         replaced, make_wrong = wrong
         setattr(dist, replaced, make_wrong(getattr(dist, replaced)))
     x = torch.tensor([10**rank, 2 * 10**rank])
-    pieces = [torch.tensor([10**rank * (2 * to + 3)]) for to in range(world_size)]  # one for each rank
+    pieces = [
+        torch.tensor([10**rank * (2 * to + 3)]) for to in range(world_size)
+    ]  # one for each rank
     root, before = world_size - 1, x.clone()
     if name == "broadcast":
         dist.broadcast(x, src=root)
@@ -57,7 +59,9 @@ FROM = {
     "MAX": lambda r, n: [{n - 1}] * 2,
     "reduce": lambda r, n: [set(range(n))] * 2 if r == n - 1 else [],
     "all_gather": lambda r, n: [{source} for source in range(n) for _ in range(2)],
-    "gather": lambda r, n: [{source} for source in range(n) for _ in range(2)] if r == n - 1 else [],
+    "gather": lambda r, n: (
+        [{source} for source in range(n) for _ in range(2)] if r == n - 1 else []
+    ),
     "scatter": lambda r, n: [{n - 1}],
     "reduce_scatter": lambda r, n: [set(range(n))],
     "all_to_all": lambda r, n: [{source} for source in range(n)],
@@ -84,15 +88,23 @@ def draw_right(name, world_size):
 
 
 def draw_wrong(name, wrong):
-    return draw(launch(call, 4, args=(name, WRONG[wrong]), backend="gloo", device="cpu", timeout=60.0), name)
+    return draw(
+        launch(call, 4, args=(name, WRONG[wrong]), backend="gloo", device="cpu", timeout=60.0), name
+    )
 
 
 def colours(figure, rank):
     """Of each element after the call, the ranks in whose colours its cell is drawn."""
-    patches = {patch.get_gid(): to_hex(patch.get_facecolor()) for patch in figure.axes[0].patches if patch.get_gid()}
+    patches = {
+        patch.get_gid(): to_hex(patch.get_facecolor())
+        for patch in figure.axes[0].patches
+        if patch.get_gid()
+    }
     found = []
     while (gid := f"after/r{rank}/e{len(found)}") in patches:
-        stripes = {colour for name, colour in patches.items() if name.startswith(gid + "/")} or {patches[gid]}
+        stripes = {colour for name, colour in patches.items() if name.startswith(gid + "/")} or {
+            patches[gid]
+        }
         found.append({PALETTE.index(colour) for colour in stripes & set(PALETTE)})
     return found
 
@@ -103,7 +115,9 @@ def labels(figure, rank):
     cells = {patch.get_gid(): patch for patch in figure.axes[0].patches}
     while (gid := f"after/r{rank}/e{len(found)}") in cells:
         box = cells[gid].get_bbox()
-        found.append([text.get_text() for text in figure.axes[0].texts if box.contains(*text.get_position())])
+        found.append(
+            [text.get_text() for text in figure.axes[0].texts if box.contains(*text.get_position())]
+        )
     return found
 
 
@@ -134,8 +148,14 @@ def test_letters_say_what_colours_say(name):
 
 # What a wrong collective did, for rank r of 4.
 SHOWN = {
-    "all_gather that permutes": ("all_gather", lambda r: [{source} for source in (3, 0, 1, 2) for _ in range(2)]),
-    "gather that permutes": ("gather", lambda r: [{source} for source in (3, 0, 1, 2) for _ in range(2)] if r == 3 else []),
+    "all_gather that permutes": (
+        "all_gather",
+        lambda r: [{source} for source in (3, 0, 1, 2) for _ in range(2)],
+    ),
+    "gather that permutes": (
+        "gather",
+        lambda r: [{source} for source in (3, 0, 1, 2) for _ in range(2)] if r == 3 else [],
+    ),
     "broadcast that does nothing": ("broadcast", lambda r: [{r}] * 2),
     "broadcast that ignores its root": ("broadcast", lambda r: [{0}] * 2),
     "all_reduce that does nothing": ("SUM", lambda r: [{r}] * 2),
@@ -152,13 +172,23 @@ def test_a_wrong_collective_shows(wrong):
     figure = draw_wrong(name, wrong)
     for rank in range(4):
         assert colours(figure, rank) == expected(rank)
-    assert any(expected(rank) != FROM[name](rank, 4) for rank in range(4)), "the right one would look the same"
+    assert any(expected(rank) != FROM[name](rank, 4) for rank in range(4)), (
+        "the right one would look the same"
+    )
 
 
 def test_a_scatter_that_permutes_shows_in_its_values():
     """All comes from the root, whichever piece: the colours are those of a right scatter, the numbers are not."""
-    as_it_should_be, wrong = draw_right("scatter", 4), draw_wrong("scatter", "scatter that permutes")
-    assert [labels(as_it_should_be, rank)[0][1] for rank in range(4)] == ["3000", "5000", "7000", "9000"]
+    as_it_should_be, wrong = (
+        draw_right("scatter", 4),
+        draw_wrong("scatter", "scatter that permutes"),
+    )
+    assert [labels(as_it_should_be, rank)[0][1] for rank in range(4)] == [
+        "3000",
+        "5000",
+        "7000",
+        "9000",
+    ]
     assert [labels(wrong, rank)[0][1] for rank in range(4)] == ["5000", "7000", "9000", "3000"]
 
 

@@ -27,20 +27,44 @@ FULL = (1 << 8) - 1
 REVEALING = {
     "SUM": ([10**rank for rank in range(8)], sum),
     "AVG": ([10.0**rank for rank in range(6)], lambda values: sum(values) / len(values)),
-    "PRODUCT": ([2, 3, 5, 7, 11, 13, 17, 19], lambda values: functools.reduce(operator.mul, values)),
-    "BOR": ([1 << rank for rank in range(8)], lambda values: functools.reduce(operator.or_, values)),
-    "BXOR": ([1 << rank for rank in range(8)], lambda values: functools.reduce(operator.xor, values)),
-    "BAND": ([FULL ^ (1 << rank) for rank in range(8)], lambda values: functools.reduce(operator.and_, values)),
+    "PRODUCT": (
+        [2, 3, 5, 7, 11, 13, 17, 19],
+        lambda values: functools.reduce(operator.mul, values),
+    ),
+    "BOR": (
+        [1 << rank for rank in range(8)],
+        lambda values: functools.reduce(operator.or_, values),
+    ),
+    "BXOR": (
+        [1 << rank for rank in range(8)],
+        lambda values: functools.reduce(operator.xor, values),
+    ),
+    "BAND": (
+        [FULL ^ (1 << rank) for rank in range(8)],
+        lambda values: functools.reduce(operator.and_, values),
+    ),
 }
 
 
 @pytest.mark.parametrize("op", REVEALING)
 def test_every_subset_of_ranks_is_found(op):
     values, reduce = REVEALING[op]
-    subsets = [ranks for size in range(2, len(values) + 1) for ranks in itertools.combinations(range(len(values)), size)]
+    subsets = [
+        ranks
+        for size in range(2, len(values) + 1)
+        for ranks in itertools.combinations(range(len(values)), size)
+    ]
     for start in range(0, len(subsets), 32):
-        results = [torch.tensor([reduce([values[rank] for rank in ranks]) for ranks in subsets[start : start + 32]])]
-        traced = trace(tensors(*([value] for value in values), dtype=results[0].dtype), results * len(values), op=op).after[0]
+        results = [
+            torch.tensor(
+                [reduce([values[rank] for rank in ranks]) for ranks in subsets[start : start + 32]]
+            )
+        ]
+        traced = trace(
+            tensors(*([value] for value in values), dtype=results[0].dtype),
+            results * len(values),
+            op=op,
+        ).after[0]
         assert [cell.ranks for cell in traced] == subsets[start : start + 32]
         assert set(states(traced)) == {"reduced"}
 
@@ -68,13 +92,22 @@ def test_an_average_that_divides_by_all_shows_that_a_rank_is_left_out():
 def test_a_rank_that_adds_nothing_may_have_taken_part_or_not():
     before = tensors([0], [1], [2], [3])
     cell = trace(before, [sum(before)] * 4, op="SUM").after[1][0]
-    assert (cell.state, cell.ranks, cell.perhaps, cell.label) == ("reduced", (1, 2, 3), (0,), "r0?,1-3")
+    assert (cell.state, cell.ranks, cell.perhaps, cell.label) == (
+        "reduced",
+        (1, 2, 3),
+        (0,),
+        "r0?,1-3",
+    )
 
 
 def test_sums_that_several_subsets_give_are_not_guessed():
-    origins = trace(tensors([1], [2], [3], [6]), tensors([8], [8], [8], [8]), op="SUM")  # 2 + 6, and no other
+    origins = trace(
+        tensors([1], [2], [3], [6]), tensors([8], [8], [8], [8]), op="SUM"
+    )  # 2 + 6, and no other
     assert origins.after[0][0].label == "r1,3"
-    origins = trace(tensors([1], [2], [3], [4]), tensors([5], [5], [5], [5]), op="SUM")  # 1 + 4, or 2 + 3
+    origins = trace(
+        tensors([1], [2], [3], [4]), tensors([5], [5], [5], [5]), op="SUM"
+    )  # 1 + 4, or 2 + 3
     assert states(origins.after[0]) == ["unknown"]
     assert "r?" in origins.notes[0]
 
@@ -88,16 +121,28 @@ def test_equal_values_of_all_ranks_are_not_guessed():
 def test_values_are_untouched_or_overwritten_only_in_place():
     before, after = tensors([1, 2], [3, 4]), tensors([1, 3], [2, 9])
     origins = trace(before, after)
-    assert [states(row) for row in origins.before] == [["own", "overwritten"], ["overwritten", "overwritten"]]
-    assert [states(row) for row in origins.after] == [["untouched", "received"], ["received", "undefined"]]
+    assert [states(row) for row in origins.before] == [
+        ["own", "overwritten"],
+        ["overwritten", "overwritten"],
+    ]
+    assert [states(row) for row in origins.after] == [
+        ["untouched", "received"],
+        ["received", "undefined"],
+    ]
     origins = trace(before, after, in_place=False)
     assert [states(row) for row in origins.before] == [["own", "own"], ["own", "own"]]
-    assert [states(row) for row in origins.after] == [["own", "received"], ["received", "undefined"]]
+    assert [states(row) for row in origins.after] == [
+        ["own", "received"],
+        ["received", "undefined"],
+    ]
 
 
 def test_lists_of_tensors_are_not_taken_for_one_buffer():
     pieces = [tensors([1], [2]), tensors([3], [4])]
-    assert states(trace(pieces, [tensors([1], [3]), tensors([2], [4])]).after[0]) == ["own", "received"]
+    assert states(trace(pieces, [tensors([1], [3]), tensors([2], [4])]).after[0]) == [
+        "own",
+        "received",
+    ]
 
 
 def test_a_wrong_element_is_found_among_right_ones():
@@ -131,7 +176,11 @@ def test_whole_numbers_wrap_around():
     assert trace(before, [before[0] + before[1]] * 2, op="SUM").after[0][0].label == "r0-1"
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float64, torch.complex64],
+    ids=str,
+)
 def test_values_of_any_dtype_are_traced(dtype):
     before = tensors([0], [1], dtype=dtype)
     assert labels(trace(before, [torch.cat(before)] * 2).after[0]) == ["r0", "r1"]
@@ -143,7 +192,10 @@ def test_nan_is_a_value_like_any_other():
 
 
 def test_shapes_may_be_ragged_empty_or_without_dimensions():
-    origins = trace([torch.tensor(5), torch.empty(0), None], [None, [torch.tensor([[5]]), torch.empty(0)], torch.tensor([5, 6])])
+    origins = trace(
+        [torch.tensor(5), torch.empty(0), None],
+        [None, [torch.tensor([[5]]), torch.empty(0)], torch.tensor([5, 6])],
+    )
     assert origins.after[0] is None
     assert origins.before[1] == ()
     assert [labels(row) for row in origins.after[1:]] == [["r0"], ["r0", ""]]

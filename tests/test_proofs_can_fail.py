@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 from wrong_collectives import WRONG
 
-from collectives import LaunchError, Mismatch, check, launch, lesson_files
-from collectives.collective import COLLECTIVES
+from collectives import LaunchError, Mismatch, check, launch
+from collectives.lesson import files
+from collectives.spec.catalogue import COLLECTIVES
 
 
 def sabotaged(rank, world_size, device, call, make_wrong, steps):
@@ -21,8 +22,10 @@ def sabotaged(rank, world_size, device, call, make_wrong, steps):
 
 
 def uses(lesson: str, wrong: str) -> bool:
-    source = lesson_files.find(lesson).read_text(encoding="utf-8")
-    if wrong == "all_reduce that sums whatever is asked" and not re.search(r"all_reduce\([^\n]*ReduceOp\.(?!SUM)", source):
+    source = files.find(lesson).read_text(encoding="utf-8")
+    if wrong == "all_reduce that sums whatever is asked" and not re.search(
+        r"all_reduce\([^\n]*ReduceOp\.(?!SUM)", source
+    ):
         return False  # nothing else was asked
     return re.search(rf"\bdist\.{WRONG[wrong][0]}\(", source) is not None
 
@@ -33,17 +36,28 @@ PAIRS = [(wrong, lesson) for wrong in WRONG for lesson in COLLECTIVES if uses(le
 # Noticed, but not by a proof: what the wrong call left undone was needed to go on.
 RED_WITHOUT_A_PROOF = {
     ("broadcast_object_list that does nothing", "barrier"): {"raised"},  # there is no folder
-    ("new_group that is the whole world", "send_recv"): {"hung"},  # a deadlock that was to be shown in a group hangs everyone
-    ("new_group that is the whole world", "barrier"): {"raised", "hung"},  # the halves meet, or wait for each other
+    ("new_group that is the whole world", "send_recv"): {
+        "hung"
+    },  # a deadlock that was to be shown in a group hangs everyone
+    ("new_group that is the whole world", "barrier"): {
+        "raised",
+        "hung",
+    },  # the halves meet, or wait for each other
 }
 
 
-@pytest.mark.parametrize(("wrong", "lesson"), PAIRS, ids=[f"{lesson}-{wrong.replace(' ', '_')}" for wrong, lesson in PAIRS])
+@pytest.mark.parametrize(
+    ("wrong", "lesson"),
+    PAIRS,
+    ids=[f"{lesson}-{wrong.replace(' ', '_')}" for wrong, lesson in PAIRS],
+)
 def test_a_lesson_turns_red_with_a(wrong, lesson):
     call, make_wrong = WRONG[wrong]
-    steps = lesson_files.load(lesson_files.find(lesson)).STEPS
+    steps = files.load(files.find(lesson)).STEPS
     with pytest.raises(LaunchError) as caught:
-        launch(sabotaged, 4, args=(call, make_wrong, steps), backend="gloo", device="cpu", timeout=25.0)
+        launch(
+            sabotaged, 4, args=(call, make_wrong, steps), backend="gloo", device="cpu", timeout=25.0
+        )
     if (wrong, lesson) in RED_WITHOUT_A_PROOF:
         assert caught.value.kind in RED_WITHOUT_A_PROOF[wrong, lesson]
     else:
@@ -54,7 +68,9 @@ def test_every_call_of_the_lessons_has_a_wrong_twin():
     """A lesson that starts to use another call needs a wrong one here."""
     called = set()
     for lesson in COLLECTIVES:
-        called |= set(re.findall(r"\bdist\.([a-z_]+)\(", lesson_files.find(lesson).read_text(encoding="utf-8")))
+        called |= set(
+            re.findall(r"\bdist\.([a-z_]+)\(", files.find(lesson).read_text(encoding="utf-8"))
+        )
     facts_about_a_group = {
         "get_rank",
         "get_world_size",
@@ -63,7 +79,9 @@ def test_every_call_of_the_lessons_has_a_wrong_twin():
         "get_process_group_ranks",
         "get_backend",
     }
-    assert called - facts_about_a_group - {"destroy_process_group"} <= {call for call, _ in WRONG.values()}
+    assert called - facts_about_a_group - {"destroy_process_group"} <= {
+        call for call, _ in WRONG.values()
+    }
 
 
 # The check itself.
@@ -102,11 +120,15 @@ def test_a_failed_check_has_one_shape():
 
     with pytest.raises(LaunchError) as caught:
         launch(fn, 2)
-    assert "Mismatch: rank 1/2: got [1], should be [0] [all_reduce(SUM), int64[1], gloo]" in str(caught.value)
+    assert "Mismatch: rank 1/2: got [1], should be [0] [all_reduce(SUM), int64[1], gloo]" in str(
+        caught.value
+    )
 
 
 def test_proofs_hold_under_python_o():
     program = "import torch; from collectives import check; check(torch.tensor([1]), torch.tensor([2]), 'call')"
-    done = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
     assert "Mismatch: rank 0/1: got [1], should be [2] [call, int64[1]]" in done.stderr

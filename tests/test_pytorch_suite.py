@@ -14,11 +14,26 @@ from collectives import LaunchError
 ROOT = Path(__file__).parent.parent
 
 
-def ask(*names: str, options: tuple[str, ...] = (), path: tuple = ()) -> subprocess.CompletedProcess:
+def ask(
+    *names: str, options: tuple[str, ...] = (), path: tuple = ()
+) -> subprocess.CompletedProcess:
     ids = [f"tests/pytorch_suite.py::test_upstream[{name}]" for name in names]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [ROOT, *path]))}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *options, *ids]
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore",
+        *options,
+        *ids,
+    ]
+    return subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120
+    )
 
 
 def test_a_few_of_torchs_tests_pass_on_gloo():
@@ -29,9 +44,10 @@ def test_a_few_of_torchs_tests_pass_on_gloo():
         "test_all_gather_object_subgroup",
         "test_all_to_all",
     )
-    assert (done.returncode, re.findall(r"\d+ \w+(?=[,\s])", done.stdout.splitlines()[-1])) == (0, ["4 passed", "1 xfailed"]), (
-        done.stdout
-    )
+    assert (done.returncode, re.findall(r"\d+ \w+(?=[,\s])", done.stdout.splitlines()[-1])) == (
+        0,
+        ["4 passed", "1 xfailed"],
+    ), done.stdout
 
 
 def test_a_backend_that_does_nothing_is_found_out():
@@ -43,21 +59,58 @@ def test_a_backend_that_does_nothing_is_found_out():
     assert "_test_broadcast_helper" in done.stdout
 
 
-KNOWN = {"backends": ["gloo"], "tests": ["test_known*"], "error": "no such thing", "reason": "it has none"}
+KNOWN = {
+    "backends": ["gloo"],
+    "tests": ["test_known*"],
+    "error": "no such thing",
+    "reason": "it has none",
+}
 
 
 @pytest.mark.parametrize(
     ("name", "backend", "error", "outcome", "words"),
     [
-        ("test_known_1", "gloo", "rank 1 raised ValueError: no such thing", pytest.xfail.Exception, "it has none"),
-        ("test_known_1", "gloo", "rank 1 raised ValueError: another", pytest.fail.Exception, "not with the known error"),
-        ("test_known_1", "gloo", None, pytest.fail.Exception, "passes, but pytorch_suite.toml says that it fails on gloo"),
-        ("test_known_1", "mpi", "rank 1 raised ValueError: no such thing", LaunchError, "no such thing"),
-        ("test_other", "gloo", "rank 1 raised ValueError: no such thing", LaunchError, "no such thing"),
+        (
+            "test_known_1",
+            "gloo",
+            "rank 1 raised ValueError: no such thing",
+            pytest.xfail.Exception,
+            "it has none",
+        ),
+        (
+            "test_known_1",
+            "gloo",
+            "rank 1 raised ValueError: another",
+            pytest.fail.Exception,
+            "not with the known error",
+        ),
+        (
+            "test_known_1",
+            "gloo",
+            None,
+            pytest.fail.Exception,
+            "passes, but pytorch_suite.toml says that it fails on gloo",
+        ),
+        (
+            "test_known_1",
+            "mpi",
+            "rank 1 raised ValueError: no such thing",
+            LaunchError,
+            "no such thing",
+        ),
+        (
+            "test_other",
+            "gloo",
+            "rank 1 raised ValueError: no such thing",
+            LaunchError,
+            "no such thing",
+        ),
     ],
     ids=["as_known", "with_another_error", "passes", "on_another_backend", "another_test"],
 )
-def test_only_a_known_failure_is_forgiven_and_only_as_it_is_known(monkeypatch, name, backend, error, outcome, words):
+def test_only_a_known_failure_is_forgiven_and_only_as_it_is_known(
+    monkeypatch, name, backend, error, outcome, words
+):
     monkeypatch.setitem(pytorch_suite.REASONS, "fails", [KNOWN])
     failure = error and LaunchError(error, rank=1, kind="raised")
     with pytest.raises(outcome, match=words):

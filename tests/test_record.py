@@ -7,9 +7,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives import launch, lesson_files
-from collectives.collective import COLLECTIVES
+from collectives import launch
+from collectives.lesson import files
 from collectives.recording import record
+from collectives.spec.catalogue import COLLECTIVES
 
 # Who asks for what, on 3 ranks: the fields of the one call (a Work is waited for, and its "wait" left out) on rank 1.
 FLOATS = ("float32[4]",)
@@ -25,28 +26,55 @@ def many():
 
 
 CASES = {
-    "all_reduce": (lambda: dist.all_reduce(x(), op=dist.ReduceOp.MAX), {"op": "MAX", "tensors": FLOATS}),
+    "all_reduce": (
+        lambda: dist.all_reduce(x(), op=dist.ReduceOp.MAX),
+        {"op": "MAX", "tensors": FLOATS},
+    ),
     "all_reduce-by-position": (lambda: dist.all_reduce(x(), dist.ReduceOp.MIN), {"op": "MIN"}),
     "all_reduce-default": (lambda: dist.all_reduce(x()), {"op": "SUM", "is_async": False}),
     "all_reduce-async": (lambda: dist.all_reduce(x(), async_op=True).wait(), {"is_async": True}),
     "broadcast": (lambda: dist.broadcast(x(), src=2), {"peer": 2, "tensors": FLOATS, "op": None}),
     "broadcast-group_src": (lambda: dist.broadcast(x(), group_src=1), {"peer": 1}),
     "reduce": (lambda: dist.reduce(x(), 2), {"peer": 2, "op": "SUM"}),
-    "gather": (lambda: dist.gather(x(), many() if dist.get_rank() == 0 else None), {"peer": 0, "tensors": FLOATS}),
-    "scatter": (lambda: dist.scatter(x(), many() if dist.get_rank() == 1 else None, src=1), {"tensors": FLOATS + EACH}),
+    "gather": (
+        lambda: dist.gather(x(), many() if dist.get_rank() == 0 else None),
+        {"peer": 0, "tensors": FLOATS},
+    ),
+    "scatter": (
+        lambda: dist.scatter(x(), many() if dist.get_rank() == 1 else None, src=1),
+        {"tensors": FLOATS + EACH},
+    ),
     "all_gather": (lambda: dist.all_gather(many(), x()), {"tensors": EACH + FLOATS, "peer": None}),
-    "all_gather_into_tensor": (lambda: dist.all_gather_into_tensor(torch.empty(12), x()), {"tensors": ("float32[12]", *FLOATS)}),
-    "reduce_scatter": (lambda: dist.reduce_scatter(x(), many()), {"op": "SUM", "tensors": FLOATS + EACH}),
-    "reduce_scatter_tensor": (lambda: dist.reduce_scatter_tensor(x(), torch.ones(12)), {"tensors": (*FLOATS, "float32[12]")}),
+    "all_gather_into_tensor": (
+        lambda: dist.all_gather_into_tensor(torch.empty(12), x()),
+        {"tensors": ("float32[12]", *FLOATS)},
+    ),
+    "reduce_scatter": (
+        lambda: dist.reduce_scatter(x(), many()),
+        {"op": "SUM", "tensors": FLOATS + EACH},
+    ),
+    "reduce_scatter_tensor": (
+        lambda: dist.reduce_scatter_tensor(x(), torch.ones(12)),
+        {"tensors": (*FLOATS, "float32[12]")},
+    ),
     "all_to_all": (lambda: dist.all_to_all(many(), many()), {"tensors": EACH + EACH}),
     "all_to_all_single": (
         lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3), [1, 1, 1], [1, 1, 1]),
         {"splits": ((1, 1, 1), (1, 1, 1))},
     ),
-    "all_to_all_single-even": (lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3)), {"splits": (None, None)}),
+    "all_to_all_single-even": (
+        lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3)),
+        {"splits": (None, None)},
+    ),
     "all_gather_object": (lambda: dist.all_gather_object([None] * 3, "a"), {"tensors": ()}),
-    "gather_object": (lambda: dist.gather_object(1, [None] * 3 if dist.get_rank() == 2 else None, dst=2), {"peer": 2}),
-    "broadcast_object_list": (lambda: dist.broadcast_object_list([1, 2], src=0), {"peer": 0, "tensors": ("object[2]",)}),
+    "gather_object": (
+        lambda: dist.gather_object(1, [None] * 3 if dist.get_rank() == 2 else None, dst=2),
+        {"peer": 2},
+    ),
+    "broadcast_object_list": (
+        lambda: dist.broadcast_object_list([1, 2], src=0),
+        {"peer": 0, "tensors": ("object[2]",)},
+    ),
     "scatter_object_list": (lambda: dist.scatter_object_list([None], [1, 2, 3]), {"peer": 0}),
     "barrier": (lambda: dist.barrier(), {"tensors": (), "members": (0, 1, 2)}),
     "monitored_barrier": (lambda: dist.monitored_barrier(), {}),
@@ -77,7 +105,14 @@ def noted():
 def test_each_call_is_noted_once_with_all_that_it_asks_for(case, noted):
     function, expected = CASES[case]
     (call,) = [call for call in noted[case] if call.name != "wait"]
-    expected = {"name": case.partition("-")[0], "rank": 1, "number": 0, "group": "WORLD", "seq": 0, "error": None} | expected
+    expected = {
+        "name": case.partition("-")[0],
+        "rank": 1,
+        "number": 0,
+        "group": "WORLD",
+        "seq": 0,
+        "error": None,
+    } | expected
     assert {field: getattr(call, field) for field in expected} == expected
     assert (call.file, call.line) == line_of(function)
     assert call.entered < call.left
@@ -106,7 +141,11 @@ def test_one_line_that_asks_for_something_else_each_time_is_noted_as_it_asked():
         four, two = "float32[4]", "float32[2, 4]"
         told = [(call.tensors, call.peer, call.group != "WORLD", call.seq) for call in calls]
         usual = [(four, 0), (four, 1), (four, 1), (two, 1), (two, 1), ("int32[4]", 1)]
-        assert told[:-2] == [((text,), src, own, seq) for seq, (text, src) in enumerate(usual) for own in (False, True)]
+        assert told[:-2] == [
+            ((text,), src, own, seq)
+            for seq, (text, src) in enumerate(usual)
+            for own in (False, True)
+        ]
         assert told[-2:] == [((four,), None, False, 6), (("float32[2, 2]",), None, False, 7)]
 
 
@@ -145,10 +184,15 @@ def test_messages_name_their_peer_tag_group_and_true_source():
     (_, zero), (_, one), (_, two) = launch(record.recorded(exchange), 3, backend="gloo")
     subgroup = zero[1].group
     assert [call.name for call in zero] == ["new_group", "send", "barrier"]
-    assert [call.name for call in one] == ["new_group", "send"]  # the barrier of a group without rank 1 is none of its calls
+    assert [call.name for call in one] == [
+        "new_group",
+        "send",
+    ]  # the barrier of a group without rank 1 is none of its calls
     assert [call.name for call in two] == ["new_group", "irecv", "wait", "irecv", "wait", "barrier"]
     assert subgroup != "WORLD"
-    assert {(call.group, call.members, call.peer, call.tag, call.seq) for call in (zero[1], two[1])} == {
+    assert {
+        (call.group, call.members, call.peer, call.tag, call.seq) for call in (zero[1], two[1])
+    } == {
         (subgroup, (0, 2), 2, 5, None),
         (subgroup, (0, 2), 0, 5, None),
     }
@@ -159,14 +203,22 @@ def test_messages_name_their_peer_tag_group_and_true_source():
 
 def test_a_batch_is_noted_message_by_message():
     def step(rank, world_size, device):
-        ops = [dist.P2POp(dist.isend, x(), 1 - rank, tag=3), dist.P2POp(dist.irecv, x(), 1 - rank, tag=3)]
+        ops = [
+            dist.P2POp(dist.isend, x(), 1 - rank, tag=3),
+            dist.P2POp(dist.irecv, x(), 1 - rank, tag=3),
+        ]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
 
     for rank, (_, calls) in enumerate(launch(record.recorded(step), 2, backend="gloo")):
         told = [(call.name, call.peer, call.tag, call.of) for call in calls]
         other = 1 - rank
-        assert told == [("isend", other, 3, None), ("irecv", other, 3, None), ("wait", other, 3, 0), ("wait", other, 3, 1)]
+        assert told == [
+            ("isend", other, 3, None),
+            ("irecv", other, 3, None),
+            ("wait", other, 3, 0),
+            ("wait", other, 3, 1),
+        ]
 
 
 def test_copies_hold_what_lay_there_before_and_after():
@@ -178,14 +230,21 @@ def test_copies_hold_what_lay_there_before_and_after():
         work.wait()
         y.zero_()
 
-    for rank, (_, (reduced, gathered, _)) in enumerate(launch(record.recorded(step, tensors=True), 2, backend="gloo")):
-        assert (reduced.before, reduced.after) == ({"tensor": torch.tensor([float(rank)])}, {"tensor": torch.tensor([1.0])})
+    for rank, (_, (reduced, gathered, _)) in enumerate(
+        launch(record.recorded(step, tensors=True), 2, backend="gloo")
+    ):
+        assert (reduced.before, reduced.after) == (
+            {"tensor": torch.tensor([float(rank)])},
+            {"tensor": torch.tensor([1.0])},
+        )
         assert [piece.item() for piece in gathered.before["tensor_list"]] == [-1, -1]
         assert [piece.item() for piece in gathered.after["tensor_list"]] == [10, 11]
 
 
 def test_without_being_asked_for_no_tensor_is_copied():
-    (_, calls), *_ = launch(record.recorded(lambda rank, world_size, device: dist.all_reduce(x())), 2, backend="gloo")
+    (_, calls), *_ = launch(
+        record.recorded(lambda rank, world_size, device: dist.all_reduce(x())), 2, backend="gloo"
+    )
     assert (calls[0].before, calls[0].after) == (None, None)
 
 
@@ -233,7 +292,7 @@ def test_a_warning_still_blames_the_caller(monkeypatch):
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_lessons_prove_the_same_when_they_are_recorded(name):
-    lesson = lesson_files.load(lesson_files.folder() / f"{name}.py")
+    lesson = files.load(files.folder() / f"{name}.py")
     step = lesson.STEPS[0]
     results = launch(record.recorded(step, tensors=True), 3, backend="gloo")
     assert str([result for result, _ in results]) == str(launch(step, 3, backend="gloo"))

@@ -21,13 +21,19 @@ def test_what_was_written_is_read(tmp_path):
         ("[1, 2]", "has no `format` and `cells`"),
         ('{"name": "package"}', "has no `format` and `cells`"),
         ('{"format": "1", "cells": []}', "its format is '1'"),
-        ('{"format": 2, "cells": []}', "has format 2, this version of collectives reads up to 1: update collectives"),
+        (
+            '{"format": 2, "cells": []}',
+            "has format 2, this version of collectives reads up to 1: update collectives",
+        ),
         ('{"format": 1, "cells": {}}', "`cells` are no list"),
         ('{"format": 1, "cells": [3]}', "its cell 1 lacks everything"),
         ('{"format": 1, "cells": [{"form": "all_reduce"}]}', "its cell 1 lacks backend, called"),
         (json.dumps(matrix(cell() | {"op": ["SUM"]})), "a field of its cell 1"),
         (json.dumps(matrix(cell(state="great"))), "in the state 'great'"),
-        (json.dumps(matrix(cell(), cell())), r"has the cell all_reduce\(SUM, float32\) on gloo/cpu, 2 ranks twice"),
+        (
+            json.dumps(matrix(cell(), cell())),
+            r"has the cell all_reduce\(SUM, float32\) on gloo/cpu, 2 ranks twice",
+        ),
     ],
 )
 def test_a_file_that_is_not_ours_or_newer_is_told_in_one_sentence(tmp_path, text, words):
@@ -53,8 +59,16 @@ def test_a_matrix_does_not_differ_from_itself():
 
 
 def test_time_and_words_of_an_error_are_no_difference():
-    one, other = cell(state="refuses", detail="RuntimeError: a"), cell(state="refuses", detail="RuntimeError: b")
-    assert recorded.compare(matrix(one), matrix(other | {"seconds": 9.0, "called": "all_reduce_single"})) == []
+    one, other = (
+        cell(state="refuses", detail="RuntimeError: a"),
+        cell(state="refuses", detail="RuntimeError: b"),
+    )
+    assert (
+        recorded.compare(
+            matrix(one), matrix(other | {"seconds": 9.0, "called": "all_reduce_single"})
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +91,9 @@ def test_a_cell_got_better_or_worse(before, after, kind):
 
 
 def test_cells_that_came_and_went_are_named_and_worse_comes_first():
-    before = matrix(cell(), cell(dtype="int8"), cell(op="AVG", state="refuses", detail="RuntimeError: no"))
+    before = matrix(
+        cell(), cell(dtype="int8"), cell(op="AVG", state="refuses", detail="RuntimeError: no")
+    )
     after = matrix(cell(state="wrong", detail="rank 0: got 1"), cell(dtype="int16"), cell(op="AVG"))
     assert [str(found) for found in recorded.compare(before, after)] == [
         "worse: all_reduce(SUM, float32) on gloo/cpu, 2 ranks: was works, is wrong (rank 0: got 1)",

@@ -6,8 +6,9 @@ from html.parser import HTMLParser
 import pytest
 from test_claims import cell, matrix
 
+from collectives.backends.claims import STATES
 from collectives.matrix import report_html
-from collectives.matrix.recorded import MARKS, STATES, UNAVAILABLE
+from collectives.matrix.recorded import MARKS, UNAVAILABLE
 
 NASTY = 'RuntimeError: <script>alert("1")</script> & {{title}} </script>'
 
@@ -47,11 +48,19 @@ def page(*cells, recorded=()) -> Page:
 
 
 def buttons(found: Page) -> list[dict]:
-    return [attributes for tag, attributes in found.elements if tag == "button" and "data-state" in attributes]
+    return [
+        attributes
+        for tag, attributes in found.elements
+        if tag == "button" and "data-state" in attributes
+    ]
 
 
 def test_every_cell_stands_once_in_the_table_with_its_letter_and_its_reason():
-    found = page(cell(), cell(op="AVG", dtype="int64", state="refuses", detail="RuntimeError: no"), cell("barrier", None, None))
+    found = page(
+        cell(),
+        cell(op="AVG", dtype="int64", state="refuses", detail="RuntimeError: no"),
+        cell("barrier", None, None),
+    )
     (table,) = found.tables
     assert table[0] == ["form and reduction", "no tensor", "float32", "int64"]
     assert ["all_reduce SUM", "", "+", ""] in table
@@ -72,7 +81,11 @@ def test_each_backend_device_and_world_size_has_a_table_of_its_own():
 def test_everything_opened_is_closed_and_headers_have_a_scope():
     found = page(cell(), cell(state="refuses", op="AVG", detail=NASTY))
     assert found.open == []
-    assert all(attributes.get("scope") in ("col", "row", "rowgroup") for tag, attributes in found.elements if tag == "th")
+    assert all(
+        attributes.get("scope") in ("col", "row", "rowgroup")
+        for tag, attributes in found.elements
+        if tag == "th"
+    )
     assert sum(tag == "caption" for tag, _ in found.elements) == 1
     assert [one["tabindex"] for one in buttons(found)] == ["0", "-1"]
     assert all(one["aria-label"] == one["data-state"] for one in buttons(found))
@@ -86,14 +99,20 @@ def test_a_reason_cannot_break_out_of_the_page():
 
 def test_the_page_fetches_nothing():
     found = page(cell())
-    assert not [attributes for _, attributes in found.elements if {"src", "href", "srcset", "data"} & set(attributes)]
+    assert not [
+        attributes
+        for _, attributes in found.elements
+        if {"src", "href", "srcset", "data"} & set(attributes)
+    ]
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch\(", report_html.page(matrix(cell())))
 
 
 def test_backend_state_history_and_dtype_can_be_filtered():
     found = page(cell(), cell(dtype="int8", state="refuses"), cell(backend="mpi"))
     boxes = [
-        (attributes["name"], attributes["value"]) for tag, attributes in found.elements if attributes.get("type") == "checkbox"
+        (attributes["name"], attributes["value"])
+        for tag, attributes in found.elements
+        if attributes.get("type") == "checkbox"
     ]
     assert boxes == [
         *(("backend", name) for name in ("gloo/cpu", "mpi/cpu")),
@@ -104,26 +123,55 @@ def test_backend_state_history_and_dtype_can_be_filtered():
 
 
 def test_each_cell_tells_since_which_recorded_version_it_has_its_state():
-    old = matrix(cell(state="refuses", detail="RuntimeError: no"), cell("reduce"), cell("gather", op=None), torch="2.6.0")
+    old = matrix(
+        cell(state="refuses", detail="RuntimeError: no"),
+        cell("reduce"),
+        cell("gather", op=None),
+        torch="2.6.0",
+    )
     new = matrix(cell(), cell("reduce"), cell("gather", op=None), torch="2.13.0+cpu")
-    found = page(cell(), cell("reduce"), cell("gather", op=None, state="wrong"), cell(world_size=3), recorded=(old, new))
-    assert [(one["data-past"], one["data-history"], one["aria-label"]) for one in buttons(found)] == [
+    found = page(
+        cell(),
+        cell("reduce"),
+        cell("gather", op=None, state="wrong"),
+        cell(world_size=3),
+        recorded=(old, new),
+    )
+    assert [
+        (one["data-past"], one["data-history"], one["aria-label"]) for one in buttons(found)
+    ] == [
         ("changed", "until 2.6: refuses (RuntimeError: no); since 2.13: works", "works, changed"),
         ("same", "2.6 to 2.13: works", "works"),
-        ("unlike", "2.6 to 2.13: works. Here: wrong, unlike the recorded torch 2.6 to 2.13", "wrong, not as recorded"),
+        (
+            "unlike",
+            "2.6 to 2.13: works. Here: wrong, unlike the recorded torch 2.6 to 2.13",
+            "wrong, not as recorded",
+        ),
         ("none", "", "works"),
     ]
-    kinds = [attributes["value"] for tag, attributes in found.elements if attributes.get("name") == "history"]
+    kinds = [
+        attributes["value"]
+        for tag, attributes in found.elements
+        if attributes.get("name") == "history"
+    ]
     assert kinds == ["same", "changed", "unlike", "none"]
-    assert "torch 2.6.0, 2.13.0+cpu, for gloo/cpu, 2 ranks." in report_html.page(matrix(cell()), (old, new))
+    assert "torch 2.6.0, 2.13.0+cpu, for gloo/cpu, 2 ranks." in report_html.page(
+        matrix(cell()), (old, new)
+    )
 
 
 def test_a_column_that_is_not_here_has_its_reason_in_place_of_a_table():
-    away = [cell(dtype=dtype, state=UNAVAILABLE, detail="it needs a <GPU>") | {"device": "cuda"} for dtype in ("int8", "float32")]
+    away = [
+        cell(dtype=dtype, state=UNAVAILABLE, detail="it needs a <GPU>") | {"device": "cuda"}
+        for dtype in ("int8", "float32")
+    ]
     found = page(cell(), *away)
-    assert [attributes["data-where"] for tag, attributes in found.elements if tag == "table"] == ["gloo/cpu, 2 ranks"]
-    assert "<h2>gloo/cuda, 2 ranks</h2><p>Not measured here, 2 cells: it needs a &lt;GPU&gt;.</p>" in report_html.page(
-        matrix(*away)
+    assert [attributes["data-where"] for tag, attributes in found.elements if tag == "table"] == [
+        "gloo/cpu, 2 ranks"
+    ]
+    assert (
+        "<h2>gloo/cuda, 2 ranks</h2><p>Not measured here, 2 cells: it needs a &lt;GPU&gt;.</p>"
+        in report_html.page(matrix(*away))
     )
 
 
@@ -140,8 +188,13 @@ def test_every_state_has_a_mark_of_its_own():
 def luminance(colour: str) -> float:
     """As WCAG 2 defines it."""
     channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    linear = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in channels
+    ]
+    return sum(
+        weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )
 
 
 @pytest.mark.parametrize("state", report_html.LOOKS)
@@ -153,7 +206,9 @@ def test_letters_can_be_read_on_their_background(state, scheme):
 
 def test_a_large_matrix_makes_a_page_of_a_few_hundred_bytes_a_cell():
     forms = [f"form{number}" for number in range(150)]
-    cells = [cell(form, dtype) for form in forms for dtype in [f"dtype{number}" for number in range(20)]]
+    cells = [
+        cell(form, dtype) for form in forms for dtype in [f"dtype{number}" for number in range(20)]
+    ]
     text = report_html.page(matrix(*cells))
     assert len(buttons(Page(text))) == 3000
     assert len(text) < 400 * 3000

@@ -7,25 +7,36 @@ from xml.etree import ElementTree
 import pytest
 from hand_made import program
 
-pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'")
+pytest.importorskip(
+    "matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'"
+)
 
 from collectives.pictures import picture, timeline
 from collectives.recording.call import Call
 
-RING = ["isend:1 irecv:2 wait:1 wait:0", "isend:2 irecv:0 wait:1 wait:0", "isend:0 irecv:1 wait:1 wait:0"]
+RING = [
+    "isend:1 irecv:2 wait:1 wait:0",
+    "isend:2 irecv:0 wait:1 wait:0",
+    "isend:0 irecv:1 wait:1 wait:0",
+]
 
 
 def shapes(figure, pattern: str) -> dict:
     """The shapes whose gid is like that."""
     shapes = [*figure.axes[0].patches, *figure.axes[0].lines]
-    return {shape.get_gid(): shape for shape in shapes if re.fullmatch(pattern, shape.get_gid() or "")}
+    return {
+        shape.get_gid(): shape for shape in shapes if re.fullmatch(pattern, shape.get_gid() or "")
+    }
 
 
 def bars(figure) -> dict[str, tuple[int, int]]:
     """The step at which each bar begins, and that at which it ends."""
     found = shapes(figure, r"r\d+/c\d+")
     return {
-        gid: (round(bar.get_x() / timeline.STEP), round((bar.get_x() + bar.get_width()) / timeline.STEP))
+        gid: (
+            round(bar.get_x() / timeline.STEP),
+            round((bar.get_x() + bar.get_width()) / timeline.STEP),
+        )
         for gid, bar in found.items()
     }
 
@@ -45,7 +56,9 @@ def texts(figure) -> list[str]:
 def test_every_call_is_a_bar_in_its_ranks_lane_at_its_step():
     figure = timeline.draw(program("send:1", "recv:0 send:2", "recv:1"), title="chain")
     assert bars(figure) == {"r0/c0": (0, 1), "r1/c0": (0, 1), "r1/c1": (1, 2), "r2/c0": (0, 2)}
-    middles = {gid: bar.get_y() + bar.get_height() / 2 for gid, bar in shapes(figure, r"r\d+/c\d+").items()}
+    middles = {
+        gid: bar.get_y() + bar.get_height() / 2 for gid, bar in shapes(figure, r"r\d+/c\d+").items()
+    }
     names = {text.get_text(): text.get_position()[1] for text in figure.axes[0].texts}
     assert all(middles[gid] == pytest.approx(names[f"rank {gid[1]}"]) for gid in middles)
 
@@ -58,12 +71,16 @@ def test_a_message_is_an_arrow_from_its_send_to_the_call_that_ends_with_it():
         (x0, y0), (x1, y1) = arrow._posA_posB
         for (x, y), box in zip(((x0, y0), (x1, y1)), map(boxes.get, gid.split("-")), strict=True):
             assert box.get_x() < x < box.get_x() + box.get_width()
-            assert y == pytest.approx(box.get_y()) or y == pytest.approx(box.get_y() + box.get_height())
+            assert y == pytest.approx(box.get_y()) or y == pytest.approx(
+                box.get_y() + box.get_height()
+            )
 
 
 def test_another_match_moves_the_arrow():
     def drawn(first, second):
-        return set(arrows(timeline.draw(program("isend:1#1 isend:1#2", f"recv:0#{first} recv:0#{second}"))))
+        return set(
+            arrows(timeline.draw(program("isend:1#1 isend:1#2", f"recv:0#{first} recv:0#{second}")))
+        )
 
     assert drawn(1, 2) == {"r0/c0-r1/c0", "r0/c1-r1/c1"}
     assert drawn(2, 1) == {"r0/c1-r1/c0", "r0/c0-r1/c1"}
@@ -92,8 +109,15 @@ def test_a_broadcast_is_drawn_from_its_root_and_a_reduce_to_its_root():
 
 
 def test_lines_of_two_groups_at_one_step_lie_side_by_side():
-    calls = [Call(**{**vars(call), "group": f"group {call.rank % 2}"}) for call in program(*["barrier"] * 4)]
-    dots = [shape for shape in timeline.draw(calls).axes[0].lines if "barrier" in (shape.get_gid() or "")]
+    calls = [
+        Call(**{**vars(call), "group": f"group {call.rank % 2}"})
+        for call in program(*["barrier"] * 4)
+    ]
+    dots = [
+        shape
+        for shape in timeline.draw(calls).axes[0].lines
+        if "barrier" in (shape.get_gid() or "")
+    ]
     assert [len(one.get_xdata()) for one in dots] == [2, 2]
     assert dots[0].get_xdata()[0] != dots[1].get_xdata()[0]
 
@@ -119,7 +143,9 @@ def test_what_failed_and_what_was_never_left_is_marked():
 
 def test_the_words_in_a_bar_name_the_other_side_the_tag_and_the_group():
     figure = timeline.draw(program("isend:1#7 barrier wait:0", "recv:0#7 barrier"))
-    assert {"isend\nto 1, tag 7", "recv\nfrom 0, tag 7", "barrier", "wait\nfor isend"} <= set(texts(figure))
+    assert {"isend\nto 1, tag 7", "recv\nfrom 0, tag 7", "barrier", "wait\nfor isend"} <= set(
+        texts(figure)
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,5 +171,8 @@ def test_the_svg_is_the_same_every_time_and_holds_text_gids_and_a_description():
     assert {"r0/c0", "r2/c3", "r0/c0-r1/c2"} <= ids
     assert "isend" in ElementTree.tostring(root, "unicode", "text").split()
     assert root.get("role") == "img"
-    assert "Rank 0: isend to 1, then irecv from 2, then wait for irecv, then wait for isend." in root.get("aria-label")
+    assert (
+        "Rank 0: isend to 1, then irecv from 2, then wait for irecv, then wait for isend."
+        in root.get("aria-label")
+    )
     assert b"date" not in first.lower()

@@ -6,7 +6,7 @@ import json
 from hand_made import program
 from rich.console import Console
 
-from collectives.pictures import seconds, trace
+from collectives.pictures import trace, wall_clock
 
 MESSAGE = program("isend:1 barrier wait:0", "barrier recv:0")
 
@@ -18,7 +18,7 @@ def in_trace(calls, tmp_path, *names) -> list[dict]:
 
 def on_screen(calls, columns=100) -> list[str]:
     console = Console(file=io.StringIO(), width=columns)
-    console.print(seconds.timeline(calls, columns))
+    console.print(wall_clock.timeline(calls, columns))
     return console.file.getvalue().splitlines()
 
 
@@ -46,7 +46,11 @@ def test_a_message_is_an_arrow_that_begins_and_ends_inside_the_bars_of_its_calls
 
 
 def test_arrows_of_two_steps_do_not_share_a_name(tmp_path):
-    starts = [event["id"] for event in in_trace(MESSAGE, tmp_path, "first", "second") if event["ph"] == "s"]
+    starts = [
+        event["id"]
+        for event in in_trace(MESSAGE, tmp_path, "first", "second")
+        if event["ph"] == "s"
+    ]
     assert len(set(starts)) == len(starts) == 2
 
 
@@ -56,7 +60,9 @@ def test_a_call_that_was_never_left_has_no_end(tmp_path):
 
 
 def test_what_is_known_of_a_call_stands_in_its_bar(tmp_path):
-    (bar,) = [event for event in in_trace(program("send:1#7!"), tmp_path) if event.get("cat") == "call"]
+    (bar,) = [
+        event for event in in_trace(program("send:1#7!"), tmp_path) if event.get("cat") == "call"
+    ]
     assert bar["args"] | {"peer": 1, "tag": 7, "error": "RuntimeError: it timed out"} == bar["args"]
 
 
@@ -70,7 +76,21 @@ def test_lanes_are_as_long_as_the_calls_took():
 def test_times_count_from_the_first_call_and_messages_are_named():
     lines = on_screen(program("barrier isend:1 wait:1", "barrier barrier recv:0"))
     (received,) = [line for line in lines if "recv" in line and not line.startswith("rank")]
-    assert received.split() == ["0.002", "0.001", "1", "recv", "from", "0", "from", "rank", "0,", "sent", "at", "0.001", ":0"]
+    assert received.split() == [
+        "0.002",
+        "0.001",
+        "1",
+        "recv",
+        "from",
+        "0",
+        "from",
+        "rank",
+        "0,",
+        "sent",
+        "at",
+        "0.001",
+        ":0",
+    ]
 
 
 def test_no_calls_and_too_many_calls_are_said():

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from collectives import launch, lesson, lesson_files, views
+from collectives import launch
 from collectives.cli import app
+from collectives.lesson import files, runner
+from collectives.lesson import show as views
 from collectives.pictures import illustration
 from collectives.recording import record
 
@@ -60,13 +62,19 @@ def collectives(*words):
 
 
 def recorded(path, step: str, nproc=4):
-    function = next(one for one in lesson_files.load(path).STEPS if one.__name__ == step)
-    return [call for _, calls in launch(record.recorded(function, tensors=True), nproc) for call in calls]
+    function = next(one for one in files.load(path).STEPS if one.__name__ == step)
+    return [
+        call
+        for _, calls in launch(record.recorded(function, tensors=True), nproc)
+        for call in calls
+    ]
 
 
 def test_without_a_flag_nothing_is_recorded(mine, monkeypatch):
     steps, real = [], record.recorded
-    monkeypatch.setattr(record, "recorded", lambda step, **how: steps.append(step.__name__) or real(step, **how))
+    monkeypatch.setattr(
+        record, "recorded", lambda step, **how: steps.append(step.__name__) or real(step, **how)
+    )
     collectives(mine)
     assert steps == []
     collectives(mine, "--timeline")
@@ -87,8 +95,14 @@ def test_picture_prints_where_the_data_of_the_run_went_below_the_results(mine):
 def test_save_picture_writes_a_file_for_each_step_that_has_a_picture(mine, tmp_path, suffix):
     result = collectives(mine, "--save-picture", tmp_path / f"p.{suffix}")
     assert result.exit_code == 0
-    assert sorted(path.name for path in tmp_path.glob("p*")) == sorted([f"p.{suffix}", f"p-total.{suffix}"])
-    assert (tmp_path / f"p.{suffix}").read_bytes().startswith({"svg": b"<svg", "png": b"\x89PNG"}[suffix])
+    assert sorted(path.name for path in tmp_path.glob("p*")) == sorted(
+        [f"p.{suffix}", f"p-total.{suffix}"]
+    )
+    assert (
+        (tmp_path / f"p.{suffix}")
+        .read_bytes()
+        .startswith({"svg": b"<svg", "png": b"\x89PNG"}[suffix])
+    )
 
 
 def test_timeline_and_trace_hold_every_call_and_every_message(mine, tmp_path):
@@ -96,12 +110,27 @@ def test_timeline_and_trace_hold_every_call_and_every_message(mine, tmp_path):
     assert result.exit_code == 0
     assert result.stdout.count("isend to") == 3
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert [event["name"] for event in events if event.get("cat") == "step"] == ["ring"] * 3 + ["total"] * 3 + ["same"] * 3
-    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 3
+    assert [event["name"] for event in events if event.get("cat") == "step"] == ["ring"] * 3 + [
+        "total"
+    ] * 3 + ["same"] * 3
+    assert (
+        sum(event["ph"] == "s" for event in events)
+        == sum(event["ph"] == "f" for event in events)
+        == 3
+    )
 
 
 def test_a_lesson_file_takes_the_same_flags_and_its_trace_holds_all_of_its_steps(mine, tmp_path):
-    command = [sys.executable, mine, "-n", "2", "--picture", "--timeline", "--trace", tmp_path / "t.json"]
+    command = [
+        sys.executable,
+        mine,
+        "-n",
+        "2",
+        "--picture",
+        "--timeline",
+        "--trace",
+        tmp_path / "t.json",
+    ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert "11+r0-1" in result.stdout
@@ -137,20 +166,24 @@ def test_a_step_that_failed_still_has_a_timeline(tmp_path):
     assert result.stdout.count("barrier  ") == 3
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert [event["pid"] for event in events if event["name"] == "barrier"] == [0, 1, 2]
-    assert {event["name"] for event in events if event["ph"] == "B"} <= {"all_reduce"}, "what the others were in when rank 1 failed"
+    assert {event["name"] for event in events if event["ph"] == "B"} <= {"all_reduce"}, (
+        "what the others were in when rank 1 failed"
+    )
 
 
 def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr(lesson, "_in_notebook", lambda: True)
+    monkeypatch.setattr(runner, "_in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, **how: shown.append((data, how)))
-    ring, total, same = lesson_files.load(mine).STEPS
+    ring, total, same = files.load(mine).STEPS
     for step in (total, ring, same):
-        lesson.run(step)
+        runner.run(step)
     assert [line for line in capsys.readouterr().out.splitlines() if "proved" in line] == [
         f"{name}: proved on all 4 ranks" for name in ("total", "ring", "same")
     ]
-    (picture, how), (timeline, _) = shown  # and none for `same`, whose numbers do not tell where they come from
+    (picture, how), (timeline, _) = (
+        shown  # and none for `same`, whose numbers do not tell where they come from
+    )
     assert 'id="after/r3/e0"' in picture["image/svg+xml"]
     assert 'id="r0/c0-r1/c1"' in timeline["image/svg+xml"]
     assert how["metadata"]["image/svg+xml"]["alt"] == picture["text/plain"]
@@ -160,9 +193,13 @@ def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monk
 def test_what_was_really_received_is_drawn(tmp_path):
     """The rank that gets another's data shows in the data that are drawn, whatever the collective should have done."""
     (tmp_path / "turned.py").write_text(
-        MINE.replace("dist.all_reduce(x)", "dist.all_reduce(x); x.fill_(10**((rank + 1) % world_size))")
+        MINE.replace(
+            "dist.all_reduce(x)", "dist.all_reduce(x); x.fill_(10**((rank + 1) % world_size))"
+        )
     )
-    assert [row.tolist() for row in illustration.data(recorded(tmp_path / "turned.py", "total")).after] == [[1111]] * 4
+    assert [
+        row.tolist() for row in illustration.data(recorded(tmp_path / "turned.py", "total")).after
+    ] == [[1111]] * 4
 
 
 @pytest.mark.parametrize(
@@ -184,7 +221,10 @@ def test_the_data_of_a_lesson_are_those_of_its_collective(name, step, title):
 def test_a_lessons_timeline_is_the_same_in_every_run(step):
     from collectives.pictures import picture
 
-    drawn = {picture.svg(illustration.illustrate(step, recorded(LESSONS / "send_recv.py", step))) for _ in range(3)}
+    drawn = {
+        picture.svg(illustration.illustrate(step, recorded(LESSONS / "send_recv.py", step)))
+        for _ in range(3)
+    }
     assert len(drawn) == 1
 
 
@@ -192,7 +232,9 @@ def test_without_matplotlib_the_terminal_still_has_its_picture(monkeypatch):
     for name in [
         name
         for name in sys.modules
-        if name.startswith(("collectives.pictures.picture", "collectives.pictures.timeline", "matplotlib"))
+        if name.startswith(
+            ("collectives.pictures.picture", "collectives.pictures.timeline", "matplotlib")
+        )
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("collectives.pictures.picture", raising=False)

@@ -30,7 +30,10 @@ def _always_sum(real: Callable) -> Callable:
 
     @functools.wraps(real)
     def wrong(*args, **kwargs):
-        args = tuple(dist.ReduceOp.SUM if isinstance(arg, dist.ReduceOp.RedOpType | dist.ReduceOp) else arg for arg in args)
+        args = tuple(
+            dist.ReduceOp.SUM if isinstance(arg, dist.ReduceOp.RedOpType | dist.ReduceOp) else arg
+            for arg in args
+        )
         return real(*args, **{**kwargs, **({"op": dist.ReduceOp.SUM} if "op" in kwargs else {})})
 
     return wrong
@@ -160,7 +163,9 @@ def _not_reduced_tensor(real: Callable) -> Callable:
 
     @functools.wraps(real)
     def wrong(output, input, *args, **kwargs):
-        own = input.reshape(-1)[dist.get_rank(kwargs.get("group")) * output.numel() :][: output.numel()].clone()
+        own = input.reshape(-1)[dist.get_rank(kwargs.get("group")) * output.numel() :][
+            : output.numel()
+        ].clone()
         work = real(output, input, *args, **kwargs)
         output.copy_(own.view_as(output))
         return work

@@ -37,7 +37,10 @@ class Statement:
 
     def is_said(self) -> bool:
         """Whether the docstring of the torch at hand says so."""
-        return any(" ".join(self.mark.split()) in " ".join(_docstring(one).split()) for one in self.function)
+        return any(
+            " ".join(self.mark.split()) in " ".join(_docstring(one).split())
+            for one in self.function
+        )
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,20 @@ class Difference:
 
 @functools.cache
 def _facts() -> dict:
-    return tomllib.loads(resources.files("collectives.matrix").joinpath("documented.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        resources.files("collectives.matrix")
+        .joinpath("documented.toml")
+        .read_text(encoding="utf-8")
+    )
 
 
 def tables() -> list[Table]:
     found = []
     for table in _facts()["table"]:
-        rows = {form: dict(zip(table["columns"], row, strict=True)) for form, row in table["rows"].items()}
+        rows = {
+            form: dict(zip(table["columns"], row, strict=True))
+            for form, row in table["rows"].items()
+        }
         found.append(Table(table["name"], table["torch"], table["link"], rows))
     return found
 
@@ -81,10 +91,15 @@ def statements() -> list[Statement]:
         return (row[field],) if isinstance(row.get(field), str) else tuple(row.get(field, ()))
 
     lists = ("function", "backend", "form", "dtypes", "ops")
-    return [Statement(**row | {field: several(row, field) for field in lists}) for row in _facts()["statement"]]
+    return [
+        Statement(**row | {field: several(row, field) for field in lists})
+        for row in _facts()["statement"]
+    ]
 
 
-def against_docs(matrix: dict, tried: dict[tuple[str, str], tuple[str, str]] | None = None) -> list[Difference]:
+def against_docs(
+    matrix: dict, tried: dict[tuple[str, str], tuple[str, str]] | None = None
+) -> list[Difference]:
     """All differences: first the tables', then the docstrings'.
 
     `tried` holds what `try_calls` found out; without it the statements that need a call of their own are left out.
@@ -110,7 +125,14 @@ def _table_differences(table: Table, cells: list[dict]) -> list[Difference]:
             elif documented == "no" and working:
                 measured = f"{len(working)} of {len(its)} cells work"
             if measured:
-                found.append(Difference(where, f"{table.name} (torch {table.torch})", f"{form}: {documented}", measured))
+                found.append(
+                    Difference(
+                        where,
+                        f"{table.name} (torch {table.torch})",
+                        f"{form}: {documented}",
+                        measured,
+                    )
+                )
     return found
 
 
@@ -121,15 +143,23 @@ def _statement_differences(statement: Statement, cells: list[dict]) -> list[Diff
         here = [cell for cell in its if _place(cell) == where]
         other = [cell for cell in here if cell["state"] != statement.state]
         if other:
-            measured = f"{len(other)} of {len(here)} cells otherwise; {name(other[0])} {told(other[0])}"
+            measured = (
+                f"{len(other)} of {len(here)} cells otherwise; {name(other[0])} {told(other[0])}"
+            )
             found.append(_difference(statement, where, measured))
     return found
 
 
-def _call_differences(statement: Statement, tried: dict[tuple[str, str], tuple[str, str]]) -> list[Difference]:
+def _call_differences(
+    statement: Statement, tried: dict[tuple[str, str], tuple[str, str]]
+) -> list[Difference]:
     found = []
     for (call, where), (state, detail) in tried.items():
-        if call == statement.call and state != statement.state and (not statement.backend or where in statement.backend):
+        if (
+            call == statement.call
+            and state != statement.state
+            and (not statement.backend or where in statement.backend)
+        ):
             found.append(_difference(statement, where, f"{state} ({detail})" if detail else state))
     return found
 
@@ -138,7 +168,9 @@ def _difference(statement: Statement, where: str, measured: str) -> Difference:
     return Difference(where, f"docstring of {statement.function[0]}", statement.says, measured)
 
 
-def try_calls(places: list[tuple[str, str]], timeout: float = 30.0) -> dict[tuple[str, str], tuple[str, str]]:
+def try_calls(
+    places: list[tuple[str, str]], timeout: float = 30.0
+) -> dict[tuple[str, str], tuple[str, str]]:
     """Make the calls of `documented_calls` on each (backend, device) in worlds of 2 ranks: (call, place) -> (state, detail)."""
     from collectives.matrix import documented_calls
 
@@ -152,15 +184,19 @@ def try_calls(places: list[tuple[str, str]], timeout: float = 30.0) -> dict[tupl
 
 
 def _try(step: Callable, backend: str, device: str, timeout: float) -> tuple[str, str]:
-    from collectives.failure import LaunchError
-    from collectives.launch import launch
+    from collectives.launcher.failure import LaunchError
+    from collectives.launcher.launch import launch
 
     try:
         right = launch(step, 2, backend=backend, device=device, timeout=timeout)
     except LaunchError as error:
         state = {"raised": "refuses", "hung": "hangs"}.get(error.kind, "crashes")
         return state, str(error).splitlines()[0].removeprefix(f"rank {error.rank} raised ")
-    return ("works", "") if all(right) else ("wrong", f"rank {right.index(False)} did not get what the docstring says")
+    return (
+        ("works", "")
+        if all(right)
+        else ("wrong", f"rank {right.index(False)} did not get what the docstring says")
+    )
 
 
 def _place(cell: dict) -> str:

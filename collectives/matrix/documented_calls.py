@@ -39,7 +39,10 @@ def reduce_scatter_of_a_stack(rank, world_size, device) -> bool:
 def all_gather_into_a_stack(rank, world_size, device) -> bool:
     got = torch.full((world_size, 2), -1.0, device=device)
     dist.all_gather_into_tensor(got, torch.full((2,), float(rank), device=device))
-    return torch.equal(got, torch.arange(float(world_size), device=device).repeat_interleave(2).reshape(world_size, 2))
+    return torch.equal(
+        got,
+        torch.arange(float(world_size), device=device).repeat_interleave(2).reshape(world_size, 2),
+    )
 
 
 def receive_objects_from_any(rank, world_size, device) -> bool:
@@ -59,7 +62,9 @@ def gather_along_another_dimension(rank, world_size, device) -> bool:
 
     gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
     got = gather(torch.full((2, 1), float(rank), device=device), 1, dist.group.WORLD)
-    return torch.equal(functional.wait_tensor(got), torch.arange(float(world_size), device=device).repeat(2, 1))
+    return torch.equal(
+        functional.wait_tensor(got), torch.arange(float(world_size), device=device).repeat(2, 1)
+    )
 
 
 def complex_into_integers(rank, world_size, device) -> bool:

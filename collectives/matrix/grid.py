@@ -3,9 +3,10 @@
 from rich.table import Column, Table
 from rich.text import Text
 
-from collectives.matrix import values
-from collectives.matrix.matrix import Answer
-from collectives.matrix.recorded import BROKEN, MARKS, UNAVAILABLE
+from collectives.backends.claims import BROKEN
+from collectives.matrix.recorded import MARKS, UNAVAILABLE
+from collectives.matrix.run import Answer
+from collectives.spec import values
 
 _STYLES = {
     "works": "green",
@@ -16,14 +17,36 @@ _STYLES = {
     UNAVAILABLE: "dim",
 }
 _WORDS = {UNAVAILABLE: "unavailable here"}
-_VARIANTS = ("", "uneven", "noncontiguous", "empty", "scalar", "async", "subgroup", "any_source", "tag")
+_VARIANTS = (
+    "",
+    "uneven",
+    "noncontiguous",
+    "empty",
+    "scalar",
+    "async",
+    "subgroup",
+    "any_source",
+    "tag",
+)
 # The width of the first column: one name is longer, and takes two lines.
 _LABEL = 32
-_SHORT = {"float8_": "", "bfloat": "bf", "complex": "c", "float": "f", "uint": "u", "int": "i", "fnuz": "z", "fnu": "", "fn": ""}
+_SHORT = {
+    "float8_": "",
+    "bfloat": "bf",
+    "complex": "c",
+    "float": "f",
+    "uint": "u",
+    "int": "i",
+    "fnuz": "z",
+    "fnu": "",
+    "fn": "",
+}
 
 
 def legend() -> Text:
-    words = ((MARKS[state], style, f" {_WORDS.get(state, state)}") for state, style in _STYLES.items())
+    words = (
+        (MARKS[state], style, f" {_WORDS.get(state, state)}") for state, style in _STYLES.items()
+    )
     return Text("  ").join(Text.assemble((mark, style), word) for mark, style, word in words)
 
 
@@ -31,27 +54,46 @@ def by_column(answers: list[Answer]) -> dict[tuple[str, str, int], list[Answer]]
     """The answers of each backend, device and world size."""
     found: dict[tuple[str, str, int], list[Answer]] = {}
     for answer in answers:
-        found.setdefault((answer.cell.backend, answer.cell.device, answer.cell.world_size), []).append(answer)
+        found.setdefault(
+            (answer.cell.backend, answer.cell.device, answer.cell.world_size), []
+        ).append(answer)
     return found
 
 
 def by_dtype(answers: list[Answer]) -> Table | None:
     """The plain forms; a row for each reduction where several were tried."""
     plain = [answer for answer in answers if answer.cell.dtype and not answer.cell.variant]
-    ops = {form: len({answer.cell.op for answer in plain if answer.cell.form == form}) for form in {a.cell.form for a in plain}}
-    rows = [(_label(answer) + (f" {answer.cell.op}" if ops[answer.cell.form] > 1 else ""), answer) for answer in plain]
+    ops = {
+        form: len({answer.cell.op for answer in plain if answer.cell.form == form})
+        for form in {a.cell.form for a in plain}
+    }
+    rows = [
+        (_label(answer) + (f" {answer.cell.op}" if ops[answer.cell.form] > 1 else ""), answer)
+        for answer in plain
+    ]
     tried = {answer.cell.dtype for answer in plain}
     columns = [dtype for dtype in values.DTYPES if dtype in tried]
-    return _table([_short(dtype) for dtype in columns], [(row, _short(one.cell.dtype), one) for row, one in rows])
+    return _table(
+        [_short(dtype) for dtype in columns],
+        [(row, _short(one.cell.dtype), one) for row, one in rows],
+    )
 
 
 def by_variant(answers: list[Answer]) -> Table | None:
     """Variants, and the forms that take no tensor. A place shows each state that its dtypes have."""
     rest = [answer for answer in answers if answer.cell.variant or not answer.cell.dtype]
     variants = [answer.cell.form.partition(":")[2] for answer in rest]
-    columns = [*_VARIANTS, *sorted({variant for variant in variants if variant.startswith("root")}, key=lambda name: int(name[4:]))]
+    columns = [
+        *_VARIANTS,
+        *sorted(
+            {variant for variant in variants if variant.startswith("root")},
+            key=lambda name: int(name[4:]),
+        ),
+    ]
     columns = [column for column in columns if column in variants]
-    places = [(_label(one), variant or "plain", one) for one, variant in zip(rest, variants, strict=True)]
+    places = [
+        (_label(one), variant or "plain", one) for one, variant in zip(rest, variants, strict=True)
+    ]
     return _table([column or "plain" for column in columns], places)
 
 
@@ -66,13 +108,21 @@ def reasons(answers: list[Answer]) -> list[tuple[str, int, str, str]]:
 
 def name(answer: Answer) -> str:
     cell = answer.cell
-    words = (cell.form, cell.dtype, cell.op, f"{cell.backend}/{cell.device}", f"{cell.world_size} ranks")
+    words = (
+        cell.form,
+        cell.dtype,
+        cell.op,
+        f"{cell.backend}/{cell.device}",
+        f"{cell.world_size} ranks",
+    )
     return " ".join(word for word in words if word)
 
 
 def counts(answers: list[Answer]) -> str:
     numbers = {state: sum(answer.state == state for answer in answers) for state in _STYLES}
-    return ", ".join(f"{number} {_WORDS.get(state, state)}" for state, number in numbers.items() if number)
+    return ", ".join(
+        f"{number} {_WORDS.get(state, state)}" for state, number in numbers.items() if number
+    )
 
 
 def _label(answer: Answer) -> str:
@@ -96,7 +146,13 @@ def _table(columns: list[str], places: list[tuple[str, str, Answer]]) -> Table |
     table = Table(first, *rest, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for row, found in marks.items():
         texts = (
-            Text.assemble(*((MARKS[state], _STYLES[state]) for state in _STYLES if state in found.get(column, ())))
+            Text.assemble(
+                *(
+                    (MARKS[state], _STYLES[state])
+                    for state in _STYLES
+                    if state in found.get(column, ())
+                )
+            )
             if column in found
             else ""
             for column in columns

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from collectives.matrix.claims import number
+from collectives.backends.claims import number
 from collectives.matrix.recorded import UNAVAILABLE, key, read, told
 
 FOLDER = Path(__file__).with_name("matrices")
@@ -36,7 +36,12 @@ class Run:
 @functools.cache
 def matrices() -> tuple[dict, ...]:
     """All recorded matrices, the oldest version first."""
-    return tuple(sorted((read(path) for path in FOLDER.glob("*.json")), key=lambda matrix: number(matrix["torch"])))
+    return tuple(
+        sorted(
+            (read(path) for path in FOLDER.glob("*.json")),
+            key=lambda matrix: number(matrix["torch"]),
+        )
+    )
 
 
 def release(version: str) -> str:
@@ -71,7 +76,9 @@ def histories(cells: list[dict], recorded: tuple[dict, ...]) -> dict[tuple, list
     return found
 
 
-def _answer(cell: dict | None, dtype: str | None, dtypes: set, version: str) -> tuple[str, str] | None:
+def _answer(
+    cell: dict | None, dtype: str | None, dtypes: set, version: str
+) -> tuple[str, str] | None:
     """A recorded cell's state and detail; None where it was not measured."""
     if cell is None:
         return None if dtype in dtypes else (ABSENT, f"torch {version} has no {dtype}")
@@ -85,10 +92,20 @@ def story(runs: list[Run]) -> str:
     if len(runs) < 2:
         return "".join(f"{run.span}: {run}" for run in runs)
     first, *middle, last = runs
-    return "; ".join([f"until {first.last}: {first}", *(f"{run.span}: {run}" for run in middle), f"since {last.first}: {last}"])
+    return "; ".join(
+        [
+            f"until {first.last}: {first}",
+            *(f"{run.span}: {run}" for run in middle),
+            f"since {last.first}: {last}",
+        ]
+    )
 
 
 def contradicted(cell: dict, version: str, runs: list[Run]) -> Run | None:
     """What is recorded for this version of torch, or for the nearest one before it, if it is not what was measured."""
     before = [run for run in runs if number(run.first) <= number(release(version))]
-    return before[-1] if before and before[-1].state != cell["state"] and cell["state"] != UNAVAILABLE else None
+    return (
+        before[-1]
+        if before and before[-1].state != cell["state"] and cell["state"] != UNAVAILABLE
+        else None
+    )

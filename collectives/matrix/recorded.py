@@ -4,11 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectives.backends.claims import STATES
+
 FORMAT = 1
 
-# From the best answer to the worst: a clear error is better than a dead process, and silence about a wrong answer is the worst.
-STATES = ("works", "refuses", "crashes", "hangs", "wrong")
-BROKEN = STATES[2:]  # what no backend should do
 UNAVAILABLE = "unavailable"  # a fact of the machine, neither better nor worse than anything
 
 # How a table shows a state, in the terminal and on the page.
@@ -27,7 +26,9 @@ class Difference:
     after: dict | None
 
     def __str__(self) -> str:
-        was, now = ("not measured" if cell is None else told(cell) for cell in (self.before, self.after))
+        was, now = (
+            "not measured" if cell is None else told(cell) for cell in (self.before, self.after)
+        )
         return f"{self.kind}: {name(self.after or self.before)}: was {was}, is {now}"
 
 
@@ -54,8 +55,12 @@ def read(path: str | Path) -> dict:
 
 def write(matrix: dict, path: Path) -> None:
     """Write a matrix, a cell a line: small enough to be kept, and a difference between two files shows the cells that differ."""
-    head = json.dumps({name: value for name, value in matrix.items() if name != "cells"}, ensure_ascii=False)
-    cells = ",\n".join(json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in matrix["cells"])
+    head = json.dumps(
+        {name: value for name, value in matrix.items() if name != "cells"}, ensure_ascii=False
+    )
+    cells = ",\n".join(
+        json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in matrix["cells"]
+    )
     path.write_text(f'{head[:-1]}, "cells": [\n{cells}\n]}}\n', encoding="utf-8")
 
 
@@ -74,7 +79,9 @@ def fault_of(matrix) -> str | None:
     keys = set()
     for count, cell in enumerate(matrix["cells"], 1):
         if not isinstance(cell, dict) or FIELDS - cell.keys():
-            missing = ", ".join(sorted(FIELDS - cell.keys())) if isinstance(cell, dict) else "everything"
+            missing = (
+                ", ".join(sorted(FIELDS - cell.keys())) if isinstance(cell, dict) else "everything"
+            )
             return f"is not a recorded matrix: its cell {count} lacks {missing}; {ours}"
         if not all(value is None or isinstance(value, str | int) for value in key(cell)):
             return f"is not a recorded matrix: a field of its cell {count} is neither text nor a number; {ours}"
@@ -116,7 +123,15 @@ def compare(before: dict, after: dict) -> list[Difference]:
     for place in {**old, **new}:
         was, now = old.get(place), new.get(place)
         measured = [cell is not None and cell["state"] != UNAVAILABLE for cell in (was, now)]
-        kind = verdict(was["state"], now["state"]) if all(measured) else "new" if measured[1] else "gone" if measured[0] else None
+        kind = (
+            verdict(was["state"], now["state"])
+            if all(measured)
+            else "new"
+            if measured[1]
+            else "gone"
+            if measured[0]
+            else None
+        )
         if kind:
             found.append(Difference(kind, was, now))
     return sorted(found, key=lambda one: ("worse", "better", "gone", "new").index(one.kind))

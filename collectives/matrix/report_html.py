@@ -7,8 +7,9 @@ from collections import Counter
 from html import escape
 from importlib import resources
 
+from collectives.backends.claims import STATES
 from collectives.matrix.history import contradicted, histories, story
-from collectives.matrix.recorded import MARKS, STATES, UNAVAILABLE, key
+from collectives.matrix.recorded import MARKS, UNAVAILABLE, key
 
 # Each state's (background, text) in the light and in the dark scheme. Red and green are not told apart by everyone: these differ
 # in lightness and in blue, the marks differ anyway, and each text has a contrast of at least 4.5 to its background.
@@ -43,27 +44,43 @@ def page(matrix: dict, recorded: tuple[dict, ...] = ()) -> str:
         "recorded": _recorded(recorded),
         "light": _colours(0),
         "dark": _colours(1),
-        "states": "\n".join(f".{state} {{ background: var(--{state}); color: var(--{state}-text); }}" for state in LOOKS),
+        "states": "\n".join(
+            f".{state} {{ background: var(--{state}); color: var(--{state}-text); }}"
+            for state in LOOKS
+        ),
         "filters": _filters(list(places), cells, dtypes, pasts),
         "count": str(len(cells)),
         "tables": "\n".join(_section(where, its, dtypes, pasts) for where, its in places.items()),
     }
-    text = resources.files("collectives.matrix").joinpath("report_page.html").read_text(encoding="utf-8")
+    text = (
+        resources.files("collectives.matrix")
+        .joinpath("report_page.html")
+        .read_text(encoding="utf-8")
+    )
     frame = text.split("{{")
     # Split once and joined: nothing in the data is taken for a placeholder.
-    return frame[0] + "".join(parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in frame[1:]))
+    return frame[0] + "".join(
+        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in frame[1:])
+    )
 
 
 def _facts(matrix: dict) -> str:
     versions = [("NCCL", "nccl"), ("CUDA", "cuda"), ("MPI", "mpi")]
-    facts = [f"torch {matrix['torch']}", *(f"{word} {matrix[name]}" for word, name in versions if matrix.get(name))]
+    facts = [
+        f"torch {matrix['torch']}",
+        *(f"{word} {matrix[name]}" for word, name in versions if matrix.get(name)),
+    ]
     return escape(" · ".join([*facts, str(matrix.get("platform") or "")]).strip(" ·"))
 
 
 def _recorded(recorded: tuple[dict, ...]) -> str:
     """Which versions and columns the history comes from."""
-    measured = (cell for matrix in recorded for cell in matrix["cells"] if cell["state"] != UNAVAILABLE)
-    places = dict.fromkeys(_name(cell["backend"], cell["device"], cell["world_size"]) for cell in measured)
+    measured = (
+        cell for matrix in recorded for cell in matrix["cells"] if cell["state"] != UNAVAILABLE
+    )
+    places = dict.fromkeys(
+        _name(cell["backend"], cell["device"], cell["world_size"]) for cell in measured
+    )
     if not places:
         return ""
     versions = ", ".join(dict.fromkeys(matrix["torch"] for matrix in recorded))
@@ -71,7 +88,9 @@ def _recorded(recorded: tuple[dict, ...]) -> str:
     return escape(f"{known} Nothing is known of other columns, nor of the versions between.")
 
 
-def _pasts(cells: list[dict], version: str, recorded: tuple[dict, ...]) -> dict[tuple, tuple[str, str]]:
+def _pasts(
+    cells: list[dict], version: str, recorded: tuple[dict, ...]
+) -> dict[tuple, tuple[str, str]]:
     """By the cells' keys: one of PASTS, and the history in words."""
     found = {}
     known = histories(cells, recorded)
@@ -79,7 +98,10 @@ def _pasts(cells: list[dict], version: str, recorded: tuple[dict, ...]) -> dict[
         runs = known[key(cell)]
         kind, words = "changed" if len(runs) > 1 else "same" if runs else "none", story(runs)
         if old := contradicted(cell, version, runs):
-            kind, words = "unlike", f"{words}. Here: {cell['state']}, unlike the recorded torch {old.span}"
+            kind, words = (
+                "unlike",
+                f"{words}. Here: {cell['state']}, unlike the recorded torch {old.span}",
+            )
         found[key(cell)] = kind, words
     return found
 
@@ -119,23 +141,39 @@ def _away(cells: list[dict]) -> bool:
 
 
 def _filters(places: list[tuple], cells: list[dict], dtypes: list[str], pasts: dict) -> str:
-    counts = {state: sum(cell["state"] == state for cell in cells) for state in (*STATES, UNAVAILABLE)}
-    backends = [(place, escape(place)) for place in dict.fromkeys(f"{backend}/{device}" for backend, device, _ in places)]
-    states = [(state, f"{_key(state)} {state} ({counts[state]})") for state in LOOKS if counts[state]]
+    counts = {
+        state: sum(cell["state"] == state for cell in cells) for state in (*STATES, UNAVAILABLE)
+    }
+    backends = [
+        (place, escape(place))
+        for place in dict.fromkeys(f"{backend}/{device}" for backend, device, _ in places)
+    ]
+    states = [
+        (state, f"{_key(state)} {state} ({counts[state]})") for state in LOOKS if counts[state]
+    ]
     columns = [(dtype, _column(dtype)) for dtype in dtypes]
     kinds = Counter(kind for kind, _ in pasts.values())
     history = [(kind, f"{words} ({kinds[kind]})") for kind, words in PASTS.items() if kinds[kind]]
     search = '<fieldset><legend>form or reduction</legend><label>contains <input id="form" type="search"></label></fieldset>'
-    boxes = [_boxes("backend", backends), _boxes("state", states), _boxes("history", history), search, _boxes("dtype", columns)]
+    boxes = [
+        _boxes("backend", backends),
+        _boxes("state", states),
+        _boxes("history", history),
+        search,
+        _boxes("dtype", columns),
+    ]
     return "\n".join(boxes)
 
 
 def _boxes(name: str, choices: list[tuple[str, str]]) -> str:
     boxes = "".join(
-        f'<label><input type="checkbox" name="{name}" value="{escape(value)}" checked>{label}</label>' for value, label in choices
+        f'<label><input type="checkbox" name="{name}" value="{escape(value)}" checked>{label}</label>'
+        for value, label in choices
     )
     buttons = '<button type="button" value="all">all</button><button type="button" value="none">none</button>'
-    return f"<fieldset><legend>{name}</legend>{boxes}{buttons if len(choices) > 1 else ''}</fieldset>"
+    return (
+        f"<fieldset><legend>{name}</legend>{boxes}{buttons if len(choices) > 1 else ''}</fieldset>"
+    )
 
 
 def _key(state: str) -> str:
@@ -154,7 +192,10 @@ def _section(where: tuple, cells: list[dict], dtypes: list[str], pasts: dict) ->
 
 
 def _table(name: str, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
-    heads = "".join(f'<th scope="col" data-dtype="{escape(dtype)}"><span>{_column(dtype)}</span></th>' for dtype in dtypes)
+    heads = "".join(
+        f'<th scope="col" data-dtype="{escape(dtype)}"><span>{_column(dtype)}</span></th>'
+        for dtype in dtypes
+    )
     groups: dict[str, dict[tuple, dict[str, str]]] = {}
     for number, cell in enumerate(cells):
         row = groups.setdefault(cell["collective"], {}).setdefault((cell["form"], cell["op"]), {})
@@ -171,7 +212,9 @@ def _group(collective: str, rows: dict[tuple, dict[str, str]], dtypes: list[str]
     lines = []
     for (form, op), row in rows.items():
         places = "".join(f"<td>{row.get(dtype, '')}</td>" for dtype in dtypes)
-        lines.append(f'<tr><th scope="row">{escape(form)}{f" {escape(op)}" if op else ""}</th>{places}</tr>')
+        lines.append(
+            f'<tr><th scope="row">{escape(form)}{f" {escape(op)}" if op else ""}</th>{places}</tr>'
+        )
     return f"<tbody>{head}{''.join(lines)}</tbody>"
 
 

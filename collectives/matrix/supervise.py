@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from collectives import join, seats, start
-from collectives.failure import LaunchError
-from collectives.matrix.cell import Cell
-from collectives.matrix.forms import FORMS, called
-from collectives.matrix.matrix import LIMITS, Answer, judge, unavailable
-from collectives.matrix.probe import Surroundings, probe
+from collectives.launcher import join, rank_spec, start
+from collectives.launcher.failure import LaunchError
+from collectives.launcher.place import Place
 from collectives.matrix.recorded import UNAVAILABLE
-from collectives.world import Place
+from collectives.matrix.run import LIMITS, Answer, judge, unavailable
+from collectives.spec.cell import Cell
+from collectives.spec.forms import FORMS, called
+from collectives.spec.probe import Surroundings, probe
 
 # So long after the first failure the other ranks may still tell of theirs, in seconds: a death is worth more than a lost peer.
 _CAUSE = 0.5
@@ -31,7 +31,9 @@ _PATIENCE = 60.0
 _ORDER = ("crashes", "refuses", "wrong", "hangs", "works", "stopped")
 
 
-def measure(place: Place, cells: list[Cell], modules: tuple[str, ...] = (), timeout: float | None = None) -> Iterator[Answer]:
+def measure(
+    place: Place, cells: list[Cell], modules: tuple[str, ...] = (), timeout: float | None = None
+) -> Iterator[Answer]:
     """Try the cells, one after another; every supervisor gets the same answers."""
     store = join.launcher_store(place, _PATIENCE)
     for number, cell in enumerate(cells):
@@ -41,12 +43,18 @@ def measure(place: Place, cells: list[Cell], modules: tuple[str, ...] = (), time
             continue
         begin = time.monotonic()
         prefix = f"collectives/matrix/{number}"
-        share = seats.Share(place, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{prefix}/ranks")
-        state, detail = _supervise(cell, share, dist.PrefixStore(prefix, store), modules, timeout or LIMITS[cell.device])
+        share = rank_spec.Share(
+            place, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{prefix}/ranks"
+        )
+        state, detail = _supervise(
+            cell, share, dist.PrefixStore(prefix, store), modules, timeout or LIMITS[cell.device]
+        )
         yield Answer(cell, name, state, detail, time.monotonic() - begin)
 
 
-def _supervise(cell: Cell, share: seats.Share, store: dist.Store, modules: tuple[str, ...], limit: float) -> tuple[str, str]:
+def _supervise(
+    cell: Cell, share: rank_spec.Share, store: dist.Store, modules: tuple[str, ...], limit: float
+) -> tuple[str, str]:
     """Start this supervisor's rank of the cell, and stop it when another one fails; what became of the cell."""
     stopped = threading.Event()
 
@@ -55,7 +63,9 @@ def _supervise(cell: Cell, share: seats.Share, store: dist.Store, modules: tuple
         if stopped.is_set():
             state = "stopped"
         order = store.add("failures", 1) if state in ("crashes", "refuses", "hangs") else 0
-        store.set(_outcome(share.place.rank), json.dumps([_ORDER.index(state), order, state, detail]))
+        store.set(
+            _outcome(share.place.rank), json.dumps([_ORDER.index(state), order, state, detail])
+        )
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -68,7 +78,9 @@ def _supervise(cell: Cell, share: seats.Share, store: dist.Store, modules: tuple
             stopped.set()
             start.kill_all()
         if time.monotonic() > until:
-            raise TimeoutError(f"a supervisor has not answered for {limit + _PATIENCE:g} s: is its machine gone?")
+            raise TimeoutError(
+                f"a supervisor has not answered for {limit + _PATIENCE:g} s: is its machine gone?"
+            )
         time.sleep(0.005)
     thread.join()
     _, _, state, detail = min(json.loads(store.get(key)) for key in keys)
@@ -79,11 +91,15 @@ def _outcome(rank: int) -> str:
     return f"outcome/{rank}"
 
 
-def _try(cell: Cell, share: seats.Share, modules: tuple[str, ...], limit: float) -> tuple[str, str]:
+def _try(
+    cell: Cell, share: rank_spec.Share, modules: tuple[str, ...], limit: float
+) -> tuple[str, str]:
     """What this supervisor's own rank came to."""
     method = start.default_start_method()
     try:
-        (wrong,) = start.start(probe, 1, (cell, Surroundings(modules)), cell.backend, cell.device, limit, method, share)
+        (wrong,) = start.start(
+            probe, 1, (cell, Surroundings(modules)), cell.backend, cell.device, limit, method, share
+        )
     except LaunchError as error:
         return judge(error)
     except Exception as error:

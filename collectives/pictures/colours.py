@@ -19,10 +19,14 @@ def contrast(one: str, other: str) -> float:
 
 def tint(colour: str) -> str:
     """A pale form of a colour."""
-    return "#" + "".join(f"{round(0.3 * part + 0.7 * 255):02x}" for part in bytes.fromhex(colour[1:]))
+    return "#" + "".join(
+        f"{round(0.3 * part + 0.7 * 255):02x}" for part in bytes.fromhex(colour[1:])
+    )
 
 
 def _luminance(colour: str) -> float:
     parts = (part / 255 for part in bytes.fromhex(colour[1:]))
-    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    linear = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

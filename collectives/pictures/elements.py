@@ -63,8 +63,14 @@ def length(entry) -> int:
 
 def same_tensors(before: list, after: list) -> bool:
     """Whether every rank that has both has one tensor of one shape: then a call seems to have worked in place."""
-    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
-    return bool(pairs) and all(_is_tensor(old) and _is_tensor(new) and old.shape == new.shape for old, new in pairs)
+    pairs = [
+        (old, new)
+        for old, new in zip(before, after, strict=True)
+        if old is not None and new is not None
+    ]
+    return bool(pairs) and all(
+        _is_tensor(old) and _is_tensor(new) and old.shape == new.shape for old, new in pairs
+    )
 
 
 def _parts(entry) -> list:
@@ -74,7 +80,9 @@ def _parts(entry) -> list:
 
 
 def _is_tensor(part) -> bool:
-    return hasattr(part, "numel") and hasattr(part, "dtype")  # without an import of torch, which is slow
+    return hasattr(part, "numel") and hasattr(
+        part, "dtype"
+    )  # without an import of torch, which is slow
 
 
 def _each(entry, most: int | None = None) -> Iterator[Element]:
@@ -83,6 +91,8 @@ def _each(entry, most: int | None = None) -> Iterator[Element]:
             yield Element(part, None, piece)
             continue
         flat = part.detach().reshape(-1)[:most]
-        exact = flat.double() if part.dtype.is_floating_point else flat  # some small floats cannot be listed
+        exact = (
+            flat.double() if part.dtype.is_floating_point else flat
+        )  # some small floats cannot be listed
         for value in exact.tolist():
             yield Element(value, part.dtype, piece)

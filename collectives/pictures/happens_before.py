@@ -24,8 +24,22 @@ RECEIVES = {"recv", "irecv", "recv_object_list"}
 FROM_ROOT = {"broadcast", "scatter", "broadcast_object_list", "scatter_object_list"}
 TO_ROOT = {"reduce", "gather", "gather_object"}
 AMONG_ALL = {
-    *("barrier", "monitored_barrier", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single"),
-    *("all_gather", "all_gather_object", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_single", "_all_gather_base"),
+    *(
+        "barrier",
+        "monitored_barrier",
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+    ),
+    *(
+        "all_gather",
+        "all_gather_object",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "_all_gather_base",
+    ),
     *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
 }
 
@@ -51,7 +65,9 @@ def messages(calls: Iterable[Call]) -> list[Order]:
     ends = _ends(calls)
     for call in _in_order(calls):
         if call.name in RECEIVES and (end := ends.get(_key(call))):
-            source = next((rank for rank in (call.source, end.source, call.peer) if rank is not None), None)
+            source = next(
+                (rank for rank in (call.source, end.source, call.peer) if rank is not None), None
+            )
             if queue := sent[source, call.rank, call.group, call.tag]:
                 found.append(Order(queue.pop(0), end))
     return found
@@ -103,7 +119,9 @@ def steps(calls: Iterable[Call], orders: Iterable[Order]) -> dict[tuple[int, int
     previous = None
     for call in _in_order(calls):
         enter, leave = (_key(call), "enter"), (_key(call), "leave")
-        graph[enter] |= {(_key(previous), "leave")} if previous and previous.rank == call.rank else set()
+        graph[enter] |= (
+            {(_key(previous), "leave")} if previous and previous.rank == call.rank else set()
+        )
         graph[leave].add(enter)
         weight[enter, leave] = 1
         previous = call
@@ -114,7 +132,10 @@ def steps(calls: Iterable[Call], orders: Iterable[Order]) -> dict[tuple[int, int
     for event in TopologicalSorter(graph).static_order():
         at[event] = max((at[before] + weight[before, event] for before in graph[event]), default=0)
     end = max(at.values(), default=0)
-    return {_key(call): (at[_key(call), "enter"], end if call.left is None else at[_key(call), "leave"]) for call in calls}
+    return {
+        _key(call): (at[_key(call), "enter"], end if call.left is None else at[_key(call), "leave"])
+        for call in calls
+    }
 
 
 def words(call: Call) -> list[str]:

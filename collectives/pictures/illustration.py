@@ -12,11 +12,15 @@ _IN_PLACE = ("tensor", "tensor")
 _BUFFERS = {
     **dict.fromkeys(("broadcast", "all_reduce", "reduce"), _IN_PLACE),
     "all_gather": ("tensor", "tensor_list"),
-    **dict.fromkeys(("all_gather_into_tensor", "all_gather_single"), ("input_tensor", "output_tensor")),
+    **dict.fromkeys(
+        ("all_gather_into_tensor", "all_gather_single"), ("input_tensor", "output_tensor")
+    ),
     "gather": ("tensor", "gather_list"),
     "scatter": ("scatter_list", "tensor"),
     "reduce_scatter": ("input_list", "output"),
-    **dict.fromkeys(("reduce_scatter_tensor", "reduce_scatter_single", "all_to_all_single"), ("input", "output")),
+    **dict.fromkeys(
+        ("reduce_scatter_tensor", "reduce_scatter_single", "all_to_all_single"), ("input", "output")
+    ),
     "all_to_all": ("input_tensor_list", "output_tensor_list"),
 }
 
@@ -43,11 +47,17 @@ def data(calls: list[Call]) -> Data | None:
 
     ranks = sorted({call.rank for call in calls})
     for first in sorted((call for call in calls if call.rank == 0), key=lambda call: call.number):
-        together = [call for call in calls if (call.group, call.seq, call.name) == (WORLD, first.seq, first.name)]
+        together = [
+            call
+            for call in calls
+            if (call.group, call.seq, call.name) == (WORLD, first.seq, first.name)
+        ]
         together.sort(key=lambda call: call.rank)
         if [call.rank for call in together] != ranks or first.name not in _BUFFERS:
             continue
-        if any(call.before is None or call.after is None for call in together):  # without copies, or nobody waited
+        if any(
+            call.before is None or call.after is None for call in together
+        ):  # without copies, or nobody waited
             continue
         given, gotten = _BUFFERS[first.name]
         found = Data(
@@ -58,7 +68,9 @@ def data(calls: list[Call]) -> Data | None:
             title=first.name,
             in_place=given == gotten,
         )
-        origins = trace(found.before, found.after, op=found.op, root=found.root, in_place=found.in_place)
+        origins = trace(
+            found.before, found.after, op=found.op, root=found.root, in_place=found.in_place
+        )
         if not origins.summary and "unknown" not in origins.states():
             return found
     return None

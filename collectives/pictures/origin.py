@@ -8,7 +8,14 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collectives.pictures.elements import Element, elements, first_elements, is_number, length, same_tensors
+from collectives.pictures.elements import (
+    Element,
+    elements,
+    first_elements,
+    is_number,
+    length,
+    same_tensors,
+)
 from collectives.pictures.reductions import OPS, equal, reductions
 
 MOST_RANKS = 8  # as many colours as can be told apart, and 255 subsets of ranks to try
@@ -34,7 +41,9 @@ class Cell:
     piece: int  # which of the rank's tensors it lies in, from 0
     state: str  # one of STATES
     ranks: tuple[int, ...] = ()  # whose values it is made from, as far as that is certain
-    perhaps: tuple[int, ...] = ()  # ranks that may have added a value which changes nothing, such as 0 to a SUM
+    perhaps: tuple[
+        int, ...
+    ] = ()  # ranks that may have added a value which changes nothing, such as 0 to a SUM
 
     @property
     def label(self) -> str:
@@ -47,7 +56,10 @@ class Cell:
                 runs[-1].append(rank)
             else:
                 runs.append([rank])
-        names = (f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}{'?' * (run[0] in self.perhaps)}" for run in runs)
+        names = (
+            f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}{'?' * (run[0] in self.perhaps)}"
+            for run in runs
+        )
         return "r" + ",".join(names)
 
 
@@ -71,12 +83,19 @@ class Origins:
         return [state for state in STATES if state in seen]
 
 
-def trace(before: list, after: list, *, op=None, root: int | None = None, in_place: bool | None = None) -> Origins:
+def trace(
+    before: list, after: list, *, op=None, root: int | None = None, in_place: bool | None = None
+) -> Origins:
     """Find where every element of `after` came from; the arguments are those of `picture.draw`."""
     name = _checked(before, after, op, root)
     lengths = [length(entry) for entry in (*before, *after)]
     if len(before) > MOST_RANKS or max(lengths) > MOST_ELEMENTS:
-        return Origins(name, root, notes=(_too_large(len(before), max(lengths)),), summary=_summary(before, after))
+        return Origins(
+            name,
+            root,
+            notes=(_too_large(len(before), max(lengths)),),
+            summary=_summary(before, after),
+        )
     if in_place is None:
         in_place = same_tensors(before, after)
     old, new = ([elements(entry) for entry in entries] for entries in (before, after))
@@ -86,7 +105,11 @@ def trace(before: list, after: list, *, op=None, root: int | None = None, in_pla
         kept = in_place and _key_at(old[rank], place) == element.key
         # subtle: a reduction in place is explained by the elements of the same place, if these can explain it: sums of small
         # numbers at other places may be equal by chance.
-        return Cell(element.text, element.piece, *makers.verdict(rank, element, place if name and in_place else None, kept))
+        return Cell(
+            element.text,
+            element.piece,
+            *makers.verdict(rank, element, place if name and in_place else None, kept),
+        )
 
     def given(rank, place, element):
         lost = in_place and new[rank] is not None and _key_at(new[rank], place) != element.key
@@ -102,7 +125,9 @@ def _key_at(row: list[Element] | None, place: int):
 
 def _rows(entries: list, make) -> tuple[Row, ...]:
     return tuple(
-        None if row is None else tuple(make(rank, place, element) for place, element in enumerate(row))
+        None
+        if row is None
+        else tuple(make(rank, place, element) for place, element in enumerate(row))
         for rank, row in enumerate(entries)
     )
 
@@ -115,7 +140,9 @@ class _Makers:
         self.reductions = list(reductions(rows, op)) if op else []
         self.sets = functools.cache(self._sets)
 
-    def verdict(self, rank: int, element: Element, place: int | None, kept: bool) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    def verdict(
+        self, rank: int, element: Element, place: int | None, kept: bool
+    ) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
         """The state of a cell, the ranks that certainly made it, and those that perhaps did.
 
         Only if the ranks' elements at `place` cannot have made it are those at other places tried; None: all alike.
@@ -135,25 +162,45 @@ class _Makers:
         state = "reduced" if len(certain) > 1 or perhaps else alone
         return state, tuple(sorted(certain)), tuple(sorted(perhaps))
 
-    def _sets(self, element: Element, place: int | None, moved: bool = False) -> set[frozenset[int]]:
+    def _sets(
+        self, element: Element, place: int | None, moved: bool = False
+    ) -> set[frozenset[int]]:
         here = slice(None) if place is None else slice(place, place + 1)
-        sets = {frozenset({rank}) for rank, row in enumerate(self.rows) if any(one.key == element.key for one in (row or [])[here])}
+        sets = {
+            frozenset({rank})
+            for rank, row in enumerate(self.rows)
+            if any(one.key == element.key for one in (row or [])[here])
+        }
         if is_number(element.value) and not moved:
-            sets |= {ranks for at, ranks, result, error in self.reductions if place in (None, at) and equal(result, element, error)}
+            sets |= {
+                ranks
+                for at, ranks, result, error in self.reductions
+                if place in (None, at) and equal(result, element, error)
+            }
         return sets
 
 
 def _checked(before, after, op, root) -> str | None:
     for name, entries in (("before", before), ("after", after)):
         if not isinstance(entries, list | tuple):
-            raise ValueError(f"{name} is a {type(entries).__name__}: give a list with one entry for each rank.")
+            raise ValueError(
+                f"{name} is a {type(entries).__name__}: give a list with one entry for each rank."
+            )
     if len(before) != len(after) or not before:
-        raise ValueError(f"before has {len(before)} ranks and after {len(after)}: give both of every rank, None for no buffer.")
-    if root is not None and (isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < len(before)):
-        raise ValueError(f"root={root!r} is not one of the {len(before)} ranks: use 0 to {len(before) - 1}.")
+        raise ValueError(
+            f"before has {len(before)} ranks and after {len(after)}: give both of every rank, None for no buffer."
+        )
+    if root is not None and (
+        isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < len(before)
+    ):
+        raise ValueError(
+            f"root={root!r} is not one of the {len(before)} ranks: use 0 to {len(before) - 1}."
+        )
     name = None if op is None else str(getattr(op, "name", op)).upper()
     if name not in (None, *OPS):
-        raise ValueError(f"op={op!r} cannot be traced: use one of {', '.join(OPS)}, or leave op out.")
+        raise ValueError(
+            f"op={op!r} cannot be traced: use one of {', '.join(OPS)}, or leave op out."
+        )
     return name
 
 
@@ -179,7 +226,10 @@ def _too_large(ranks: int, longest: int) -> str:
 
 def _summary(before: list, after: list) -> tuple[str, ...]:
     """A line for each rank; of many ranks the first and the last."""
-    lines = [f"rank {rank}: {_begins(old)} -> {_begins(new)}" for rank, (old, new) in enumerate(zip(before, after, strict=True))]
+    lines = [
+        f"rank {rank}: {_begins(old)} -> {_begins(new)}"
+        for rank, (old, new) in enumerate(zip(before, after, strict=True))
+    ]
     left_out = len(lines) - 2 * MOST_RANKS
     if left_out > 0:
         lines[MOST_RANKS:-MOST_RANKS] = [f"... {left_out} more ranks ..."]

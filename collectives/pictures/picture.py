@@ -22,7 +22,7 @@ except ModuleNotFoundError as missing:
     advice = f"pictures need {missing.name}, which is not here: pip install 'collectives[pictures]' brings it"
     raise ModuleNotFoundError(advice) from missing
 
-from collectives.pictures.cell import Sheet
+from collectives.pictures.drawn_cell import Sheet
 from collectives.pictures.origin import STATES, Cell, Origins, Row, trace
 from collectives.pictures.text import describe, heading, text, words
 
@@ -34,12 +34,23 @@ MARGIN, LABEL, BETWEEN, PIECE = 0.25, 1.2, 0.45, 0.1
 CELL, ROW, LINE = 0.68, 0.8, 0.26
 NARROWEST = 6.0
 
-_STYLE = ["default", {"svg.hashsalt": "collectives", "svg.fonttype": "none", "hatch.linewidth": 0.5}]
+_STYLE = [
+    "default",
+    {"svg.hashsalt": "collectives", "svg.fonttype": "none", "hatch.linewidth": 0.5},
+]
 # A wide picture shrinks to the width of its page.
 _SHOWN = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
 
 
-def draw(before: list, after: list, *, op=None, root: int | None = None, title: str = "", in_place: bool | None = None) -> Figure:
+def draw(
+    before: list,
+    after: list,
+    *,
+    op=None,
+    root: int | None = None,
+    title: str = "",
+    in_place: bool | None = None,
+) -> Figure:
     """Draw what every rank held before a call and after it, and where each value came from.
 
     `before` and `after` have one entry for each rank: a tensor of any shape and dtype, a list of tensors, or None where the rank
@@ -54,7 +65,9 @@ def draw(before: list, after: list, *, op=None, root: int | None = None, title: 
     origins = trace(before, after, op=op, root=root, in_place=in_place)
     with matplotlib.style.context(_STYLE):
         figure = _summarised(origins, title) if origins.summary else _drawn(origins, title)
-    figure.set_label(f"{title or 'Where every value came from'}. {words(origins)}")  # the alternative text
+    figure.set_label(
+        f"{title or 'Where every value came from'}. {words(origins)}"
+    )  # the alternative text
     return figure
 
 
@@ -66,11 +79,20 @@ def svg(figure: Figure) -> bytes:
     code = buffer.getvalue()
     code = code[code.index("<svg") :]  # a page may hold it as it is
     # The date among the metadata, fonts named once for each text, and the like.
-    for superfluous in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r" font-family: .*?;", r" transform=\"rotate\(-0 .*?\)\""):
+    for superfluous in (
+        r"<!--.*?-->",
+        r"<metadata>.*?</metadata>",
+        r" font-family: .*?;",
+        r" transform=\"rotate\(-0 .*?\)\"",
+    ):
         code = re.sub(superfluous, "", code, flags=re.DOTALL)
     code = re.sub(r"\s*\n\s*", "\n", code)
-    code = re.sub(r'<g id="(?:text|patch)_\d+">\n(.*?)\n</g>', r"\1", code, flags=re.DOTALL)  # half of the letters
-    return code.replace(">", f' {_SHOWN} role="img" aria-label={quoteattr(figure.get_label())}>', 1).encode()
+    code = re.sub(
+        r'<g id="(?:text|patch)_\d+">\n(.*?)\n</g>', r"\1", code, flags=re.DOTALL
+    )  # half of the letters
+    return code.replace(
+        ">", f' {_SHOWN} role="img" aria-label={quoteattr(figure.get_label())}>', 1
+    ).encode()
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -81,15 +103,32 @@ def save(figure: Figure, path: str | Path) -> None:
     if path.suffix == ".svg":
         path.write_bytes(svg(figure))
     else:
-        figure.savefig(path, dpi=200, metadata={"Software": None, "Description": figure.get_label()})
+        figure.savefig(
+            path, dpi=200, metadata={"Software": None, "Description": figure.get_label()}
+        )
 
 
 def _drawn(origins: Origins, title: str) -> Figure:
     panels = {"before": origins.before, "after": origins.after}
-    width = max([CELL, *(0.112 * len(cell.text) + 0.16 for rows in panels.values() for row in rows for cell in row or ())])
+    width = max(
+        [
+            CELL,
+            *(
+                0.112 * len(cell.text) + 0.16
+                for rows in panels.values()
+                for row in rows
+                for cell in row or ()
+            ),
+        ]
+    )
     places = {name: [_places(row, width) for row in rows] for name, rows in panels.items()}
-    spans = {name: max([0.8, *(x + width for row in rows for x, _ in row)]) for name, rows in places.items()}
-    tops = [MARGIN + LINE * (2.7 if heading(title, origins) else 1.2)]  # of each rank's row, and of what follows the last
+    spans = {
+        name: max([0.8, *(x + width for row in rows for x, _ in row)])
+        for name, rows in places.items()
+    }
+    tops = [
+        MARGIN + LINE * (2.7 if heading(title, origins) else 1.2)
+    ]  # of each rank's row, and of what follows the last
     for rows in zip(*places.values(), strict=True):
         tops.append(tops[-1] + ROW + max([0, *(y for row in rows for _, y in row)]))
 
@@ -101,7 +140,9 @@ def _drawn(origins: Origins, title: str) -> Figure:
         sheet.chip(MARGIN, y + CELL / 2, rank)
         if rank == origins.root:
             sheet.write(MARGIN + 0.31, y + CELL / 2 + LINE, "root", 9, ha="center", weight="bold")
-    for name, x in zip(panels, (MARGIN + LABEL, MARGIN + LABEL + spans["before"] + BETWEEN), strict=True):
+    for name, x in zip(
+        panels, (MARGIN + LABEL, MARGIN + LABEL + spans["before"] + BETWEEN), strict=True
+    ):
         sheet.write(x, tops[0] - 0.6 * LINE, name, 10)
         for rank, row in enumerate(panels[name]):
             _row(sheet, (x, tops[rank]), width, row, places[name][rank], f"{name}/r{rank}")
@@ -126,10 +167,14 @@ def _places(row: Row, width: float) -> list[tuple[float, float]]:
     return places
 
 
-def _row(sheet: Sheet, corner: tuple[float, float], width: float, row: Row, places: list, gid: str) -> None:
+def _row(
+    sheet: Sheet, corner: tuple[float, float], width: float, row: Row, places: list, gid: str
+) -> None:
     left, top = corner
     if not row:
-        sheet.write(left, top + CELL / 2, "no buffer" if row is None else "empty", 8, style="italic")
+        sheet.write(
+            left, top + CELL / 2, "no buffer" if row is None else "empty", 8, style="italic"
+        )
     for number, (cell, (x, y)) in enumerate(zip(row or (), places, strict=True)):
         sheet.cell(left + x, top + y, width, CELL, cell, f"{gid}/e{number}")
 
@@ -154,7 +199,9 @@ def _summarised(origins: Origins, title: str) -> Figure:
 
 
 def _wrapped(lines: Iterable[str], page: float) -> list[str]:
-    return [part for line in lines for part in textwrap.wrap(line, int((page - 2 * MARGIN) / 0.075))]
+    return [
+        part for line in lines for part in textwrap.wrap(line, int((page - 2 * MARGIN) / 0.075))
+    ]
 
 
 def _lines(sheet: Sheet, y: float, lines: list[str]) -> None:

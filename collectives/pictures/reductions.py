@@ -17,13 +17,22 @@ def reductions(rows: list, op: str) -> Iterator[tuple[int, frozenset[int], objec
     subtle: MIN and MAX make no new value. They pass one rank's value on, which is found as any other value that moved.
     """
     for place in range(max(map(len, filter(None, rows)), default=0)):
-        column = {rank: row[place] for rank, row in enumerate(rows) if row and place < len(row) and is_number(row[place].value)}
+        column = {
+            rank: row[place]
+            for rank, row in enumerate(rows)
+            if row and place < len(row) and is_number(row[place].value)
+        }
         for size in range(2, len(column) + 1):
             for ranks in itertools.combinations(column, size):
                 values = [column[rank].value for rank in ranks]
                 for result in _reduce(op, values, len(rows)):
                     magnitude = abs(result) if op == "PRODUCT" else sum(map(abs, values))
-                    yield place, frozenset(ranks), result, size * magnitude * _rounding(column[ranks[0]].dtype, values[0])
+                    yield (
+                        place,
+                        frozenset(ranks),
+                        result,
+                        size * magnitude * _rounding(column[ranks[0]].dtype, values[0]),
+                    )
 
 
 def _reduce(op: str, values: list, world_size: int) -> list:

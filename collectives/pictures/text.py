@@ -10,7 +10,15 @@ from collectives.pictures.colours import PALETTE, ink
 from collectives.pictures.origin import STATES, Cell, Origins, Row, trace
 
 
-def text(before: list, after: list, *, op=None, root: int | None = None, title: str = "", in_place: bool | None = None) -> Group:
+def text(
+    before: list,
+    after: list,
+    *,
+    op=None,
+    root: int | None = None,
+    title: str = "",
+    in_place: bool | None = None,
+) -> Group:
     """The picture for a terminal, as something that rich prints; the arguments are those of `picture.draw`.
 
     A cell reads `1111+r0-3`: the value, a sign for what became of it, and the ranks that it came from. No colour is needed.
@@ -25,11 +33,15 @@ def text(before: list, after: list, *, op=None, root: int | None = None, title: 
             name = f"rank {rank}" + " root" * (rank == root)
             table.add_row(Text(name, style=_style(rank), no_wrap=True), *map(_chips, rows))
         parts.append(table)
-        parts += [Text(f"  {STATES[state][0]}  {state}: {STATES[state][1]}") for state in origins.states()]
+        parts += [
+            Text(f"  {STATES[state][0]}  {state}: {STATES[state][1]}") for state in origins.states()
+        ]
     return Group(*parts, *map(Text, origins.notes))
 
 
-def describe(before: list, after: list, *, op=None, root: int | None = None, in_place: bool | None = None) -> str:
+def describe(
+    before: list, after: list, *, op=None, root: int | None = None, in_place: bool | None = None
+) -> str:
     """The picture in sentences; the arguments are those of `picture.draw`."""
     return words(trace(before, after, op=op, root=root, in_place=in_place))
 
@@ -40,7 +52,9 @@ def words(origins: Origins) -> str:
     sentences += [f"The reduction is {origins.op}."] if origins.op else []
     sentences += [f"The root is rank {origins.root}."] if origins.root is not None else []
     for when, rows in (("Before", origins.before), ("After", origins.after)):
-        sentences += [f"{when}, rank {rank} has {_row_in_words(row)}." for rank, row in enumerate(rows)]
+        sentences += [
+            f"{when}, rank {rank} has {_row_in_words(row)}." for rank, row in enumerate(rows)
+        ]
     return " ".join([*sentences, *(f"{line}." for line in origins.summary), *origins.notes])
 
 
@@ -54,13 +68,25 @@ def _row_in_words(row: Row) -> str:
     if not row:
         return "no buffer" if row is None else "no element"
     groups = groupby(row, lambda cell: (cell.state, cell.label, cell.ranks, cell.perhaps))
-    return "; ".join(", ".join(cell.text for cell in cells) + _became(*kind) for kind, cells in groups)
+    return "; ".join(
+        ", ".join(cell.text for cell in cells) + _became(*kind) for kind, cells in groups
+    )
 
 
 def _became(state: str, label: str, ranks: tuple[int, ...], perhaps: tuple[int, ...]) -> str:
-    names = " and ".join(f"rank {rank}" for rank in ranks) + "".join(f" and perhaps rank {rank}" for rank in perhaps)
-    endings = {"own": "", "received": f" received from {names}", "reduced": f" reduced from {names}"}
-    endings |= {"overwritten": ", to be overwritten", "unknown": " of unknown origin", "undefined": ", undefined"}
+    names = " and ".join(f"rank {rank}" for rank in ranks) + "".join(
+        f" and perhaps rank {rank}" for rank in perhaps
+    )
+    endings = {
+        "own": "",
+        "received": f" received from {names}",
+        "reduced": f" reduced from {names}",
+    }
+    endings |= {
+        "overwritten": ", to be overwritten",
+        "unknown": " of unknown origin",
+        "undefined": ", undefined",
+    }
     return endings.get(state, " untouched")
 
 
@@ -75,7 +101,12 @@ def _chip(cell: Cell) -> Text:
     letters = cell.text.replace(" ", "_") + STATES[cell.state][0] + cell.label.replace("r?", "")
     chip = Text()
     for number, letter in enumerate(letters):
-        chip.append(letter, style=_style(cell.ranks[number * len(cell.ranks) // len(letters)]) if cell.ranks else "")
+        chip.append(
+            letter,
+            style=_style(cell.ranks[number * len(cell.ranks) // len(letters)])
+            if cell.ranks
+            else "",
+        )
     return chip
 
 

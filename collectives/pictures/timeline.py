@@ -40,7 +40,9 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
     """
     with matplotlib.style.context("default"):
         figure = _drawn(sorted(calls, key=lambda call: (call.rank, call.number)), title)
-    figure.set_label(f"{title or 'What the ranks called, by order'}. {describe(calls)}")  # the alternative text
+    figure.set_label(
+        f"{title or 'What the ranks called, by order'}. {describe(calls)}"
+    )  # the alternative text
     return figure
 
 
@@ -49,7 +51,9 @@ def describe(calls: Sequence[Call]) -> str:
     sentences = []
     for rank in sorted({call.rank for call in calls}):
         mine = sorted((call for call in calls if call.rank == rank), key=lambda call: call.number)
-        sentences.append(f"Rank {rank}: {', then '.join(' '.join(happens_before.words(call)) for call in mine)}.")
+        sentences.append(
+            f"Rank {rank}: {', then '.join(' '.join(happens_before.words(call)) for call in mine)}."
+        )
     return " ".join(sentences) or _refusal([], 0)
 
 
@@ -61,16 +65,28 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     length = max((end for _, end in at.values()), default=0)
     if refusal := _refusal(ranks, length):
         return _page(title, refusal, 7, 0)[0]
-    figure, axes = _page(title, _LEGEND + _FROM_ANY * any(order.after.peer is None for order in messages), length, len(ranks))
+    figure, axes = _page(
+        title,
+        _LEGEND + _FROM_ANY * any(order.after.peer is None for order in messages),
+        length,
+        len(ranks),
+    )
     lanes = {rank: _LANE * (index + 0.5) for index, rank in enumerate(ranks)}
     for rank, y in lanes.items():
         axes.plot([0, length * STEP], [y, y], color=DARK, linewidth=0.4, alpha=0.4, zorder=0)
         axes.text(-0.08, y, f"rank {rank}", ha="right", va="center", fontsize=9, color=DARK)
     for call in calls:
         _bar(axes, call, at, lanes)
-    for order in messages + [order for order in flow if order.before.name not in happens_before.AMONG_ALL]:
+    for order in messages + [
+        order for order in flow if order.before.name not in happens_before.AMONG_ALL
+    ]:
         _arrow(axes, order, at, lanes)
-    _fences(axes, [order.before for order in flow if order.before.name in happens_before.AMONG_ALL], at, lanes)
+    _fences(
+        axes,
+        [order.before for order in flow if order.before.name in happens_before.AMONG_ALL],
+        at,
+        lanes,
+    )
     return figure
 
 
@@ -92,9 +108,28 @@ def _page(title: str, below: str, length: int, lanes: int) -> tuple[Figure, Axes
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-_LEFT, width - _LEFT), ylim=(height - _TOP, -_TOP))
     axes.axis("off")
-    axes.text(0, -_TOP / 2, title, ha="left", va="center", fontsize=10, fontweight="bold", color=DARK, gid="title")
+    axes.text(
+        0,
+        -_TOP / 2,
+        title,
+        ha="left",
+        va="center",
+        fontsize=10,
+        fontweight="bold",
+        color=DARK,
+        gid="title",
+    )
     below = textwrap.fill(below, int((width - _LEFT) / 0.062))
-    axes.text(0, height - _TOP - _BOTTOM / 2, below, ha="left", va="center", fontsize=7.5, color=DARK, gid="below")
+    axes.text(
+        0,
+        height - _TOP - _BOTTOM / 2,
+        below,
+        ha="left",
+        va="center",
+        fontsize=7.5,
+        color=DARK,
+        gid="below",
+    )
     return figure, axes
 
 
@@ -105,11 +140,25 @@ def _bar(axes: Axes, call: Call, at: dict, lanes: dict[int, float]) -> None:
     went_wrong = call.error is not None or call.left is None
     look = {"facecolor": tint(colour), "edgecolor": "#b00000" if went_wrong else colour}
     look |= {"linewidth": 1.6 if went_wrong else 1.2, "linestyle": "--" if went_wrong else "-"}
-    axes.add_patch(Rectangle((begin + 0.03, y - _BAR / 2), end - begin - 0.06, _BAR, gid=gid, **look))
+    axes.add_patch(
+        Rectangle((begin + 0.03, y - _BAR / 2), end - begin - 0.06, _BAR, gid=gid, **look)
+    )
     name, *rest = happens_before.words(call)
-    words = "\n".join([*(line.replace(" ", "") for line in textwrap.wrap(name.replace("_", "_ "), 14)), *rest])
+    words = "\n".join(
+        [*(line.replace(" ", "") for line in textwrap.wrap(name.replace("_", "_ "), 14)), *rest]
+    )
     # In a long bar the words stand where the call begins: what follows is its wait for others.
-    axes.text(begin + STEP / 2, y, words, ha="center", va="center", fontsize=6.5, linespacing=1.1, zorder=4, color=DARK)
+    axes.text(
+        begin + STEP / 2,
+        y,
+        words,
+        ha="center",
+        va="center",
+        fontsize=6.5,
+        linespacing=1.1,
+        zorder=4,
+        color=DARK,
+    )
 
 
 def _fences(axes: Axes, calls: list[Call], at: dict, lanes: dict[int, float]) -> None:
@@ -122,9 +171,18 @@ def _fences(axes: Axes, calls: list[Call], at: dict, lanes: dict[int, float]) ->
         x = STEP * step + 0.055 + 0.06 * beside[step]
         beside[step] += 1
         places = sorted(lanes[rank] for rank in entered)
-        axes.plot([x, x], [places[0], places[-1]], color=DARK, linewidth=1.2, linestyle=":", zorder=0.5)
         axes.plot(
-            [x] * len(places), places, color=DARK, linestyle="", marker="o", markersize=3, gid=f"{name}/{group}/{seq}", zorder=3
+            [x, x], [places[0], places[-1]], color=DARK, linewidth=1.2, linestyle=":", zorder=0.5
+        )
+        axes.plot(
+            [x] * len(places),
+            places,
+            color=DARK,
+            linestyle="",
+            marker="o",
+            markersize=3,
+            gid=f"{name}/{group}/{seq}",
+            zorder=3,
         )
 
 

@@ -59,7 +59,9 @@ class Call:
     name: str  # torch.distributed's own: "all_reduce", "irecv"; "wait" for Work.wait()
     group: str = WORLD  # a name that is the same on all members; calls that make a group belong to all whom they concern
     members: tuple[int, ...] = ()  # the group's global ranks, in the group's order
-    seq: int | None = None  # the how-many-th collective of this group, from 0 (new groups are counted apart); None for send, recv
+    seq: int | None = (
+        None  # the how-many-th collective of this group, from 0 (new groups are counted apart); None for send, recv
+    )
     of: int | None = None  # for "wait": the number of the call whose Work is waited for
     awaited: str | None = None  # for "wait": the name of that call
     # The global rank of dst or src: the other side of a message (None: any), or the root. Of init_process_group, the rank it names.
@@ -67,10 +69,16 @@ class Call:
     op: str | None = None  # "SUM"
     tag: int | None = None
     tensors: tuple[str, ...] = ()  # "float32[4, 2]"
-    splits: tuple[tuple[int, ...] | None, ...] | None = None  # all_to_all_single's: of the output, of the input
-    ranks: tuple[tuple[int, ...], ...] | None = None  # new_group, split_group: who is to be in the new groups
+    splits: tuple[tuple[int, ...] | None, ...] | None = (
+        None  # all_to_all_single's: of the output, of the input
+    )
+    ranks: tuple[tuple[int, ...], ...] | None = (
+        None  # new_group, split_group: who is to be in the new groups
+    )
     is_async: bool = False  # it returns before it is done, with a Work to wait for
-    timeout: float | None = None  # seconds after which the call gives up by itself, where torch says so
+    timeout: float | None = (
+        None  # seconds after which the call gives up by itself, where torch says so
+    )
     backend: str = ""  # what serves it, where torch says so: "gloo"
     device: str = ""  # of its first tensor: "cpu"
     gaps: bool = False  # a tensor of it does not fill the memory from its first element to its last: a column of a matrix
@@ -80,7 +88,9 @@ class Call:
     entered: int = 0  # nanoseconds, on this machine's monotonic clock
     left: int | None = None
     error: str | None = None  # the exception that it left with, in one line
-    source: int | None = None  # for receives: the global rank from which the message came, where torch says so
+    source: int | None = (
+        None  # for receives: the global rank from which the message came, where torch says so
+    )
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
 

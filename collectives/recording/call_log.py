@@ -62,7 +62,9 @@ class Writer:
 
     def __init__(self, file: BinaryIO, rank: int, world_size: int, world: int = 0):
         file.truncate(SIZE)
-        if hasattr(os, "posix_fallocate"):  # subtle: where there is no room for a hole's page, writing it ends the process (SIGBUS)
+        if hasattr(
+            os, "posix_fallocate"
+        ):  # subtle: where there is no room for a hole's page, writing it ends the process (SIGBUS)
             os.posix_fallocate(file.fileno(), 0, SIZE)
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
@@ -109,7 +111,9 @@ class Writer:
         words, place = self.words, _place(number)
         seq, of = -1 if seq is None else seq, -1 if of is None else of
         words[place // 8] = -1
-        self.memory[place : place + _ENTRY.size] = _ENTRY.pack(-1, seq, of, time.monotonic_ns(), -1, -1, text, -1)
+        self.memory[place : place + _ENTRY.size] = _ENTRY.pack(
+            -1, seq, of, time.monotonic_ns(), -1, -1, text, -1
+        )
         words[place // 8] = number
         words[_COUNT // 8] = self.count  # that of all threads: one that was slow takes nothing back
         return number
@@ -136,8 +140,14 @@ class Writer:
     def _write(self, text: bytes) -> int:
         """Into the ring, in one piece; return where it lies."""
         size = _LENGTH.size + len(text)
-        begin = self.written if self.written % _RING + size <= _RING else -(-self.written // _RING) * _RING
-        if begin // _RING != self.written // _RING:  # what came first is overwritten soon, even if it is used again and again
+        begin = (
+            self.written
+            if self.written % _RING + size <= _RING
+            else -(-self.written // _RING) * _RING
+        )
+        if (
+            begin // _RING != self.written // _RING
+        ):  # what came first is overwritten soon, even if it is used again and again
             self.texts.clear()
         self.written = begin + size
         self.words[_WRITTEN // 8] = self.written  # first: from now on what lay there cannot be read
@@ -155,7 +165,9 @@ class Reader:
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.next = self.lost = self.since = 0
-        self.late: list[int] = []  # calls that are counted, and that their thread had not written yet when we looked
+        self.late: list[
+            int
+        ] = []  # calls that are counted, and that their thread had not written yet when we looked
         self.open: dict[int, Call] = {}
 
     def close(self) -> None:
@@ -165,7 +177,18 @@ class Reader:
     def head(self) -> dict | None:
         """None for a file that is not one of ours, or not ready yet."""
         magic, *values = _HEAD.unpack_from(self.memory, 0)
-        names = ("pid", "parent", "rank", "world_size", "count", "began", "ended", "asked", "world", "written")
+        names = (
+            "pid",
+            "parent",
+            "rank",
+            "world_size",
+            "count",
+            "began",
+            "ended",
+            "asked",
+            "world",
+            "written",
+        )
         return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
 
     def text(self, place: int) -> bytes:
@@ -213,7 +236,10 @@ class Reader:
         """What the process noticed so far."""
         with contextlib.suppress(ValueError):  # it is just being written
             rank, told = self.head()["rank"], json.loads(self.text(HINTS))
-            return [Noticed(kind, Call(rank, -1, **vars(_decode(what.encode()))), at and tuple(at)) for kind, what, at in told]
+            return [
+                Noticed(kind, Call(rank, -1, **vars(_decode(what.encode()))), at and tuple(at))
+                for kind, what, at in told
+            ]
         return []
 
     def _read(self, number: int, rank: int) -> Call | None:
@@ -226,9 +252,20 @@ class Reader:
         if text is None or error is None:
             return None
         error = error.decode(errors="replace") or None
-        seq, of, left, source = (None if value == -1 else value for value in (seq, of, left, source))
+        seq, of, left, source = (
+            None if value == -1 else value for value in (seq, of, left, source)
+        )
         times = {"entered": entered, "left": left}
-        return Call(rank=rank, number=number, seq=seq, of=of, source=source, error=error, **times, **vars(_decode(text)))
+        return Call(
+            rank=rank,
+            number=number,
+            seq=seq,
+            of=of,
+            source=source,
+            error=error,
+            **times,
+            **vars(_decode(text)),
+        )
 
     def _written(self, begin: int) -> bytes | None:
         """A text of the ring; None if it is no longer there."""
@@ -246,7 +283,12 @@ def _place(number: int) -> int:
 
 def _encode(what: What) -> bytes:
     """As JSON in which repetitions are counted; what still is too long for a slot loses what only large worlds have."""
-    for fields in ({}, {"splits": None}, {"tensors": what.tensors[:1], "ranks": None}, {"members": (), "file": what.file[-100:]}):
+    for fields in (
+        {},
+        {"splits": None},
+        {"tensors": what.tensors[:1], "ranks": None},
+        {"members": (), "file": what.file[-100:]},
+    ):
         what = replace(what, **fields)
         runs = replace(what, members=_ranges(what.members), tensors=_runs(what.tensors))
         text = _json(runs)
@@ -265,7 +307,13 @@ def _decode(text: bytes) -> What:
     members = tuple(rank for begin, end in what.members for rank in range(begin, end))
     tensors = tuple(text for text, count in what.tensors for _ in range(count))
     splits = what.splits and tuple(part and tuple(part) for part in what.splits)
-    return replace(what, members=members, tensors=tensors, splits=splits, ranks=what.ranks and tuple(map(tuple, what.ranks)))
+    return replace(
+        what,
+        members=members,
+        tensors=tensors,
+        splits=splits,
+        ranks=what.ranks and tuple(map(tuple, what.ranks)),
+    )
 
 
 def _ranges(numbers: tuple[int, ...]) -> list[list[int]]:

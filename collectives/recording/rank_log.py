@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives.recording import call_log, endings
+from collectives.recording import call_log, exit_hooks
 from collectives.recording.call import WORLD, place_of
 
 # So often a rank looks whether the parent has asked it something, in seconds.
@@ -38,18 +38,25 @@ class Log:
         self.broken = self.ending = self.is_below_a_rank = False
         self.destroyed = -1  # how many calls it had made when it ended its groups
         self.answering = threading.RLock()
-        self.worlds = self.first = 0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
+        self.worlds = self.first = (
+            0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
+        )
         if "RANK" in os.environ:
             self._open(file)
 
     def _open(self, file: BinaryIO | None = None, rank: int | None = None) -> call_log.Writer:
-        with file or open(self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+") as file:
+        with file or open(
+            self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+"
+        ) as file:
             self.meets = meeting_place({})
             self.writer = call_log.Writer(
-                file, _environ("RANK") if rank is None else rank, _environ("WORLD_SIZE"), _number(self.meets)
+                file,
+                _environ("RANK") if rank is None else rank,
+                _environ("WORLD_SIZE"),
+                _number(self.meets),
             )
         if self.folder and not self.keeps_stack:
-            self.keeps_stack = endings.keep_stack(self.folder / f"{os.getpid()}.stack")
+            self.keeps_stack = exit_hooks.keep_stack(self.folder / f"{os.getpid()}.stack")
         # subtle: not by threading, where a program may count or join all threads that there are.
         _thread.start_new_thread(self._answer_when_asked, (self.writer,))
         return self.writer
@@ -75,13 +82,35 @@ class Log:
 
     def _answer(self) -> None:
         count, frame = self.writer.count, sys._current_frames().get(threading.main_thread().ident)
-        frames = [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1] if frame else []
-        in_torch = (
-            any(f"{os.sep}torch{os.sep}" in file for file, *_ in frames[: frames.index(endings.own(frames))]) if frames else False
+        frames = (
+            [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1]
+            if frame
+            else []
         )
-        told = {"where": endings.own(frames), "in_torch": in_torch, "count": count, "last": self.ending}
-        told |= {"world": self.worlds, "meets": self.meets, "launched_as": _environ("RANK"), "store": _store()}
-        told |= {"exit": endings.exited and endings.exited[1], "destroyed": self.destroyed == count}
+        in_torch = (
+            any(
+                f"{os.sep}torch{os.sep}" in file
+                for file, *_ in frames[: frames.index(exit_hooks.own(frames))]
+            )
+            if frames
+            else False
+        )
+        told = {
+            "where": exit_hooks.own(frames),
+            "in_torch": in_torch,
+            "count": count,
+            "last": self.ending,
+        }
+        told |= {
+            "world": self.worlds,
+            "meets": self.meets,
+            "launched_as": _environ("RANK"),
+            "store": _store(),
+        }
+        told |= {
+            "exit": exit_hooks.exited and exit_hooks.exited[1],
+            "destroyed": self.destroyed == count,
+        }
         told["collectives"] = [entry for record, *entry in _flight_record() if record >= self.first]
         self.writer.put(call_log.ANSWER, json.dumps(told).encode())
 
@@ -95,7 +124,9 @@ class Log:
         """In a forked child: what is in the file is the parent's."""
         self.is_below_a_rank |= self.writer is not None and self.writer.place()[0] >= 0
         self.writer = self.joining = None
-        self.answering = threading.RLock()  # the parent's other threads, who may hold it, are not here
+        self.answering = (
+            threading.RLock()
+        )  # the parent's other threads, who may hold it, are not here
         if self.keeps_stack:
             faulthandler.disable()
             self.keeps_stack = False
@@ -108,14 +139,16 @@ class Log:
             if what.name == "init_process_group":
                 writer = self._sit(given)
                 self.joining = writer.count
-            endings.exited = None  # whoever caught it goes on
+            exit_hooks.exited = None  # whoever caught it goes on
             number = writer.enter(seq, of, what, given)
             if what.name == "destroy_process_group" and what.group == WORLD:
                 self.destroyed = writer.count
                 with contextlib.suppress(Exception):
                     self.answer()  # others lose it now, and the launcher may end it before it comes to its end
             return number
-        except Exception as error:  # no room for a log, say: the program goes on, unseen from here on
+        except (
+            Exception
+        ) as error:  # no room for a log, say: the program goes on, unseen from here on
             self.broken = True
             confess(self.folder, error)
             return -1
@@ -123,13 +156,19 @@ class Log:
     def _sit(self, given: dict) -> call_log.Writer:
         """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
         (rank, size), before = place_of(given), self.writer.place()
-        moves = before[0] >= 0 and any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
+        moves = before[0] >= 0 and any(
+            old not in (-1, new) for old, new in zip(before, (rank, size), strict=True)
+        )
         if moves and self.folder:
             (self.writer.set_ended if self.writer.count else self.writer.set_moved)()
             self._open(rank=-1)
         self.meets = meeting_place(given)
         if rank >= 0:
-            self.writer.set_place(rank, size, self.writer.world() if before[0] >= 0 and not moves else _number(self.meets))
+            self.writer.set_place(
+                rank,
+                size,
+                self.writer.world() if before[0] >= 0 and not moves else _number(self.meets),
+            )
         return self.writer
 
     def leave(self, number, error, source):
@@ -229,7 +268,18 @@ def _flight_record() -> list:
         trace = _distributed_c10d._dump_fr_trace()
     for entry in pickle.loads(trace)["entries"][-_TOLD:]:
         if not entry["is_p2p"]:
-            frames = [[frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]]
-            fields = ("process_group", "collective_seq_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
-            told.append([entry["record_id"], *(entry[field] for field in fields), endings.own(frames)])
+            frames = [
+                [frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]
+            ]
+            fields = (
+                "process_group",
+                "collective_seq_id",
+                "profiling_name",
+                "input_sizes",
+                "input_dtypes",
+                "retired",
+            )
+            told.append(
+                [entry["record_id"], *(entry[field] for field in fields), exit_hooks.own(frames)]
+            )
     return told

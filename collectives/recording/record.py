@@ -21,19 +21,41 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.recording.arguments import Reader
 from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What, was_refused
-from collectives.recording.caller import caller
+from collectives.recording.call_arguments import Reader
+from collectives.recording.call_site import caller
+from collectives.recording.pending_work import WAYS, UnderWay
 from collectives.recording.sink import Memory, Sink
-from collectives.recording.under_way import WAYS, UnderWay
 
 # Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
 WRAPPED = (
     *POINT_TO_POINT,
-    *("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "all_to_all_single"),
-    *("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"),
+    *(
+        "broadcast",
+        "all_reduce",
+        "reduce",
+        "all_gather",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "all_to_all",
+        "all_to_all_single",
+    ),
+    *(
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+    ),
     *("_all_gather_base", "_reduce_scatter_base", "all_reduce_coalesced", "all_gather_coalesced"),
-    *("all_gather_object", "gather_object", "scatter_object_list", "broadcast_object_list", "barrier", "monitored_barrier"),
+    *(
+        "all_gather_object",
+        "gather_object",
+        "scatter_object_list",
+        "broadcast_object_list",
+        "barrier",
+        "monitored_barrier",
+    ),
     *GROUPS,
 )
 
@@ -44,7 +66,9 @@ _UNSEEN = "<frozen importlib._bootstrap> collectives.recording.record"
 
 def _unseen(function: Callable) -> Callable:
     function.__code__ = function.__code__.replace(co_filename=_UNSEEN)
-    with contextlib.suppress(AttributeError):  # nor does torch.compile look into it, and what it calls; older ones have other ways
+    with contextlib.suppress(
+        AttributeError
+    ):  # nor does torch.compile look into it, and what it calls; older ones have other ways
         frames = torch._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
@@ -122,7 +146,9 @@ class Recording:
             if noted is None:
                 return real(*args, **kwargs)
             result = self._call(noted, real, args, kwargs)
-            self.sink.leave(noted.number, None, result if isinstance(result, int) else None)  # recv returns who sent
+            self.sink.leave(
+                noted.number, None, result if isinstance(result, int) else None
+            )  # recv returns who sent
             if result is not None and isinstance(result, c10d.Work):
                 self._follow(result, noted, given)
             elif self.sink.tensors:
@@ -147,7 +173,9 @@ class Recording:
             what = self.reader.waiting(noted.what, place)
             number = self.sink.enter(noted.seq, noted.number, what, {})
             result = self._call(_Noted(number, None, what), real, (work, *args), kwargs)
-            self.sink.leave(number, None, _source(what, work) if noted.what.name == "irecv" else None)
+            self.sink.leave(
+                number, None, _source(what, work) if noted.what.name == "irecv" else None
+            )
             self.works.pop(id(work), None)
             if self.sink.tensors:
                 self.sink.done(noted.number, under_way.given)
@@ -168,7 +196,9 @@ class Recording:
         @_unseen
         def settling(work, *args, **kwargs):
             result = real(work, *args, **kwargs)
-            if (under_way := self.works.get(id(work))) and (result is True or name != "is_completed"):
+            if (under_way := self.works.get(id(work))) and (
+                result is True or name != "is_completed"
+            ):
                 under_way.is_settled = True
             return result
 
@@ -231,7 +261,11 @@ def recording(tensors: bool = False) -> Iterator[list[Call]]:
         yield calls
     finally:
         recording.end()
-        calls.extend(memory.calls(dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))))
+        calls.extend(
+            memory.calls(
+                dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+            )
+        )
 
 
 def recorded(step: Callable, tensors: bool = False) -> Callable:

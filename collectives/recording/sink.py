@@ -58,7 +58,9 @@ class Memory:
         self.noticed[kind, what, at] = None
 
     def calls(self, rank: int) -> list[Call]:
-        return [Call(rank=rank, number=number, **note) for number, note in sorted(self.notes.items())]
+        return [
+            Call(rank=rank, number=number, **note) for number, note in sorted(self.notes.items())
+        ]
 
 
 def _copies(given: dict) -> dict:

@@ -16,8 +16,7 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 
 # %%
 from collectives import check
-from collectives.lesson import run
-from collectives.mistake import cure, mistake
+from collectives.lesson import cure, mistake, run
 import time
 import torch
 import torch.distributed as dist
@@ -106,7 +105,11 @@ if __name__ == "__main__":
 @cure(ranks=2)
 def one_shape(rank, world_size, device):
     shape = (4,)
-    x = torch.arange(4.0, device=device) if rank == 0 else torch.full(shape, torch.nan, device=device)
+    x = (
+        torch.arange(4.0, device=device)
+        if rank == 0
+        else torch.full(shape, torch.nan, device=device)
+    )
     if rank == 0:
         dist.send(x, dst=1)
     else:

@@ -15,8 +15,7 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 
 # %%
 from collectives import check
-from collectives.lesson import run
-from collectives.mistake import cure, mistake
+from collectives.lesson import cure, mistake, run
 import torch
 import torch.distributed as dist
 
@@ -36,7 +35,11 @@ def made_by_its_members_only(rank, world_size, device):
     dist.barrier()
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
-    check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
+    check(
+        [x, y],
+        [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])],
+        "all_reduce(SUM, group=...)",
+    )
 
 
 # %%
@@ -62,7 +65,11 @@ def made_by_every_rank(rank, world_size, device):
     dist.barrier()
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
-    check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
+    check(
+        [x, y],
+        [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])],
+        "all_reduce(SUM, group=...)",
+    )
     return {"pair": x, "everyone": y}
 
 
@@ -127,7 +134,9 @@ def group_rank_as_src(rank, world_size, device):
     workers = dist.new_group([1, 2])
     settings = torch.tensor([7 if rank == 2 else -1], device=device)
     if rank > 0:
-        dist.broadcast(settings, src=1, group=workers)  # the second of the group, by its rank in there
+        dist.broadcast(
+            settings, src=1, group=workers
+        )  # the second of the group, by its rank in there
         check(settings, torch.tensor([7]), "broadcast(group=...)")
 
 

@@ -15,8 +15,7 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 
 # %%
 from collectives import check
-from collectives.lesson import run
-from collectives.mistake import cure, mistake
+from collectives.lesson import cure, mistake, run
 import torch
 import torch.distributed as dist
 

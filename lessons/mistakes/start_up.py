@@ -16,8 +16,7 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 
 # %%
 from collectives import check
-from collectives.lesson import run
-from collectives.mistake import cure, mistake
+from collectives.lesson import cure, mistake, run
 import os
 import torch
 import torch.distributed as dist
@@ -31,8 +30,12 @@ import torch.distributed as dist
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
 def two_jobs_on_one_port(rank, world_size, device):
-    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # started by hand: rank 0 itself is to listen on MASTER_PORT
-    dist.init_process_group("gloo")  # but another job is there already: say that it is 29500, as in every tutorial
+    del os.environ[
+        "TORCHELASTIC_USE_AGENT_STORE"
+    ]  # started by hand: rank 0 itself is to listen on MASTER_PORT
+    dist.init_process_group(
+        "gloo"
+    )  # but another job is there already: say that it is 29500, as in every tutorial
     x = torch.tensor([rank], device=device)
     dist.all_reduce(x)
     check(x, torch.tensor([1]), "all_reduce(SUM)")

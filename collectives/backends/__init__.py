@@ -1,0 +1,1 @@
+"""What each backend is, needs and can do (claims.toml), and the backends that this package brings."""

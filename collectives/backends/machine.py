@@ -1,0 +1,123 @@
+"""The facts about this machine and its software that a bug report needs. The header of pytest shows the same."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+
+# Settings that change what a backend does.
+_SETTINGS = (
+    "NCCL_",
+    "GLOO_",
+    "TORCH_DISTRIBUTED_",
+    "TORCH_NCCL_",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)
+
+
+def version(package: str = "collectives") -> str | None:
+    """The installed version of a package; None without it. Imports nothing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def describe() -> list[tuple[str, str]]:
+    """Names and values, as text. Opens no CUDA context and does not start MPI, so that what follows still can."""
+    import torch
+
+    from collectives.backends import availability as backends
+
+    gpus = backends.gpu_count()
+    works, missing = _backends()
+    return [
+        ("collectives", version() or "not installed, run from its folder"),
+        ("torch", f"{torch.__version__} ({_build()})"),
+        ("CUDA", torch.version.cuda or "none in this build of torch"),
+        ("NCCL", _nccl()),
+        ("GPUs", f"{gpus} visible" + (f" ({_gpu_names()})" if gpus else "")),
+        ("cores", _cores()),
+        ("Python", f"{platform.python_version()} ({platform.python_implementation()})"),
+        ("platform", platform.platform()),
+        ("MPI", _mpi()),
+        ("backends", ", ".join(works)),
+        ("not here", "; ".join(missing) or "-"),
+        ("settings", _settings()),
+    ]
+
+
+def _settings() -> str:
+    return (
+        ", ".join(
+            f"{name}={value}"
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_SETTINGS)
+        )
+        or "-"
+    )
+
+
+def _build() -> str:
+    import torch
+
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip} build"
+    return f"CUDA {torch.version.cuda} build" if torch.version.cuda else "CPU build"
+
+
+def _nccl() -> str:
+    from collectives.backends import availability as backends
+
+    version = backends.nccl_version()
+    return ".".join(map(str, version)) if version else "none in this build of torch"
+
+
+def _gpu_names() -> str:
+    """From the driver's own tool: torch would open a CUDA context to tell."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return "no nvidia-smi to name them"
+    query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(
+            query, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"nvidia-smi failed: {type(error).__name__}"
+    kinds = dict.fromkeys(
+        line.strip().replace(", ", ", driver ") for line in answer.splitlines() if line.strip()
+    )
+    return "; ".join(kinds)
+
+
+def _cores() -> str:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{usable} of {os.cpu_count()} usable"
+
+
+def _mpi() -> str:
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed"
+    from collectives.backends import availability as backends
+
+    start = "mpiexec found" if backends.mpiexec() else "no mpiexec"
+    return f"mpi4py {version('mpi4py') or 'of unknown version'}, {start}"
+
+
+def _backends() -> tuple[list[str], list[str]]:
+    """What works here with one rank, as "gloo on cpu"; and why the rest does not."""
+    from collectives.backends import availability as backends
+
+    works, missing = [], []
+    for name, devices in backends.DEVICES.items():
+        for device in devices:
+            reason = backends.unavailable(name, device, 1)
+            if reason is None:
+                works.append(f"{name} on {device}")
+            else:
+                missing.append(reason)
+    return works, missing

@@ -1,0 +1,1 @@
+"""From what every rank called to a verdict. Pure: nothing here starts or reads a process."""

@@ -1,0 +1,96 @@
+"""A verdict in words: one line that says what happened, and where every rank is."""
+
+import itertools
+import os
+from collections.abc import Collection, Iterable
+
+from collectives.recording.call import GROUPS, Call
+
+# So many lines of ranks are written; ranks in the same place share one.
+_LINES = 12
+
+
+def told(call: Call) -> str:
+    """A call as it would be written: all_reduce(SUM, float32[4])."""
+    name = call.awaited or call.name
+    words = [call.op] if call.op else []
+    words += _runs(call.tensors)
+    if call.peer is not None:
+        words.append(
+            f"{'rank' if name in GROUPS else 'dst' if _sends(name) else 'src'}={call.peer}"
+        )
+    words += [f"tag={call.tag}"] if call.tag is not None else []
+    if call.splits not in (None, (None, None)):
+        words += [
+            f"{word} splits {list(one)}"
+            for word, one in zip(("output", "input"), call.splits, strict=True)
+            if one
+        ]
+    words += [str(list(ranks)) for ranks in call.ranks or ()]
+    words += [f"group {call.group}"] if call.group != "WORLD" else []
+    text = f"{name}({', '.join(words)})"
+    return f"wait() for {text}" if call.awaited else text
+
+
+def place(call: Call) -> str:
+    """As in train.py:88 in step."""
+    if not call.file:
+        return ""
+    file = os.path.relpath(call.file) if call.file.startswith(os.getcwd() + os.sep) else call.file
+    return f"{file}:{call.line}" + (
+        f" in {call.function}" if call.function not in ("", "<module>") else ""
+    )
+
+
+def places_of(calls: dict[int, Call]) -> str:
+    """As in rank 0 at train.py:88 in step; ranks 1,2 at train.py:90 in step."""
+    there: dict[str, list[int]] = {}
+    for rank, call in calls.items():
+        there.setdefault(place(call), []).append(rank)
+    return "; ".join(f"{ranks(numbers)} at {where}" for where, numbers in there.items())
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    numbers = sorted(numbers)
+    return f"rank{'s' * (len(numbers) > 1)} {','.join(map(str, numbers))}"
+
+
+def against(guilty: Iterable[int], all_of_them: Iterable[int]) -> str:
+    """As in rank 2 against ranks 0,1."""
+    rest = set(all_of_them) - set(guilty)
+    return f"{ranks(guilty)} against {ranks(rest)}" if rest else f"{ranks(guilty)} disagree"
+
+
+def join_as(wrong: Collection[int], named: Collection[int]) -> str:
+    one = len(wrong) == 1
+    return f"hang: {ranks(wrong)} join{'s' * one} as {ranks(named)}, which {'another is' if one else 'others are'}"
+
+
+def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:
+    """`lines`: by rank, what it does and where."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(lines):
+        together.setdefault(lines[rank], []).append(rank)
+    # One rank is indented like several, so that the numbers stand below each other.
+    rows = [
+        (ranks(them).replace("rank ", "rank  "), doing, where)
+        for (doing, where), them in together.items()
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    text = [headline]
+    for who, doing, where in rows[:_LINES]:
+        text.append(
+            f"  {who.ljust(widths[0])}  {doing.ljust(min(widths[1], 60))}  {where}".rstrip()
+        )
+    if len(rows) > _LINES:
+        text.append(f"  ... and {len(rows) - _LINES} more kinds of ranks")
+    return "\n".join(text + [f"  {note}" for note in notes])
+
+
+def _sends(name: str) -> bool:
+    return "send" in name or name in ("reduce", "gather", "gather_object")
+
+
+def _runs(texts: tuple[str, ...]) -> list[str]:
+    counts = ((text, len(list(same))) for text, same in itertools.groupby(texts))
+    return [text if count == 1 else f"{count} x {text}" for text, count in counts]

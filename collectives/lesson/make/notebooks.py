@@ -1,0 +1,106 @@
+"""Make the notebooks from the lessons, cell by cell, and execute them: `make notebooks`.
+
+A lesson is the source and its notebook is what came out of it, so a change goes into the lesson. Whatever differs from run to run
+(times, random ids, versions) is left out: to execute twice changes nothing.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from collectives.lesson import files
+
+AT_A_TIME = 2
+TIMEOUT = 120  # seconds for one cell
+
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "pygments_lexer": "ipython3",
+    },
+}
+
+
+def path_of(lesson: Path) -> Path:
+    """The notebook of a lesson: notebooks/ lies beside lessons/, and has the same folders."""
+    lessons = next(folder for folder in lesson.absolute().parents if folder.name == "lessons")
+    return (
+        lessons.parent / "notebooks" / lesson.absolute().relative_to(lessons).with_suffix(".ipynb")
+    )
+
+
+def unexecuted(lesson: Path) -> nbformat.NotebookNode:
+    """The notebook of a lesson without outputs. A cell's id is the lesson's name and the cell's position."""
+    notebook = jupytext.read(lesson)
+    notebook.metadata = nbformat.from_dict(_METADATA)
+    for position, cell in enumerate(notebook.cells, 1):
+        cell.id = f"{lesson.stem}-{position:02}"
+    return notebook
+
+
+async def executed(lesson: Path, kernel: AsyncKernelManager | None = None) -> nbformat.NotebookNode:
+    """The notebook of a lesson with the outputs of a fresh kernel, or of this one, started if need be, which then goes on.
+
+    CellExecutionError if a cell fails.
+    """
+    notebook = unexecuted(lesson)
+    client = NotebookClient(
+        notebook,
+        km=kernel,
+        timeout=TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        extra_arguments=["--log-level=ERROR"],
+        resources={"metadata": {"path": str(lesson.parent)}},
+    )
+    # No CUDA: the same backend on every machine. And gloo is not to tell the terminal of errors that a lesson makes on purpose.
+    await client.async_execute(
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    )
+    if client.kc is not None:  # the kernel goes on, but not what we said to it
+        client.kc.stop_channels()
+    notebook.metadata = nbformat.from_dict(_METADATA)
+    for cell in notebook.cells:
+        if (
+            cell.cell_type == "code"
+        ):  # progress, and what libraries in C++ have to say, is no result
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
+
+
+async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:
+    """Execute one notebook when it is its turn, and write it; say how it went."""
+    async with turn:
+        start = time.monotonic()
+        try:
+            notebook = await executed(lesson)
+        except (CellExecutionError, TimeoutError) as error:
+            print(f"{lesson.stem}: {error}", file=sys.stderr)
+            return False
+        path = path_of(lesson)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, path)
+        print(f"{lesson.stem}: executed in {time.monotonic() - start:.0f} s", flush=True)
+        return True
+
+
+async def _make_all() -> bool:
+    turn = asyncio.Semaphore(AT_A_TIME)
+    lessons = [*files.choose([], every=True), *files.mistakes()]
+    return all(await asyncio.gather(*(_make(lesson, turn) for lesson in lessons)))
+
+
+if __name__ == "__main__":
+    sys.exit(0 if asyncio.run(_make_all()) else 1)

@@ -1,0 +1,85 @@
+"""A run in seconds, for the terminal: a lane for each rank, and below it each call with its times and the message it brought.
+
+All ranks of a machine read the same monotonic clock, so their times are compared as they are. Between machines that would not hold.
+"""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from collectives.pictures import happens_before
+from collectives.pictures.colours import PALETTE, ink
+from collectives.recording.call import Call
+
+MOST_ROWS = 100
+
+
+def timeline(calls: Sequence[Call], columns: int = 100) -> RenderableType:
+    """The lanes, `columns` characters wide, and the table. Times are milliseconds since the first call of any rank."""
+    if not calls:
+        return Text("No calls were recorded: nothing was asked of torch.distributed.")
+    begin = min(call.entered for call in calls)
+    end = max(call.left or call.entered for call in calls)
+    end += (
+        (end - begin) // 8 * any(call.left is None for call in calls)
+    )  # room to see what was never left
+    width = max(columns - len("rank 00 "), 20)
+    lanes = [Text(f"{'ms':<8}0{_ms(end - begin):>{width - 1}}")]
+    for rank in sorted({call.rank for call in calls}):
+        lanes.append(_lane(rank, [call for call in calls if call.rank == rank], begin, end, width))
+    return Group(*lanes, Text(), _table(calls, begin))
+
+
+def _lane(rank: int, calls: list[Call], begin: int, end: int, width: int) -> Text:
+    """A call is [name===], as long as it took, or | where it took less than a character."""
+    lane = [" "] * width
+    bars = []
+    for call in sorted(calls, key=lambda call: call.number):
+        first, last = (
+            min(width - 1, (at - begin) * width // max(1, end - begin))
+            for at in (call.entered, call.left or end)
+        )
+        room = last - first - 1
+        lane[first : last + 1] = f"[{call.name[:room]:=<{room}}]" if room >= 0 else "|"
+        bars.append((first, last + 1))
+    text = Text(f"rank {rank:<3}" + "".join(lane), no_wrap=True, overflow="crop")
+    colour = PALETTE[rank % len(PALETTE)]
+    for first, last in bars:
+        text.stylize(f"{ink(colour)} on {colour}", 8 + first, 8 + last)
+    return text
+
+
+def _table(calls: Sequence[Call], begin: int) -> RenderableType:
+    arrived = {
+        (one.after.rank, one.after.number): one.before for one in happens_before.messages(calls)
+    }
+    table = Table("at ms", "took", "rank", "call", "message", "where", box=None, pad_edge=False)
+    for column in table.columns[:2]:
+        column.justify = "right"
+    shown = sorted(calls, key=lambda call: (call.entered, call.rank))[:MOST_ROWS]
+    for call in shown:
+        sent = arrived.get((call.rank, call.number))
+        message = f"from rank {sent.rank}, sent at {_ms(sent.entered - begin)}" if sent else ""
+        took = "-" if call.left is None else _ms(call.left - call.entered)
+        where = f"{call.file.rpartition('/')[2]}:{call.line}"
+        words = [
+            _ms(call.entered - begin),
+            took,
+            str(call.rank),
+            " ".join(happens_before.words(call)),
+            message,
+            where,
+        ]
+        table.add_row(*map(Text, words))
+    more = len(calls) - len(shown)
+    return (
+        Group(table, Text(f"... and {more} more: --trace FILE.json shows them all."))
+        if more
+        else table
+    )
+
+
+def _ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:.3f}"

@@ -1,0 +1,1 @@
+"""Note each call that a rank makes, so that the note survives the rank."""

@@ -1,0 +1,1 @@
+"""What each torch.distributed call is: its record, buffers and expected results, and the judge that tries it."""

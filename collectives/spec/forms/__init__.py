@@ -1,0 +1,33 @@
+"""The table of forms: every call of the twelve lessons, and its relatives, in the lessons' reading order."""
+
+import importlib
+from collections.abc import Callable
+
+from collectives.spec.catalogue import COLLECTIVES
+from collectives.spec.form import Form
+from collectives.spec.forms import differentiable, functional, move, objects, point_to_point, reduce
+
+_FAMILIES = (point_to_point, reduce, move, objects, functional, differentiable)
+_LESSONS = list(COLLECTIVES)
+
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in sorted(
+        (form for family in _FAMILIES for form in family.FORMS),
+        key=lambda form: _LESSONS.index(form.collective),
+    )
+}
+
+
+def called(form: Form) -> str | None:
+    """The name under which this torch has the form: the older one, else the newer one; None if it has neither."""
+    return next((name for name in (form.name, form.newer) if name and _find(name)), None)
+
+
+def function(form: Form) -> Callable:
+    return _find(called(form))
+
+
+def _find(name: str) -> Callable | None:
+    module, _, attribute = f"torch.distributed.{name}".rpartition(".")
+    return getattr(importlib.import_module(module), attribute, None)

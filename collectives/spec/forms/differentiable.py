@@ -1,0 +1,184 @@
+"""The differentiable collectives of torch.distributed.nn: what each rank gets, and the gradients that flow back.
+
+Backward is the mirror image of forward: where data was gathered, gradients are scattered; where it was copied to all, they are
+summed. The gradient of rank r's output is rank r's term, so that sums of gradients have a closed form too.
+"""
+
+import torch
+
+from collectives.spec.form import ANYTHING, Form, received, sent
+
+
+def _back(outputs, gradients, inputs) -> list:
+    """Go backward; return what came out, and the gradients of what went in."""
+    outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    torch.autograd.backward(
+        outputs,
+        [gradient.to(output.device) for output, gradient in zip(outputs, gradients, strict=True)],
+    )
+    zeros = [torch.zeros_like(one) if one.grad is None else one.grad for one in inputs]
+    return [[output.detach() for output in outputs], zeros]
+
+
+def _gradients(case, count: int) -> list:
+    """The gradients of this rank's outputs."""
+    return [case.term(case.rank, piece * case.length) for piece in range(count)]
+
+
+def _all(case, make) -> list:
+    return [make(rank) for rank in range(case.size)]
+
+
+def _reduced(case):
+    return {"input": sent(case.term(case.rank)), "result": [[case.reduced()], [case.reduced()]]}
+
+
+def _all_reduce(function, case, its):
+    return _back(
+        function(its.input.requires_grad_(), case.reduce_op, case.group),
+        _gradients(case, 1),
+        [its.input],
+    )
+
+
+def _reduced_at_root(case):
+    after = case.reduced() if case.is_root else ANYTHING
+    return {
+        "input": sent(case.term(case.rank)),
+        "result": [[after], [case.term(case.root_in_group)]],
+    }
+
+
+def _reduce(function, case, its):
+    output = function(its.input.requires_grad_(), case.root, case.reduce_op, case.group)
+    return _back(output, _gradients(case, 1), [its.input])
+
+
+def _from_root(case):
+    back = case.reduced() if case.is_root else torch.zeros_like(case.reduced())
+    return {
+        "input": sent(case.moved(case.rank)),
+        "result": [[case.moved(case.root_in_group)], [back]],
+    }
+
+
+def _broadcast(function, case, its):
+    # It may write into its input, which a leaf that requires a gradient forbids.
+    return _back(
+        function(its.input.requires_grad_().clone(), case.root, case.group),
+        _gradients(case, 1),
+        [its.input],
+    )
+
+
+def _gathered(case):
+    return {
+        "input": sent(case.moved(case.rank)),
+        "result": [_all(case, case.moved), [case.reduced(case.rank * case.length)]],
+    }
+
+
+def _all_gather(function, case, its):
+    return _back(
+        function(its.input.requires_grad_(), case.group), _gradients(case, case.size), [its.input]
+    )
+
+
+def _gathered_at_root(case):
+    after = _all(case, case.moved) if case.is_root else [ANYTHING] * case.size
+    return {
+        "input": sent(case.moved(case.rank)),
+        "result": [after, [case.term(case.root_in_group, case.rank * case.length)]],
+    }
+
+
+def _gather(function, case, its):
+    return _back(
+        function(its.input.requires_grad_(), case.root, case.group),
+        _gradients(case, case.size),
+        [its.input],
+    )
+
+
+def _scattered(case):
+    back = _all(case, case.term)
+    if not case.is_root:
+        back = [torch.zeros_like(one) for one in back]
+    return {
+        "inputs": [sent(case.moved(rank)) for rank in range(case.size)],
+        "result": [[case.moved(case.rank)], back],
+    }
+
+
+def _scatter(function, case, its):
+    inputs = [one.requires_grad_() for one in its.inputs]
+    return _back(function(inputs, case.root, case.group), _gradients(case, 1), inputs)
+
+
+def _piece_of_sum(case):
+    return {
+        "output": received(case.reduced(case.rank * case.length)),
+        "inputs": [sent(case.term(case.rank, rank * case.length)) for rank in range(case.size)],
+        "result": [[case.reduced(case.rank * case.length)], _all(case, case.term)],
+    }
+
+
+def _reduce_scatter(function, case, its):
+    inputs = [one.requires_grad_() for one in its.inputs]
+    return _back(
+        function(its.output, inputs, case.reduce_op, case.group), _gradients(case, 1), inputs
+    )
+
+
+def _pairs(case):
+    after = _all(case, lambda other: case.pair(other, case.rank))
+    return {
+        "outputs": [received(one) for one in after],
+        "inputs": [sent(case.pair(case.rank, other)) for other in range(case.size)],
+        "result": [after, _all(case, lambda other: case.term(other, case.rank * case.length))],
+    }
+
+
+def _all_to_all(function, case, its):
+    inputs = [one.requires_grad_() for one in its.inputs]
+    return _back(function(its.outputs, inputs, case.group), _gradients(case, case.size), inputs)
+
+
+def _pairs_in_one(case):
+    pairs = _pairs(case)
+    after, back = (torch.cat(part) for part in pairs["result"])
+    return {
+        "output": received(after),
+        "input": sent(torch.cat([one.after for one in pairs["inputs"]])),
+        "result": [[after], [back]],
+    }
+
+
+def _all_to_all_single(function, case, its):
+    output = function(its.output, its.input.requires_grad_(), group=case.group)
+    return _back(output, [torch.cat(_gradients(case, case.size))], [its.input])
+
+
+def _form(collective, name, plan, call, reduces=False):
+    return Form(
+        collective,
+        f"nn.{name}",
+        plan,
+        call,
+        reduces=reduces,
+        dtypes="float",
+        variants=("subgroup",),
+    )
+
+
+FORMS = (
+    _form("broadcast", "broadcast", _from_root, _broadcast),
+    _form("all_reduce", "all_reduce", _reduced, _all_reduce, True),
+    _form("reduce", "reduce", _reduced_at_root, _reduce, True),
+    _form("all_gather", "all_gather", _gathered, _all_gather),
+    _form("gather", "gather", _gathered_at_root, _gather),
+    _form("scatter", "scatter", _scattered, _scatter),
+    _form("reduce_scatter", "reduce_scatter", _piece_of_sum, _reduce_scatter, True),
+    _form("all_to_all", "all_to_all", _pairs, _all_to_all),
+    _form("all_to_all", "all_to_all_single", _pairs_in_one, _all_to_all_single),
+)

@@ -1,0 +1,169 @@
+"""The functional collectives: they return a new tensor that is complete when it is first used, and leave their input alone."""
+
+from collectives.spec.form import Form, sent
+from collectives.spec.forms.move import splits
+
+
+def _wait(result):
+    """The plain tensors of what a functional collective returned."""
+    from torch.distributed import _functional_collectives as functional
+
+    if isinstance(result, list | tuple):
+        return [_wait(one) for one in result]
+    return functional.wait_tensor(result)
+
+
+def _op(case) -> str:
+    return case.op.lower()
+
+
+def _reduced(case):
+    return {"input": sent(case.term(case.rank)), "result": case.reduced()}
+
+
+def _all_reduce(function, case, its):
+    return _wait(function(its.input, _op(case), case.group))
+
+
+def _several(case):
+    spans = [(0, None), (1, 2 * case.length)]
+    return {
+        "inputs": [sent(case.term(case.rank, *span)) for span in spans],
+        "result": [case.reduced(*span) for span in spans],
+    }
+
+
+def _all_reduce_coalesced(function, case, its):
+    return _wait(function(its.inputs, _op(case), case.group))
+
+
+def _from_root(case):
+    return {"input": sent(case.moved(case.rank)), "result": case.moved(case.root)}
+
+
+def _broadcast(function, case, its):
+    return _wait(function(its.input, case.root, case.group))
+
+
+def _gathered(case):
+    import torch
+
+    return {
+        "input": sent(case.moved(case.rank)),
+        "result": torch.cat([case.moved(rank) for rank in range(case.size)]),
+    }
+
+
+def _all_gather_tensor(function, case, its):
+    return _wait(function(its.input, 0, case.group))
+
+
+def _several_gathered(case):
+    import torch
+
+    def whole(shift):
+        return torch.cat([case.moved(rank + shift) for rank in range(case.size)])
+
+    shifts = (0, case.size)
+    return {
+        "inputs": [sent(case.moved(case.rank + shift)) for shift in shifts],
+        "result": [whole(shift) for shift in shifts],
+    }
+
+
+def _all_gather_coalesced(function, case, its):
+    return _wait(function(its.inputs, case.group))
+
+
+def _piece_of_sum(case):
+    return {
+        "input": sent(case.term(case.rank, 0, case.size * case.length)),
+        "result": case.reduced(case.rank * case.length),
+    }
+
+
+def _reduce_scatter_tensor(function, case, its):
+    return _wait(function(its.input, _op(case), 0, case.group))
+
+
+def _several_pieces(case):
+    shifts = (0, 1)
+    return {
+        "inputs": [sent(case.term(case.rank, shift, case.size * case.length)) for shift in shifts],
+        "result": [case.reduced(shift + case.rank * case.length) for shift in shifts],
+    }
+
+
+def _reduce_scatter_coalesced(function, case, its):
+    return _wait(function(its.inputs, _op(case), [0, 0], case.group))
+
+
+def _pairs(case):
+    import torch
+
+    others = range(case.size)
+    return {
+        "input": sent(torch.cat([case.pair(case.rank, other) for other in others])),
+        "result": torch.cat([case.pair(other, case.rank) for other in others]),
+    }
+
+
+def _all_to_all_single(function, case, its):
+    come, go = splits(case)
+    return _wait(function(its.input, come, go, case.group))
+
+
+def _from_the_one_before(case):
+    return {"input": sent(case.moved(case.rank)), "result": case.moved((case.rank - 1) % case.size)}
+
+
+def _permute_tensor(function, case, its):
+    targets = [(rank + 1) % case.size for rank in range(case.size)]
+    return _wait(function(its.input, targets, case.group))
+
+
+def _form(collective, name, plan, call, reduces=False, newer=None, variants=("subgroup",)):
+    newer = newer and f"_functional_collectives.{newer}"
+    name = f"_functional_collectives.{name}"
+    return Form(collective, name, plan, call, newer, reduces, dtypes="few", variants=variants)
+
+
+FORMS = (
+    _form("broadcast", "broadcast", _from_root, _broadcast),
+    _form("all_reduce", "all_reduce", _reduced, _all_reduce, True),
+    _form("all_reduce", "all_reduce_coalesced", _several, _all_reduce_coalesced, True),
+    _form(
+        "all_gather", "all_gather_tensor", _gathered, _all_gather_tensor, newer="all_gather_single"
+    ),
+    _form(
+        "all_gather",
+        "all_gather_into_tensor_coalesced",
+        _several_gathered,
+        _all_gather_coalesced,
+        newer="all_gather_single_coalesced",
+    ),
+    _form(
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        _piece_of_sum,
+        _reduce_scatter_tensor,
+        True,
+        "reduce_scatter_single",
+    ),
+    _form(
+        "reduce_scatter",
+        "reduce_scatter_tensor_coalesced",
+        _several_pieces,
+        _reduce_scatter_coalesced,
+        True,
+        "reduce_scatter_single_coalesced",
+    ),
+    _form(
+        "all_to_all",
+        "all_to_all_single",
+        _pairs,
+        _all_to_all_single,
+        variants=("uneven", "subgroup"),
+    ),
+    _form("all_to_all", "permute_tensor", _from_the_one_before, _permute_tensor, variants=()),
+)
