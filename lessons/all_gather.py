@@ -72,20 +72,10 @@ def concatenated_and_stacked(rank, world_size, device):
     dist.all_gather_into_tensor(concatenated, x)
 
     stacked = torch.full((world_size, 2), -1, device=device)
-    dist.all_gather_into_tensor(
-        stacked.view(-1), x
-    )  # subtle: a view shares the memory, so `stacked` itself is filled
+    dist.all_gather_into_tensor(stacked.view(-1), x)  # subtle: a view shares the memory, so `stacked` itself is filled
 
-    check(
-        concatenated,
-        torch.tensor([10 * r + i for r in range(world_size) for i in range(2)]),
-        "all_gather_into_tensor",
-    )
-    check(
-        stacked,
-        torch.tensor([[10 * r, 10 * r + 1] for r in range(world_size)]),
-        "all_gather_into_tensor, stacked",
-    )
+    check(concatenated, torch.tensor([10 * r + i for r in range(world_size) for i in range(2)]), "all_gather_into_tensor")
+    check(stacked, torch.tensor([[10 * r, 10 * r + 1] for r in range(world_size)]), "all_gather_into_tensor, stacked")
     check(x, torch.tensor([10 * rank, 10 * rank + 1]), "all_gather_into_tensor: its input")
     return {"own": x, "concatenated": concatenated, "stacked": stacked}
 
@@ -178,9 +168,7 @@ if __name__ == "__main__":
 
 # %%
 class Stowaway:
-    def __reduce__(
-        self,
-    ):  # what pickle asks an object for: the function that will rebuild it, and its arguments
+    def __reduce__(self):  # what pickle asks an object for: the function that will rebuild it, and its arguments
         return dist.get_rank, ()
 
 

@@ -159,12 +159,7 @@ def softmax(rank, world_size, device):
 
     entries = torch.arange(2.0 * world_size)
     whole = torch.exp2(entries) / (2.0 ** (2 * world_size) - 1)  # 1 + 2 + 4 + ... = 2**entries - 1
-    check(
-        probabilities,
-        whole[2 * rank : 2 * rank + 2],
-        "softmax by all_reduce(MAX), all_reduce(SUM)",
-        rtol=1e-6,
-    )
+    check(probabilities, whole[2 * rank : 2 * rank + 2], "softmax by all_reduce(MAX), all_reduce(SUM)", rtol=1e-6)
     return {"logits": logits, "probabilities": probabilities}
 
 
@@ -181,30 +176,15 @@ if __name__ == "__main__":
 
 # %%
 def norm_and_mean(rank, world_size, device):
-    values = torch.arange(
-        rank + 1, dtype=torch.float64, device=device
-    )  # rank r holds 0, 1, ..., r: unequal counts
-    sums = torch.stack(
-        [
-            values.square().sum(),
-            values.sum(),
-            torch.tensor(float(len(values)), dtype=torch.float64, device=device),
-        ]
-    )
+    values = torch.arange(rank + 1, dtype=torch.float64, device=device)  # rank r holds 0, 1, ..., r: unequal counts
+    sums = torch.stack([values.square().sum(), values.sum(), torch.tensor(float(len(values)), dtype=torch.float64, device=device)])
     dist.all_reduce(sums, op=dist.ReduceOp.SUM)
     norm, mean = sums[0].sqrt(), sums[1] / sums[2]
 
     n = world_size
     squares = (n - 1) * n * n * (n + 1) / 12  # the sum over r < n of 0 + 1 + 4 + ... + r * r
-    check(
-        norm,
-        torch.tensor(squares, dtype=torch.float64).sqrt(),
-        "norm by all_reduce(SUM)",
-        rtol=1e-12,
-    )
-    check(
-        mean, torch.tensor((n - 1) / 3, dtype=torch.float64), "mean by all_reduce(SUM)", rtol=1e-12
-    )
+    check(norm, torch.tensor(squares, dtype=torch.float64).sqrt(), "norm by all_reduce(SUM)", rtol=1e-12)
+    check(mean, torch.tensor((n - 1) / 3, dtype=torch.float64), "mean by all_reduce(SUM)", rtol=1e-12)
     return {"own": values, "norm": norm, "mean": mean}
 
 
@@ -231,19 +211,14 @@ def memory_against_all_gather(rank, world_size, device):
     x = torch.full((1024,), rank, dtype=torch.float32, device=device)
     pieces = [torch.full_like(x, -1) for _ in range(world_size)]
     dist.all_gather(pieces, x)
-    check(
-        pieces, [torch.full((1024,), float(source)) for source in range(world_size)], "all_gather"
-    )
+    check(pieces, [torch.full((1024,), float(source)) for source in range(world_size)], "all_gather")
     gathered = torch.stack(pieces).sum(dim=0)
 
     dist.all_reduce(x)
     check(x, gathered.cpu(), "all_reduce(SUM)")
     check(x, torch.full((1024,), world_size * (world_size - 1) / 2), "all_reduce(SUM)")
     own = x.numel() * x.element_size()
-    return {
-        "bytes, all_reduce": own,
-        "bytes, all_gather": sum(piece.numel() * piece.element_size() for piece in pieces),
-    }
+    return {"bytes, all_reduce": own, "bytes, all_gather": sum(piece.numel() * piece.element_size() for piece in pieces)}
 
 
 # %% [markdown]
@@ -257,15 +232,7 @@ if __name__ == "__main__":
 # **Why.** `all_reduce` works in place; to gather needs room for n tensors on every rank, and more with every rank that joins.
 
 # %%
-STEPS = [
-    all_reduce,
-    reductions,
-    averages,
-    in_the_background,
-    softmax,
-    norm_and_mean,
-    memory_against_all_gather,
-]
+STEPS = [all_reduce, reductions, averages, in_the_background, softmax, norm_and_mean, memory_against_all_gather]
 
 # %% [markdown]
 # ## The proof

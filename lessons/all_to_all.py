@@ -72,9 +72,7 @@ def rows_of_one_tensor(rank, world_size, device):
     dist.all_to_all_single(received, sent)
 
     check(received, torch.tensor([[r, rank] for r in range(world_size)]), "all_to_all_single")
-    check(
-        sent, torch.tensor([[rank, k] for k in range(world_size)]), "all_to_all_single: its input"
-    )
+    check(sent, torch.tensor([[rank, k] for k in range(world_size)]), "all_to_all_single: its input")
     return {"sent": sent, "received": received}
 
 
@@ -100,18 +98,12 @@ if __name__ == "__main__":
 def unequal_splits(rank, world_size, device):
     send_counts = [rank + 1] * world_size
     receive_counts = [r + 1 for r in range(world_size)]
-    sent = torch.tensor(
-        [10 * rank + k for k in range(world_size) for _ in range(rank + 1)], device=device
-    )
+    sent = torch.tensor([10 * rank + k for k in range(world_size) for _ in range(rank + 1)], device=device)
     received = torch.full((sum(receive_counts),), -1, device=device)
 
     dist.all_to_all_single(received, sent, receive_counts, send_counts)
 
-    check(
-        received,
-        torch.tensor([10 * r + rank for r in range(world_size) for _ in range(r + 1)]),
-        "all_to_all_single, unequal",
-    )
+    check(received, torch.tensor([10 * r + rank for r in range(world_size) for _ in range(r + 1)]), "all_to_all_single, unequal")
     return {"sent": sent, "received": received}
 
 
@@ -137,9 +129,7 @@ if __name__ == "__main__":
 # %%
 def transpose(rank, world_size, device):
     columns = torch.arange(world_size, device=device)
-    rows = torch.stack(
-        [10 * (2 * rank) + columns, 10 * (2 * rank + 1) + columns]
-    )  # entry (i, j) is 10 * i + j
+    rows = torch.stack([10 * (2 * rank) + columns, 10 * (2 * rank + 1) + columns])  # entry (i, j) is 10 * i + j
 
     # subtle: `rows.T` alone only reads the same memory in another order; what is sent must lie in memory as it is to arrive.
     sent = rows.T.contiguous()
@@ -147,11 +137,7 @@ def transpose(rank, world_size, device):
     dist.all_to_all_single(received, sent)
     row = received.flatten()
 
-    check(
-        row,
-        torch.tensor([10 * i + rank for i in range(2 * world_size)]),
-        "transpose by all_to_all_single",
-    )
+    check(row, torch.tensor([10 * i + rank for i in range(2 * world_size)]), "transpose by all_to_all_single")
     return {"rows of the matrix": rows, "row of the transpose": row}
 
 
@@ -174,9 +160,7 @@ def router(tokens, experts):
 
 
 def dispatch_and_return(rank, world_size, device):
-    tokens = 10 * rank + torch.arange(
-        rank + 3, device=device
-    )  # 3 tokens on rank 0, 4 on rank 1, ...
+    tokens = 10 * rank + torch.arange(rank + 3, device=device)  # 3 tokens on rank 0, 4 on rank 1, ...
     expert = router(tokens, world_size)
 
     order = expert.argsort(stable=True)  # tokens for the same expert side by side
@@ -198,9 +182,7 @@ def dispatch_and_return(rank, world_size, device):
     mine = [own[router(own, world_size) == rank] for own in everyones]
     check(receives, [len(own) for own in mine], "all_to_all_single of the counts")
     check(arrived, torch.cat(mine), "all_to_all_single of the tokens")
-    check(
-        answered, 10 * everyones[rank] + router(everyones[rank], world_size), "dispatch and return"
-    )
+    check(answered, 10 * everyones[rank] + router(everyones[rank], world_size), "dispatch and return")
     return {"tokens": tokens, "experts": expert, "at this expert": arrived, "answered": answered}
 
 

@@ -130,9 +130,7 @@ if __name__ == "__main__":
 def barrier_in_the_background(rank, world_size, device):
     second = dist.new_group()
     for group in (None, second):
-        dist.barrier(
-            group=group
-        )  # a backend may connect at the first call, and want every rank for that
+        dist.barrier(group=group)  # a backend may connect at the first call, and want every rank for that
     before, after = [], []
     for late in range(world_size):
         if rank != late:
@@ -162,9 +160,7 @@ if __name__ == "__main__":
 
 # %%
 def barrier_of_a_group(rank, world_size, device):
-    groups = [
-        dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)
-    ]  # every rank makes both
+    groups = [dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)]  # every rank makes both
     passed = []
     for turn, group in enumerate(groups):
         count = torch.zeros(1, dtype=torch.int64, device=device)
@@ -210,11 +206,7 @@ def work_in_another_group(rank, world_size, device):
         work = dist.all_reduce(x, group=second, async_op=True)
     work.wait()
     total = world_size * last // 2
-    check(
-        x,
-        torch.tensor([total + world_size, 10 * total]),
-        "all_reduce(SUM) in another group, after wait()",
-    )
+    check(x, torch.tensor([total + world_size, 10 * total]), "all_reduce(SUM) in another group, after wait()")
     return {"open after the barrier": still_open, "sum after wait()": x}
 
 
@@ -254,21 +246,11 @@ def monitored_barrier(rank, world_size, device):
             named = re.search(r"Ranks? ([\d, ]+) failed", str(error))
             outcome = f"missing: {named[1]}" if named else "look at rank 0"
 
-    expected = (
-        "stayed away"
-        if rank in missing
-        else "look at rank 0"
-        if rank
-        else "missing: " + ", ".join(map(str, missing))
-    )
+    expected = "stayed away" if rank in missing else "look at rank 0" if rank else "missing: " + ", ".join(map(str, missing))
     check(outcome, expected, "monitored_barrier(wait_all_ranks=True)")
     x = torch.tensor([rank, 1], device=device)
     dist.all_reduce(x)  # the world has taken no harm
-    check(
-        x,
-        torch.tensor([world_size * (world_size - 1) // 2, world_size]),
-        "all_reduce(SUM) after monitored_barrier",
-    )
+    check(x, torch.tensor([world_size * (world_size - 1) // 2, world_size]), "all_reduce(SUM) after monitored_barrier")
     return {"monitored_barrier": outcome, "sum over the world": x}
 
 

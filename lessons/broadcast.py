@@ -68,14 +68,8 @@ if __name__ == "__main__":
 # %%
 def broadcast_two_roots(rank, world_size, device):
     first, last = 0, world_size - 1
-    limits = (
-        torch.tensor([10, 20], device=device)
-        if rank == first
-        else torch.full((2,), -1, device=device)
-    )
-    samples = (
-        torch.arange(1, 6, device=device) if rank == last else torch.full((5,), -1, device=device)
-    )
+    limits = torch.tensor([10, 20], device=device) if rank == first else torch.full((2,), -1, device=device)
+    samples = torch.arange(1, 6, device=device) if rank == last else torch.full((5,), -1, device=device)
 
     dist.broadcast(limits, src=first)
     dist.broadcast(samples, src=last)  # the same order on every rank
@@ -141,9 +135,7 @@ def broadcast_weights(rank, world_size, device):
     question = torch.tensor([1.0, 10.0], device=device)
     before = model(question)
 
-    for (
-        tensor
-    ) in model.state_dict().values():  # in the same order on every rank: the order of the layers
+    for tensor in model.state_dict().values():  # in the same order on every rank: the order of the layers
         dist.broadcast(tensor, src=trainer)
 
     after = model(question)

@@ -69,11 +69,7 @@ if __name__ == "__main__":
 def gather_to_every_root(rank, world_size, device):
     own = 10 * rank + torch.arange(world_size, device=device)
     for root in range(world_size):
-        buffers = (
-            [torch.full((1,), -1, device=device) for _ in range(world_size)]
-            if rank == root
-            else None
-        )
+        buffers = [torch.full((1,), -1, device=device) for _ in range(world_size)] if rank == root else None
         dist.gather(own[root : root + 1], buffers, dst=root)
         if rank == root:
             received = torch.cat(buffers)
@@ -110,16 +106,9 @@ def gather_into_rows(rank, world_size, device):
     dist.gather(x, list(table.unbind()) if rank == root else None, dst=root)
 
     if rank == root:
-        check(
-            table,
-            torch.arange(float(world_size)).reshape(-1, 1).expand(-1, 1024),
-            "gather into rows",
-        )
+        check(table, torch.arange(float(world_size)).reshape(-1, 1).expand(-1, 1024), "gather into rows")
     check(x, torch.full((1024,), float(rank)), "own tensor after gather")
-    return {
-        "bytes, own": x.untyped_storage().nbytes(),
-        "bytes, gathered": table.untyped_storage().nbytes() if rank == root else 0,
-    }
+    return {"bytes, own": x.untyped_storage().nbytes(), "bytes, gathered": table.untyped_storage().nbytes() if rank == root else 0}
 
 
 # %% [markdown]

@@ -126,9 +126,7 @@ def buffer_rules(rank, world_size, device):
     versions = []
     for version in range(3):
         travelling.copy_(weights)
-        sending = dist.isend(
-            travelling, dst=right
-        )  # subtle: keep the Work; on gloo a message whose Work is dropped is lost
+        sending = dist.isend(travelling, dst=right)  # subtle: keep the Work; on gloo a message whose Work is dropped is lost
         weights += 100  # ours at any time; `travelling` is not
         total = weights.clone()
         dist.all_reduce(total)
@@ -137,24 +135,12 @@ def buffer_rules(rank, world_size, device):
         receiving = dist.irecv(received, src=left)
         receiving.wait()  # only now may `received` be read
         sending.wait()  # and `travelling` be written
-        check(
-            received,
-            torch.tensor([left, 10 * left]) + 100 * version,
-            "isend of a copy, then a change of the original",
-        )
+        check(received, torch.tensor([left, 10 * left]) + 100 * version, "isend of a copy, then a change of the original")
         versions.append(received.tolist())
 
     ranks = torch.arange(world_size)
-    check(
-        weights,
-        torch.tensor([rank, 10 * rank]) + 300,
-        "isend of a copy, then a change of the original",
-    )
-    check(
-        total,
-        torch.stack([ranks + 300, 10 * ranks + 300]).sum(dim=1),
-        "all_reduce(SUM) while messages travel",
-    )
+    check(weights, torch.tensor([rank, 10 * rank]) + 300, "isend of a copy, then a change of the original")
+    check(total, torch.stack([ranks + 300, 10 * ranks + 300]).sum(dim=1), "all_reduce(SUM) while messages travel")
     return {"received": versions, "own weights at the end": weights}
 
 

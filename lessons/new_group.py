@@ -62,11 +62,7 @@ def new_group(rank, world_size, device):
 
     check(x, torch.tensor([sum(10**r for r in ranks)]), "all_reduce(SUM, group=one half)")
     numbers = [dist.get_rank(lower), dist.get_rank(upper)]
-    check(
-        numbers,
-        [ranks.index(rank), -1] if rank in lower_ranks else [-1, ranks.index(rank)],
-        "get_rank(group)",
-    )
+    check(numbers, [ranks.index(rank), -1] if rank in lower_ranks else [-1, ranks.index(rank)], "get_rank(group)")
     check(dist.get_world_size(group), len(ranks), "get_world_size(group)")
     dist.destroy_process_group(group)
     return {"lower": numbers[0], "upper": numbers[1], "before": before, "after": x}
@@ -107,16 +103,10 @@ def halves_do_not_wait(rank, world_size, device):
 
     if rank in upper_ranks:
         dist.all_reduce(x, op=dist.ReduceOp.SUM, group=upper)
-        dist.all_reduce(
-            x, op=dist.ReduceOp.SUM, group=upper
-        )  # sums the sums: times the size of the group
+        dist.all_reduce(x, op=dist.ReduceOp.SUM, group=upper)  # sums the sums: times the size of the group
         if rank == upper_ranks[-1]:
             dist.send(x, dst=0)  # without group=: among all ranks
-        check(
-            x,
-            torch.tensor([len(upper_ranks) * sum(upper_ranks)]),
-            "all_reduce(SUM, group=upper), twice",
-        )
+        check(x, torch.tensor([len(upper_ranks) * sum(upper_ranks)]), "all_reduce(SUM, group=upper), twice")
         dist.destroy_process_group(upper)
         return {"before": before, "after": x}
 
@@ -173,13 +163,7 @@ def global_and_group_ranks(rank, world_size, device):
     check(x, torch.tensor([10 if 0 in ranks else 10 + rank]), "broadcast(src=0)")
     own = dist.get_group_rank(group, rank)
     dist.destroy_process_group(group)
-    return {
-        "group": ranks,
-        "group rank": own,
-        "last root, src": by_src,
-        "last root, group_src": by_group_src,
-        "src=0": x,
-    }
+    return {"group": ranks, "group rank": own, "last root, src": by_src, "last root, group_src": by_group_src, "src=0": x}
 
 
 # %% [markdown]
@@ -207,19 +191,11 @@ if __name__ == "__main__":
 def grid(rank, world_size, device):
     rows = math.isqrt(world_size)
     columns = world_size // rows
-    row_groups = [
-        dist.new_group([row * columns + column for column in range(columns)]) for row in range(rows)
-    ]
-    column_groups = [
-        dist.new_group([row * columns + column for row in range(rows)]) for column in range(columns)
-    ]
+    row_groups = [dist.new_group([row * columns + column for column in range(columns)]) for row in range(rows)]
+    column_groups = [dist.new_group([row * columns + column for row in range(rows)]) for column in range(columns)]
     along_row, along_column = (torch.tensor([10**rank], device=device) for _ in range(2))
     if rank >= rows * columns:  # left over
-        check(
-            [dist.get_rank(group) for group in row_groups + column_groups],
-            [-1] * (rows + columns),
-            "get_rank(group)",
-        )
+        check([dist.get_rank(group) for group in row_groups + column_groups], [-1] * (rows + columns), "get_rank(group)")
         return {"row, column": None}
 
     row, column = divmod(rank, columns)
@@ -228,29 +204,12 @@ def grid(rank, world_size, device):
     both = along_row.clone()
     dist.all_reduce(both, group=column_groups[column])
 
-    check(
-        along_row,
-        torch.tensor([sum(10 ** (row * columns + c) for c in range(columns))]),
-        "all_reduce(SUM, group=row)",
-    )
-    check(
-        along_column,
-        torch.tensor([sum(10 ** (r * columns + column) for r in range(rows))]),
-        "all_reduce(SUM, group=column)",
-    )
-    check(
-        both,
-        torch.tensor([(10 ** (rows * columns) - 1) // 9]),
-        "all_reduce(SUM) along row, then along column",
-    )
+    check(along_row, torch.tensor([sum(10 ** (row * columns + c) for c in range(columns))]), "all_reduce(SUM, group=row)")
+    check(along_column, torch.tensor([sum(10 ** (r * columns + column) for r in range(rows))]), "all_reduce(SUM, group=column)")
+    check(both, torch.tensor([(10 ** (rows * columns) - 1) // 9]), "all_reduce(SUM) along row, then along column")
     dist.destroy_process_group(row_groups[row])
     dist.destroy_process_group(column_groups[column])
-    return {
-        "row, column": [row, column],
-        "along row": along_row,
-        "along column": along_column,
-        "both": both,
-    }
+    return {"row, column": [row, column], "along row": along_row, "along column": along_column, "both": both}
 
 
 # %% [markdown]

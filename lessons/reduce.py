@@ -70,9 +70,7 @@ if __name__ == "__main__":
 
 # %%
 def reduce_to_every_root(rank, world_size, device):
-    pieces = (
-        torch.arange(1, world_size + 1, device=device) * 10**rank
-    )  # piece r is (r + 1) * 10 ** rank
+    pieces = torch.arange(1, world_size + 1, device=device) * 10**rank  # piece r is (r + 1) * 10 ** rank
     before = pieces.clone()
 
     for root in range(world_size):
@@ -110,9 +108,7 @@ def undefined_elsewhere(rank, world_size, device):
     root = 0
     sums = []
     for _ in range(3):
-        scratch.copy_(
-            own
-        )  # subtle: without this line the second round starts from what the first one left
+        scratch.copy_(own)  # subtle: without this line the second round starts from what the first one left
         dist.reduce(scratch, dst=root)
         if rank == root:
             sums.append(scratch.item())
@@ -120,11 +116,7 @@ def undefined_elsewhere(rank, world_size, device):
     total = world_size * (world_size + 1) // 2
     check(own, torch.tensor([rank + 1]), "own tensor after reduce of a copy")
     check(sums, [total] * 3 if rank == root else [], "reduce(SUM), three rounds")
-    return {
-        "own": own,
-        "sums": sums if rank == root else None,
-        "scratch": "the sum" if rank == root else "undefined",
-    }
+    return {"own": own, "sums": sums if rank == root else None, "scratch": "the sum" if rank == root else "undefined"}
 
 
 # %% [markdown]
@@ -150,9 +142,7 @@ if __name__ == "__main__":
 
 # %%
 def log_line(rank, world_size, device):
-    losses = torch.arange(
-        1, rank + 2, dtype=torch.float64, device=device
-    )  # rank r has r + 1 examples: 1, 2, ..., r + 1
+    losses = torch.arange(1, rank + 2, dtype=torch.float64, device=device)  # rank r has r + 1 examples: 1, 2, ..., r + 1
     count = torch.tensor(float(len(losses)), dtype=torch.float64, device=device)
     sums = torch.stack([losses.sum(), count])
     highest, fewest = losses.max(), count
@@ -166,11 +156,7 @@ def log_line(rank, world_size, device):
     if rank != writer:
         return {"losses": losses}
     n = world_size
-    check(
-        sums,
-        torch.tensor([n * (n + 1) * (n + 2) // 6, n * (n + 1) // 2], dtype=torch.float64),
-        "reduce(SUM)",
-    )
+    check(sums, torch.tensor([n * (n + 1) * (n + 2) // 6, n * (n + 1) // 2], dtype=torch.float64), "reduce(SUM)")
     check(highest, torch.tensor(n, dtype=torch.float64), "reduce(MAX)")
     check(fewest, torch.tensor(1, dtype=torch.float64), "reduce(MIN)")
     return {"losses": losses, "mean": sums[0] / sums[1], "highest": highest, "fewest": fewest}

@@ -50,11 +50,7 @@ def reduce_scatter(rank, world_size, device):
 
     ones = (10**world_size - 1) // 9  # 1 + 10 + 100 + ... = 11...1
     check(mine, torch.tensor([(rank + 1) * ones]), "reduce_scatter(SUM)")
-    check(
-        pieces,
-        [torch.tensor([(k + 1) * 10**rank]) for k in range(world_size)],
-        "reduce_scatter: its input",
-    )
+    check(pieces, [torch.tensor([(k + 1) * 10**rank]) for k in range(world_size)], "reduce_scatter: its input")
     return {"before": pieces, "after": mine}
 
 
@@ -78,11 +74,7 @@ def pieces_of_one_tensor(rank, world_size, device):
     dist.reduce_scatter_tensor(highest, x, op=dist.ReduceOp.MAX)
 
     columns = torch.tensor([2 * rank, 2 * rank + 1])
-    check(
-        total,
-        50 * world_size * (world_size - 1) + world_size * columns,
-        "reduce_scatter_tensor(SUM)",
-    )
+    check(total, 50 * world_size * (world_size - 1) + world_size * columns, "reduce_scatter_tensor(SUM)")
     check(highest, 100 * (world_size - 1) + columns, "reduce_scatter_tensor(MAX)")
     check(x, 100 * rank + torch.arange(2 * world_size), "reduce_scatter_tensor: its input")
     return {"before": x, "SUM": total, "MAX": highest}
@@ -124,11 +116,7 @@ def reduce_scatter_then_all_gather(rank, world_size, device):
     expected = 50 * world_size * (world_size - 1) + world_size * torch.arange(6)
     check(in_two_calls, expected, "reduce_scatter_tensor(SUM), all_gather_into_tensor")
     check(in_one_call, expected, "all_reduce(SUM)")
-    check(
-        in_two_calls,
-        in_one_call.cpu(),
-        "reduce_scatter_tensor(SUM), all_gather_into_tensor against all_reduce(SUM)",
-    )
+    check(in_two_calls, in_one_call.cpu(), "reduce_scatter_tensor(SUM), all_gather_into_tensor against all_reduce(SUM)")
     return {"own": x, "piece": piece, "both calls": in_two_calls, "all_reduce": in_one_call}
 
 
@@ -168,12 +156,7 @@ def sharded_optimizer(rank, world_size, device):
     means = (world_size - 1) / 2 + torch.arange(float(world_size))
     check(mean, means[rank : rank + 1], "reduce_scatter_tensor(SUM) / world size")
     check(weights, 1 - 0.5 * means, "weights by reduce_scatter_tensor(SUM), all_gather_into_tensor")
-    return {
-        "gradient": gradient,
-        "mean of own piece": mean,
-        "new weights": weights,
-        "state": len(momentum),
-    }
+    return {"gradient": gradient, "mean of own piece": mean, "new weights": weights, "state": len(momentum)}
 
 
 # %% [markdown]

@@ -46,21 +46,13 @@ def scatter(rank, world_size, device):
     x = torch.full((2,), -1, device=device)
     before = x.clone()
     root = world_size - 1
-    pieces = (
-        [torch.tensor([10 * r, 10 * r + 1], device=device) for r in range(world_size)]
-        if rank == root
-        else None
-    )
+    pieces = [torch.tensor([10 * r, 10 * r + 1], device=device) for r in range(world_size)] if rank == root else None
 
     dist.scatter(x, pieces, src=root)
 
     check(x, torch.tensor([10 * rank, 10 * rank + 1]), "scatter")
     if rank == root:
-        check(
-            pieces,
-            [torch.tensor([10 * r, 10 * r + 1]) for r in range(world_size)],
-            "the root's pieces after scatter",
-        )
+        check(pieces, [torch.tensor([10 * r, 10 * r + 1]) for r in range(world_size)], "the root's pieces after scatter")
     return {"pieces": pieces, "before": before, "after": x}
 
 
@@ -105,9 +97,7 @@ def memory_against_broadcast(rank, world_size, device):
     whole = torch.arange(float(world_size * length), device=device) if rank == root else None
     piece = torch.full((length,), -1.0, device=device)
     dist.scatter(piece, list(whole.chunk(world_size)) if rank == root else None, src=root)
-    scattered = piece.untyped_storage().nbytes() + (
-        whole.untyped_storage().nbytes() if rank == root else 0
-    )
+    scattered = piece.untyped_storage().nbytes() + (whole.untyped_storage().nbytes() if rank == root else 0)
 
     if rank != root:
         whole = torch.full((world_size * length,), -1.0, device=device)
@@ -117,10 +107,7 @@ def memory_against_broadcast(rank, world_size, device):
     expected = torch.arange(float(rank * length), float((rank + 1) * length))
     check(piece, expected, "scatter")
     check(cut, expected, "broadcast and slice")
-    return {
-        "bytes, scatter": scattered,
-        "bytes, broadcast and slice": cut.untyped_storage().nbytes(),
-    }
+    return {"bytes, scatter": scattered, "bytes, broadcast and slice": cut.untyped_storage().nbytes()}
 
 
 # %% [markdown]
@@ -151,9 +138,7 @@ def scatter_unequal_pieces(rank, world_size, device):
     if rank == root:
         shards = torch.arange(rows, device=device).tensor_split(world_size)
         lengths = [torch.tensor([len(shard)], device=device) for shard in shards]
-        pieces = [
-            torch.nn.functional.pad(shard, (0, longest - len(shard)), value=-1) for shard in shards
-        ]
+        pieces = [torch.nn.functional.pad(shard, (0, longest - len(shard)), value=-1) for shard in shards]
 
     length = torch.full((1,), -1, device=device)
     padded = torch.full((longest,), -2, device=device)
@@ -161,9 +146,7 @@ def scatter_unequal_pieces(rank, world_size, device):
     dist.scatter(padded, pieces, src=root)
     shard = padded[: length.item()]
 
-    start, stop = (
-        (0, 3) if rank == 0 else (2 * rank + 1, 2 * rank + 3)
-    )  # rank 0 has the row too many
+    start, stop = (0, 3) if rank == 0 else (2 * rank + 1, 2 * rank + 3)  # rank 0 has the row too many
     check(length, torch.tensor([stop - start]), "scatter(lengths)")
     check(shard, torch.arange(start, stop), "scatter(padded pieces)")
     check(padded[stop - start :], torch.full((longest - (stop - start),), -1), "scatter(padding)")
@@ -215,13 +198,7 @@ if __name__ == "__main__":
 # compares it with what is sent. Convert *before* the call, on the root, and name the dtype where the tensor is made.
 
 # %%
-STEPS = [
-    scatter,
-    scatter_from_every_root,
-    memory_against_broadcast,
-    scatter_unequal_pieces,
-    same_dtype_everywhere,
-]
+STEPS = [scatter, scatter_from_every_root, memory_against_broadcast, scatter_unequal_pieces, same_dtype_everywhere]
 
 # %% [markdown]
 # ## The proof

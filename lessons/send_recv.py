@@ -55,9 +55,7 @@ def send_recv(rank, world_size, device):
     if rank < world_size - 1:
         dist.send(message, dst=rank + 1)
 
-    trail = torch.arange(1, rank + 2) * 10 ** torch.arange(
-        rank, -1, -1
-    )  # the digits 1, 2, ..., rank + 1, each at its place
+    trail = torch.arange(1, rank + 2) * 10 ** torch.arange(rank, -1, -1)  # the digits 1, 2, ..., rank + 1, each at its place
     check(message, trail.sum().reshape(1), "send, recv along a chain")
     return {"received": received, "holds": message}
 
@@ -82,9 +80,7 @@ def all_send_first(rank, world_size, device):
     received = torch.full_like(message, -1)
 
     before = message.clone()
-    dist.all_reduce(
-        before
-    )  # subtle: meet first, because the time limit counts for making the group, too
+    dist.all_reduce(before)  # subtle: meet first, because the time limit counts for making the group, too
     doomed = dist.new_group(timeout=timedelta(seconds=1))  # of all ranks
     try:
         dist.send(message, dst=right, group=doomed)
@@ -101,19 +97,13 @@ def all_send_first(rank, world_size, device):
     else:
         dist.recv(received, src=left)
         dist.send(message, dst=right)
-    check(
-        received, torch.tensor([left, 10 * left]), "even ranks send first, odd ranks receive first"
-    )
+    check(received, torch.tensor([left, 10 * left]), "even ranks send first, odd ranks receive first")
 
     after = message.clone()
     dist.all_reduce(after)  # the world has taken no harm
     total = torch.tensor([1, 10]) * (world_size * (world_size - 1) // 2)
     check([before, after], [total, total], "all_reduce(SUM) before and after the deadlock")
-    return {
-        "all send first": outcome,
-        "even ranks send first": received,
-        "sum over the world": after,
-    }
+    return {"all send first": outcome, "even ranks send first": received, "sum over the world": after}
 
 
 # %% [markdown]
@@ -189,10 +179,7 @@ def receive_from_any(rank, world_size, device):
 
     others = [other for other in range(world_size) if other != rank]
     check(collected, {other: 10 * other + rank for other in others}, "recv(src=None)")
-    return {
-        "heard from": sorted(collected),
-        "their messages": [collected[source] for source in sorted(collected)],
-    }
+    return {"heard from": sorted(collected), "their messages": [collected[source] for source in sorted(collected)]}
 
 
 # %%

@@ -69,9 +69,7 @@ if __name__ == "__main__":
 # %%
 @mistake("wrong numbers", ranks=3)
 def another_dtype(rank, world_size, device):
-    count = torch.tensor(
-        [rank + 1], dtype=torch.int32 if rank == 0 else torch.float32, device=device
-    )
+    count = torch.tensor([rank + 1], dtype=torch.int32 if rank == 0 else torch.float32, device=device)
     dist.all_reduce(count)
     check(count.to(torch.float32), torch.tensor([6.0]), "all_reduce(SUM)")
 
@@ -219,9 +217,7 @@ def exchange_the_splits(rank, world_size, device):
     sizes = torch.full((world_size,), -1, device=device)
     dist.all_to_all_single(sizes, torch.tensor(splits, device=device))
     received = torch.full((sizes.sum().item(),), -1, device=device)
-    dist.all_to_all_single(
-        received, tokens, output_split_sizes=sizes.tolist(), input_split_sizes=splits
-    )
+    dist.all_to_all_single(received, tokens, output_split_sizes=sizes.tolist(), input_split_sizes=splits)
     check(received, torch.tensor([[0, 10, 11], [1, 2, 3, 12, 13]][rank]), "all_to_all_single")
     return {"sends": splits, "expects": sizes, "received": received}
 

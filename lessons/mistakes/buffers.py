@@ -105,11 +105,7 @@ if __name__ == "__main__":
 @cure(ranks=2)
 def one_shape(rank, world_size, device):
     shape = (4,)
-    x = (
-        torch.arange(4.0, device=device)
-        if rank == 0
-        else torch.full(shape, torch.nan, device=device)
-    )
+    x = torch.arange(4.0, device=device) if rank == 0 else torch.full(shape, torch.nan, device=device)
     if rank == 0:
         dist.send(x, dst=1)
     else:

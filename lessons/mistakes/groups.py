@@ -35,11 +35,7 @@ def made_by_its_members_only(rank, world_size, device):
     dist.barrier()
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
-    check(
-        [x, y],
-        [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])],
-        "all_reduce(SUM, group=...)",
-    )
+    check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
 
 
 # %%
@@ -65,11 +61,7 @@ def made_by_every_rank(rank, world_size, device):
     dist.barrier()
     everyone = dist.new_group()
     dist.all_reduce(y, group=everyone)
-    check(
-        [x, y],
-        [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])],
-        "all_reduce(SUM, group=...)",
-    )
+    check([x, y], [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])], "all_reduce(SUM, group=...)")
     return {"pair": x, "everyone": y}
 
 
@@ -134,9 +126,7 @@ def group_rank_as_src(rank, world_size, device):
     workers = dist.new_group([1, 2])
     settings = torch.tensor([7 if rank == 2 else -1], device=device)
     if rank > 0:
-        dist.broadcast(
-            settings, src=1, group=workers
-        )  # the second of the group, by its rank in there
+        dist.broadcast(settings, src=1, group=workers)  # the second of the group, by its rank in there
         check(settings, torch.tensor([7]), "broadcast(group=...)")
 
 

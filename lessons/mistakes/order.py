@@ -28,10 +28,7 @@ import torch.distributed as dist
 # %%
 @mistake("wrong numbers", ranks=3)
 def only_rank_0_reduces(rank, world_size, device):
-    loss, gradient = (
-        torch.tensor([float(rank)], device=device),
-        torch.tensor([10.0 * (rank + 1)], device=device),
-    )
+    loss, gradient = torch.tensor([float(rank)], device=device), torch.tensor([10.0 * (rank + 1)], device=device)
     if rank == 0:  # only rank 0 writes the log
         dist.all_reduce(loss)
     dist.all_reduce(gradient)
@@ -55,10 +52,7 @@ if __name__ == "__main__":
 # %%
 @cure(ranks=3)
 def every_rank_reduces(rank, world_size, device):
-    loss, gradient = (
-        torch.tensor([float(rank)], device=device),
-        torch.tensor([10.0 * (rank + 1)], device=device),
-    )
+    loss, gradient = torch.tensor([float(rank)], device=device), torch.tensor([10.0 * (rank + 1)], device=device)
     dist.all_reduce(loss)
     log = f"mean loss {loss.item() / world_size}" if rank == 0 else None
     dist.all_reduce(gradient)
@@ -135,9 +129,7 @@ def equal_calls_in_another_order(rank, world_size, device):
     def reduce_penalty():
         dist.all_reduce(penalty)
 
-    hooks = (
-        [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]
-    )  # as out of a set
+    hooks = [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]  # as out of a set
     for hook in hooks:
         hook()
     check([loss, penalty], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
@@ -186,10 +178,7 @@ if __name__ == "__main__":
 # %%
 @mistake("hangs", ranks=3)
 def unlike_calls_in_another_order(rank, world_size, device):
-    total, rate = (
-        torch.tensor([1.0], device=device),
-        torch.tensor([0.5 if rank == 0 else -1.0], device=device),
-    )
+    total, rate = torch.tensor([1.0], device=device), torch.tensor([0.5 if rank == 0 else -1.0], device=device)
     if rank == 0:
         dist.broadcast(rate, src=0)
         dist.all_reduce(total)
@@ -215,10 +204,7 @@ if __name__ == "__main__":
 # %%
 @cure(ranks=3)
 def one_line_for_all_ranks(rank, world_size, device):
-    total, rate = (
-        torch.tensor([1.0], device=device),
-        torch.tensor([0.5 if rank == 0 else -1.0], device=device),
-    )
+    total, rate = torch.tensor([1.0], device=device), torch.tensor([0.5 if rank == 0 else -1.0], device=device)
     dist.broadcast(rate, src=0)
     dist.all_reduce(total)
     check([total, rate], [torch.tensor([3.0]), torch.tensor([0.5])], "all_reduce(SUM), broadcast")

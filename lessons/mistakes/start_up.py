@@ -30,12 +30,8 @@ import torch.distributed as dist
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
 def two_jobs_on_one_port(rank, world_size, device):
-    del os.environ[
-        "TORCHELASTIC_USE_AGENT_STORE"
-    ]  # started by hand: rank 0 itself is to listen on MASTER_PORT
-    dist.init_process_group(
-        "gloo"
-    )  # but another job is there already: say that it is 29500, as in every tutorial
+    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # started by hand: rank 0 itself is to listen on MASTER_PORT
+    dist.init_process_group("gloo")  # but another job is there already: say that it is 29500, as in every tutorial
     x = torch.tensor([rank], device=device)
     dist.all_reduce(x)
     check(x, torch.tensor([1]), "all_reduce(SUM)")
