@@ -6,7 +6,7 @@ import operator
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.spec.calls import CallSpec, Layout
+from ..spec.calls import CallSpec, Layout
 
 # The text for each dtype and shape, as far as it is known.
 _texts: dict[tuple, str] = {}

@@ -8,7 +8,7 @@ import re
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from collectives.spec.calls import GROUPS
+from ..spec.calls import GROUPS
 
 # The group of all ranks is called so; torch's own name for it differs from version to version.
 WORLD = "WORLD"

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.recording import argument_values
-from collectives.recording.call import WORLD, What, label, place_of, sequence
-from collectives.spec.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT
+from ..spec.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT
+from . import argument_values
+from .call import WORLD, What, label, place_of, sequence
 
 # Parameters that are numbers, or lists of them.
 _NUMBERS = {

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.recording.call import Call, What, was_refused
-from collectives.recording.call_arguments import Parameters, Reader
-from collectives.recording.call_site import caller
-from collectives.recording.hidden_frame import hide_frame
-from collectives.recording.pending_work import COMPLETION_METHODS, PendingWork
-from collectives.recording.sink import Memory, Sink
-from collectives.spec.calls import BY_NAME, RECEIVES
+from ..spec.calls import BY_NAME, RECEIVES
+from .call import Call, What, was_refused
+from .call_arguments import Parameters, Reader
+from .call_site import caller
+from .hidden_frame import hide_frame
+from .pending_work import COMPLETION_METHODS, PendingWork
+from .sink import Memory, Sink
 
 
 class _Noted(NamedTuple):
