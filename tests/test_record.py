@@ -10,7 +10,7 @@ from torch.distributed import distributed_c10d as c10d
 from collectives import launch
 from collectives.lesson import files
 from collectives.recording import record
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.spec.calls import BY_NAME, LESSONS
 
 # Who asks for what, on 3 ranks: the fields of the one call (a Work is waited for, and its "wait" left out) on rank 1.
 FLOATS = ("float32[4]",)
@@ -269,7 +269,7 @@ def test_calls_are_there_also_when_the_block_raises():
 
 
 def test_afterwards_torch_is_as_it_was():
-    names = [(module, name) for module in (dist, c10d) for name in record.WRAPPED]
+    names = [(module, name) for module in (dist, c10d) for name in BY_NAME]
     before = [getattr(module, name, None) for module, name in names] + [c10d.Work.wait]
     with record.recording(), record.recording():
         assert dist.all_reduce is c10d.all_reduce is not before[names.index((dist, "all_reduce"))]
@@ -290,7 +290,7 @@ def test_a_warning_still_blames_the_caller(monkeypatch):
     assert calls[0].file == __file__
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", LESSONS)
 def test_lessons_prove_the_same_when_they_are_recorded(name):
     lesson = files.load(files.folder() / f"{name}.py")
     step = lesson.STEPS[0]

@@ -18,30 +18,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 from collectives.recording.call import WORLD, Call
-
-SENDS = {"send", "isend", "send_object_list"}
-RECEIVES = {"recv", "irecv", "recv_object_list"}
-FROM_ROOT = {"broadcast", "scatter", "broadcast_object_list", "scatter_object_list"}
-TO_ROOT = {"reduce", "gather", "gather_object"}
-AMONG_ALL = {
-    *(
-        "barrier",
-        "monitored_barrier",
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-    ),
-    *(
-        "all_gather",
-        "all_gather_object",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_single",
-        "_all_gather_base",
-    ),
-    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
-}
+from collectives.spec.calls import ALL_TO_ALL, FROM_ROOT, RECEIVES, SENDS, TO_ROOT
 
 
 @dataclass(frozen=True)
@@ -99,7 +76,7 @@ def data_flow(calls: Iterable[Call]) -> list[Order]:
     """
     ends, together = _ends(calls), defaultdict(list)
     for call in _in_order(calls):
-        if call.name in FROM_ROOT | TO_ROOT | AMONG_ALL:
+        if call.name in FROM_ROOT | TO_ROOT | ALL_TO_ALL:
             together[call.group, call.seq, call.name, call.peer].append(call)
     return [
         Order(giver, end)

@@ -8,14 +8,10 @@ import re
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from ..spec.calls import GROUPS
+
 # The group of all ranks is called so; torch's own name for it differs from version to version.
 WORLD = "WORLD"
-
-POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
-
-# Calls that make or end groups. Each belongs to the group of all whom it concerns, but is counted by its name, apart from that
-# group's collectives: a group may be made in the midst of them.
-GROUPS = ("init_process_group", "new_group", "split_group", "shrink_group", "destroy_process_group")
 
 
 def label(group: str, world: int) -> str:

@@ -15,7 +15,8 @@ from collectives.diagnosis.rules.snapshot import (
     timed_out,
 )
 from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
-from collectives.recording.call import POINT_TO_POINT, WORLD
+from collectives.recording.call import WORLD
+from collectives.spec.calls import POINT_TO_POINT
 
 
 def failed(scene: Scene) -> Verdict | None:

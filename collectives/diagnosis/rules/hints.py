@@ -8,8 +8,7 @@ from collectives.backends import claims
 from collectives.diagnosis.rules.compare import dtype, plain_name
 from collectives.diagnosis.rules.report import place, ranks, told
 from collectives.recording.call import Call, Noticed
-
-_SENDING = ("send", "isend", "send_object_list")
+from collectives.spec.calls import BY_NAME, Flow
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,18 @@ def _changed(one: Noticed) -> Hint:
 def _unawaited(one: Noticed) -> Hint | None:
     call = one.call
     # On a GPU what uses the result stands in line behind the call, with or without wait().
-    if call.device != "cpu" or call.name in _SENDING or _gives_only(call):
+    if call.device != "cpu" or _gives_only(call):
         return None
     cure = "what it brings may come after it is read: keep the Work that it returns, and wait() for that before you read"
     return Hint(call, f"never waited for {told(call)}", cure)
 
 
 def _gives_only(call: Call) -> bool:
-    """Whether the call brings this rank nothing."""
-    is_root = call.rank == call.peer
-    return (
-        is_root
-        if call.name == "broadcast"
-        else not is_root
-        if call.name in ("reduce", "gather")
-        else False
-    )
+    """Whether the call brings this rank nothing new."""
+    spec, is_root = BY_NAME[call.name], call.rank == call.peer
+    if spec.flow is Flow.FROM_ROOT:
+        return is_root and spec.in_place
+    return spec.flow is Flow.SEND or (spec.flow is Flow.TO_ROOT and not is_root)
 
 
 def _gaps(one: Noticed) -> Hint | None:

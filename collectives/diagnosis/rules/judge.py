@@ -8,7 +8,8 @@ from collectives.diagnosis.rules.matching import Matching, Sequence, out_of_step
 from collectives.diagnosis.rules.report import against, join_as, places_of, ranks
 from collectives.diagnosis.rules.snapshot import LEFT, NOT_ENDED, Scene, State, Verdict
 from collectives.diagnosis.rules.wait_graph import find_cycle, kind_of
-from collectives.recording.call import POINT_TO_POINT, Call
+from collectives.recording.call import Call
+from collectives.spec.calls import POINT_TO_POINT, RECEIVES, SENDS
 
 
 def diagnose(
@@ -137,8 +138,8 @@ def _crossed_tags(scene: Scene) -> Verdict | None:
         if (
             other is None
             or other.peer != rank
-            or "send" not in kind_of(call)
-            or "recv" not in kind_of(other)
+            or kind_of(call) not in SENDS
+            or kind_of(other) not in RECEIVES
         ):
             continue
         if call.tag != other.tag and scene.waits_for(rank) and scene.waits_for(other.rank):
@@ -297,7 +298,7 @@ def _not_met(scene: Scene) -> Verdict | None:
         computing = [other for other in running if other in scene.computing]
         who = (
             f"a message from {ranks(missing)}"
-            if "recv" in kind_of(call)
+            if kind_of(call) in RECEIVES
             else f"{ranks(missing)} to receive its message"
         )
         if computing:
@@ -350,7 +351,7 @@ def _left_over(scene: Scene) -> Verdict | None:
         if call.peer in scene.states and scene.states[call.peer].status == "elsewhere":
             continue
         if (
-            "recv" in call.name and scene.states[call.rank].text == LEFT
+            call.name in RECEIVES and scene.states[call.rank].text == LEFT
         ):  # it served others to the end
             continue
         both = tuple(

@@ -18,7 +18,8 @@ from collectives.diagnosis.rules.compare import (
     plain_name,
 )
 from collectives.diagnosis.rules.messages import WINDOW, Messages
-from collectives.recording.call import POINT_TO_POINT, WORLD, Call, sequence, was_refused
+from collectives.recording.call import WORLD, Call, sequence, was_refused
+from collectives.spec.calls import POINT_TO_POINT
 
 # So many places of a program are remembered as being called by all ranks together.
 _PLACES = 10_000

@@ -7,6 +7,7 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
 from collectives.recording.call import Call
+from collectives.spec.calls import SENDS
 
 # So many ends of one channel wait for their other ends; those that have waited longest are forgotten then.
 WINDOW = 4096
@@ -50,7 +51,7 @@ class End:
 def channel(call: Call, source: int | None = None) -> tuple:
     """The group, the sender, the receiver and the tag. `source`: of a receive that took what came."""
     there = call.peer if source is None else source
-    ranks = (call.rank, there) if "send" in call.name else (there, call.rank)
+    ranks = (call.rank, there) if call.name in SENDS else (there, call.rank)
     return call.group, *ranks, call.tag
 
 
@@ -78,7 +79,7 @@ class Messages:
         """The send and the receive, if this call meets its other end."""
         if call.left is None:
             self.open.add(_key(call))
-        if "send" in call.name:
+        if call.name in SENDS:
             return self._meet(call, channel(call), self.sends, self.receives)
         if call.peer is None:
             self.mixed.add((call.group, call.rank, call.tag))

@@ -4,7 +4,8 @@ import itertools
 import os
 from collections.abc import Collection, Iterable
 
-from collectives.recording.call import GROUPS, Call
+from collectives.recording.call import Call
+from collectives.spec.calls import BY_NAME
 
 # So many lines of ranks are written; ranks in the same place share one.
 _LINES = 12
@@ -16,9 +17,7 @@ def told(call: Call) -> str:
     words = [call.op] if call.op else []
     words += _runs(call.tensors)
     if call.peer is not None:
-        words.append(
-            f"{'rank' if name in GROUPS else 'dst' if _sends(name) else 'src'}={call.peer}"
-        )
+        words.append(f"{BY_NAME[name].peer or 'rank'}={call.peer}")  # init_process_group has a rank
     words += [f"tag={call.tag}"] if call.tag is not None else []
     if call.splits not in (None, (None, None)):
         words += [
@@ -85,10 +84,6 @@ def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) ->
     if len(rows) > _LINES:
         text.append(f"  ... and {len(rows) - _LINES} more kinds of ranks")
     return "\n".join(text + [f"  {note}" for note in notes])
-
-
-def _sends(name: str) -> bool:
-    return "send" in name or name in ("reduce", "gather", "gather_object")
 
 
 def _runs(texts: tuple[str, ...]) -> list[str]:

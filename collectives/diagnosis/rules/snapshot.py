@@ -9,7 +9,8 @@ from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.report import place, told, write
 from collectives.diagnosis.rules.wait_graph import waits_for
-from collectives.recording.call import GROUPS, Call
+from collectives.recording.call import Call
+from collectives.spec.calls import GROUPS
 
 # What an exception says when it is another rank that is gone, or that did not come: the cause is elsewhere.
 _TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
