@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.recording.call import (
+from .call import (
     GROUPS,
     POINT_TO_POINT,
     WORLD,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
-from collectives.recording.call import Call, Noticed, What
+from .call import Call, Noticed, What
 
 SLOTS = 4096
 _HEADER = 4096

@@ -7,7 +7,7 @@ from types import CodeType
 
 import torch
 
-from collectives.recording import stack
+from . import stack
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(os.path.dirname(__file__))

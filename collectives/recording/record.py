@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.recording.call import GROUPS, POINT_TO_POINT, Call, What, was_refused
-from collectives.recording.call_arguments import Reader
-from collectives.recording.call_site import caller
-from collectives.recording.pending_work import WAYS, UnderWay
-from collectives.recording.sink import Memory, Sink
+from .call import GROUPS, POINT_TO_POINT, Call, What, was_refused
+from .call_arguments import Reader
+from .call_site import caller
+from .pending_work import WAYS, UnderWay
+from .sink import Memory, Sink
 
 # Some are two names for one function: all_gather_single is the newer one of all_gather_into_tensor. Not every torch has all.
 WRAPPED = (

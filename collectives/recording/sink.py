@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from collectives.recording.call import Call, What
+from .call import Call, What
 
 
 class Sink(Protocol):
