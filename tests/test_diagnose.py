@@ -339,7 +339,7 @@ def test_the_ranks_of_several_launchers_are_one_world(tmp_path):
 
 
 UNSEEN = """
-import collectives.diagnosis.rank_watch as watch
+import collectives.diagnosis.watch.rank_process as watch
 ending = watch._ending
 watch._ending = lambda pid: None if ending(pid) is None else (None,)
 from collectives.cli import main

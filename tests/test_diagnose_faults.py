@@ -454,7 +454,7 @@ def test_a_report_says_from_which_call_on_it_speaks(tmp_path):
 
 
 ASLEEP = """
-import collectives.diagnosis.diagnose as diagnose
+import collectives.diagnosis.run as diagnose
 watch = diagnose._watch
 diagnose._watch = lambda process, *rest: watch(process, *rest) if process.wait() is not None else None
 from collectives.cli import main

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import time
 
 import pytest
 
@@ -601,18 +602,20 @@ def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_re
 
 
 def as_seen(call, draw):
-    """Whoever reads a log may see a call when it is entered and again when it is left, or only then."""
-    return (
-        [dataclasses.replace(call, left=None, error=None), call] if draw.random() < 0.5 else [call]
-    )
+    """Whoever reads a log may see a call when it is entered and again when it is left, or only then.
+
+    A call that torch refuses is seen only then: the log's reader holds back what was just entered.
+    """
+    if was_refused(call.error or "") or draw.random() < 0.5:
+        return [call]
+    return [dataclasses.replace(call, left=None, error=None), call]
 
 
 def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
     program = Program(3).all("all_reduce", tensors=(FIVE,), error="ValueError: no")
-    entered = [dataclasses.replace(call, left=None, error=None) for call in program.calls]
     for rank in range(3):
         program.call(rank, "all_reduce", op="MAX" if rank == 1 else "SUM")
-    verdict = diagnose([*entered, *program.calls])
+    verdict = diagnose(program.calls)
     assert (verdict.field, [call.rank for call in verdict.guilty]) == ("op", [1])
 
 
@@ -865,7 +868,7 @@ def test_the_log_gives_back_what_was_noted(tmp_path):
         writer = Writer(file, 1, 2)
         reader = Reader(file)
     number = writer.enter(7, None, what(splits=((1, 2), None)), {})
-    (call,) = reader.poll()
+    (call,) = reader.poll(has_ended=True)
     assert (call.rank, call.seq, call.of, call.left, len(call.members), len(call.tensors)) == (
         1,
         7,
@@ -879,6 +882,24 @@ def test_the_log_gives_back_what_was_noted(tmp_path):
     (call,) = reader.poll()
     assert (call.error, call.source, call.left >= call.entered) == ("ValueError: no", 3, True)
     assert list(reader.poll()) == []
+
+
+def test_a_call_that_torch_refuses_at_once_is_first_read_with_its_error(tmp_path, monkeypatch):
+    """A call that has just been entered is held back for a tenth of a second, or until its process ends."""
+    now = time.monotonic_ns()
+    monkeypatch.setattr(call_log.time, "monotonic_ns", lambda: now)
+    with open(tmp_path / "log", "xb+") as file:
+        writer, reader = Writer(file, 0, 1), Reader(file)
+    refused = writer.enter(0, None, what(), {})
+    assert list(reader.poll()) == []
+    writer.leave(refused, "ValueError: no", None)
+    assert [call.error for call in reader.poll()] == ["ValueError: no"]
+    writer.enter(0, None, what(), {})
+    assert list(reader.poll()) == []
+    now += 100_000_000
+    assert [call.number for call in reader.poll()] == [1]
+    writer.enter(1, None, what(), {})
+    assert [call.number for call in reader.poll(has_ended=True)] == [2]
 
 
 def test_calls_of_several_threads_are_read_once_each_also_before_the_first_is_written(
@@ -918,7 +939,7 @@ def test_what_is_too_long_for_the_log_is_shortened_and_still_compares(tmp_path):
     writer.enter(
         0, None, dataclasses.replace(what(splits=(tuple(range(500)),) * 2), tensors=shapes), {}
     )
-    (call,) = reader.poll()
+    (call,) = reader.poll(has_ended=True)
     assert (call.name, call.file, call.line, call.splits) == (
         "all_to_all_single",
         "train.py",
@@ -979,7 +1000,7 @@ def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_tol
     for number in range(200):
         writer.enter(number, None, dataclasses.replace(what(), line=number), {})
         writer.leave(writer.enter(number, None, usual, {}), "RuntimeError: no", None)
-    calls = list(reader.poll())
+    calls = list(reader.poll(has_ended=True))
     assert [(call.number, call.line, call.error) for call in calls] == [
         (
             call.number,

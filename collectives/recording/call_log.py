@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
-from collectives.recording.call import Call, Noticed, What
+from .call import Call, Noticed, What
 
 SLOTS = 4096
 _HEADER = 4096
@@ -49,6 +49,9 @@ HINTS = RAISED + 2**13
 SIZE = HINTS + 2**16
 # So many things are noticed, each once.
 _NOTICED = 48
+
+# A call that is open is told when it is so old, in nanoseconds: one that torch refuses because of its arguments has left by then.
+_YOUNG = 100_000_000
 _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 
 
@@ -165,9 +168,8 @@ class Reader:
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.next = self.lost = self.since = 0
-        self.late: list[
-            int
-        ] = []  # calls that are counted, and that their thread had not written yet when we looked
+        # Calls that are counted, and that are told later: just entered, or not yet written by their thread.
+        self.late: list[int] = []
         self.open: dict[int, Call] = {}
 
     def close(self) -> None:
@@ -201,8 +203,12 @@ class Reader:
         """Have the process answer where it stands."""
         self.words[_ASKED // 8] = question
 
-    def poll(self) -> Iterator[Call]:
-        """The calls that were entered or left since the last time, in order of their numbers: each once or twice."""
+    def poll(self, has_ended: bool = False) -> Iterator[Call]:
+        """The calls that were entered or left since the last time, in order of their numbers: each once or twice.
+
+        A call that was just entered is held back. `has_ended`: the process writes no more, and nothing is held back.
+        """
+        newest = time.monotonic_ns() - (0 if has_ended else _YOUNG)
         head = self.head()
         if head is None:
             return
@@ -224,6 +230,8 @@ class Reader:
             elif call.left is not None:
                 self.open.pop(number, None)
                 yield call
+            elif before is None and call.entered > newest:
+                self.late.append(number)
             elif before is None:
                 self.open[number] = call
                 yield call

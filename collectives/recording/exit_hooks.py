@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from collectives.recording import stack
+from . import stack
 
 _say: Callable[[dict], None] = lambda told: None  # noqa: E731
 _come: Callable[[], None] = lambda: None  # noqa: E731

@@ -13,25 +13,22 @@ import importlib.util
 import json
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives.recording import call_log, exit_hooks
-from collectives.recording.rank_log import Log, confess
+from . import call_log, exit_hooks
+from .rank_log import Log, confess
 
 _folder: Path | None = None
-_hidden: dict = {}
 _log: Log | None = None
 _recording = None
-_swapping = threading.RLock()
 
 
-def begin(folder: str, hidden: dict) -> None:
-    """`hidden` holds our modules, which the program's own imports are not to find."""
-    global _folder, _hidden
-    _folder, _hidden = Path(folder), hidden
+def begin(folder: str) -> None:
+    """In a program that `collectives diagnose` runs: record from the moment that it imports torch.distributed."""
+    global _folder
+    _folder = Path(folder)
     exit_hooks.begin(_say, _come)
     atexit.register(end)  # now, so that it comes after all that the program wants done at its end
     sys.meta_path.insert(0, _Hook())
@@ -41,7 +38,7 @@ def watch(file: BinaryIO) -> None:
     """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program does so already."""
     global _log
     if "COLLECTIVES_DIAGNOSE" not in os.environ:
-        from collectives.recording import record
+        from . import record
 
         _log = Log(file=file)
         exit_hooks.listen(_say)
@@ -84,8 +81,7 @@ def _record(c10d) -> None:
     import multiprocessing.util
 
     try:
-        with _ours():
-            from collectives.recording import record
+        from . import record
 
         _log = Log(_folder)
         _recording = record.Recording(_log)
@@ -110,24 +106,6 @@ def _come() -> None:
     """A process of multiprocessing begins what it is for."""
     if _log is not None:
         _log.come()
-
-
-@contextlib.contextmanager
-def _ours() -> Iterator[None]:
-    """Inside, `collectives` is ours; outside, it is whatever the program has."""
-    with _swapping:
-        theirs = {
-            name: sys.modules.pop(name)
-            for name in list(sys.modules)
-            if name.partition(".")[0] == "collectives"
-        }
-        sys.modules.update(_hidden)
-        try:
-            yield
-        finally:
-            for name in [name for name in sys.modules if name.partition(".")[0] == "collectives"]:
-                _hidden[name] = sys.modules.pop(name)
-            sys.modules.update(theirs)
 
 
 def end() -> None:

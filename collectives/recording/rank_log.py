@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives.recording import call_log, exit_hooks
-from collectives.recording.call import WORLD, place_of
+from . import call_log, exit_hooks
+from .call import WORLD, place_of
 
 # So often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05

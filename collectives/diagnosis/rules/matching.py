@@ -133,8 +133,6 @@ class Matching:
         ):
             self.refused.add(call.rank)
         if call.name in POINT_TO_POINT or call.name == "wait":
-            if was_refused(call.error or "") and self.messages.refused(call):
-                self._withdraw(call)
             self._met(self.messages.arrived(call))
             if call.error:
                 self.messages.failed(call)
@@ -142,13 +140,8 @@ class Matching:
             self._waited(call)
         elif call.error and call.seq is not None:
             its = self.of(call)
-            if was_refused(call.error):
-                self._undo(its, call)
             joined = its.pending.get(call.seq, {})
-            if call.rank in joined and was_refused(call.error):
-                del joined[call.rank]
-                its.counts[call.rank] = min(its.counts[call.rank], call.seq)
-            elif call.rank in joined:
+            if call.rank in joined:
                 joined[call.rank] = call
             elif call.rank in its.before and its.before[call.rank].number == call.number:
                 its.before[call.rank] = call
@@ -181,22 +174,6 @@ class Matching:
         if any(call.error for call in calls.values()):
             self._note_given_up(calls)
         its.before = calls
-
-    def _undo(self, its: Sequence, call: Call) -> None:
-        """The collective that was complete last was not, if this call, which was seen while torch looked at it, was refused."""
-        calls = its.before
-        if call.rank not in calls or calls[call.rank].number != call.number:
-            return
-        self._withdraw(call)
-        its.pending[call.seq], its.before = calls, {}
-        its.odd = {places: odd for places, odd in its.odd.items() if odd.calls is not calls}
-
-    def _withdraw(self, call: Call) -> None:
-        """What it seemed to be a part of did not take place."""
-        self.matched -= 1
-        different = self.difference.calls.get(call.rank) if self.difference else None
-        if different is not None and different.number == call.number:
-            self.difference = None
 
     def _note_given_up(self, calls: dict[int, Call]) -> None:
         self.given_up = self.given_up or calls

@@ -41,12 +41,6 @@ class End:
             self.before += 1
             self.forgotten += 1
 
-    def put_back(self, call: Call) -> None:
-        """It has not met another end after all."""
-        self.before -= 1
-        self.waiting[_key(call)] = call
-        self.waiting.move_to_end(_key(call), last=False)
-
 
 def channel(call: Call, source: int | None = None) -> tuple:
     """The group, the sender, the receiver and the tag. `source`: of a receive that took what came."""
@@ -66,10 +60,6 @@ def _awaited(call: Call) -> tuple[int, int]:
 
 class Messages:
     def __init__(self):
-        self.open: set[tuple[int, int]] = set()
-        self.met: dict[
-            tuple[int, int], tuple[End, Call, End]
-        ] = {}  # of calls that are open: its side, the other end, that side
         self.sends: dict[tuple, End] = defaultdict(End)
         self.receives: dict[tuple, End] = defaultdict(End)
         self.from_any: dict[tuple, Call] = {}
@@ -77,8 +67,6 @@ class Messages:
 
     def post(self, call: Call) -> tuple[Call, Call] | None:
         """The send and the receive, if this call meets its other end."""
-        if call.left is None:
-            self.open.add(_key(call))
         if call.name in SENDS:
             return self._meet(call, channel(call), self.sends, self.receives)
         if call.peer is None:
@@ -89,8 +77,6 @@ class Messages:
 
     def arrived(self, call: Call) -> tuple[Call, Call] | None:
         """A receive, or the wait for it, was left: if it took what came, it is known now whose message that was."""
-        self.open.discard(_key(call))
-        self.met.pop(_key(call), None)
         posted = self.from_any.pop(_awaited(call), None)
         if posted is None or call.source is None or call.error:
             return None
@@ -102,16 +88,6 @@ class Messages:
             if end.waiting.pop(_awaited(call), None) is not None:
                 end.failed = _awaited(call)
 
-    def refused(self, call: Call) -> bool:
-        """The call, which was seen while torch looked at it, never was begun; whether it had met another end, which waits again."""
-        if (met := self.met.pop(_key(call), None)) is None:
-            return False
-        side, other, there = met
-        side.before -= 1
-        there.put_back(other)
-        self.met.pop(_key(other), None)
-        return True
-
     def _meet(
         self, call: Call, key: tuple, own: dict[tuple, End], others: dict[tuple, End]
     ) -> tuple[Call, Call] | None:
@@ -122,9 +98,6 @@ class Messages:
         other = others[key].take()
         if other is None:
             return None
-        for one, side, end, there in ((call, own, other, others), (other, others, call, own)):
-            if _key(one) in self.open:
-                self.met[_key(one)] = side[key], end, there[key]
         return (call, other) if own is self.sends else (other, call)
 
     def is_certain(self, receive: Call) -> bool:

@@ -84,7 +84,8 @@ class World:
         moved = False
         for rank in self.ranks.values():
             rank.look()
-            for call in rank.log.poll():
+            has_ended = rank.gone is not None or rank.log.head()["ended"] > 0
+            for call in rank.log.poll(has_ended):
                 self.matching.lossy |= rank.log.lost > 0
                 self.matching.note(call)
                 self.has_begun |= (
