@@ -1,47 +1,31 @@
 """`collectives diagnose` on real programs: each mistake is named with its rank and line, and what is right is left alone."""
 
-import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import textwrap
 import time
-from pathlib import Path
 
 import correct_program
 import correct_training
 import faulty_program
 import psutil
 import pytest
+from diagnosing import (
+    ENVIRON,
+    PROGRAM,
+    TORCHRUN,
+    diagnose,
+    diagnose_a_sleeper,
+    lines_of,
+    program,
+    script,
+)
+from processes import free_port, is_alive
 
 from collectives import LaunchError, launch
 from collectives.diagnosis.run import environment, run
 from collectives.lesson import files
-
-PROGRAM = Path(faulty_program.__file__)
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-ENVIRON = {
-    **os.environ,
-    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
-    "OMP_NUM_THREADS": "1",
-}
-
-
-def lines_of(name):
-    """By rank ("all" for all of them), the lines that the program itself marks as those at fault in this mistake."""
-    source = PROGRAM.read_text().splitlines()
-    begin = source.index(f"def {name}(rank, n):")
-    found = {}
-    for number, line in enumerate(source[begin:], begin + 1):
-        if number > begin + 1 and line.startswith("def "):
-            break
-        if match := re.search(r"# <- (\w+)$", line):
-            found[match[1]] = number
-    return found
-
 
 # Each mistake: the kind of the error, and what differs, as the first line tells it.
 MISTAKES = {
@@ -101,25 +85,6 @@ def test_when_time_is_up_the_calls_tell_who_did_not_come():
     assert (caught.value.kind, caught.value.rank) == ("hung", 2)
 
 
-def diagnose(tmp_path, *command, hang_after=2, timeout=100):
-    """The verdict as JSON, and the finished process."""
-    file = tmp_path / "verdict.json"
-    options = ["--hang-after", str(hang_after), "--timeout", str(timeout), "--json", str(file)]
-    arguments = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *command]
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, env=ENVIRON, timeout=timeout + 60
-    )
-    verdict = json.loads(file.read_text())
-    assert done.returncode == (
-        verdict["status"] if verdict["verdict"] in ("ok", "not-distributed") else 1
-    ), done.stderr
-    return verdict, done
-
-
-def program(name, *arguments):
-    return [sys.executable, str(PROGRAM), name, *arguments]
-
-
 def test_a_healthy_program_keeps_its_output_and_status(tmp_path):
     plain = subprocess.run(
         program("healthy"), capture_output=True, text=True, env=ENVIRON, timeout=100
@@ -162,9 +127,10 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
         ("crashes", "died", 2),
         ("exits", "raised", 1),
         ("leaves", "hang", 1),
-        ("uneven", "hang", 1),
-        ("sent_to_another", "hang", 0),
-        ("circle", "hang", 0),
+        # launch names the line of these, too, and sooner.
+        pytest.param("uneven", "hang", 1, marks=pytest.mark.slow),
+        pytest.param("sent_to_another", "hang", 0, marks=pytest.mark.slow),
+        pytest.param("circle", "hang", 0, marks=pytest.mark.slow),
     ],
 )
 def test_who_raised_died_or_left_the_loop_early(name, kind, rank, tmp_path):
@@ -175,6 +141,7 @@ def test_who_raised_died_or_left_the_loop_early(name, kind, rank, tmp_path):
     assert (verdict["cycle"] == [0, 1, 2, 3]) == (name == "circle")
 
 
+@pytest.mark.slow  # launch names it, too
 def test_a_loss_that_meets_gradients_is_told_with_the_rank_whose_loss_it_is(tmp_path):
     """And with another one where the launcher ended the rest before they could say what they called: one against one."""
     verdict, _ = diagnose(tmp_path, *program("loss_meets_gradient"), hang_after=3)
@@ -187,7 +154,7 @@ def test_a_loss_that_meets_gradients_is_told_with_the_rank_whose_loss_it_is(tmp_
 
 
 def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_path):
-    verdict, done = diagnose(tmp_path, *program("slow"), timeout=20)
+    verdict, done = diagnose(tmp_path, *program("slow"), timeout=12)
     (guilty,) = verdict["guilty"]
     assert (verdict["verdict"], guilty["rank"], guilty["line"]) == (
         "slow",
@@ -198,11 +165,11 @@ def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_pa
         1,
         2,
     )  # when it was noticed, and at the end
-    assert "ended after 20 s, the time limit" in done.stderr
+    assert "ended after 12 s, the time limit" in done.stderr
 
 
 def test_a_rank_whose_child_is_ended_with_it_does_not_go_on(tmp_path):
-    verdict, done = diagnose(tmp_path, *program("waits_for_a_child"), timeout=20)
+    verdict, done = diagnose(tmp_path, *program("waits_for_a_child"), timeout=12)
     (guilty,) = verdict["guilty"]
     assert (verdict["verdict"], guilty["rank"], guilty["line"]) == (
         "slow",
@@ -316,9 +283,7 @@ def test_what_the_launcher_begins_anew_and_brings_to_a_good_end_is_fine(tmp_path
     shell = (
         f"for ATTEMPT in 0 1; do for RANK in 0 1; do export ATTEMPT RANK; {rank} & done; wait; done"
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free.getsockname()[1]}", "WORLD_SIZE=2"]
+    places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}", "WORLD_SIZE=2"]
     verdict, done = diagnose(tmp_path, "env", *places, "sh", "-c", shell, hang_after=20)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
@@ -330,16 +295,13 @@ def test_the_ranks_of_several_launchers_are_one_world(tmp_path):
         export MASTER_ADDR=127.0.0.1 WORLD_SIZE=2
         for port in $PORTS; do for rank in 0 1; do (MASTER_PORT=$port RANK=$rank {one} || echo failed) & done; done; wait
     """
-    with socket.socket() as first, socket.socket() as second:
-        for one in (first, second):
-            one.bind(("127.0.0.1", 0))
-        ports = f"{first.getsockname()[1]} {second.getsockname()[1]}"
-    verdict, done = diagnose(tmp_path, "env", f"PORTS={ports}", "sh", "-c", shell, hang_after=20)
+    ports = f"PORTS={free_port()} {free_port()}"
+    verdict, done = diagnose(tmp_path, "env", ports, "sh", "-c", shell, hang_after=20)
     assert (verdict["verdict"], done.stdout) == ("ok", ""), verdict["says"]
 
 
 UNSEEN = """
-import collectives.diagnosis.rank_watch as watch
+import collectives.diagnosis.watch.rank_process as watch
 ending = watch._ending
 watch._ending = lambda pid: None if ending(pid) is None else (None,)
 from collectives.cli import main
@@ -374,36 +336,6 @@ def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
     verdict, _ = diagnose(tmp_path, *TORCHRUN, str(files.folder() / "barrier.py"), hang_after=20)
     assert verdict["verdict"] == "ok", verdict["says"]
-
-
-def diagnose_a_sleeper(tmp_path):
-    """A program under diagnosis that only sleeps; return the diagnosing process, and the pid of the program."""
-    file = tmp_path / "pid"
-    command = script(
-        tmp_path,
-        f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)",
-    )
-    command = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
-    process = subprocess.Popen(
-        command, env=ENVIRON, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_signals
-    )
-    until = time.monotonic() + 60
-    while not file.exists() or not file.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return process, int(file.read_text())
-
-
-def _hear_signals():
-    """A test run in the background of a shell, or under nohup, passes on that it ignores these."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def script(tmp_path, text):
-    file = tmp_path / "script.py"
-    file.write_text(textwrap.dedent(text))
-    return [sys.executable, str(file)]
 
 
 @pytest.mark.parametrize("status", [0, 3])
@@ -471,10 +403,7 @@ def test_nothing_is_left_behind_of_a_program_that_ignores_to_be_ended(tmp_path):
 
 def is_stubborn(process):
     try:
-        return (
-            process.status() != psutil.STATUS_ZOMBIE
-            and "signal.SIG_IGN); time.sleep(100)" in " ".join(process.cmdline())
-        )
+        return is_alive(process) and "SIG_IGN); time.sleep(100)" in " ".join(process.cmdline())
     except psutil.Error:
         return False
 

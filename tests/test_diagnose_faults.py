@@ -15,7 +15,8 @@ from pathlib import Path
 import faulty_program
 import psutil
 import pytest
-from test_diagnose import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
+from diagnosing import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
+from processes import is_alive
 
 from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.judge import State, judge
@@ -52,9 +53,7 @@ def temporary(monkeypatch):
 
 def _is_of(process, folder):
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == str(
-            folder
-        )
+        return is_alive(process) and process.environ().get("TMPDIR") == str(folder)
     except psutil.Error:
         return False
 
@@ -454,7 +453,7 @@ def test_a_report_says_from_which_call_on_it_speaks(tmp_path):
 
 
 ASLEEP = """
-import collectives.diagnosis.diagnose as diagnose
+import collectives.diagnosis.run as diagnose
 watch = diagnose._watch
 diagnose._watch = lambda process, *rest: watch(process, *rest) if process.wait() is not None else None
 from collectives.cli import main

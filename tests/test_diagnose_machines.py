@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 
 import pytest
 import torch.distributed as dist
+from processes import free_port
 
 from collectives.diagnosis import run as diagnose
 from collectives.diagnosis.rules.snapshot import Verdict
@@ -35,12 +35,6 @@ dist.destroy_process_group()
 print(rank, "done")
 """
 LINES = {line.partition("# ")[2]: number for number, line in enumerate(PROGRAM.splitlines(), 1)}
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def on_two_machines(tmp_path, what):
@@ -87,7 +81,11 @@ def on_two_machines(tmp_path, what):
 
 
 @pytest.mark.parametrize(
-    ("what", "kind", "call"), [("skips", "hang", "recv"), ("differs", "mismatch", "all_reduce")]
+    ("what", "kind", "call"),
+    [
+        ("skips", "hang", "recv"),
+        pytest.param("differs", "mismatch", "all_reduce", marks=pytest.mark.slow),
+    ],
 )
 def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(what, kind, call, tmp_path):
     for verdict, _, stderr in on_two_machines(tmp_path, what):

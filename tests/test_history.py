@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_claims import cell, matrix
+from hand_made import cell, matrix
 from typer.testing import CliRunner
 
 from collectives.cli import app

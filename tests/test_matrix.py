@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import hear_signals
 from typer.testing import CliRunner
 
 from collectives.backends import availability as backends
@@ -23,7 +24,7 @@ from collectives.spec import values
 from collectives.spec.catalogue import COLLECTIVES, OPS
 from collectives.spec.forms import FORMS, called
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent / "support"
 
 # What a planted lie replaces: `real` is the function of that name, `dist` torch.distributed.
 LIES = {
@@ -155,8 +156,7 @@ def test_a_lie_in_one_cell_does_not_change_the_next(tmp_path, monkeypatch):
     assert matrix.answer(cell, timeout=30.0).state == "works"
 
 
-def test_a_backend_of_a_third_party_whose_avg_sums_is_caught(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
+def test_a_backend_of_a_third_party_whose_avg_sums_is_caught():
     import lying_backend  # noqa: F401
 
     answers = {
@@ -375,8 +375,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A test run in the background of a shell inherits that SIGINT is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=hear_signals,
     )
     until = time.monotonic() + 100
     while (
@@ -406,7 +405,7 @@ def under_torchrun(tmp_path, *words):
     ]
     file = tmp_path / "x.json"
     environ = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(tmp_path)])
+        "PYTHONPATH": os.pathsep.join(map(str, [SUPPORT, SUPPORT.parent.parent, tmp_path]))
     }
     done = subprocess.run(
         [sys.executable, *program, *words, "--json", str(file)],

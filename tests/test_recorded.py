@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_claims import cell, matrix
+from hand_made import cell, matrix
 
 from collectives.matrix import recorded
 
