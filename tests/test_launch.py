@@ -22,6 +22,14 @@ from collectives import launch
 from collectives.launcher import start
 
 METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
+# A rank that is spawned imports torch anew: `spawn` is slow where the fork server is there.
+default_method_or_slow = pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=pytest.mark.slow if number else ())
+        for number, method in enumerate(METHODS)
+    ],
+)
 
 
 def rank_and_size(rank, world_size, device):
@@ -90,7 +98,7 @@ def test_functions_of_a_module_imported_by_path_travel(tmp_path, monkeypatch, re
     assert launch(lambda rank, world_size, device: module.helper(rank), 2) == [0, 7]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@default_method_or_slow
 def test_a_script_without_a_main_guard_runs_once(tmp_path, method):
     script = tmp_path / "script.py"
     script.write_text(
@@ -198,7 +206,7 @@ def test_a_rank_reads_the_number_of_threads_anew(monkeypatch):
     assert launch(threads, 1) == before
 
 
-@pytest.mark.parametrize("method", METHODS)
+@default_method_or_slow
 def test_generators_differ_between_ranks_and_launches_as_in_fresh_processes(method):
     def draw(rank, world_size, device):
         return (

@@ -8,10 +8,10 @@ import sys
 import threading
 import time
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from processes import children
 
 from collectives import LaunchError, launch
 
@@ -24,17 +24,19 @@ def works(rank, world_size, device):
     return x.item()
 
 
-@pytest.fixture(autouse=True)
-def no_rank_left_and_launch_still_usable():
-    def ranks():
-        found = psutil.Process().children(recursive=True)
-        return {p for p in found if p.status() != psutil.STATUS_ZOMBIE}
-
-    launch(works, 1)
-    before = ranks()
+@pytest.fixture(scope="module", autouse=True)
+def launch_is_still_usable_at_the_end():
+    """And in between: the next test launches, too."""
+    launch(works, 1)  # starts the server, which may stay
     yield
-    assert ranks() <= before
     assert launch(works, 3) == [3, 3, 3]
+
+
+@pytest.fixture(autouse=True)
+def no_rank_is_left():
+    before = children()
+    yield
+    assert children() <= before
 
 
 def failing(fn, nproc=3, **options) -> LaunchError:
