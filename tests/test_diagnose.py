@@ -24,8 +24,11 @@ from diagnosing import (
 from processes import free_port, is_alive
 
 from collectives import LaunchError, launch
+from collectives.diagnosis.rules.hints import hints
 from collectives.diagnosis.run import environment, run
+from collectives.launcher.watch import LaunchWatch
 from collectives.lesson import files
+from collectives.recording.call_log import Reader
 
 # Each mistake: the kind of the error, and what differs, as the first line tells it.
 MISTAKES = {
@@ -179,8 +182,26 @@ def test_a_rank_whose_child_is_ended_with_it_does_not_go_on(tmp_path):
     assert "went on" not in done.stdout
 
 
+@pytest.fixture
+def noticed(monkeypatch):
+    """What the ranks of the test's launches noticed of their own calls."""
+    found, close = [], LaunchWatch.close
+
+    def read_and_close(watch):
+        for file in watch.files:
+            found.extend(Reader(file).noticed())
+        close(watch)
+
+    monkeypatch.setattr(LaunchWatch, "close", read_and_close)
+    return found
+
+
+# It lets Works go for which it has not waited.
+GIVES_HINTS = {"other_order"}
+
+
 @pytest.mark.parametrize("name", correct_program.steps(correct_program))
-def test_a_correct_program_is_not_suspected(name):
+def test_a_correct_program_is_not_suspected_and_gives_no_hint(name, noticed):
     correct = getattr(correct_program, name)
     assert (
         launch(
@@ -188,10 +209,11 @@ def test_a_correct_program_is_not_suspected(name):
         )
         == [None] * 4
     )
+    assert bool(hints(noticed, "ok")) == (name in GIVES_HINTS)
 
 
 @pytest.mark.parametrize("name", correct_program.steps(correct_training))
-def test_a_correct_training_is_not_suspected(name):
+def test_a_correct_training_is_not_suspected_and_gives_no_hint(name, noticed):
     correct = getattr(correct_training, name)
     assert (
         launch(
@@ -199,6 +221,7 @@ def test_a_correct_training_is_not_suspected(name):
         )
         == [None] * 2
     )
+    assert hints(noticed, "ok") == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import time
 
-import correct_program
 import pytest
 import torch
 import torch.distributed as dist
@@ -229,18 +228,6 @@ RIGHT = [
 @pytest.mark.parametrize("step", RIGHT, ids=lambda step: step.__name__)
 def test_what_is_right_gives_no_hint(step):
     assert hinted(step) == ()
-
-
-# The one lets Works go for which it has not waited, and the other has many calls of one kind.
-LEFT_OUT = {"other_order", "many_calls"}
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in correct_program.steps(correct_program) if name not in LEFT_OUT]
-)
-def test_a_correct_program_gives_no_hint(name):
-    program = getattr(correct_program, name)
-    assert hinted(lambda rank, world_size, device: program(rank, world_size), ranks=4) == ()
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
