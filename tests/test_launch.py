@@ -257,9 +257,8 @@ def test_nothing_that_one_rank_changes_is_seen_by_a_later_one():
 
 def test_what_a_rank_prints_goes_where_the_caller_prints_now(capfd):
     with capfd.disabled():
-        launch(
-            rank_and_size, 1
-        )  # the server of the ranks has started: its own output goes where that was
+        # This starts the fork server, if nothing did so before. Its own output goes where ours went then.
+        launch(rank_and_size, 1)
     launch(lambda *_: print("first"), 1)
     assert capfd.readouterr().out == "first\n"
     launch(lambda *_: print("second"), 1)
@@ -292,9 +291,8 @@ def listening(rank, world_size, device):
 @pytest.mark.parametrize("debug", ["OFF", "DETAIL"])
 def test_ranks_listen_on_loopback_only(monkeypatch, debug):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", debug)
-    monkeypatch.setenv(
-        "GLOO_SOCKET_IFNAME", "nowhere0"
-    )  # the caller's choice would fail: ours is what counts on one machine
+    # The caller's choice would fail: on one machine it is not used.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
     addresses = {address for found in launch(listening, 2) for address in found}
     assert addresses <= {"127.0.0.1", "::1"}
 
@@ -302,9 +300,8 @@ def test_ranks_listen_on_loopback_only(monkeypatch, debug):
 def test_the_caller_does_not_listen_at_all():
     release = threading.Event()
     seen = []
-    control = socket.create_server(
-        ("127.0.0.1", 0)
-    )  # were it not seen, this test would see nothing
+    # A control: if the test did not see this one, it would see nothing.
+    control = socket.create_server(("127.0.0.1", 0))
 
     def watch():
         while not release.wait(0.005):

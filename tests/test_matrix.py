@@ -185,9 +185,8 @@ def command(*words, folder=None, **options):
 
 def quick_run(file):
     done = command("--backend", "gloo", "--quick", "--timeout", 60, "--json", file)
-    assert done.returncode == 0, (
-        done.stdout
-    )  # gloo answers wrongly where a tensor is not contiguous: as claimed
+    # gloo gives wrong results where a tensor is not contiguous, as claimed.
+    assert done.returncode == 0, done.stdout
     assert "all as claimed" in done.stdout
     return file
 

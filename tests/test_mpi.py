@@ -176,9 +176,8 @@ def test_memory_is_kept_until_a_call_that_nobody_waits_for_is_done():
     def fn(rank, world_size, device):
         if rank == 0:
             for number in range(50):
-                dist.isend(
-                    torch.full((1000,), float(number)), dst=1
-                )  # the Work and the tensor are dropped at once
+                # The Work and the tensor are dropped at once.
+                dist.isend(torch.full((1000,), float(number)), dst=1)
             dist.barrier()
             return None
         received = [torch.empty(1000) for _ in range(50)]

@@ -36,6 +36,7 @@ def ask(
     )
 
 
+@pytest.mark.slow
 def test_a_few_of_torchs_tests_pass_on_gloo():
     done = ask(
         "test_all_reduce_sum",
@@ -50,6 +51,7 @@ def test_a_few_of_torchs_tests_pass_on_gloo():
     ), done.stdout
 
 
+@pytest.mark.slow
 def test_a_backend_that_does_nothing_is_found_out():
     options = ("--backend", "lazy", "--import", "lazy_backend")
     done = ask(
