@@ -82,7 +82,7 @@ def test_launch_returns_what_it_would_have_returned():
     assert launch(step, 4, backend="gloo", diagnose=True) == [0, 1, 2, 3]
 
 
-def test_when_time_is_up_the_calls_tell_who_did_not_come():
+def test_at_the_time_limit_launch_names_the_rank_that_did_not_join():
     with pytest.raises(LaunchError, match="slow: rank 2 has not joined all_reduce #1") as caught:
         launch(lambda rank, n, device: faulty_program.slow(rank, n), 4, backend="gloo", timeout=8)
     assert (caught.value.kind, caught.value.rank) == ("hung", 2)
@@ -136,7 +136,9 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
         pytest.param("circle", "hang", 0, marks=pytest.mark.slow),
     ],
 )
-def test_who_raised_died_or_left_the_loop_early(name, kind, rank, tmp_path):
+def test_the_command_names_the_rank_that_raised_died_or_left_the_loop_early(
+    name, kind, rank, tmp_path
+):
     verdict, _ = diagnose(tmp_path, *program(name), hang_after=3)
     assert (verdict["verdict"], verdict["guilty"][0]["rank"]) == (kind, rank), verdict["says"]
     for line in lines_of(name).values():
@@ -145,7 +147,7 @@ def test_who_raised_died_or_left_the_loop_early(name, kind, rank, tmp_path):
 
 
 @pytest.mark.slow  # launch names it, too
-def test_a_loss_that_meets_gradients_is_told_with_the_rank_whose_loss_it_is(tmp_path):
+def test_a_loss_that_meets_gradients_is_a_mismatch_on_the_rank_of_the_loss(tmp_path):
     """And with another one where the launcher ended the rest before they could say what they called: one against one."""
     verdict, _ = diagnose(tmp_path, *program("loss_meets_gradient"), hang_after=3)
     assert (verdict["verdict"], verdict["field"]) == ("mismatch", "shape"), verdict["says"]
@@ -169,7 +171,7 @@ def test_a_rank_that_computes_is_slow_and_the_job_goes_on_until_the_limit(tmp_pa
     assert "ended after 12 s, the time limit" in done.stderr
 
 
-def test_a_rank_whose_child_is_ended_with_it_does_not_go_on(tmp_path):
+def test_at_the_time_limit_a_rank_is_ended_together_with_its_child(tmp_path):
     verdict, done = diagnose(tmp_path, *program("waits_for_a_child"), timeout=12)
     (guilty,) = verdict["guilty"]
     assert (verdict["verdict"], guilty["rank"], guilty["line"]) == (
@@ -227,7 +229,7 @@ def test_a_correct_training_is_not_suspected_and_gives_no_hint(name, noticed):
     [(correct_training, "ddp"), *((correct_program, name) for name in correct_program.WHOLE)],
     ids=["ddp", *correct_program.WHOLE],
 )
-def test_a_correct_program_ends_as_it_would(program, name, tmp_path):
+def test_diagnose_does_not_change_how_a_correct_program_ends(program, name, tmp_path):
     verdict, done = diagnose(tmp_path, sys.executable, program.__file__, name, hang_after=20)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
@@ -251,7 +253,7 @@ LOOKS_AROUND = """
 """
 
 
-def test_a_program_that_looks_around_and_has_much_to_do_at_its_end_notices_nothing(tmp_path):
+def test_a_program_with_strict_warnings_and_exit_handlers_runs_as_without_diagnose(tmp_path):
     """It counts its threads, takes each warning for an error, and leaves calls to Python's exit."""
     verdict, done = diagnose(tmp_path, *TORCHRUN[:-1], "2", script(tmp_path, LOOKS_AROUND)[1])
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
@@ -279,7 +281,7 @@ SERVED = """
 """
 
 
-def test_a_rank_that_serves_until_its_parent_ends_it_is_fine(tmp_path):
+def test_a_daemon_rank_that_serves_until_its_parent_ends_is_no_fault(tmp_path):
     verdict, done = diagnose(
         tmp_path, *script(tmp_path, SERVED), str(tmp_path / "store"), hang_after=20
     )
@@ -298,7 +300,7 @@ RESTARTED = """
 """
 
 
-def test_what_the_launcher_begins_anew_and_brings_to_a_good_end_is_fine(tmp_path):
+def test_ranks_that_the_launcher_restarts_with_success_are_no_fault(tmp_path):
     """As `torchrun --max-restarts` does it; by hand, since there now and then the second attempt hangs (torch 2.13)."""
     rank = " ".join(script(tmp_path, RESTARTED))
     shell = (
@@ -309,7 +311,7 @@ def test_what_the_launcher_begins_anew_and_brings_to_a_good_end_is_fine(tmp_path
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
-def test_the_ranks_of_several_launchers_are_one_world(tmp_path):
+def test_ranks_started_by_several_launchers_form_one_world(tmp_path):
     """Each in a shell of its own; beside them, another world."""
     one = f"{sys.executable} {correct_program.__file__} branches"
     shell = f"""
@@ -335,7 +337,7 @@ main()
     [(correct_program, "leaves_at_once", 0), (faulty_program, "dies", 1)],
     ids=["left", "killed"],
 )
-def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program, name, status):
+def test_an_exit_that_only_the_launcher_saw_is_taken_from_its_exit_status(program, name, status):
     command = [
         sys.executable,
         "-c",
@@ -353,7 +355,7 @@ def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program,
     assert ("died: rank 3" in done.stderr) == (status == 1), done.stderr
 
 
-def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
+def test_successive_worlds_in_the_same_processes_are_not_confused(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
     verdict, _ = diagnose(tmp_path, *TORCHRUN, str(files.folder() / "barrier.py"), hang_after=20)
     assert verdict["verdict"] == "ok", verdict["says"]
@@ -374,13 +376,13 @@ def test_a_program_that_is_not_distributed_keeps_its_status(status, tmp_path):
     )
 
 
-def test_a_program_that_crashes_at_import(tmp_path):
+def test_a_program_that_fails_at_an_import_is_reported_with_the_line(tmp_path):
     verdict, _ = diagnose(tmp_path, *script(tmp_path, "x = 1\nimport no_such_module_of_mine\n"))
     assert (verdict["verdict"], verdict["guilty"][0]["line"]) == ("raised", 2)
     assert "ModuleNotFoundError" in verdict["says"]
 
 
-def test_of_a_long_message_the_end_is_told_too(tmp_path):
+def test_the_end_of_a_long_error_message_is_shown(tmp_path):
     """An exception that a DataLoader's worker had stands below the whole traceback of the worker."""
     verdict, _ = diagnose(
         tmp_path,
@@ -404,7 +406,7 @@ def test_the_users_own_sitecustomize_and_module_of_our_name_still_run(tmp_path, 
     assert (output.stdout, output.stderr) == ("theirs theirs\n", "")
 
 
-def test_nothing_is_left_behind_of_a_program_that_ignores_to_be_ended(tmp_path):
+def test_a_program_that_ignores_sigterm_leaves_no_process_behind(tmp_path):
     stubborn = """
         import os, signal, subprocess, sys, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -434,7 +436,7 @@ def test_a_command_that_cannot_be_run_is_bad_usage():
         run(["no-such-program"])
 
 
-def test_ctrl_c_ends_the_program_too(tmp_path):
+def test_ctrl_c_also_ends_the_program(tmp_path):
     process, program = diagnose_a_sleeper(tmp_path)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)

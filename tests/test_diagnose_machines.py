@@ -129,12 +129,12 @@ def rank(*calls, status="running"):
     }
 
 
-def test_while_all_is_well_nothing_is_told(machines):
+def test_nothing_is_exchanged_while_no_machine_sees_a_hang(machines):
     for machine in machines:
         assert not machine.exchange(lambda: pytest.fail("told"), tell=False)
 
 
-def test_what_was_told_before_we_went_on_does_not_count(machines):
+def test_states_from_before_the_last_progress_do_not_count(machines):
     one, other, _ = machines
     one.exchange(lambda: {0: rank("a")}, tell=True)
     other.exchange(lambda: {1: rank()}, tell=False)  # it answers
@@ -147,7 +147,7 @@ def test_what_was_told_before_we_went_on_does_not_count(machines):
     assert set(one.others) == {1}, "a rank that has ended does not go on"
 
 
-def test_to_have_heard_of_each_other_is_not_to_have_gone_on(machines):
+def test_an_exchange_alone_is_no_progress(machines):
     one, other, _ = machines
     for _ in range(4):
         assert not one.exchange(lambda: {0: rank("a")}, tell=True)
@@ -156,7 +156,7 @@ def test_to_have_heard_of_each_other_is_not_to_have_gone_on(machines):
     assert one.exchange(lambda: {0: rank("a")}, tell=True)
 
 
-def test_a_verdict_of_one_machine_is_that_of_all(machines):
+def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
     verdict = Verdict(
         "hang",
         "hang: rank 3",
@@ -172,7 +172,7 @@ def test_a_verdict_of_one_machine_is_that_of_all(machines):
         assert dataclasses.asdict(machine.verdict) == dataclasses.asdict(verdict)
 
 
-def test_a_store_that_has_gone_ends_the_talk_and_nothing_else():
+def test_a_store_that_has_gone_ends_the_exchange_without_an_error():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     machine = Machines()
     machine.open(("127.0.0.1", store.port), "0")
@@ -183,7 +183,7 @@ def test_a_store_that_has_gone_ends_the_talk_and_nothing_else():
     assert machine.store is None
 
 
-def test_a_store_that_is_sought_in_vain_leaves_no_thread_behind(monkeypatch):
+def test_a_store_that_is_never_found_leaves_no_thread_behind(monkeypatch):
     """Which, when the interpreter ends, now and then ends us by a signal."""
     before = set(threading.enumerate())
     for name, value in {

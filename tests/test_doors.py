@@ -51,7 +51,7 @@ def run_every(*launcher, **environ):
         for lesson in COLLECTIVES
     ],
 )
-def test_python(lesson):
+def test_python_prints_what_the_notebook_shows(lesson):
     """In a process of its own, which has imported nothing but what the lesson itself imports."""
     done = subprocess.run(
         [sys.executable, files.find(lesson), "--backend", "gloo"],
@@ -62,11 +62,11 @@ def test_python(lesson):
     assert (done.stdout, done.returncode) == (expected(files.find(lesson)), 0), done.stderr
 
 
-def test_python_runs_every_lesson():
+def test_python_prints_what_every_notebook_shows():
     assert run_every() == "".join(map(expected, LESSONS))
 
 
-def test_torchrun():
+def test_torchrun_prints_what_every_notebook_shows():
     torchrun = [
         sys.executable,
         "-m",
@@ -81,12 +81,12 @@ def test_torchrun():
 @pytest.mark.skipif(
     backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
 )
-def test_mpiexec():
+def test_mpiexec_prints_what_every_notebook_shows():
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     assert run_every(backends.mpiexec(), "-n", "4", **as_root) == "".join(map(expected, LESSONS))
 
 
-def test_a_reader_who_has_seen_enough_is_no_error():
+def test_a_closed_pipe_is_no_error():
     command = f'"{sys.executable}" "{files.find("broadcast")}" | head -n 1'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
     assert (done.stdout, "Traceback" in done.stderr) == (

@@ -27,7 +27,7 @@ def test_it_names_what_a_bug_report_needs(facts):
     assert needed <= set(facts)
 
 
-def test_torch_is_told_with_its_kind_of_build(facts):
+def test_torch_is_named_with_its_kind_of_build(facts):
     kind = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
     assert facts["torch"].startswith(f"{torch.__version__} ({kind}")
     assert facts["torch"].endswith("build)")
@@ -45,7 +45,7 @@ def test_every_backend_either_works_or_says_why_not(facts):
     assert "gloo on cpu" in facts["backends"]
 
 
-def test_settings_that_bear_on_a_backend_are_told(monkeypatch):
+def test_only_settings_that_concern_a_backend_are_listed(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("UNRELATED", "secret")
     settings = dict(machine.describe())["settings"]

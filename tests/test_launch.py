@@ -62,7 +62,7 @@ def test_arguments_reach_every_rank():
     assert [x.item() for x in launch(total, 3, args=(10,))] == [33, 33, 33]
 
 
-def test_lambdas_closures_and_partials_travel():
+def test_lambdas_closures_and_partials_can_be_launched():
     offset = torch.tensor([5])
     assert launch(lambda rank, world_size, device: (rank + offset).item(), 2) == [5, 6]
     assert [x.item() for x in launch(functools.partial(total, start=1), 2)] == [3, 3]
@@ -86,7 +86,7 @@ def load(path):
 
 
 @pytest.mark.parametrize("registered", [True, False], ids=["in_sys_modules", "not_in_sys_modules"])
-def test_functions_of_a_module_imported_by_path_travel(tmp_path, monkeypatch, registered):
+def test_functions_of_a_module_imported_by_path_can_be_launched(tmp_path, monkeypatch, registered):
     path = tmp_path / "loose_module.py"
     path.write_text(
         "FACTOR = 7\ndef helper(rank):\n    return FACTOR * rank\ndef fn(rank, world_size, device):\n    return helper(rank)\n"
@@ -160,7 +160,7 @@ def test_twenty_launches_at_the_same_time_do_not_collide():
 # A warm rank cannot be told from a fresh one.
 
 
-def test_a_rank_has_the_environment_of_the_moment(monkeypatch):
+def test_a_rank_has_the_environment_of_the_caller_at_launch(monkeypatch):
     launch(rank_and_size, 1)
     monkeypatch.setenv("COLOUR", "green")
     assert launch(lambda *_: os.environ["COLOUR"], 1) == ["green"]
@@ -168,7 +168,7 @@ def test_a_rank_has_the_environment_of_the_moment(monkeypatch):
     assert launch(lambda *_: os.environ.get("COLOUR"), 1) == [None]
 
 
-def test_a_rank_has_the_directory_path_and_arguments_of_the_moment(monkeypatch, tmp_path):
+def test_a_rank_has_the_directory_path_and_arguments_of_the_caller_at_launch(monkeypatch, tmp_path):
     launch(rank_and_size, 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["program", "--flag"])

@@ -128,7 +128,7 @@ def test_ctrl_c_in_a_terminal_reaches_all_processes_and_gives_one_traceback(call
     assert err.endswith("KeyboardInterrupt\n")
 
 
-def test_a_caller_that_does_not_mind_ctrl_c_gets_its_results(caller):
+def test_a_caller_with_its_own_sigint_handler_gets_its_results(caller):
     body = """
     signal.signal(signal.SIGINT, lambda *_: print("noted", flush=True))
     def nap(rank, world_size, device):
@@ -157,7 +157,7 @@ def test_after_an_interrupt_the_caller_can_launch_again(caller):
     assert out == "interrupted [0, 1, 2]\n", err
 
 
-def test_after_the_server_was_killed_the_caller_hears_of_it_and_can_launch_again(caller):
+def test_after_the_fork_server_was_killed_the_caller_gets_an_error_and_can_launch_again(caller):
     body = """
     try:
         launch(sleepers, 2)

@@ -159,7 +159,7 @@ def test_on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_
         assert found["same_environment"]
 
 
-def test_an_exception_in_one_rank_is_told_to_all_and_the_world_stays_usable(scenario):
+def test_an_exception_in_one_rank_is_raised_in_all_and_the_world_stays_usable(scenario):
     expected = {
         "rank": 1,
         "kind": "raised",
@@ -181,7 +181,7 @@ def test_a_launch_inside_a_joined_rank_says_so(scenario):
         assert found["after"] == [6, 6, 6]
 
 
-def test_past_the_time_limit_it_says_where_each_rank_stood(tmp_path):
+def test_at_the_time_limit_the_error_says_where_each_rank_stood(tmp_path):
     facts, done = torchrun(
         tmp_path,
         """

@@ -309,7 +309,7 @@ def test_closed_forms_are_what_torch_computes_on_one_process(dtype, size):
     ],
     ids=lambda value: value[0].strip("-") if isinstance(value, list) else "",
 )
-def test_bad_words_are_refused_with_a_way_out(words, hint):
+def test_bad_options_are_errors_that_say_what_to_use(words, hint):
     result = CliRunner().invoke(app, ["matrix", *words])
     assert result.exit_code == 2
     assert hint in result.stderr

@@ -70,7 +70,7 @@ def test_a_lesson_turns_red_with_a(wrong, lesson):
         assert "Mismatch: rank" in str(caught.value), "noticed, but not by the proof"
 
 
-def test_every_call_of_the_lessons_has_a_wrong_twin():
+def test_every_call_of_the_lessons_has_a_wrong_version():
     """A lesson that starts to use another call needs a wrong one here."""
     called = set()
     for lesson in COLLECTIVES:
