@@ -19,11 +19,12 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test notebooks lint again
+.PHONY: help tour test test-all notebooks lint again
 
 help:
 	@echo "make tour         run the twelve lessons"
-	@echo "make test         run the tests; ARGS='tests/test_cli.py -x' goes to pytest"
+	@echo "make test         run the tests but the slow ones; ARGS='tests/test_cli.py -x' goes to pytest"
+	@echo "make test-all     run all tests"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them"
 	@echo "make lint         check style and format"
 	@echo
@@ -35,8 +36,13 @@ help:
 tour: $(VENV)/installed
 	$(BIN) -m collectives run --all
 
+PYTEST = $(BIN) -m pytest -n auto --dist worksteal --durations=15
+
 test: $(VENV)/installed-for-tests
-	$(BIN) -m pytest -n auto --dist worksteal $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(VENV)/installed-for-tests
+	$(PYTEST) $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
 	$(BIN) -m collectives.lesson.make.notebooks

@@ -1,6 +1,7 @@
 """The table of claims: which claim speaks of a cell, and what is found where a matrix is not as claimed."""
 
 import pytest
+from hand_made import cell, matrix
 
 from collectives.backends import claims
 from collectives.backends.claims import Claim, expected, holds, load, parse
@@ -8,44 +9,6 @@ from collectives.matrix.findings import judge
 from collectives.spec.calls import OPS
 
 DTYPES = ("int64", "float32", "float64")
-
-
-def cell(
-    form="all_reduce",
-    dtype="float32",
-    op="SUM",
-    state="works",
-    backend="gloo",
-    world_size=2,
-    detail="",
-):
-    place = {
-        "collective": claims.base(form),
-        "form": form,
-        "called": form,
-        "backend": backend,
-        "device": "cpu",
-    }
-    return place | {
-        "dtype": dtype,
-        "op": op,
-        "world_size": world_size,
-        "state": state,
-        "detail": detail,
-        "seconds": 0.1,
-    }
-
-
-def matrix(*cells, torch="2.13.0+cpu"):
-    return {
-        "format": 1,
-        "torch": torch,
-        "nccl": None,
-        "cuda": None,
-        "mpi": None,
-        "platform": "a machine",
-        "cells": list(cells),
-    }
 
 
 def true_cells():

@@ -15,7 +15,8 @@ from pathlib import Path
 import faulty_program
 import psutil
 import pytest
-from test_diagnose import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
+from diagnosing import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
+from processes import is_alive
 
 from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.judge import State, judge
@@ -52,9 +53,7 @@ def temporary(monkeypatch):
 
 def _is_of(process, folder):
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == str(
-            folder
-        )
+        return is_alive(process) and process.environ().get("TMPDIR") == str(folder)
     except psutil.Error:
         return False
 

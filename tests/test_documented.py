@@ -1,7 +1,7 @@
 """PyTorch's documentation against measurements: what differs is found, what does not is not, and the statements are really made."""
 
 import pytest
-from test_claims import cell, matrix
+from hand_made import cell, matrix
 
 from collectives.backends.availability import DEVICES
 from collectives.backends.claims import STATES, table

@@ -1,4 +1,4 @@
-"""The doors of a lesson print the same, byte for byte: python, torchrun, mpiexec, its notebook, and the functions in pytest."""
+"""python, torchrun and mpiexec print what the notebook of a lesson shows, byte for byte."""
 
 import os
 import runpy
@@ -8,14 +8,12 @@ import sys
 import nbformat
 import pytest
 
-from collectives import launch
 from collectives.backends import availability as backends
 from collectives.lesson import files
 from collectives.lesson.make import notebooks
-from collectives.lesson.runner import table
 from collectives.spec.catalogue import COLLECTIVES
 
-# Each lesson as a program of its own, but all in the same processes: to import torch takes longer than most lessons.
+# Runs each lesson as a program, but all in the same process: importing torch takes longer than most lessons.
 EVERY = """
 import runpy, sys
 lessons, sys.argv[1:] = sys.argv[1:], []
@@ -23,11 +21,10 @@ for lesson in lessons:
     runpy.run_path(lesson, run_name="__main__")
 """
 LESSONS = [files.find(lesson) for lesson in COLLECTIVES]
-every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=list(COLLECTIVES))
 
 
 def expected(lesson):
-    """What its notebook shows as it was committed; test_notebooks.py executes it anew."""
+    """What the committed notebook of a lesson shows; test_notebooks.py executes it anew."""
     notebook = nbformat.read(notebooks.path_of(lesson), as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     return "".join(output.text for output in outputs if output.output_type == "stream")
@@ -45,24 +42,31 @@ def run_every(*launcher, **environ):
     return done.stdout
 
 
-@every_lesson
-def test_functions(lesson):
-    """Imported and called as a test does."""
-    steps = files.load(lesson).STEPS
-    tables = [table(step.__name__, launch(step, 4, backend="gloo", device="cpu")) for step in steps]
-    assert "".join(tables) == expected(lesson)
-
-
-@every_lesson
-def test_python(lesson):
+@pytest.mark.parametrize(
+    "lesson",
+    [
+        pytest.param(
+            lesson, marks=() if lesson in ("all_reduce", "send_recv") else pytest.mark.slow
+        )
+        for lesson in COLLECTIVES
+    ],
+)
+def test_python_prints_what_the_notebook_shows(lesson):
     """In a process of its own, which has imported nothing but what the lesson itself imports."""
     done = subprocess.run(
-        [sys.executable, lesson, "--backend", "gloo"], capture_output=True, text=True, timeout=150
+        [sys.executable, files.find(lesson), "--backend", "gloo"],
+        capture_output=True,
+        text=True,
+        timeout=150,
     )
-    assert (done.stdout, done.returncode) == (expected(lesson), 0), done.stderr
+    assert (done.stdout, done.returncode) == (expected(files.find(lesson)), 0), done.stderr
 
 
-def test_torchrun():
+def test_python_prints_what_every_notebook_shows():
+    assert run_every() == "".join(map(expected, LESSONS))
+
+
+def test_torchrun_prints_what_every_notebook_shows():
     torchrun = [
         sys.executable,
         "-m",
@@ -77,12 +81,12 @@ def test_torchrun():
 @pytest.mark.skipif(
     backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
 )
-def test_mpiexec():
+def test_mpiexec_prints_what_every_notebook_shows():
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     assert run_every(backends.mpiexec(), "-n", "4", **as_root) == "".join(map(expected, LESSONS))
 
 
-def test_a_reader_who_has_seen_enough_is_no_error():
+def test_a_closed_pipe_is_no_error():
     command = f'"{sys.executable}" "{files.find("broadcast")}" | head -n 1'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
     assert (done.stdout, "Traceback" in done.stderr) == (

@@ -32,7 +32,7 @@ def test_a_chain_of_messages_is_a_staircase():
     assert steps(calls) == {(0, 0): (0, 1), (1, 0): (0, 1), (1, 1): (1, 2), (2, 0): (0, 2)}
 
 
-def test_who_receives_late_does_not_hold_back_the_sender():
+def test_a_late_receive_does_not_delay_the_sender():
     """gloo's send would wait; that is gloo's, and no backend promises it."""
     assert steps(program("send:1", "barrier barrier recv:0"))[0, 0] == (0, 1)
 
@@ -42,14 +42,14 @@ def test_messages_of_one_tag_match_in_order_and_tags_tell_them_apart():
     assert pairs(happens_before.messages(calls)) == {("0.1", "1.0"), ("0.0", "1.1"), ("0.2", "1.2")}
 
 
-def test_a_message_has_arrived_only_with_the_wait():
+def test_an_irecv_has_its_message_only_after_wait():
     calls = program("irecv:1 barrier wait:0", "barrier isend:0 wait:1")
     assert pairs(happens_before.messages(calls)) == {("1.1", "0.2")}
     assert steps(calls)[0, 0] == (0, 1)
 
 
 @pytest.mark.parametrize("words", ["irecv:1", "recv:1!", "recv:1...", "irecv:1 wait:0!"])
-def test_what_did_not_arrive_is_no_message(words):
+def test_a_receive_that_failed_has_no_message(words):
     assert happens_before.messages(program(words, "send:0")) == []
 
 
@@ -59,7 +59,7 @@ def test_a_send_that_failed_is_not_taken_for_the_next_one():
 
 
 @pytest.mark.parametrize("name", sorted(WAITING))
-def test_nobody_leaves_before_everybody_has_entered(name):
+def test_no_rank_leaves_a_barrier_before_all_ranks_have_entered(name):
     calls = program("send:1 send:1 " + name, f"recv:0 recv:0 {name}", name)
     found = steps(calls)
     last = max(found[call.rank, call.number][0] for call in calls if call.name == name)
@@ -85,7 +85,7 @@ def test_without_a_barrier_nothing_is_ordered():
         ("gather:1", {("0.0", "1.0"), ("2.0", "1.0")}),
     ],
 )
-def test_only_who_gets_data_waits_for_who_gives_it(name, flow):
+def test_only_receivers_wait_for_senders(name, flow):
     assert pairs(happens_before.data_flow(program(name, name, name))) == flow
 
 
@@ -97,7 +97,7 @@ def test_ranks_that_disagree_on_the_root_or_the_call_are_not_ordered():
     )
 
 
-def test_groups_are_told_apart():
+def test_groups_are_ordered_independently():
     """Ranks 0 and 1 meet in one group, 2 and 3 in another."""
     calls = program("barrier", "barrier", "barrier", "barrier")
     calls = [

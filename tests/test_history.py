@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_claims import cell, matrix
+from hand_made import cell, matrix
 from typer.testing import CliRunner
 
 from collectives.cli import app
@@ -75,7 +75,7 @@ def test_the_record_of_this_torch_has_the_very_cells_that_are_measured_today():
     }
 
 
-def test_where_a_record_and_a_run_differ_that_is_told(tmp_path):
+def test_a_difference_between_record_and_run_is_reported(tmp_path):
     """test_matrix.py compares the record of this torch with a run."""
     now = mine()
     lie = json.loads(json.dumps(now))
@@ -195,7 +195,7 @@ def versions(*states: str | None) -> tuple[dict, ...]:
         "a late start",
     ],
 )
-def test_what_became_of_a_cell(states, words):
+def test_the_history_of_a_cell_names_the_versions_where_it_changed(states, words):
     (runs,) = history.histories([cell()], versions(*states)).values()
     assert history.story(runs) == words
 
@@ -212,7 +212,7 @@ def test_a_dtype_or_a_function_that_a_version_has_not_is_said_to_be_absent():
     ]
 
 
-def test_a_machine_without_a_gpu_says_nothing_of_cells_on_one():
+def test_a_machine_without_a_gpu_has_no_history_of_gpu_cells():
     here = cell(state="unavailable", detail="no GPU")
     (runs,) = history.histories([here], (matrix(here),)).values()
     assert runs == []
@@ -252,7 +252,7 @@ def test_against_takes_a_version_a_file_or_docs(tmp_path):
     assert compare_command.other(str(tmp_path / "2.13")) == matrix(cell())
 
 
-def test_a_version_that_is_not_recorded_is_told_with_those_that_are():
+def test_an_unrecorded_version_is_an_error_that_lists_the_recorded_ones():
     done = CliRunner().invoke(app, ["matrix", "--against", "1.13"])
     assert done.exit_code == 2
     assert "no matrix of torch 1.13 is recorded: there are 2." in done.stderr

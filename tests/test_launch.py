@@ -22,6 +22,14 @@ from collectives import launch
 from collectives.launcher import start
 
 METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
+# A rank that is spawned imports torch anew: `spawn` is slow where the fork server is there.
+default_method_or_slow = pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=pytest.mark.slow if number else ())
+        for number, method in enumerate(METHODS)
+    ],
+)
 
 
 def rank_and_size(rank, world_size, device):
@@ -54,7 +62,7 @@ def test_arguments_reach_every_rank():
     assert [x.item() for x in launch(total, 3, args=(10,))] == [33, 33, 33]
 
 
-def test_lambdas_closures_and_partials_travel():
+def test_lambdas_closures_and_partials_can_be_launched():
     offset = torch.tensor([5])
     assert launch(lambda rank, world_size, device: (rank + offset).item(), 2) == [5, 6]
     assert [x.item() for x in launch(functools.partial(total, start=1), 2)] == [3, 3]
@@ -78,7 +86,7 @@ def load(path):
 
 
 @pytest.mark.parametrize("registered", [True, False], ids=["in_sys_modules", "not_in_sys_modules"])
-def test_functions_of_a_module_imported_by_path_travel(tmp_path, monkeypatch, registered):
+def test_functions_of_a_module_imported_by_path_can_be_launched(tmp_path, monkeypatch, registered):
     path = tmp_path / "loose_module.py"
     path.write_text(
         "FACTOR = 7\ndef helper(rank):\n    return FACTOR * rank\ndef fn(rank, world_size, device):\n    return helper(rank)\n"
@@ -90,7 +98,7 @@ def test_functions_of_a_module_imported_by_path_travel(tmp_path, monkeypatch, re
     assert launch(lambda rank, world_size, device: module.helper(rank), 2) == [0, 7]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@default_method_or_slow
 def test_a_script_without_a_main_guard_runs_once(tmp_path, method):
     script = tmp_path / "script.py"
     script.write_text(
@@ -152,7 +160,7 @@ def test_twenty_launches_at_the_same_time_do_not_collide():
 # A warm rank cannot be told from a fresh one.
 
 
-def test_a_rank_has_the_environment_of_the_moment(monkeypatch):
+def test_a_rank_has_the_environment_of_the_caller_at_launch(monkeypatch):
     launch(rank_and_size, 1)
     monkeypatch.setenv("COLOUR", "green")
     assert launch(lambda *_: os.environ["COLOUR"], 1) == ["green"]
@@ -160,7 +168,7 @@ def test_a_rank_has_the_environment_of_the_moment(monkeypatch):
     assert launch(lambda *_: os.environ.get("COLOUR"), 1) == [None]
 
 
-def test_a_rank_has_the_directory_path_and_arguments_of_the_moment(monkeypatch, tmp_path):
+def test_a_rank_has_the_directory_path_and_arguments_of_the_caller_at_launch(monkeypatch, tmp_path):
     launch(rank_and_size, 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["program", "--flag"])
@@ -198,7 +206,7 @@ def test_a_rank_reads_the_number_of_threads_anew(monkeypatch):
     assert launch(threads, 1) == before
 
 
-@pytest.mark.parametrize("method", METHODS)
+@default_method_or_slow
 def test_generators_differ_between_ranks_and_launches_as_in_fresh_processes(method):
     def draw(rank, world_size, device):
         return (
@@ -249,9 +257,8 @@ def test_nothing_that_one_rank_changes_is_seen_by_a_later_one():
 
 def test_what_a_rank_prints_goes_where_the_caller_prints_now(capfd):
     with capfd.disabled():
-        launch(
-            rank_and_size, 1
-        )  # the server of the ranks has started: its own output goes where that was
+        # This starts the fork server, if nothing did so before. Its own output goes where ours went then.
+        launch(rank_and_size, 1)
     launch(lambda *_: print("first"), 1)
     assert capfd.readouterr().out == "first\n"
     launch(lambda *_: print("second"), 1)
@@ -284,9 +291,8 @@ def listening(rank, world_size, device):
 @pytest.mark.parametrize("debug", ["OFF", "DETAIL"])
 def test_ranks_listen_on_loopback_only(monkeypatch, debug):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", debug)
-    monkeypatch.setenv(
-        "GLOO_SOCKET_IFNAME", "nowhere0"
-    )  # the caller's choice would fail: ours is what counts on one machine
+    # The caller's choice would fail: on one machine it is not used.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
     addresses = {address for found in launch(listening, 2) for address in found}
     assert addresses <= {"127.0.0.1", "::1"}
 
@@ -294,9 +300,8 @@ def test_ranks_listen_on_loopback_only(monkeypatch, debug):
 def test_the_caller_does_not_listen_at_all():
     release = threading.Event()
     seen = []
-    control = socket.create_server(
-        ("127.0.0.1", 0)
-    )  # were it not seen, this test would see nothing
+    # A control: if the test did not see this one, it would see nothing.
+    control = socket.create_server(("127.0.0.1", 0))
 
     def watch():
         while not release.wait(0.005):

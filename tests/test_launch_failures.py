@@ -8,10 +8,10 @@ import sys
 import threading
 import time
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from processes import children
 
 from collectives import LaunchError, launch
 
@@ -24,17 +24,19 @@ def works(rank, world_size, device):
     return x.item()
 
 
-@pytest.fixture(autouse=True)
-def no_rank_left_and_launch_still_usable():
-    def ranks():
-        found = psutil.Process().children(recursive=True)
-        return {p for p in found if p.status() != psutil.STATUS_ZOMBIE}
-
-    launch(works, 1)
-    before = ranks()
+@pytest.fixture(scope="module", autouse=True)
+def launch_is_still_usable_at_the_end():
+    """And in between: the next test launches, too."""
+    launch(works, 1)  # starts the server, which may stay
     yield
-    assert ranks() <= before
     assert launch(works, 3) == [3, 3, 3]
+
+
+@pytest.fixture(autouse=True)
+def no_rank_is_left():
+    before = children()
+    yield
+    assert children() <= before
 
 
 def failing(fn, nproc=3, **options) -> LaunchError:
@@ -74,7 +76,7 @@ def test_the_others_are_stopped_at_once():
     assert time.monotonic() - began < 10
 
 
-def test_of_two_exceptions_the_first_one_counts():
+def test_of_two_exceptions_the_first_is_reported():
     def fn(rank, world_size, device):
         time.sleep(0.1 * (world_size - rank))
         raise ValueError(f"from rank {rank}")
@@ -175,7 +177,7 @@ def test_a_death_is_not_blamed_on_the_ranks_that_lost_their_peer():
     assert (error.rank, error.kind) == (1, "died")
 
 
-def test_a_death_after_the_result_is_told_as_such():
+def test_a_death_after_the_result_says_so():
     def fn(rank, world_size, device):
         def later():
             time.sleep(0.2)
@@ -214,9 +216,8 @@ def test_ranks_that_ignore_sigterm_and_hold_the_interpreter_are_ended_and_locate
     def fn(rank, world_size, device):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 0:
-            ctypes.PyDLL(None).sleep(
-                50
-            )  # keeps the interpreter lock: no Python code can run in this rank
+            # It keeps the interpreter lock: no Python code can run in this rank.
+            ctypes.PyDLL(None).sleep(50)
         time.sleep(50)
 
     error = failing(fn, 2, timeout=4)
@@ -247,7 +248,7 @@ def test_a_world_in_which_all_return_but_one_cannot_end_gives_its_results():
 # What cannot travel.
 
 
-def test_a_function_that_cannot_travel_is_a_bad_argument():
+def test_a_function_that_cannot_be_pickled_is_a_bad_argument():
     lock = threading.Lock()
     with pytest.raises(
         ValueError, match=r"cannot travel to the ranks.*lock.*create inside the function"
@@ -255,12 +256,12 @@ def test_a_function_that_cannot_travel_is_a_bad_argument():
         launch(lambda rank, world_size, device: lock, 1)
 
 
-def test_arguments_that_cannot_travel_are_bad_arguments():
+def test_arguments_that_cannot_be_pickled_are_bad_arguments():
     with pytest.raises(ValueError, match="works or its arguments cannot travel"):
         launch(works, 1, args=(threading.Lock(),))
 
 
-def test_a_result_that_cannot_travel_names_its_rank_and_type():
+def test_a_result_that_cannot_be_pickled_names_its_rank_and_type():
     def fn(rank, world_size, device):
         return threading.Lock() if rank == 1 else None
 
@@ -306,7 +307,7 @@ def test_arguments_that_only_the_caller_can_rebuild_say_so():
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_bad_arguments_say_the_way_out(options, message):
+def test_bad_arguments_are_errors_that_say_what_to_use(options, message):
     with pytest.raises(ValueError, match=message):
         launch(works, **options)
 

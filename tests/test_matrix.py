@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import hear_signals
 from typer.testing import CliRunner
 
 from collectives.backends import availability as backends
@@ -23,7 +24,7 @@ from collectives.spec import values
 from collectives.spec.calls import LESSONS, OPS
 from collectives.spec.forms import FORMS, called
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent / "support"
 
 # What a planted lie replaces: `real` is the function of that name, `dist` torch.distributed.
 LIES = {
@@ -155,8 +156,7 @@ def test_a_lie_in_one_cell_does_not_change_the_next(tmp_path, monkeypatch):
     assert matrix.answer(cell, timeout=30.0).state == "works"
 
 
-def test_a_backend_of_a_third_party_whose_avg_sums_is_caught(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
+def test_a_backend_of_a_third_party_whose_avg_sums_is_caught():
     import lying_backend  # noqa: F401
 
     answers = {
@@ -185,9 +185,8 @@ def command(*words, folder=None, **options):
 
 def quick_run(file):
     done = command("--backend", "gloo", "--quick", "--timeout", 60, "--json", file)
-    assert done.returncode == 0, (
-        done.stdout
-    )  # gloo answers wrongly where a tensor is not contiguous: as claimed
+    # gloo gives wrong results where a tensor is not contiguous, as claimed.
+    assert done.returncode == 0, done.stdout
     assert "all as claimed" in done.stdout
     return file
 
@@ -310,7 +309,7 @@ def test_closed_forms_are_what_torch_computes_on_one_process(dtype, size):
     ],
     ids=lambda value: value[0].strip("-") if isinstance(value, list) else "",
 )
-def test_bad_words_are_refused_with_a_way_out(words, hint):
+def test_bad_options_are_errors_that_say_what_to_use(words, hint):
     result = CliRunner().invoke(app, ["matrix", *words])
     assert result.exit_code == 2
     assert hint in result.stderr
@@ -375,8 +374,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A test run in the background of a shell inherits that SIGINT is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=hear_signals,
     )
     until = time.monotonic() + 100
     while (
@@ -406,7 +404,7 @@ def under_torchrun(tmp_path, *words):
     ]
     file = tmp_path / "x.json"
     environ = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(tmp_path)])
+        "PYTHONPATH": os.pathsep.join(map(str, [SUPPORT, SUPPORT.parent.parent, tmp_path]))
     }
     done = subprocess.run(
         [sys.executable, *program, *words, "--json", str(file)],

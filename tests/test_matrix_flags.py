@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_claims import cell, matrix
+from hand_made import cell, matrix
 
 from collectives.backends.claims import Claim, holds, table
 from collectives.lesson.make import claims_table

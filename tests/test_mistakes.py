@@ -37,6 +37,7 @@ ALSO = {
 lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
 
+@pytest.mark.slow  # it asks torch: what the lessons show is asked below, of the run that is diagnosed
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_becomes_of_a_mistake_is_what_the_table_says(name, level):
@@ -111,8 +112,9 @@ HINTED = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_the_diagnosis_names_the_rank_and_the_line(name):
-    verdict = mistakes_table.diagnosed(STEPS[name])
+def test_it_has_its_symptom_and_the_diagnosis_names_the_rank_and_the_line(name):
+    outcome, verdict = mistakes_table.diagnosed(STEPS[name])
+    assert outcome in TABLE[name][LEVELS.index("OFF")]
     assert mistakes_table.headline(verdict) in TABLE[name][len(LEVELS)]
     assert lines(verdict.guilty) == GUILTY.get(name, {}), verdict.says
     assert lines(hint.call for hint in verdict.hints) == HINTED.get(name, {})

@@ -126,7 +126,7 @@ def test_what_mpi_cannot_reduce_is_refused_and_does_no_harm(dtype, op, words):
     assert mpi(fn, 2) == [2, 2]
 
 
-def test_every_dtype_travels():
+def test_every_dtype_can_be_broadcast():
     def fn(rank, world_size, device):
         for dtype in [
             *INTEGERS,
@@ -147,7 +147,7 @@ def test_every_dtype_travels():
 # Messages go from and to the tensor's own memory
 
 
-def test_messages_travel_from_tensor_to_tensor_without_a_copy_between():
+def test_messages_go_from_tensor_to_tensor_without_a_copy():
     """Zero-copy, proved by the bytes that a rank takes beyond its tensors while 64 MiB of them travel."""
     import resource
 
@@ -176,9 +176,8 @@ def test_memory_is_kept_until_a_call_that_nobody_waits_for_is_done():
     def fn(rank, world_size, device):
         if rank == 0:
             for number in range(50):
-                dist.isend(
-                    torch.full((1000,), float(number)), dst=1
-                )  # the Work and the tensor are dropped at once
+                # The Work and the tensor are dropped at once.
+                dist.isend(torch.full((1000,), float(number)), dst=1)
             dist.barrier()
             return None
         received = [torch.empty(1000) for _ in range(50)]
@@ -262,7 +261,7 @@ def test_a_group_that_a_member_does_not_come_to_is_given_up_at_the_time_limit():
     mpi(fn)
 
 
-def test_a_message_from_any_source_tells_its_source_in_global_ranks():
+def test_a_message_from_any_source_names_its_source_as_a_global_rank():
     def fn(rank, world_size, device):
         group = dist.new_group([1, 2, 3])
         if rank == 3:
@@ -372,7 +371,7 @@ def test_a_script_of_its_own_joins_mpiexecs_world(tmp_path):
     script.write_text(
         textwrap.dedent("""
         import torch, torch.distributed as dist
-        import collectives.process_groups
+        import collectives.backends.register
         dist.init_process_group("mpi", init_method="mpi://")
         x = torch.tensor([dist.get_rank()])
         dist.all_reduce(x)

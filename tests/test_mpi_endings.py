@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from processes import children, hear_signals, is_alive
 
 from collectives import LaunchError, launch
 from collectives.backends import availability as backends
@@ -33,11 +34,6 @@ def failing(fn, nproc=3, **options) -> LaunchError:
 
 def one_barrier(rank, world_size, device):
     dist.barrier()
-
-
-def children() -> set[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return {one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE}
 
 
 def test_a_rank_that_raises_is_named_while_the_others_wait_in_mpi():
@@ -130,8 +126,7 @@ def test_however_the_caller_ends_no_rank_is_left_and_no_file(name, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A test run in the background of a shell inherits that SIGINT is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=hear_signals,
     )
     try:
         files = [tmp_path / "pid-0", tmp_path / "pid-1"]
@@ -152,9 +147,7 @@ def test_however_the_caller_ends_no_rank_is_left_and_no_file(name, tmp_path):
     assert process.returncode == -getattr(signal, name)
     assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
     _, alive = psutil.wait_procs(ranks, timeout=5)
-    assert [
-        rank for rank in alive if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE
-    ] == []
+    assert not any(map(is_alive, alive))
     assert not any(file.exists() for file in memory)
 
 

@@ -117,7 +117,7 @@ def test_ddp_goes_on_with_its_backward_pass_while_gradients_travel():
     launch(two_ways, 2, backend="mpi", timeout=30)
 
 
-def test_a_future_tells_of_its_call_and_calls_back():
+def test_a_future_completes_with_its_call_and_runs_its_callbacks():
     def fn(rank, world_size, device):
         x = torch.tensor([float(rank)])
         first = dist.all_reduce(x, async_op=True).get_future()

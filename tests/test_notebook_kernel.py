@@ -101,7 +101,7 @@ def test_a_world_that_failed_shows_which_rank_and_why_on_one_screen(kernel, step
     assert "collectives/start.py" not in shown
 
 
-def test_stop_ends_the_world_and_keeps_the_kernel(kernel):
+def test_the_stop_button_ends_the_world_and_keeps_the_kernel(kernel):
     before, shown = kernel.processes(), []
     cell = threading.Thread(target=lambda: shown.append(kernel.run("launch(hangs, 4)")))
     cell.start()

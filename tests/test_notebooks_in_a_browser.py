@@ -18,6 +18,7 @@ BROWSER = next(
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome on the PATH"),
 ]
 

@@ -107,7 +107,7 @@ def test_colours_of_ranks_differ_for_colour_blind_readers(kind):
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_letters_carry_all_that_colours_carry(name):
+def test_labels_name_the_same_ranks_as_the_colours(name):
     """State, value and ranks stand in every cell, and say the same as its colour."""
     figure = picture.draw(**PICTURES[name])
     cells = {gid: box for gid, box in boxes(figure).items() if gid.count("/") == 2}

@@ -139,7 +139,7 @@ def test_cells_have_their_values(name):
 
 
 @pytest.mark.parametrize("name", FROM)
-def test_letters_say_what_colours_say(name):
+def test_labels_name_the_same_ranks_as_the_colours(name):
     figure = draw_right(name, 5)
     for rank in range(5):
         spelt = {f"r{source}": {source} for source in range(5)} | {"r0-4": set(range(5))}

@@ -101,13 +101,11 @@ def test_a_rank_that_adds_nothing_may_have_taken_part_or_not():
 
 
 def test_sums_that_several_subsets_give_are_not_guessed():
-    origins = trace(
-        tensors([1], [2], [3], [6]), tensors([8], [8], [8], [8]), op="SUM"
-    )  # 2 + 6, and no other
+    # 2 + 6, and no other sum
+    origins = trace(tensors([1], [2], [3], [6]), tensors([8], [8], [8], [8]), op="SUM")
     assert origins.after[0][0].label == "r1,3"
-    origins = trace(
-        tensors([1], [2], [3], [4]), tensors([5], [5], [5], [5]), op="SUM"
-    )  # 1 + 4, or 2 + 3
+    # 1 + 4, or 2 + 3
+    origins = trace(tensors([1], [2], [3], [4]), tensors([5], [5], [5], [5]), op="SUM")
     assert states(origins.after[0]) == ["unknown"]
     assert "r?" in origins.notes[0]
 

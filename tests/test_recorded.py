@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_claims import cell, matrix
+from hand_made import cell, matrix
 
 from collectives.matrix import recorded
 
@@ -36,7 +36,7 @@ def test_what_was_written_is_read(tmp_path):
         ),
     ],
 )
-def test_a_file_that_is_not_ours_or_newer_is_told_in_one_sentence(tmp_path, text, words):
+def test_a_file_of_another_format_is_an_error_in_one_sentence(tmp_path, text, words):
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=words) as caught:
@@ -45,7 +45,7 @@ def test_a_file_that_is_not_ours_or_newer_is_told_in_one_sentence(tmp_path, text
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path):
+def test_a_missing_or_binary_file_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         recorded.read(tmp_path / "none.json")
     (tmp_path / "picture").write_bytes(b"\x89PNG\xff")

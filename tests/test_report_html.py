@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from test_claims import cell, matrix
+from hand_made import cell, matrix
 
 from collectives.backends.claims import STATES
 from collectives.matrix import report_html

@@ -42,7 +42,7 @@ PART = Part("mistakes", "collectives.lesson.make.mistakes_table")
 def measured(step: Callable, times: int = TIMES) -> list[str]:
     """The cells of a mistake: what became of its ranks, at each level, and what is said of it."""
     outcomes = [{outcome(step, level) for _ in range(times)} for level in LEVELS.values()]
-    verdicts = {headline(diagnosed(step)) for _ in range(times)}
+    verdicts = {headline(diagnosed(step)[1]) for _ in range(times)}
     return [OR.join(sorted(cell)) for cell in (*outcomes, verdicts)]
 
 
@@ -52,14 +52,14 @@ def outcome(step: Callable, level: str) -> str:
         return mistake.summary(mistake.watch(step)[0])
 
 
-def diagnosed(step: Callable) -> Verdict:
-    """What the diagnosis says of the calls of all ranks, and of what became of them."""
+def diagnosed(step: Callable) -> tuple[str, Verdict]:
+    """What a mistake comes to on bare torch while its calls are recorded, and what the diagnosis says of them."""
     views = Views(timeline=True)
     with _debug("OFF"):
         became, _ = mistake.watch(step, launch=views.launch)
     states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
     verdict = diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
-    return replace(verdict, hints=hints(views.noticed, verdict.kind))
+    return mistake.summary(became), replace(verdict, hints=hints(views.noticed, verdict.kind))
 
 
 def headline(verdict: Verdict) -> str:

@@ -1,7 +1,8 @@
-"""Recorded calls made by hand."""
+"""Recorded calls and matrices that are made by hand."""
 
 import itertools
 
+from collectives.backends import claims
 from collectives.recording.call import Call
 
 
@@ -38,3 +39,41 @@ def program(*ranks: str, members=None) -> list[Call]:
                 )
             )
     return calls
+
+
+def cell(
+    form="all_reduce",
+    dtype="float32",
+    op="SUM",
+    state="works",
+    backend="gloo",
+    world_size=2,
+    detail="",
+):
+    place = {
+        "collective": claims.base(form),
+        "form": form,
+        "called": form,
+        "backend": backend,
+        "device": "cpu",
+    }
+    return place | {
+        "dtype": dtype,
+        "op": op,
+        "world_size": world_size,
+        "state": state,
+        "detail": detail,
+        "seconds": 0.1,
+    }
+
+
+def matrix(*cells, torch="2.13.0+cpu"):
+    return {
+        "format": 1,
+        "torch": torch,
+        "nccl": None,
+        "cuda": None,
+        "mpi": None,
+        "platform": "a machine",
+        "cells": list(cells),
+    }

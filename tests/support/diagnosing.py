@@ -1,0 +1,77 @@
+"""Run programs under `collectives diagnose`, and read what it says of them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import faulty_program
+from processes import hear_signals
+
+PROGRAM = Path(faulty_program.__file__)
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+ENVIRON = {
+    **os.environ,
+    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def lines_of(name):
+    """By rank ("all" for all of them), the lines that the program itself marks as those at fault in this mistake."""
+    source = PROGRAM.read_text().splitlines()
+    begin = source.index(f"def {name}(rank, n):")
+    found = {}
+    for number, line in enumerate(source[begin:], begin + 1):
+        if number > begin + 1 and line.startswith("def "):
+            break
+        if match := re.search(r"# <- (\w+)$", line):
+            found[match[1]] = number
+    return found
+
+
+def diagnose(tmp_path, *command, hang_after=2, timeout=100):
+    """The verdict as JSON, and the finished process."""
+    file = tmp_path / "verdict.json"
+    options = ["--hang-after", str(hang_after), "--timeout", str(timeout), "--json", str(file)]
+    arguments = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *command]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, env=ENVIRON, timeout=timeout + 60
+    )
+    verdict = json.loads(file.read_text())
+    assert done.returncode == (
+        verdict["status"] if verdict["verdict"] in ("ok", "not-distributed") else 1
+    ), done.stderr
+    return verdict, done
+
+
+def program(name, *arguments):
+    return [sys.executable, str(PROGRAM), name, *arguments]
+
+
+def script(tmp_path, text):
+    file = tmp_path / "script.py"
+    file.write_text(textwrap.dedent(text))
+    return [sys.executable, str(file)]
+
+
+def diagnose_a_sleeper(tmp_path):
+    """A program under diagnosis that only sleeps; return the diagnosing process, and the pid of the program."""
+    file = tmp_path / "pid"
+    command = script(
+        tmp_path,
+        f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)",
+    )
+    command = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
+    process = subprocess.Popen(
+        command, env=ENVIRON, stderr=subprocess.PIPE, text=True, preexec_fn=hear_signals
+    )
+    until = time.monotonic() + 60
+    while not file.exists() or not file.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return process, int(file.read_text())

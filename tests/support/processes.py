@@ -1,0 +1,34 @@
+"""What tests need to know of processes and ports."""
+
+import signal
+import socket
+
+import psutil
+
+
+def hear_signals() -> None:
+    """As `preexec_fn`: let a program receive Ctrl-C and a hang-up.
+
+    A test run in the background of a shell, or under nohup, ignores these signals, and what it starts inherits that.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process still runs. A zombie does not: it has ended, and nobody has read its status yet."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def children() -> set[psutil.Process]:
+    """All living processes that descend from this one."""
+    return {child for child in psutil.Process().children(recursive=True) if is_alive(child)}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
