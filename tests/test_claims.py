@@ -5,7 +5,7 @@ from hand_made import cell, matrix
 
 from collectives.backends import claims
 from collectives.backends.claims import Claim, expected, holds, load, parse
-from collectives.matrix.findings import judge
+from collectives.matrix.claimed import differences
 from collectives.spec.calls import OPS
 
 DTYPES = ("int64", "float32", "float64")
@@ -35,20 +35,20 @@ TRUE = (WORKS, NO_AVG)
 
 def test_a_matrix_that_is_as_claimed_has_no_findings():
     cells = list(true_cells())
-    assert judge(matrix(*cells), TRUE, probes=cells) == []
+    assert differences(matrix(*cells), TRUE, probes=cells) == []
 
 
 def test_a_claim_too_many_is_better_news():
     lie = Claim("gloo", "cpu", "refuses", "no doubles", form=("all_reduce",), dtypes=("float64",))
-    (found,) = judge(matrix(*true_cells()), (*TRUE, lie))
-    assert (found.kind, found.claim, len(found.cells)) == ("better", lie, 2)
+    (found,) = differences(matrix(*true_cells()), (*TRUE, lie))
+    assert (found.kind, found.expected.about, len(found.cells)) == ("better", lie, 2)
     assert "better, 2 cells: all_reduce(SUM, float64) on gloo/cpu, 2 ranks works" in str(found)
     assert "no doubles" in str(found)
 
 
 def test_a_claim_too_few_is_worse_news():
-    (found,) = judge(matrix(*true_cells()), (WORKS,))
-    assert (found.kind, found.claim, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
+    (found,) = differences(matrix(*true_cells()), (WORKS,))
+    assert (found.kind, found.expected.about, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
     assert (
         "worse, 1 cell: all_reduce(AVG, int64) on gloo/cpu, 2 ranks refuses (RuntimeError: result type"
         in str(found)
@@ -56,7 +56,7 @@ def test_a_claim_too_few_is_worse_news():
 
 
 def test_where_only_refusals_are_claimed_a_refusal_without_a_claim_is_found():
-    (found,) = judge(
+    (found,) = differences(
         matrix(cell(), cell("reduce", state="refuses", detail="RuntimeError: no")), (NO_AVG,)
     )
     assert found.kind == "unclaimed"
@@ -68,47 +68,51 @@ def test_where_only_refusals_are_claimed_a_refusal_without_a_claim_is_found():
     [("works", []), ("refuses", []), *((s, ["broken"]) for s in ("wrong", "hangs", "crashes"))],
 )
 def test_of_a_backend_without_claims_only_broken_cells_are_found(state, kinds):
-    assert [found.kind for found in judge(matrix(cell(backend="x", state=state)), TRUE)] == kinds
+    assert [
+        found.kind for found in differences(matrix(cell(backend="x", state=state)), TRUE)
+    ] == kinds
 
 
 @pytest.mark.parametrize("state", ["wrong", "hangs", "crashes"])
 def test_a_refusal_that_turns_into_something_worse_is_worse(state):
-    (found,) = judge(matrix(cell(op="AVG", dtype="int64", state=state)), TRUE)
+    (found,) = differences(matrix(cell(op="AVG", dtype="int64", state=state)), TRUE)
     assert found.kind == "worse"
 
 
 def test_a_wrong_answer_that_turns_into_a_refusal_is_better():
     wrong = Claim("gloo", "cpu", "wrong", "gaps", form=("all_reduce:noncontiguous",))
-    (found,) = judge(matrix(cell("all_reduce:noncontiguous", state="refuses")), (WORKS, wrong))
+    (found,) = differences(
+        matrix(cell("all_reduce:noncontiguous", state="refuses")), (WORKS, wrong)
+    )
     assert found.kind == "better"
 
 
 def test_what_this_machine_does_not_have_is_no_finding():
-    assert judge(matrix(cell(state="unavailable", detail="no GPU")), TRUE) == []
+    assert differences(matrix(cell(state="unavailable", detail="no GPU")), TRUE) == []
 
 
 def test_a_claim_that_speaks_of_no_cell_is_an_error():
     idle = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",), dtypes=("int65",))
-    (found,) = judge(matrix(*true_cells()), (*TRUE, idle), probes=list(true_cells()))
+    (found,) = differences(matrix(*true_cells()), (*TRUE, idle), probes=list(true_cells()))
     assert found.kind == "unprobed"
     assert "int65" in str(found)
 
 
 def test_one_misspelt_form_among_others_is_an_error():
     claim = Claim("gloo", "cpu", "works", form=("all_reduce", "all_redcue"))
-    (found,) = judge(matrix(cell()), (claim,), probes=[cell()])
+    (found,) = differences(matrix(cell()), (claim,), probes=[cell()])
     assert found.kind == "unprobed"
     assert "'all_redcue'" in str(found)
 
 
 def test_a_claim_of_a_backend_that_is_not_probed_is_not_idle():
     other = Claim("nccl", "cuda", "works", form=("all_reduce",))
-    assert judge(matrix(cell()), (WORKS, other), probes=[cell()]) == []
+    assert differences(matrix(cell()), (WORKS, other), probes=[cell()]) == []
 
 
 def test_findings_of_one_claim_are_one_finding_and_worse_ones_come_first():
     cells = [cell(op="AVG", dtype="int64"), *(cell(dtype=dtype, state="wrong") for dtype in DTYPES)]
-    found = judge(matrix(*cells), TRUE)
+    found = differences(matrix(*cells), TRUE)
     assert [(one.kind, len(one.cells)) for one in found] == [("worse", 3), ("better", 1)]
 
 
@@ -125,9 +129,9 @@ def test_two_claims_that_contradict_each_other_are_an_error():
     rival = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",))
     with pytest.raises(ValueError, match="contradict"):
         expected(cell(), "2.13.0", (WORKS, rival))
-    assert [found.kind for found in judge(matrix(cell(), cell(dtype="int64")), (WORKS, rival))] == [
-        "contradiction"
-    ]
+    assert [
+        found.kind for found in differences(matrix(cell(), cell(dtype="int64")), (WORKS, rival))
+    ] == ["contradiction"]
 
 
 def test_our_own_claims_never_contradict_each_other():
@@ -159,7 +163,7 @@ def test_a_claim_holds_for_its_world_sizes_only():
     assert expected(cell("all_reduce:uneven", world_size=1), "2.13.0", (WORKS, uneven)) is WORKS
     assert expected(cell("all_reduce:uneven", world_size=12), "2.13.0", (WORKS, uneven)) is uneven
     many = Claim("gloo", "cpu", "refuses", "one shape", form=("all_reduce",), world_size=">=9")
-    assert judge(matrix(cell()), (WORKS, many), probes=[cell()]) == []
+    assert differences(matrix(cell()), (WORKS, many), probes=[cell()]) == []
 
 
 @pytest.mark.parametrize(

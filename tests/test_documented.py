@@ -12,11 +12,11 @@ STATEMENTS = documented.statements()
 
 
 def sources(differences) -> list[str]:
-    return [difference.source for difference in differences]
+    return [difference.expected.source for difference in differences]
 
 
 def test_a_documented_no_is_contradicted_by_one_cell_that_works():
-    found = documented.against_docs(
+    found = documented.differences(
         matrix(cell("all_to_all", op=None), cell("all_to_all", "int16", None, state="refuses"))
     )
     old, _ = documented.tables()
@@ -29,8 +29,8 @@ def test_a_documented_yes_is_contradicted_only_where_no_cell_works():
     refused = cell(
         "gather", "complex64", None, state="refuses", detail="RuntimeError: Invalid scalar type"
     )
-    assert documented.against_docs(matrix(refused, cell("gather", op=None))) == []
-    found = documented.against_docs(matrix(refused))
+    assert documented.differences(matrix(refused, cell("gather", op=None))) == []
+    found = documented.differences(matrix(refused))
     assert len(found) == len(documented.tables())
     assert (
         "none of 1 cells works; gather(complex64) on gloo/cpu, 2 ranks refuses (RuntimeError: Invalid"
@@ -40,7 +40,7 @@ def test_a_documented_yes_is_contradicted_only_where_no_cell_works():
 
 def test_what_was_not_measured_contradicts_nothing():
     assert (
-        documented.against_docs(
+        documented.differences(
             matrix(cell("gather", op=None, state="unavailable", detail="no GPU"))
         )
         == []
@@ -68,27 +68,28 @@ def test_the_two_tables_differ_in_what_gloo_learnt():
 
 def test_a_docstring_is_contradicted_by_cells_in_another_state():
     avg = cell(op="AVG")
-    found = documented.against_docs(matrix(avg, cell(op="AVG", dtype="float64", state="refuses")))
+    found = documented.differences(matrix(avg, cell(op="AVG", dtype="float64", state="refuses")))
     assert sources(found) == ["docstring of ReduceOp"]
-    assert (
-        found[0].measured
-        == "1 of 2 cells otherwise; all_reduce(AVG, float32) on gloo/cpu, 2 ranks works"
+    assert str(found[0]).endswith(
+        "Measured: 1 of 2 cells otherwise; all_reduce(AVG, float32) on gloo/cpu, 2 ranks works."
     )
 
 
 def test_a_docstring_about_another_backend_says_nothing_of_this_one():
-    assert documented.against_docs(matrix(cell(op="AVG", backend="x"))) == []
+    assert documented.differences(matrix(cell(op="AVG", backend="x"))) == []
 
 
 def test_a_call_that_ends_in_another_state_is_a_difference():
-    tried = {("send_to_oneself", "gloo/cpu"): ("refuses", "RuntimeError: no")}
-    assert sources(documented.against_docs(matrix(), tried)) == ["docstring of isend"]
-    assert documented.against_docs(matrix(), {("send_to_oneself", "gloo/cpu"): ("works", "")}) == []
+    refused = cell("send_to_oneself", None, None, state="refuses", detail="RuntimeError: no")
+    (found,) = documented.differences(matrix(), [refused])
+    assert found.expected.source == "docstring of isend"
+    assert str(found).endswith("Measured: refuses (RuntimeError: no).")
+    assert documented.differences(matrix(), [cell("send_to_oneself", None, None)]) == []
 
 
 def test_a_docstring_that_no_longer_says_so_is_not_held_to_it(monkeypatch):
     monkeypatch.setattr(documented, "_docstring", lambda function: "AVG works everywhere.")
-    assert documented.against_docs(matrix(cell(op="AVG"))) == []
+    assert documented.differences(matrix(cell(op="AVG"))) == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_every_statement_stands_in_the_docstrings_of_torch_2_13():
 
     if not torch.__version__.startswith("2.13."):
         pytest.skip("the statements were read in torch 2.13; other versions may say other things")
-    assert [one for one in STATEMENTS if not one.is_said()] == []
+    assert [one for one in STATEMENTS if not one.is_made()] == []
 
 
 def test_every_call_belongs_to_a_statement():
@@ -126,7 +127,7 @@ def test_at_least_eight_statements_of_torch_2_13_do_not_hold_on_gloo():
     if not torch.__version__.startswith("2.13."):
         pytest.skip("counted for torch 2.13")
     tried = documented.try_calls([("gloo", "cpu")])
-    assert {call: state for (call, _), (state, _) in tried.items()} == {
+    assert {call["form"]: call["state"] for call in tried} == {
         "average_of_large_numbers": "wrong",
         "send_to_oneself": "refuses",
         "receive_from_oneself": "refuses",
@@ -147,4 +148,4 @@ def test_at_least_eight_statements_of_torch_2_13_do_not_hold_on_gloo():
         "uneven" not in one["form"] or any(one["form"] in claim.form for claim in table())
         for one in cells
     )
-    assert len(documented.against_docs(matrix(*cells), tried)) == 11
+    assert len(documented.differences(matrix(*cells), tried)) == 11

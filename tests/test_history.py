@@ -11,9 +11,8 @@ from hand_made import cell, matrix
 from typer.testing import CliRunner
 
 from collectives.cli import app
-from collectives.matrix import compare_command, history, recorded
+from collectives.matrix import claimed, compare_command, history, measured, recorded
 from collectives.matrix.cells import cells
-from collectives.matrix.findings import judge
 from collectives.spec.calls import LESSONS
 
 RECORDED = history.matrices()
@@ -35,23 +34,23 @@ def test_the_tested_torch_a_newer_one_and_two_older_ones_are_recorded_each_once(
 
 @pytest.mark.parametrize("found", RECORDED, ids=IDS)
 def test_a_recorded_matrix_is_as_claimed(found):
-    assert [str(finding) for finding in judge(found)] == []
+    assert [str(one) for one in claimed.differences(found)] == []
 
 
 @pytest.mark.parametrize("found", RECORDED, ids=IDS)
 def test_a_recorded_matrix_is_a_full_one(found):
     assert {one["collective"] for one in found["cells"]} == set(LESSONS)
-    measured = [one for one in found["cells"] if one["state"] != recorded.UNAVAILABLE]
-    assert {(one["backend"], one["device"], one["world_size"]) for one in measured} >= {
+    tried = list(filter(measured.is_measured, found["cells"]))
+    assert {(one["backend"], one["device"], one["world_size"]) for one in tried} >= {
         ("gloo", "cpu", 2)
     }
-    assert len(measured) >= 1000
+    assert len(tried) >= 1000
 
 
 @pytest.mark.parametrize("found", RECORDED, ids=IDS)
 def test_where_a_recorded_matrix_has_no_answer_that_torch_had_no_such_function(found):
     for one in found["cells"]:
-        if one["state"] == recorded.UNAVAILABLE:
+        if one["state"] == measured.UNAVAILABLE:
             assert one["called"] is None
             assert (
                 one["detail"]
@@ -67,9 +66,9 @@ def mine() -> dict:
 
 
 def test_the_record_of_this_torch_has_the_very_cells_that_are_measured_today():
-    today = {recorded.key(vars(one)) for one in cells([("gloo", "cpu")], [2])}
+    today = {measured.key(vars(one)) for one in cells([("gloo", "cpu")], [2])}
     assert today == {
-        recorded.key(one)
+        measured.key(one)
         for one in mine()["cells"]
         if (one["backend"], one["device"]) == ("gloo", "cpu")
     }
@@ -140,8 +139,8 @@ def test_a_recorded_matrix_that_was_edited_is_not_as_claimed():
         one for one in lie["cells"] if one["state"] == "refuses" and one["op"] == "PREMUL_SUM"
     )
     edited |= {"state": "works", "detail": ""}
-    (finding,) = judge(lie)
-    assert finding.kind == "better"
+    (found,) = claimed.differences(lie)
+    assert found.kind == "better"
 
 
 # A cell's history.
@@ -237,7 +236,7 @@ def test_a_cell_is_compared_with_the_record_of_its_version_or_the_nearest_before
     here = cell(state=state)
     (runs,) = history.histories([here], versions("refuses", "refuses", "works")).values()
     found = history.contradicted(here, version, runs)
-    assert (found and found.span) == contradicts
+    assert (found and found.versions) == contradicts
 
 
 # --against

@@ -19,7 +19,7 @@ from collectives.cli import app
 from collectives.matrix import compare_command, history, recorded, selection
 from collectives.matrix import run as matrix
 from collectives.matrix.cells import cells
-from collectives.matrix.recorded import UNAVAILABLE
+from collectives.matrix.measured import UNAVAILABLE
 from collectives.spec import values
 from collectives.spec.calls import LESSONS, OPS
 from collectives.spec.forms import FORMS, called
@@ -142,9 +142,9 @@ def test_the_matrix_notices(name, tmp_path, monkeypatch):
     answer = matrix.answer(
         chosen(form, op=op), (planted,), timeout=3.0 if state == "hangs" else 30.0
     )
-    assert answer.state == state, answer.detail
-    assert detail in answer.detail
-    assert detail or not answer.detail
+    assert answer["state"] == state, answer["detail"]
+    assert detail in answer["detail"]
+    assert detail or not answer["detail"]
 
 
 def test_a_lie_in_one_cell_does_not_change_the_next(tmp_path, monkeypatch):
@@ -152,24 +152,49 @@ def test_a_lie_in_one_cell_does_not_change_the_next(tmp_path, monkeypatch):
         tmp_path, monkeypatch, "planted_once", lie("all_reduce", "os.kill(os.getpid(), 9)")
     )
     cell = chosen("all_reduce", op="SUM")
-    assert matrix.answer(cell, (planted,), timeout=30.0).state == "crashes"
-    assert matrix.answer(cell, timeout=30.0).state == "works"
+    assert matrix.answer(cell, (planted,), timeout=30.0)["state"] == "crashes"
+    assert matrix.answer(cell, timeout=30.0)["state"] == "works"
 
 
 def test_a_backend_of_a_third_party_whose_avg_sums_is_caught():
     import lying_backend  # noqa: F401
 
     answers = {
-        (answer.cell.dtype, answer.cell.op): answer.state
+        (answer["dtype"], answer["op"]): answer["state"]
         for answer in matrix.measure(
             selection.select(["lying"], ["all_reduce"], ["float32", "int64"], ["SUM", "AVG"]),
             ("lying_backend",),
             timeout=30.0,
         )
-        if answer.cell.form == "all_reduce"
+        if answer["form"] == "all_reduce"
     }
     assert answers[("float32", "SUM")] == answers[("int64", "SUM")] == "works"
     assert answers[("float32", "AVG")] == "wrong"
+
+
+def test_where_no_world_starts_the_reason_is_printed_once_and_nothing_is_measured(tmp_path):
+    file = tmp_path / "x.json"
+    words = ["--backend", "broken", "--import", "refusing_backends", "--quick", "--timeout", 60]
+    done = command(*words, "--json", file, folder=HERE)
+    assert done.returncode == 3, done.stderr
+    why = "AttributeError: module 'torch.distributed' has no attribute 'no_such_transport'"
+    assert (done.stdout + done.stderr).count(why) == 1
+    assert f"broken/cpu: unavailable here: no world of 2 ranks starts: {why}" in done.stdout
+    tried = json.loads(file.read_text())["cells"]
+    assert len(tried) > 100
+    assert {(cell["state"], cell["seconds"]) for cell in tried} == {(UNAVAILABLE, 0.0)}
+
+
+def test_a_backend_that_refuses_its_first_calls_is_measured_to_the_end(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    import refusing_backends  # noqa: F401
+
+    chosen = selection.select(["strict"], ["send", "broadcast"], ["float32", "int64"])
+    states = {"send": set(), "broadcast": set()}
+    for found in matrix.measure(chosen, ("refusing_backends",), timeout=60.0):
+        if found["form"] in states:
+            states[found["form"]].add(found["state"])
+    assert states == {"send": {"refuses"}, "broadcast": {"works"}}
 
 
 def command(*words, folder=None, **options):
@@ -229,7 +254,7 @@ def test_no_probe_fails_by_itself():
     broken = [
         answer
         for answer in matrix.measure(tried, timeout=60.0)
-        if "the probe itself failed" in answer.detail
+        if "the probe itself failed" in answer["detail"]
     ]
     assert broken == []
 
@@ -441,6 +466,14 @@ def test_under_torchrun_a_third_partys_backend_is_judged_in_torchruns_world(tmp_
     assert states["all_reduce", "float32", "SUM"] == ("works", ""), done.stderr
     assert states["all_reduce", "float32", "AVG"][0] == "wrong"
     assert done.stdout.count("\nlying/cpu, 2 ranks\n") == 2, "one process prints: two tables"
+
+
+def test_under_torchrun_the_reason_why_no_world_starts_is_printed_once_too(tmp_path):
+    words = ["--backend", "broken", "--import", "refusing_backends", "--timeout", "60"]
+    done, states = under_torchrun(tmp_path, *words)
+    assert "exitcode  : 3" in done.stderr
+    assert done.stdout.count("no world of 2 ranks starts: AttributeError") == 1, done.stderr
+    assert {state for state, _ in states.values()} == {UNAVAILABLE}
 
 
 def test_under_torchrun_a_rank_that_fails_does_not_hold_up_the_others(tmp_path):

@@ -55,7 +55,7 @@ def test_a_missing_or_binary_file_is_an_error(tmp_path):
 
 def test_a_matrix_does_not_differ_from_itself():
     same = matrix(cell(), cell(state="refuses", op="AVG"))
-    assert recorded.compare(same, same) == []
+    assert recorded.differences(same, same) == []
 
 
 def test_time_and_words_of_an_error_are_no_difference():
@@ -64,7 +64,7 @@ def test_time_and_words_of_an_error_are_no_difference():
         cell(state="refuses", detail="RuntimeError: b"),
     )
     assert (
-        recorded.compare(
+        recorded.differences(
             matrix(one), matrix(other | {"seconds": 9.0, "called": "all_reduce_single"})
         )
         == []
@@ -86,7 +86,7 @@ def test_time_and_words_of_an_error_are_no_difference():
     ],
 )
 def test_a_cell_got_better_or_worse(before, after, kind):
-    (found,) = recorded.compare(matrix(cell(state=before)), matrix(cell(state=after)))
+    (found,) = recorded.differences(matrix(cell(state=before)), matrix(cell(state=after)))
     assert found.kind == kind
 
 
@@ -95,7 +95,7 @@ def test_cells_that_came_and_went_are_named_and_worse_comes_first():
         cell(), cell(dtype="int8"), cell(op="AVG", state="refuses", detail="RuntimeError: no")
     )
     after = matrix(cell(state="wrong", detail="rank 0: got 1"), cell(dtype="int16"), cell(op="AVG"))
-    assert [str(found) for found in recorded.compare(before, after)] == [
+    assert [str(found) for found in recorded.differences(before, after)] == [
         "worse: all_reduce(SUM, float32) on gloo/cpu, 2 ranks: was works, is wrong (rank 0: got 1)",
         "better: all_reduce(AVG, float32) on gloo/cpu, 2 ranks: was refuses (RuntimeError: no), is works",
         "gone: all_reduce(SUM, int8) on gloo/cpu, 2 ranks: was works, is not measured",

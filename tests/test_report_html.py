@@ -8,7 +8,7 @@ from hand_made import cell, matrix
 
 from collectives.backends.claims import STATES
 from collectives.matrix import report_html
-from collectives.matrix.recorded import MARKS, UNAVAILABLE
+from collectives.matrix.measured import MARKS, UNAVAILABLE
 
 NASTY = 'RuntimeError: <script>alert("1")</script> & {{title}} </script>'
 

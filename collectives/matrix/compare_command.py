@@ -1,18 +1,18 @@
-"""What the flags of `collectives matrix` do with what was measured: --html, --claims and --against.
+"""What the flags of `collectives matrix` do with a measured matrix: --html, --claims, --against.
 
-Each function takes the matrix (the object that --json writes) and returns what is to be printed, and its part of the exit status:
-0, or 1 for something that is not as it should be. Files that cannot be read raise ValueError.
+Each function takes the matrix (the object that --json writes). It returns the text to print and
+an exit status: 0, or 1 for something that is not as it should be. ValueError: a file cannot be read
+or written.
 """
 
 from pathlib import Path
 
-from collectives.backends.claims import Claim, load
-from collectives.matrix import documented, history, recorded, report_html
-from collectives.matrix.findings import judge
-from collectives.matrix.recorded import UNAVAILABLE
+from collectives.backends.claims import load
+from collectives.matrix import claimed, documented, history, recorded, report_html
+from collectives.matrix.measured import is_measured
 
-# So many cells that came or went are named; the others are counted.
-_MOST = 20
+# So many cells that are new or gone are named; the others are counted.
+_NAMED = 20
 
 
 def html(matrix: dict, path: Path) -> tuple[str, int]:
@@ -27,68 +27,68 @@ def html(matrix: dict, path: Path) -> tuple[str, int]:
 def claims(
     matrix: dict, extra: Path | None = None, probes: list[dict] | None = None
 ) -> tuple[str, int]:
-    """Compare with the claims, ours and those in `extra`. `probes` are all cells that a run without selection would measure."""
+    """Compare with the claims, ours and those in `extra`.
+
+    `probes` are all cells that a run without a selection measures.
+    """
     table = load(extra)
-    findings = judge(matrix, table, probes)
-    measured = sum(cell["state"] != UNAVAILABLE for cell in matrix["cells"])
-    if not findings:
-        return f"{_count(measured, 'cell')}: all as claimed" if _speak(table, matrix) else "", 0
-    return "\n".join(["not as claimed:", *(f"  {finding}" for finding in findings)]), 1
+    if differences := claimed.differences(matrix, table, probes):
+        return "\n".join(["not as claimed:", *(f"  {found}" for found in differences)]), 1
+    claimed_places = {(claim.backend, claim.device) for claim in table if claim.form}
+    cells = list(filter(is_measured, matrix["cells"]))
+    if claimed_places.isdisjoint(_places(cells)):
+        return "", 0
+    return f"{_count(len(cells), 'cell')}: all as claimed", 0
 
 
 def other(against: str) -> dict | None:
-    """What --against names: the recorded matrix of a version ("2.13"), or one in a file; None for "docs"."""
+    """The matrix that --against names; None for "docs".
+
+    That is the recorded one of a version of torch ("2.13"), or one in a file.
+    """
     if against == "docs":
         return None
     return history.named(against) or recorded.read(against)
 
 
 def against(matrix: dict, name: str, selected: bool = False) -> tuple[str, int]:
-    """Compare with what `name` means (see `other`). Only a cell that got better or worse than recorded counts for the status.
+    """Compare with what `name` means (see `other`).
 
-    `selected` says that some cells were left out on purpose: then none is called gone.
+    Only a cell that is better or worse than recorded makes the status 1. `selected` says that some
+    cells were left out on purpose: then none is called gone.
     """
     before = other(name)
     if before is None:
         return _against_docs(matrix)
-    found = [
-        one for one in recorded.compare(before, matrix) if not (selected and one.kind == "gone")
-    ]
+    found = recorded.differences(before, matrix)
     lines = [f"against {name} (torch {before['torch']}):"]
-    for kind in ("worse", "better", "gone", "new"):
-        its = [difference for difference in found if difference.kind == kind]
-        shown = its if kind in ("worse", "better") else its[:_MOST]
+    by_kind = {kind: [] for kind in ("worse", "better", "gone", "new")}
+    for difference in found:
+        by_kind[difference.kind].append(difference)
+    if selected:
+        by_kind["gone"] = []
+    for kind, differences in by_kind.items():
+        shown = differences if kind in ("worse", "better") else differences[:_NAMED]
         lines += [f"  {difference}" for difference in shown]
-        if len(its) > len(shown):
-            lines.append(f"  {kind}: {len(its) - len(shown)} more")
-    if not found:
+        if more := len(differences) - len(shown):
+            lines.append(f"  {kind}: {more} more")
+    if not any(by_kind.values()):
         lines.append("  no cell differs")
-    return "\n".join(lines), int(
-        any(difference.kind in ("worse", "better") for difference in found)
-    )
+    return "\n".join(lines), int(bool(by_kind["worse"] or by_kind["better"]))
 
 
 def _against_docs(matrix: dict) -> tuple[str, int]:
-    """The documentation is not ours to fail by: differences are told, and the status stays 0."""
-    places = dict.fromkeys(
-        (cell["backend"], cell["device"])
-        for cell in matrix["cells"]
-        if cell["state"] != UNAVAILABLE
-    )
-    found = documented.against_docs(matrix, documented.try_calls(list(places)))
+    """Print how the documentation differs. It is not ours to fail by: the status stays 0."""
+    places = _places(filter(is_measured, matrix["cells"]))
+    found = documented.differences(matrix, documented.try_calls(places))
     links = [f"  {table.name}: {table.link}" for table in documented.tables()]
     head = f"against PyTorch's documentation: {_count(len(found), 'difference')}"
     return "\n".join([head, *(f"  {difference}" for difference in found), *links]), 0
 
 
-def _speak(table: tuple[Claim, ...], matrix: dict) -> bool:
-    """Whether anything is claimed of the backends that were measured."""
-    measured = {
-        (cell["backend"], cell["device"])
-        for cell in matrix["cells"]
-        if cell["state"] != UNAVAILABLE
-    }
-    return any(claim.form and (claim.backend, claim.device) in measured for claim in table)
+def _places(cells) -> list[tuple[str, str]]:
+    """The backends and devices of the cells, each once."""
+    return list(dict.fromkeys((cell["backend"], cell["device"]) for cell in cells))
 
 
 def _count(number: int, word: str) -> str:

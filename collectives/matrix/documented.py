@@ -1,21 +1,28 @@
 """Where PyTorch's documentation of its backends and a measurement differ.
 
-documented.toml holds the facts: rows of the documented tables, and statements in docstrings. Most are about forms of the matrix;
-for the others `try_calls` makes the call that the docstring describes.
+documented.toml holds the facts: rows of the documented tables, and statements in docstrings. Most
+are about forms of the matrix; for the others `try_calls` makes the call that the docstring
+describes.
 """
 
 import functools
+import importlib
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 
-from collectives.matrix.recorded import UNAVAILABLE, name, told
+from collectives.backends.claims import STATES
+from collectives.matrix.compare import Difference, Expectation, compare_all
+from collectives.matrix.measured import is_measured, name, outcome, place
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a docstring says, and in which state the cells or the call that it speaks of must then be; see documented.toml."""
+    """What a docstring says, and the state that the cells or the call must then be in.
+
+    See documented.toml for the fields.
+    """
 
     function: tuple[str, ...]
     mark: str
@@ -27,25 +34,26 @@ class Statement:
     ops: tuple[str, ...] = ()
     call: str = ""
 
-    def speaks_of(self, cell: dict) -> bool:
+    def is_about(self, cell: dict) -> bool:
         return (
-            cell["form"] in self.form
-            and (not self.backend or _place(cell) in self.backend)
+            cell["form"] in (*self.form, self.call)
+            and (not self.backend or place(cell) in self.backend)
             and (not self.dtypes or cell["dtype"] in self.dtypes)
             and (not self.ops or cell["op"] in self.ops)
         )
 
-    def is_said(self) -> bool:
-        """Whether the docstring of the torch at hand says so."""
-        return any(
-            " ".join(self.mark.split()) in " ".join(_docstring(one).split())
-            for one in self.function
-        )
+    def is_made(self) -> bool:
+        """Whether a docstring of the installed torch makes the statement."""
+        mark = " ".join(self.mark.split())
+        return any(mark in " ".join(_docstring(name).split()) for name in self.function)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A documented table of backends: for each function, what stands in each column ("gloo/cpu": "yes", "no" or "?")."""
+    """A documented table of backends.
+
+    For each form, a row has what stands in each column ("gloo/cpu"): "yes", "no" or "?".
+    """
 
     name: str
     torch: str
@@ -54,25 +62,31 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One thing that is not as documented. `where` is a backend and device, `source` a table's name or a function's docstring."""
+class Documented(Expectation):
+    """What the documentation says of a backend and device.
 
-    where: str
-    source: str
-    documented: str
-    measured: str
+    `source` is the name of a table or the docstring of a function. `measured` is what to print of
+    the cells that differ, with the fields that `describe` fills in.
+    """
 
-    def __str__(self) -> str:
-        return f"{self.where}: {self.source}: {self.documented}. Measured: {self.measured}."
+    kind: str = "undocumented"
+    place: str = ""
+    source: str = ""
+    says: str = ""
+    measured: str = ""
+
+    def describe(self, kind: str, different: list[dict], cells: list[dict]) -> str:
+        first = different[0]
+        measured = self.measured.format(
+            count=len(different), all=len(cells), name=name(first), outcome=outcome(first)
+        )
+        return f"{self.place}: {self.source}: {self.says}. Measured: {measured}."
 
 
 @functools.cache
 def _facts() -> dict:
-    return tomllib.loads(
-        resources.files("collectives.matrix")
-        .joinpath("documented.toml")
-        .read_text(encoding="utf-8")
-    )
+    file = resources.files("collectives.matrix").joinpath("documented.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def tables() -> list[Table]:
@@ -87,99 +101,82 @@ def tables() -> list[Table]:
 
 
 def statements() -> list[Statement]:
-    def several(row: dict, field: str) -> tuple[str, ...]:
-        return (row[field],) if isinstance(row.get(field), str) else tuple(row.get(field, ()))
+    def as_tuple(value: str | list[str]) -> tuple[str, ...]:
+        return (value,) if isinstance(value, str) else tuple(value)
 
     lists = ("function", "backend", "form", "dtypes", "ops")
     return [
-        Statement(**row | {field: several(row, field) for field in lists})
+        Statement(**row | {field: as_tuple(row.get(field, ())) for field in lists})
         for row in _facts()["statement"]
     ]
 
 
-def against_docs(
-    matrix: dict, tried: dict[tuple[str, str], tuple[str, str]] | None = None
-) -> list[Difference]:
-    """All differences: first the tables', then the docstrings'.
+def differences(matrix: dict, tried: list[dict] = ()) -> list[Difference]:
+    """How a measured matrix differs from the documentation: first the tables, then the docstrings.
 
-    `tried` holds what `try_calls` found out; without it the statements that need a call of their own are left out.
+    `tried` is what `try_calls` found; without it the statements that need a call are left out.
     """
-    cells = [cell for cell in matrix["cells"] if cell["state"] != UNAVAILABLE]
-    found = [difference for table in tables() for difference in _table_differences(table, cells)]
-    for statement in statements():
-        if statement.is_said():
-            found += _statement_differences(statement, cells)
-            found += _call_differences(statement, tried or {})
-    return found
+    cells = list(filter(is_measured, matrix["cells"]))
+    return compare_all([*_expected_by_tables(cells), *_expected_by_docstrings([*cells, *tried])])
 
 
-def _table_differences(table: Table, cells: list[dict]) -> list[Difference]:
-    found = []
-    for form, row in table.rows.items():
-        for where, documented in row.items():
-            its = [cell for cell in cells if cell["form"] == form and _place(cell) == where]
-            working = [cell for cell in its if cell["state"] == "works"]
-            measured = None
-            if documented == "yes" and its and not working:
-                measured = f"none of {len(its)} cells works; {name(its[0])} {told(its[0])}"
-            elif documented == "no" and working:
-                measured = f"{len(working)} of {len(its)} cells work"
-            if measured:
-                found.append(
-                    Difference(
-                        where,
-                        f"{table.name} (torch {table.torch})",
-                        f"{form}: {documented}",
-                        measured,
+def _expected_by_tables(cells: list[dict]) -> Iterator[tuple[Documented, list[dict]]]:
+    fails = tuple(state for state in STATES if state != "works")
+    for table in tables():
+        source = f"{table.name} (torch {table.torch})"
+        for form, row in table.rows.items():
+            for where, says in row.items():
+                about = [cell for cell in cells if cell["form"] == form and place(cell) == where]
+                words = {"place": where, "source": source, "says": f"{form}: {says}"}
+                if says == "yes":
+                    measured = "none of {all} cells works; {name} {outcome}"
+                    yield (
+                        Documented(("works",), one_is_enough=True, measured=measured, **words),
+                        about,
                     )
-                )
-    return found
+                elif says == "no":
+                    yield Documented(fails, measured="{count} of {all} cells work", **words), about
 
 
-def _statement_differences(statement: Statement, cells: list[dict]) -> list[Difference]:
-    its = [cell for cell in cells if statement.speaks_of(cell)]
-    found = []
-    for where in dict.fromkeys(_place(cell) for cell in its):
-        here = [cell for cell in its if _place(cell) == where]
-        other = [cell for cell in here if cell["state"] != statement.state]
-        if other:
-            measured = (
-                f"{len(other)} of {len(here)} cells otherwise; {name(other[0])} {told(other[0])}"
-            )
-            found.append(_difference(statement, where, measured))
-    return found
+def _expected_by_docstrings(cells: list[dict]) -> Iterator[tuple[Documented, list[dict]]]:
+    for statement in filter(Statement.is_made, statements()):
+        about = [cell for cell in cells if statement.is_about(cell)]
+        measured = "{count} of {all} cells otherwise; {name} {outcome}"
+        words = {
+            "source": f"docstring of {statement.function[0]}",
+            "says": statement.says,
+            "measured": "{outcome}" if statement.call else measured,
+        }
+        for where in dict.fromkeys(map(place, about)):
+            here = [cell for cell in about if place(cell) == where]
+            yield Documented((statement.state,), place=where, **words), here
 
 
-def _call_differences(
-    statement: Statement, tried: dict[tuple[str, str], tuple[str, str]]
-) -> list[Difference]:
-    found = []
-    for (call, where), (state, detail) in tried.items():
-        if (
-            call == statement.call
-            and state != statement.state
-            and (not statement.backend or where in statement.backend)
-        ):
-            found.append(_difference(statement, where, f"{state} ({detail})" if detail else state))
-    return found
+def try_calls(places: list[tuple[str, str]], timeout: float = 30.0) -> list[dict]:
+    """Make the calls of `documented_calls` on each (backend, device), in worlds of 2 ranks.
 
-
-def _difference(statement: Statement, where: str, measured: str) -> Difference:
-    return Difference(where, f"docstring of {statement.function[0]}", statement.says, measured)
-
-
-def try_calls(
-    places: list[tuple[str, str]], timeout: float = 30.0
-) -> dict[tuple[str, str], tuple[str, str]]:
-    """Make the calls of `documented_calls` on each (backend, device) in worlds of 2 ranks: (call, place) -> (state, detail)."""
+    Returns a measured cell for each call; its form is the name of the call.
+    """
     from collectives.matrix import documented_calls
 
-    found = {}
+    found = []
     for backend, device in places:
-        for statement in statements():
-            if statement.call and statement.is_said():
+        for statement in filter(Statement.is_made, statements()):
+            if statement.call:
                 step = getattr(documented_calls, statement.call)
-                found[statement.call, f"{backend}/{device}"] = _try(step, backend, device, timeout)
+                state, detail = _try(step, backend, device, timeout)
+                found.append(
+                    {
+                        "form": statement.call,
+                        "backend": backend,
+                        "device": device,
+                        "dtype": None,
+                        "op": None,
+                        "world_size": 2,
+                        "state": state,
+                        "detail": detail,
+                    }
+                )
     return found
 
 
@@ -192,25 +189,17 @@ def _try(step: Callable, backend: str, device: str, timeout: float) -> tuple[str
     except LaunchError as error:
         state = {"raised": "refuses", "hung": "hangs"}.get(error.kind, "crashes")
         return state, str(error).splitlines()[0].removeprefix(f"rank {error.rank} raised ")
-    return (
-        ("works", "")
-        if all(right)
-        else ("wrong", f"rank {right.index(False)} did not get what the docstring says")
-    )
-
-
-def _place(cell: dict) -> str:
-    return f"{cell['backend']}/{cell['device']}"
+    if all(right):
+        return "works", ""
+    return "wrong", f"rank {right.index(False)} did not get what the docstring says"
 
 
 def _docstring(function: str) -> str:
-    """The docstring of something under torch.distributed, by its dotted name; empty if there is none."""
-    import importlib
-
+    """The docstring of a dotted name under torch.distributed; empty if there is none."""
     module, _, attribute = f"torch.distributed.{function}".rpartition(".")
-    for place in (module, "torch.distributed.distributed_c10d"):
+    for path in (module, "torch.distributed.distributed_c10d"):
         try:
-            found = getattr(importlib.import_module(place), attribute, None)
+            found = getattr(importlib.import_module(path), attribute, None)
         except ImportError:
             continue
         if getattr(found, "__doc__", None):

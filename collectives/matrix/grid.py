@@ -1,14 +1,16 @@
-"""The matrix as text: answers in, tables out. Each table is narrower than 120 columns, and can be read without colour."""
+"""The matrix as tables of text: measured cells in, tables out.
+
+Each table is narrower than 120 columns, and can be read without colour.
+"""
 
 from rich.table import Column, Table
 from rich.text import Text
 
-from collectives.backends.claims import BROKEN
-from collectives.matrix.recorded import MARKS, UNAVAILABLE
-from collectives.matrix.run import Answer
+from collectives.backends.claims import BROKEN, base
+from collectives.matrix.measured import MARKS, UNAVAILABLE, place
 from collectives.spec import values
 
-_STYLES = {
+STYLES = {
     "works": "green",
     "refuses": "yellow",
     "wrong": "bold white on red",
@@ -45,88 +47,71 @@ _SHORT = {
 
 def legend() -> Text:
     words = (
-        (MARKS[state], style, f" {_WORDS.get(state, state)}") for state, style in _STYLES.items()
+        Text.assemble((MARKS[state], style), f" {_WORDS.get(state, state)}")
+        for state, style in STYLES.items()
     )
-    return Text("  ").join(Text.assemble((mark, style), word) for mark, style, word in words)
+    return Text("  ").join(words)
 
 
-def by_column(answers: list[Answer]) -> dict[tuple[str, str, int], list[Answer]]:
-    """The answers of each backend, device and world size."""
-    found: dict[tuple[str, str, int], list[Answer]] = {}
-    for answer in answers:
-        found.setdefault(
-            (answer.cell.backend, answer.cell.device, answer.cell.world_size), []
-        ).append(answer)
-    return found
-
-
-def by_dtype(answers: list[Answer]) -> Table | None:
+def by_dtype(cells: list[dict]) -> Table | None:
     """The plain forms; a row for each reduction where several were tried."""
-    plain = [answer for answer in answers if answer.cell.dtype and not answer.cell.variant]
-    ops = {
-        form: len({answer.cell.op for answer in plain if answer.cell.form == form})
-        for form in {a.cell.form for a in plain}
-    }
-    rows = [
-        (_label(answer) + (f" {answer.cell.op}" if ops[answer.cell.form] > 1 else ""), answer)
-        for answer in plain
-    ]
-    tried = {answer.cell.dtype for answer in plain}
-    columns = [dtype for dtype in values.DTYPES if dtype in tried]
+    plain = [cell for cell in cells if cell["dtype"] and not _variant(cell)]
+    ops: dict[str, set] = {}
+    for cell in plain:
+        ops.setdefault(cell["form"], set()).add(cell["op"])
+    entries = []
+    for cell in plain:
+        op = f" {cell['op']}" if len(ops[cell["form"]]) > 1 else ""
+        entries.append((_label(cell) + op, _short(cell["dtype"]), cell["state"]))
+    tried = {cell["dtype"] for cell in plain}
+    return _table([_short(dtype) for dtype in values.DTYPES if dtype in tried], entries)
+
+
+def by_variant(cells: list[dict]) -> Table | None:
+    """Variants, and the forms that take no tensor. An entry has each state that its dtypes have."""
+    rest = [cell for cell in cells if _variant(cell) or not cell["dtype"]]
+    tried = {_variant(cell) for cell in rest}
+    roots = (variant for variant in tried if variant.startswith("root"))
+    columns = [*_VARIANTS, *sorted(roots, key=lambda variant: int(variant.removeprefix("root")))]
     return _table(
-        [_short(dtype) for dtype in columns],
-        [(row, _short(one.cell.dtype), one) for row, one in rows],
+        [column or "plain" for column in columns if column in tried],
+        [(_label(cell), _variant(cell) or "plain", cell["state"]) for cell in rest],
     )
 
 
-def by_variant(answers: list[Answer]) -> Table | None:
-    """Variants, and the forms that take no tensor. A place shows each state that its dtypes have."""
-    rest = [answer for answer in answers if answer.cell.variant or not answer.cell.dtype]
-    variants = [answer.cell.form.partition(":")[2] for answer in rest]
-    columns = [
-        *_VARIANTS,
-        *sorted(
-            {variant for variant in variants if variant.startswith("root")},
-            key=lambda name: int(name[4:]),
-        ),
-    ]
-    columns = [column for column in columns if column in variants]
-    places = [
-        (_label(one), variant or "plain", one) for one, variant in zip(rest, variants, strict=True)
-    ]
-    return _table([column or "plain" for column in columns], places)
+def reasons(cells: list[dict]) -> list[str]:
+    """What is broken: a line for each state and reason, with the first cell and their number."""
+    groups: dict[tuple[str, str], list[dict]] = {}
+    for cell in cells:
+        if cell["state"] in BROKEN:
+            groups.setdefault((cell["state"], cell["detail"]), []).append(cell)
+    lines = []
+    for (state, detail), same in groups.items():
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        lines.append(f"{state}: {short_name(same[0])}{more}: {detail}")
+    return lines
 
 
-def reasons(answers: list[Answer]) -> list[tuple[str, int, str, str]]:
-    """What went badly: the state, how many cells have the same reason, the first of them, and the reason."""
-    found: dict[tuple[str, str], list[Answer]] = {}
-    for answer in answers:
-        if answer.state in BROKEN:
-            found.setdefault((answer.state, answer.detail), []).append(answer)
-    return [(state, len(same), name(same[0]), detail) for (state, detail), same in found.items()]
-
-
-def name(answer: Answer) -> str:
-    cell = answer.cell
-    words = (
-        cell.form,
-        cell.dtype,
-        cell.op,
-        f"{cell.backend}/{cell.device}",
-        f"{cell.world_size} ranks",
-    )
+def short_name(cell: dict) -> str:
+    """As in "all_reduce int64 SUM gloo/cpu 2 ranks"."""
+    ranks = f"{cell['world_size']} ranks"
+    words = (cell["form"], cell["dtype"], cell["op"], place(cell), ranks)
     return " ".join(word for word in words if word)
 
 
-def counts(answers: list[Answer]) -> str:
-    numbers = {state: sum(answer.state == state for answer in answers) for state in _STYLES}
+def counts(cells: list[dict]) -> str:
+    numbers = {state: sum(cell["state"] == state for cell in cells) for state in STYLES}
     return ", ".join(
         f"{number} {_WORDS.get(state, state)}" for state, number in numbers.items() if number
     )
 
 
-def _label(answer: Answer) -> str:
-    return answer.cell.name.replace("_functional_collectives", "fn")
+def _label(cell: dict) -> str:
+    return base(cell["form"]).replace("_functional_collectives", "fn")
+
+
+def _variant(cell: dict) -> str:
+    return cell["form"].partition(":")[2]
 
 
 def _short(dtype: str) -> str:
@@ -135,27 +120,20 @@ def _short(dtype: str) -> str:
     return dtype
 
 
-def _table(columns: list[str], places: list[tuple[str, str, Answer]]) -> Table | None:
-    if not places:
+def _table(columns: list[str], entries: list[tuple[str, str, str]]) -> Table | None:
+    """A table of marks. Each entry is a row, a column and a state; one place may have several."""
+    if not entries:
         return None
-    marks: dict[str, dict[str, set]] = {}
-    for row, column, answer in places:
-        marks.setdefault(row, {}).setdefault(column, set()).add(answer.state)
-    first = Column(overflow="fold", min_width=min(_LABEL, max(map(len, marks))), max_width=_LABEL)
+    rows: dict[str, dict[str, set]] = {}
+    for row, column, state in entries:
+        rows.setdefault(row, {}).setdefault(column, set()).add(state)
+    first = Column(overflow="fold", min_width=min(_LABEL, max(map(len, rows))), max_width=_LABEL)
     rest = (Column(column, no_wrap=True) for column in columns)
     table = Table(first, *rest, box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for row, found in marks.items():
-        texts = (
-            Text.assemble(
-                *(
-                    (MARKS[state], _STYLES[state])
-                    for state in _STYLES
-                    if state in found.get(column, ())
-                )
-            )
-            if column in found
-            else ""
-            for column in columns
-        )
-        table.add_row(row, *texts)
+    for row, states in rows.items():
+        table.add_row(row, *(_marks(states.get(column, set())) for column in columns))
     return table
+
+
+def _marks(states: set[str]) -> Text:
+    return Text.assemble(*((MARKS[state], STYLES[state]) for state in STYLES if state in states))

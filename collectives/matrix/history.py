@@ -1,6 +1,8 @@
-"""The recorded matrices of several versions of torch (matrices/*.json), and what became of each cell from version to version.
+"""The recorded matrices of several versions of torch (matrices/*.json), and each cell's history.
 
-collectives matrix --backend gloo --device cpu --json collectives/matrix/matrices/torch-2.14.json   # how one is recorded
+This command records the matrix of a version, in an environment with that torch:
+
+collectives matrix --backend gloo --device cpu --json collectives/matrix/matrices/torch-2.14.json
 """
 
 import functools
@@ -9,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectives.backends.claims import number
-from collectives.matrix.recorded import UNAVAILABLE, key, read, told
+from collectives.matrix.measured import UNAVAILABLE, is_measured, key, outcome
+from collectives.matrix.recorded import read
 
 FOLDER = Path(__file__).with_name("matrices")
 
@@ -17,8 +20,11 @@ ABSENT = "absent"  # the state of a cell in a version that has no such function 
 
 
 @dataclass(frozen=True)
-class Run:
-    """Neighbours among the recorded versions, `first` to `last`, in which a cell has the same state. `detail` is the last one's."""
+class VersionSpan:
+    """Neighbours among the recorded versions, `first` to `last`, in which a cell has one state.
+
+    `detail` is that of the last one.
+    """
 
     first: str
     last: str
@@ -26,22 +32,18 @@ class Run:
     detail: str
 
     def __str__(self) -> str:
-        return told({"state": self.state, "detail": self.detail})
+        return outcome({"state": self.state, "detail": self.detail})
 
     @property
-    def span(self) -> str:
+    def versions(self) -> str:
         return self.first if self.first == self.last else f"{self.first} to {self.last}"
 
 
 @functools.cache
 def matrices() -> tuple[dict, ...]:
     """All recorded matrices, the oldest version first."""
-    return tuple(
-        sorted(
-            (read(path) for path in FOLDER.glob("*.json")),
-            key=lambda matrix: number(matrix["torch"]),
-        )
-    )
+    found = (read(path) for path in FOLDER.glob("*.json"))
+    return tuple(sorted(found, key=lambda matrix: number(matrix["torch"])))
 
 
 def release(version: str) -> str:
@@ -50,7 +52,10 @@ def release(version: str) -> str:
 
 
 def named(version: str) -> dict | None:
-    """The recorded matrix of a version, as in "2.13"; None for a word that is no version. ValueError if there is no such matrix."""
+    """The recorded matrix of a version, as in "2.13"; None for a word that is no version.
+
+    ValueError if there is no such matrix.
+    """
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", version):
         return None
     wanted = number(version)
@@ -61,18 +66,23 @@ def named(version: str) -> dict | None:
     return found[0]
 
 
-def histories(cells: list[dict], recorded: tuple[dict, ...]) -> dict[tuple, list[Run]]:
-    """By the cells' keys: what the recorded matrices, oldest first, say of them. One that could not measure a cell says nothing."""
-    found: dict[tuple, list[Run]] = {key(cell): [] for cell in cells}
+def histories(cells: list[dict], recorded: tuple[dict, ...]) -> dict[tuple, list[VersionSpan]]:
+    """By the cells' keys: the states that the recorded matrices, oldest first, have of them.
+
+    A matrix that could not measure a cell adds nothing to the cell's history.
+    """
+    found: dict[tuple, list[VersionSpan]] = {key(cell): [] for cell in cells}
     for matrix in recorded:
         version = release(matrix["torch"])
-        its = {key(cell): cell for cell in matrix["cells"]}
+        old = {key(cell): cell for cell in matrix["cells"]}
         dtypes = {cell["dtype"] for cell in matrix["cells"]}
         for cell in cells:
-            if answer := _answer(its.get(key(cell)), cell["dtype"], dtypes, version):
-                runs = found[key(cell)]
-                first = runs.pop().first if runs and runs[-1].state == answer[0] else version
-                runs.append(Run(first, version, *answer))
+            if answer := _answer(old.get(key(cell)), cell["dtype"], dtypes, version):
+                state, detail = answer
+                spans = found[key(cell)]
+                continues = spans and spans[-1].state == state
+                first = spans.pop().first if continues else version
+                spans.append(VersionSpan(first, version, state, detail))
     return found
 
 
@@ -82,30 +92,27 @@ def _answer(
     """A recorded cell's state and detail; None where it was not measured."""
     if cell is None:
         return None if dtype in dtypes else (ABSENT, f"torch {version} has no {dtype}")
-    if cell["state"] != UNAVAILABLE:
+    if is_measured(cell):
         return cell["state"], cell["detail"]
     return (ABSENT, cell["detail"]) if cell["called"] is None else None
 
 
-def story(runs: list[Run]) -> str:
-    """In words: "until 2.6: refuses (RuntimeError: no); since 2.9: works". Empty where nothing is recorded."""
-    if len(runs) < 2:
-        return "".join(f"{run.span}: {run}" for run in runs)
-    first, *middle, last = runs
-    return "; ".join(
-        [
-            f"until {first.last}: {first}",
-            *(f"{run.span}: {run}" for run in middle),
-            f"since {last.first}: {last}",
-        ]
-    )
+def story(spans: list[VersionSpan]) -> str:
+    """In words: "until 2.6: refuses (RuntimeError: no); since 2.9: works".
+
+    Empty where nothing is recorded.
+    """
+    if len(spans) < 2:
+        return "".join(f"{span.versions}: {span}" for span in spans)
+    first, *between, last = spans
+    parts = [f"until {first.last}: {first}"]
+    parts += [f"{span.versions}: {span}" for span in between]
+    return "; ".join([*parts, f"since {last.first}: {last}"])
 
 
-def contradicted(cell: dict, version: str, runs: list[Run]) -> Run | None:
-    """What is recorded for this version of torch, or for the nearest one before it, if it is not what was measured."""
-    before = [run for run in runs if number(run.first) <= number(release(version))]
-    return (
-        before[-1]
-        if before and before[-1].state != cell["state"] and cell["state"] != UNAVAILABLE
-        else None
-    )
+def contradicted(cell: dict, version: str, spans: list[VersionSpan]) -> VersionSpan | None:
+    """What is recorded for a version of torch, or for the nearest before it, if `cell` differs."""
+    before = [span for span in spans if number(span.first) <= number(release(version))]
+    if not before or cell["state"] in (before[-1].state, UNAVAILABLE):
+        return None
+    return before[-1]

@@ -1,63 +1,46 @@
-"""A recorded matrix (what `collectives matrix --json` writes): read it, and say cell by cell what is different now."""
+"""A recorded matrix, as `collectives matrix --json` writes it: read, write, compare."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectives.backends.claims import STATES
+from collectives.matrix.compare import Difference, Expectation, compare_all
+from collectives.matrix.measured import FIELDS, UNAVAILABLE, key, name, outcome
 
 FORMAT = 1
 
-UNAVAILABLE = "unavailable"  # a fact of the machine, neither better nor worse than anything
+# The state of a cell that only one of two matrices has.
+_NOT_MEASURED = "not measured"
 
-# How a table shows a state, in the terminal and on the page.
-MARKS = {"works": "+", "refuses": "r", "wrong": "W", "hangs": "H", "crashes": "C", UNAVAILABLE: "-"}
-
-KEY = ("collective", "form", "backend", "device", "dtype", "op", "world_size")
-FIELDS = {*KEY, "called", "state", "detail", "seconds"}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One cell that is not what it was. `kind` is better, worse, new (was not measured) or gone (is not measured any more)."""
-
-    kind: str
-    before: dict | None
-    after: dict | None
-
-    def __str__(self) -> str:
-        was, now = (
-            "not measured" if cell is None else told(cell) for cell in (self.before, self.after)
-        )
-        return f"{self.kind}: {name(self.after or self.before)}: was {was}, is {now}"
+_HOW = "name a file written by `collectives matrix --json`."
 
 
 def read(path: str | Path) -> dict:
-    """The matrix in a file. ValueError, in one sentence, if it is not one of ours or is newer than this program."""
+    """The matrix in a file.
+
+    ValueError, in one sentence, if the file is no matrix or is newer than this program.
+    """
+    not_ours = f"{path} is not a recorded matrix"
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise ValueError(
-            f"{path} is not a recorded matrix: it is not text; name a file written by `collectives matrix --json`."
-        ) from None
+        raise ValueError(f"{not_ours}: it is not text; {_HOW}") from None
     try:
         matrix = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
-        raise ValueError(
-            f"{path} is not a recorded matrix: it is not JSON; name a file written by `collectives matrix --json`."
-        ) from None
+        raise ValueError(f"{not_ours}: it is not JSON; {_HOW}") from None
     if fault := fault_of(matrix):
         raise ValueError(f"{path} {fault}")
     return matrix
 
 
 def write(matrix: dict, path: Path) -> None:
-    """Write a matrix, a cell a line: small enough to be kept, and a difference between two files shows the cells that differ."""
-    head = json.dumps(
-        {name: value for name, value in matrix.items() if name != "cells"}, ensure_ascii=False
-    )
+    """Write a matrix with one line for each cell: `diff` then shows the cells that differ."""
+    facts = {name: value for name, value in matrix.items() if name != "cells"}
+    head = json.dumps(facts, ensure_ascii=False)
     cells = ",\n".join(
         json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in matrix["cells"]
     )
@@ -65,73 +48,67 @@ def write(matrix: dict, path: Path) -> None:
 
 
 def fault_of(matrix) -> str | None:
-    """What keeps this object from being a matrix that we can read, as the rest of a sentence; None if nothing does."""
-    ours = "name a file written by `collectives matrix --json`."
+    """Why this object is not a matrix that we can read: the rest of a sentence, or None."""
     if not isinstance(matrix, dict) or "format" not in matrix or "cells" not in matrix:
-        return f"is not a recorded matrix: it has no `format` and `cells`; {ours}"
+        return f"is not a recorded matrix: it has no `format` and `cells`; {_HOW}"
     number = matrix["format"]
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        return f"is not a recorded matrix: its format is {number!r}, not a number; {ours}"
+        return f"is not a recorded matrix: its format is {number!r}, not a number; {_HOW}"
     if number > FORMAT:
-        return f"has format {number}, this version of collectives reads up to {FORMAT}: update collectives."
+        return (
+            f"has format {number}, this version of collectives reads up to {FORMAT}: "
+            "update collectives."
+        )
     if not isinstance(matrix["cells"], list):
-        return f"is not a recorded matrix: its `cells` are no list; {ours}"
+        return f"is not a recorded matrix: its `cells` are no list; {_HOW}"
     keys = set()
     for count, cell in enumerate(matrix["cells"], 1):
-        if not isinstance(cell, dict) or FIELDS - cell.keys():
-            missing = (
-                ", ".join(sorted(FIELDS - cell.keys())) if isinstance(cell, dict) else "everything"
-            )
-            return f"is not a recorded matrix: its cell {count} lacks {missing}; {ours}"
-        if not all(value is None or isinstance(value, str | int) for value in key(cell)):
-            return f"is not a recorded matrix: a field of its cell {count} is neither text nor a number; {ours}"
-        if cell["state"] not in (*STATES, UNAVAILABLE):
-            return f"has a cell in the state {cell['state']!r}, which is not one of {', '.join((*STATES, UNAVAILABLE))}."
+        if fault := _fault_of_cell(cell, count):
+            return fault
         if key(cell) in keys:
             return f"has the cell {name(cell)} twice: measure it anew."
         keys.add(key(cell))
     return None
 
 
-def key(cell: dict) -> tuple:
-    """What makes a cell the same cell in another run."""
-    return tuple(cell[field] for field in KEY)
-
-
-def name(cell: dict) -> str:
-    """A cell in words: all_reduce(SUM, int64) on gloo/cpu, 2 ranks."""
-    kind = ", ".join(str(cell[field]) for field in ("op", "dtype") if cell[field] is not None)
-    ranks = "1 rank" if cell["world_size"] == 1 else f"{cell['world_size']} ranks"
-    return f"{cell['form']}{f'({kind})' if kind else ''} on {cell['backend']}/{cell['device']}, {ranks}"
-
-
-def told(cell: dict) -> str:
-    """A cell's state, with its reason where there is one."""
-    return f"{cell['state']} ({cell['detail']})" if cell["detail"] else cell["state"]
-
-
-def verdict(before: str, after: str) -> str | None:
-    """Whether going from one measured state to another is better or worse; None if they are the same."""
-    steps = STATES.index(before) - STATES.index(after)
-    return "better" if steps > 0 else "worse" if steps < 0 else None
-
-
-def compare(before: dict, after: dict) -> list[Difference]:
-    """The cells of two matrices that differ, worse ones first. A cell that was or is unavailable counts as not measured."""
-    old, new = ({key(cell): cell for cell in matrix["cells"]} for matrix in (before, after))
-    found = []
-    for place in {**old, **new}:
-        was, now = old.get(place), new.get(place)
-        measured = [cell is not None and cell["state"] != UNAVAILABLE for cell in (was, now)]
-        kind = (
-            verdict(was["state"], now["state"])
-            if all(measured)
-            else "new"
-            if measured[1]
-            else "gone"
-            if measured[0]
-            else None
+def _fault_of_cell(cell, count: int) -> str | None:
+    if not isinstance(cell, dict):
+        return f"is not a recorded matrix: its cell {count} lacks everything; {_HOW}"
+    if missing := ", ".join(sorted(FIELDS - cell.keys())):
+        return f"is not a recorded matrix: its cell {count} lacks {missing}; {_HOW}"
+    if not all(value is None or isinstance(value, str | int) for value in key(cell)):
+        return (
+            f"is not a recorded matrix: a field of its cell {count} is neither text nor a number; "
+            f"{_HOW}"
         )
-        if kind:
-            found.append(Difference(kind, was, now))
-    return sorted(found, key=lambda one: ("worse", "better", "gone", "new").index(one.kind))
+    states = (*STATES, UNAVAILABLE)
+    if cell["state"] not in states:
+        return (
+            f"has a cell in the state {cell['state']!r}, which is not one of {', '.join(states)}."
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class Recorded(Expectation):
+    """What a cell was when it was recorded."""
+
+    before: dict = field(default_factory=dict)
+
+    def describe(self, kind: str, different: list[dict], cells: list[dict]) -> str:
+        (now,) = different
+        return f"{kind}: {name(now)}: was {outcome(self.before)}, is {outcome(now)}"
+
+
+def differences(before: dict, after: dict) -> list[Difference]:
+    """How the cells of the matrix `after` differ from those of `before`, worse ones first.
+
+    An unavailable cell counts as not measured. Seconds and the words of an error do not count.
+    """
+    old, new = ({key(cell): cell for cell in matrix["cells"]} for matrix in (before, after))
+    missing = {"state": _NOT_MEASURED, "detail": ""}
+    expected = []
+    for place, cell in (old | new).items():
+        was, now = old.get(place, cell | missing), new.get(place, cell | missing)
+        expected.append((Recorded((was["state"],), before=was), [now]))
+    return compare_all(expected)

@@ -1,6 +1,7 @@
-"""A matrix as one HTML page that needs nothing else: a table for each backend, filters, the reason of every cell, and its history.
+"""A matrix as one HTML page that needs nothing else.
 
-Forms and reductions go down, dtypes across. The page's frame, style and script stand in report_page.html.
+It has a table for each backend, filters, and the reason and history of every cell. A row is a form
+and a reduction, a column a dtype. The page's frame, style and script are in report_page.html.
 """
 
 from collections import Counter
@@ -9,10 +10,11 @@ from importlib import resources
 
 from collectives.backends.claims import STATES
 from collectives.matrix.history import contradicted, histories, story
-from collectives.matrix.recorded import MARKS, UNAVAILABLE, key
+from collectives.matrix.measured import MARKS, UNAVAILABLE, by_column, is_measured, key
 
-# Each state's (background, text) in the light and in the dark scheme. Red and green are not told apart by everyone: these differ
-# in lightness and in blue, the marks differ anyway, and each text has a contrast of at least 4.5 to its background.
+# Each state's (background, text) in the light and in the dark scheme. Not everyone can tell red
+# from green: these colours differ in lightness and in blue, and the marks differ too. Each text has
+# a contrast of at least 4.5 to its background.
 LOOKS = {
     "works": (("#d3e8f8", "#06304f"), ("#123d5a", "#d6ecfb")),
     "refuses": (("#f5e6b0", "#463600"), ("#544510", "#f8ebbb")),
@@ -22,7 +24,7 @@ LOOKS = {
     UNAVAILABLE: (("#ffffff", "#5a636d"), ("#14171b", "#a3adb8")),
 }
 
-# What the recorded versions say of a cell: the filter's word for it.
+# How a cell's state compares with the recorded versions, and the filter's words for it.
 PASTS = {
     "same": "the same in all",
     "changed": "changed",
@@ -32,9 +34,14 @@ PASTS = {
 
 
 def page(matrix: dict, recorded: tuple[dict, ...] = ()) -> str:
-    """The whole page as text. `recorded` are the matrices of other versions of torch, oldest first: the cells' history."""
-    places = _by_place(matrix["cells"])
-    cells = [cell for its in places.values() if not _away(its) for cell in its]
+    """The whole page as text.
+
+    `recorded` are the matrices of other versions of torch, oldest first: the cells' history.
+    """
+    columns = by_column(matrix["cells"])
+    cells = [
+        cell for column in columns.values() if any(map(is_measured, column)) for cell in column
+    ]
     pasts = _pasts(cells, matrix["torch"], recorded)
     dtypes = _dtypes(cells)
     title = f"What works on torch {matrix['torch']}"
@@ -48,19 +55,17 @@ def page(matrix: dict, recorded: tuple[dict, ...] = ()) -> str:
             f".{state} {{ background: var(--{state}); color: var(--{state}-text); }}"
             for state in LOOKS
         ),
-        "filters": _filters(list(places), cells, dtypes, pasts),
+        "filters": _filters(list(columns), cells, dtypes, pasts),
         "count": str(len(cells)),
-        "tables": "\n".join(_section(where, its, dtypes, pasts) for where, its in places.items()),
+        "tables": "\n".join(
+            _section(where, column, dtypes, pasts) for where, column in columns.items()
+        ),
     }
-    text = (
-        resources.files("collectives.matrix")
-        .joinpath("report_page.html")
-        .read_text(encoding="utf-8")
-    )
-    frame = text.split("{{")
-    # Split once and joined: nothing in the data is taken for a placeholder.
-    return frame[0] + "".join(
-        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in frame[1:])
+    file = resources.files("collectives.matrix").joinpath("report_page.html")
+    # subtle: the frame is split once, so that nothing in the data is taken for a placeholder.
+    start, *pieces = file.read_text(encoding="utf-8").split("{{")
+    return start + "".join(
+        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces)
     )
 
 
@@ -75,16 +80,12 @@ def _facts(matrix: dict) -> str:
 
 def _recorded(recorded: tuple[dict, ...]) -> str:
     """Which versions and columns the history comes from."""
-    measured = (
-        cell for matrix in recorded for cell in matrix["cells"] if cell["state"] != UNAVAILABLE
-    )
-    places = dict.fromkeys(
-        _name(cell["backend"], cell["device"], cell["world_size"]) for cell in measured
-    )
-    if not places:
+    measured = (cell for matrix in recorded for cell in matrix["cells"] if is_measured(cell))
+    columns = [_name(*column) for column in by_column(measured)]
+    if not columns:
         return ""
     versions = ", ".join(dict.fromkeys(matrix["torch"] for matrix in recorded))
-    known = f"History: recorded matrices of torch {versions}, for {'; '.join(places)}."
+    known = f"History: recorded matrices of torch {versions}, for {'; '.join(columns)}."
     return escape(f"{known} Nothing is known of other columns, nor of the versions between.")
 
 
@@ -95,13 +96,11 @@ def _pasts(
     found = {}
     known = histories(cells, recorded)
     for cell in cells:
-        runs = known[key(cell)]
-        kind, words = "changed" if len(runs) > 1 else "same" if runs else "none", story(runs)
-        if old := contradicted(cell, version, runs):
-            kind, words = (
-                "unlike",
-                f"{words}. Here: {cell['state']}, unlike the recorded torch {old.span}",
-            )
+        spans = known[key(cell)]
+        kind, words = ("none", "same", "changed")[min(len(spans), 2)], story(spans)
+        if old := contradicted(cell, version, spans):
+            kind = "unlike"
+            words += f". Here: {cell['state']}, unlike the recorded torch {old.versions}"
         found[key(cell)] = kind, words
     return found
 
@@ -115,85 +114,79 @@ def _colours(scheme: int) -> str:
 
 
 def _dtypes(cells: list[dict]) -> list[str]:
-    """The columns, in the order in which the cells bring them; "-" for calls without a tensor comes first."""
+    """The columns in the order of the cells; first "-", for calls without a tensor."""
     found = dict.fromkeys(cell["dtype"] or "-" for cell in cells)
     return sorted(found, key=lambda dtype: dtype != "-")
 
 
-def _column(dtype: str) -> str:
+def _head(dtype: str) -> str:
     return "no tensor" if dtype == "-" else escape(dtype)
-
-
-def _by_place(cells: list[dict]) -> dict[tuple, list[dict]]:
-    places: dict[tuple, list[dict]] = {}
-    for cell in cells:
-        places.setdefault((cell["backend"], cell["device"], cell["world_size"]), []).append(cell)
-    return places
 
 
 def _name(backend: str, device: str, world_size: int) -> str:
     return f"{backend}/{device}, {world_size} rank{'s' * (world_size != 1)}"
 
 
-def _away(cells: list[dict]) -> bool:
-    """Whether nothing of a column could be measured."""
-    return all(cell["state"] == UNAVAILABLE for cell in cells)
-
-
-def _filters(places: list[tuple], cells: list[dict], dtypes: list[str], pasts: dict) -> str:
+def _filters(columns: list[tuple], cells: list[dict], dtypes: list[str], pasts: dict) -> str:
     counts = {
         state: sum(cell["state"] == state for cell in cells) for state in (*STATES, UNAVAILABLE)
     }
-    backends = [
-        (place, escape(place))
-        for place in dict.fromkeys(f"{backend}/{device}" for backend, device, _ in places)
-    ]
+    places = dict.fromkeys(f"{backend}/{device}" for backend, device, _ in columns)
+    backends = [(place, escape(place)) for place in places]
     states = [
-        (state, f"{_key(state)} {state} ({counts[state]})") for state in LOOKS if counts[state]
+        (state, f"{_mark(state)} {state} ({counts[state]})") for state in LOOKS if counts[state]
     ]
-    columns = [(dtype, _column(dtype)) for dtype in dtypes]
+    heads = [(dtype, _head(dtype)) for dtype in dtypes]
     kinds = Counter(kind for kind, _ in pasts.values())
     history = [(kind, f"{words} ({kinds[kind]})") for kind, words in PASTS.items() if kinds[kind]]
-    search = '<fieldset><legend>form or reduction</legend><label>contains <input id="form" type="search"></label></fieldset>'
+    search = (
+        "<fieldset><legend>form or reduction</legend>"
+        '<label>contains <input id="form" type="search"></label></fieldset>'
+    )
     boxes = [
         _boxes("backend", backends),
         _boxes("state", states),
         _boxes("history", history),
         search,
-        _boxes("dtype", columns),
+        _boxes("dtype", heads),
     ]
     return "\n".join(boxes)
 
 
 def _boxes(name: str, choices: list[tuple[str, str]]) -> str:
     boxes = "".join(
-        f'<label><input type="checkbox" name="{name}" value="{escape(value)}" checked>{label}</label>'
+        f'<label><input type="checkbox" name="{name}" value="{escape(value)}" checked>'
+        f"{label}</label>"
         for value, label in choices
     )
-    buttons = '<button type="button" value="all">all</button><button type="button" value="none">none</button>'
+    buttons = (
+        '<button type="button" value="all">all</button>'
+        '<button type="button" value="none">none</button>'
+    )
     return (
         f"<fieldset><legend>{name}</legend>{boxes}{buttons if len(choices) > 1 else ''}</fieldset>"
     )
 
 
-def _key(state: str) -> str:
+def _mark(state: str) -> str:
     return f'<span class="key {state}" aria-hidden="true">{MARKS[state]}</span>'
 
 
 def _section(where: tuple, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
     """One backend at one world size: its table, or why there is none."""
     name = _name(*where)
-    if _away(cells):
+    if any(map(is_measured, cells)):
+        content = f'<div class="scroll">{_table(name, cells, dtypes, pasts)}</div>'
+    else:
         reasons = "; ".join(dict.fromkeys(cell["detail"] for cell in cells))
         content = f"<p>Not measured here, {len(cells)} cells: {escape(reasons)}.</p>"
-    else:
-        content = f'<div class="scroll">{_table(name, cells, dtypes, pasts)}</div>'
-    return f'<section data-backend="{escape(f"{where[0]}/{where[1]}")}"><h2>{escape(name)}</h2>{content}</section>'
+    backend = escape(f"{where[0]}/{where[1]}")
+    return f'<section data-backend="{backend}"><h2>{escape(name)}</h2>{content}</section>'
 
 
 def _table(name: str, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
     heads = "".join(
-        f'<th scope="col" data-dtype="{escape(dtype)}"><span>{_column(dtype)}</span></th>'
+        f'<th scope="col" data-dtype="{escape(dtype)}"><span>{_head(dtype)}</span></th>'
         for dtype in dtypes
     )
     groups: dict[str, dict[tuple, dict[str, str]]] = {}
@@ -202,31 +195,38 @@ def _table(name: str, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
         row[cell["dtype"] or "-"] = _cell(cell, *pasts[key(cell)], reachable=number == 0)
     bodies = "".join(_group(collective, rows, dtypes) for collective, rows in groups.items())
     return (
-        f'<table data-where="{escape(name)}"><caption>{len(cells)} cells on {escape(name)}: forms and reductions by dtype</caption>'
+        f'<table data-where="{escape(name)}">'
+        f"<caption>{len(cells)} cells on {escape(name)}: forms and reductions by dtype</caption>"
         f'<thead><tr><th scope="col">form and reduction</th>{heads}</tr></thead>{bodies}</table>'
     )
 
 
 def _group(collective: str, rows: dict[tuple, dict[str, str]], dtypes: list[str]) -> str:
-    head = f'<tr><th class="group" scope="rowgroup" colspan="{len(dtypes) + 1}">{escape(collective)}</th></tr>'
+    head = (
+        f'<tr><th class="group" scope="rowgroup" colspan="{len(dtypes) + 1}">'
+        f"{escape(collective)}</th></tr>"
+    )
     lines = []
     for (form, op), row in rows.items():
-        places = "".join(f"<td>{row.get(dtype, '')}</td>" for dtype in dtypes)
-        lines.append(
-            f'<tr><th scope="row">{escape(form)}{f" {escape(op)}" if op else ""}</th>{places}</tr>'
-        )
+        label = escape(f"{form} {op}" if op else form)
+        cells = "".join(f"<td>{row.get(dtype, '')}</td>" for dtype in dtypes)
+        lines.append(f'<tr><th scope="row">{label}</th>{cells}</tr>')
     return f"<tbody>{head}{''.join(lines)}</tbody>"
 
 
 def _cell(cell: dict, past: str, history: str, reachable: bool) -> str:
-    """`reachable` with Tab is the first cell of a table only: the page's script does the rest."""
+    """One cell as a button.
+
+    Only the first one of a table is `reachable` with Tab: the page's script moves on from there.
+    """
     state, why = cell["state"], cell["detail"] or ""
     seconds = "" if cell["seconds"] is None else f", {cell['seconds']:.3g} s"
     how = f"called torch.distributed.{cell['called'] or cell['form'].partition(':')[0]}{seconds}"
     tip = f"{state}: {why}" if why else state
     label = f"{state}, {PASTS[past]}" if past in ("changed", "unlike") else state
     return (
-        f'<button type="button" class="{state} {past}" tabindex="{"0" if reachable else "-1"}" aria-pressed="false" '
-        f'aria-label="{label}" title="{escape(tip)}" data-state="{state}" data-why="{escape(why)}" data-how="{escape(how)}" '
-        f'data-past="{past}" data-history="{escape(history)}">{MARKS[state]}</button>'
+        f'<button type="button" class="{state} {past}" tabindex="{0 if reachable else -1}" '
+        f'aria-pressed="false" aria-label="{label}" title="{escape(tip)}" data-state="{state}" '
+        f'data-why="{escape(why)}" data-how="{escape(how)}" data-past="{past}" '
+        f'data-history="{escape(history)}">{MARKS[state]}</button>'
     )

@@ -1,56 +1,41 @@
-"""The capability matrix: try every cell in a fresh world of its own, and say what became of it."""
+"""The capability matrix: try every cell in a fresh world of its own, and record what happened."""
 
 import contextlib
 import platform
 import queue
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 
 from collectives.backends import availability as backends
 from collectives.backends import machine as environment
 from collectives.launcher import start
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
-from collectives.matrix.recorded import FORMAT, UNAVAILABLE
+from collectives.matrix.measured import UNAVAILABLE, measured
+from collectives.matrix.recorded import FORMAT
 from collectives.spec.cell import Cell
 from collectives.spec.forms import FORMS, called
-from collectives.spec.probe import Surroundings, probe
+from collectives.spec.probe import RankSetup, probe
 
-# So long a cell may take, in seconds: most take a tenth. A GPU's context and NCCL's connections take their time.
+# The default time limit of a cell, in seconds. Most cells take a tenth of a second; a GPU's context
+# and NCCL's connections take longer.
 LIMITS = {"cpu": 10.0, "cuda": 60.0}
 
 # Worlds at a time. While one starts processes or waits for a failure to settle, another computes.
 _AT_ONCE = 3
 
-# When the run is interrupted, worlds under way get this long to end by themselves, in seconds; then they are killed.
-_GOODBYE = 1.0
+# When the run is interrupted, worlds get this long to end by themselves, in seconds; then they are
+# killed.
+_SHUTDOWN = 1.0
 
 # A machine that cannot start a rank in this time, in seconds, cannot measure either.
 _WARM_UP = 120.0
 
+# A backend that we do not know gets so many chances to start a world before its cells are given up.
+_ATTEMPTS = 3
+
 _REFUSED = "Refused: "
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What became of a cell. `detail` is the exception's type and first line, or another reason; empty where it works."""
-
-    cell: Cell
-    called: str | None
-    state: str
-    detail: str
-    seconds: float
-
-    def record(self) -> dict:
-        """As the JSON has it."""
-        return asdict(self.cell) | {
-            "called": self.called,
-            "state": self.state,
-            "detail": self.detail,
-            "seconds": round(self.seconds, 4),
-        }
 
 
 def measure(
@@ -58,15 +43,18 @@ def measure(
     modules: tuple[str, ...] = (),
     timeout: float | None = None,
     at_once: int = _AT_ONCE,
-) -> Iterator[Answer]:
-    """Try the cells, some at a time; answers come as they are found. `modules` are imported in every rank first.
+) -> Iterator[dict]:
+    """Try the cells, `at_once` at a time; yield each one's record as soon as it is known.
 
-    `timeout` is in seconds, for each cell. To stop early, close the iterator: nothing more is begun.
+    `modules` are imported in every rank first. `timeout` is in seconds, for each cell. To stop
+    early, close the iterator: nothing more is begun.
     """
     if any(not unavailable(cell) for cell in cells):
-        launch(
-            _nothing, 1, backend="gloo", device="cpu", timeout=_WARM_UP
-        )  # the time to start a server is not the first cell's
+        # subtle: the time to start the fork server must not count for the first cell.
+        launch(do_nothing, 1, backend="gloo", device="cpu", timeout=_WARM_UP)
+    reasons = without_a_world(
+        cells, lambda cell: _launch(do_nothing, (RankSetup(modules),), cell, timeout)
+    )
     todo: queue.SimpleQueue = queue.SimpleQueue()
     done: queue.SimpleQueue = queue.SimpleQueue()
     for cell in cells:
@@ -75,7 +63,8 @@ def measure(
     def work() -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                done.put(answer(todo.get_nowait(), modules, timeout))
+                cell = todo.get_nowait()
+                done.put(answer(cell, modules, timeout, reasons.get(column(cell))))
 
     threads = [
         threading.Thread(target=work, name=f"collectives-matrix-{number}", daemon=True)
@@ -87,33 +76,41 @@ def measure(
         for _ in cells:
             yield done.get()
     finally:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                todo.get_nowait()
-        for thread in threads:
-            thread.join(_GOODBYE)
-            if thread.is_alive():
-                start.kill_all()
-        for thread in threads:
-            thread.join(_GOODBYE)
+        _stop(todo, threads)
 
 
-def answer(cell: Cell, modules: tuple[str, ...] = (), timeout: float | None = None) -> Answer:
-    """Try one cell."""
+def _stop(todo: queue.SimpleQueue, threads: list[threading.Thread]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            todo.get_nowait()
+    for thread in threads:
+        thread.join(_SHUTDOWN)
+        if thread.is_alive():
+            start.kill_all()
+    for thread in threads:
+        thread.join(_SHUTDOWN)
+
+
+def answer(
+    cell: Cell,
+    modules: tuple[str, ...] = (),
+    timeout: float | None = None,
+    reason: str | None = None,
+) -> dict:
+    """Try one cell, unless there is a `reason` why it cannot be tried; the cell's record."""
     name = called(FORMS[cell.name])
-    if reason := unavailable(cell):
-        return Answer(cell, name, UNAVAILABLE, reason, 0.0)
+    if reason := reason or unavailable(cell):
+        return measured(cell, name, UNAVAILABLE, reason)
     begin = time.monotonic()
-    state, detail = _try(cell, modules, timeout or LIMITS[cell.device])
-    return Answer(cell, name, state, detail, time.monotonic() - begin)
-
-
-def _nothing(rank: int, world_size: int, device) -> None:
-    pass
+    state, detail = _launch(probe, (cell, RankSetup(modules)), cell, timeout)
+    return measured(cell, name, state, detail, time.monotonic() - begin)
 
 
 def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
-    """Why this machine, with all of the ranks or some of them, cannot try the cell; None if it can."""
+    """Why this machine cannot try the cell; None if it can.
+
+    `ranks_here` is how many of the cell's ranks run on this machine; by default all of them.
+    """
     import torch
     import torch.distributed as dist
 
@@ -122,44 +119,75 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
     if cell.backend in backends.DEVICES:
         return backends.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
     is_built = getattr(dist, f"is_{cell.backend}_available", None)
-    return (
-        f"this build of torch has no {cell.backend}"
-        if is_built is not None and not is_built()
-        else None
+    if is_built is not None and not is_built():
+        return f"this build of torch has no {cell.backend}"
+    return None
+
+
+def column(cell: Cell) -> tuple[str, str, int]:
+    return cell.backend, cell.device, cell.world_size
+
+
+def without_a_world(
+    cells: list[Cell], start_world: Callable[[Cell], tuple[str, str]]
+) -> dict[tuple[str, str, int], str]:
+    """Why no world starts on a backend that we do not know, by column.
+
+    `start_world(cell)` starts a world like the cell's, makes no call in it, and returns the state
+    and the detail. Without this check, every cell would fail for the same reason. A refused call is
+    no such failure: the cells say which calls a backend refuses.
+    """
+    firsts = {column(cell): cell for cell in reversed(cells)}
+    reasons = {}
+    for place, cell in firsts.items():
+        if cell.backend in backends.DEVICES or unavailable(cell):
+            continue
+        for _ in range(_ATTEMPTS):
+            state, detail = start_world(cell)
+            if state != "refuses":
+                break
+        else:
+            reasons[place] = f"no world of {cell.world_size} ranks starts: {detail}"
+    return reasons
+
+
+def do_nothing(rank: int, world_size: int, device, setup: RankSetup | None = None) -> None:
+    """In a rank: a world that makes no call."""
+
+
+def _launch(step: Callable, args: tuple, cell: Cell, timeout: float | None) -> tuple[str, str]:
+    """Run a step in a world like the cell's; the state and the detail."""
+    return outcome_of(
+        lambda: launch(
+            step,
+            cell.world_size,
+            args=args,
+            backend=cell.backend,
+            device=cell.device,
+            timeout=timeout or LIMITS[cell.device],
+            diagnose=False,
+        )
     )
 
 
-def _try(cell: Cell, modules: tuple[str, ...], timeout: float) -> tuple[str, str]:
-    options = {
-        "backend": cell.backend,
-        "device": cell.device,
-        "timeout": timeout,
-        "diagnose": False,
-    }
+def outcome_of(run: Callable[[], list]) -> tuple[str, str]:
+    """The state and the detail that a world stands for.
+
+    `run()` returns, for each rank, what was wrong there, or None.
+    """
     try:
-        wrong = [
-            one
-            for one in launch(probe, cell.world_size, args=(cell, Surroundings(modules)), **options)
-            if one
-        ]
+        wrong = [text for text in run() if text]
     except LaunchError as error:
-        return judge(error)
+        first = str(error).splitlines()[0]
+        if error.kind in ("hung", "died"):
+            return {"hung": "hangs", "died": "crashes"}[error.kind], first
+        return "refuses", first.removeprefix(f"rank {error.rank} raised ").removeprefix(_REFUSED)
     except Exception as error:  # the world could not even be started: no cell may end the run
         return "crashes", f"{type(error).__name__}: {error}".splitlines()[0]
     return ("wrong", wrong[0]) if wrong else ("works", "")
 
 
-def judge(error: LaunchError) -> tuple[str, str]:
-    """The state and the detail that a failed launch stands for."""
-    first = str(error).splitlines()[0]
-    if error.kind == "hung":
-        return "hangs", first
-    if error.kind == "died":
-        return "crashes", first
-    return "refuses", first.removeprefix(f"rank {error.rank} raised ").removeprefix(_REFUSED)
-
-
-def document(answers: list[Answer]) -> dict:
+def document(cells: list[dict]) -> dict:
     """The JSON of a run."""
     import torch
 
@@ -176,5 +204,5 @@ def document(answers: list[Answer]) -> dict:
         "cuda": torch.version.cuda,
         "mpi": ", ".join(mpi) or None,
         "platform": f"{platform.system()} {platform.machine()}",
-        "cells": [answer.record() for answer in answers],
+        "cells": cells,
     }

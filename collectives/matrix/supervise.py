@@ -1,30 +1,33 @@
-"""The matrix in torchrun's world: each of its processes starts one rank of every cell, and never calls a collective itself.
+"""The matrix in torchrun's world.
 
-The ranks of a cell meet at torchrun's store under the cell's own prefix. So do their supervisors, who go from cell to cell
-together: when a rank fails, all of them know at once, and stop the others.
+Each of torchrun's processes supervises: it starts one rank of every cell, and never calls a
+collective itself. The ranks of a cell meet at torchrun's store under the cell's own prefix. So do
+their supervisors, who go from cell to cell together: when a rank fails, all of them know at once,
+and stop the others.
 """
 
+import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
 from collectives.launcher import join, rank_spec, start
-from collectives.launcher.failure import LaunchError
 from collectives.launcher.place import Place
-from collectives.matrix.recorded import UNAVAILABLE
-from collectives.matrix.run import LIMITS, Answer, judge, unavailable
+from collectives.matrix import run
+from collectives.matrix.measured import UNAVAILABLE, measured
 from collectives.spec.cell import Cell
 from collectives.spec.forms import FORMS, called
-from collectives.spec.probe import Surroundings, probe
+from collectives.spec.probe import RankSetup, probe
 
-# So long after the first failure the other ranks may still tell of theirs, in seconds: a death is worth more than a lost peer.
-_CAUSE = 0.5
+# After the first failure the other ranks may still report theirs for so long, in seconds: that a
+# rank died says more than that its peer was lost.
+_GRACE = 0.5
 
-# How much longer than a cell's limit its supervisors wait for each other, in seconds.
+# Supervisors wait for each other so much longer than a cell's limit, in seconds.
 _PATIENCE = 60.0
 
 # Which outcome of a rank decides for its cell.
@@ -33,75 +36,74 @@ _ORDER = ("crashes", "refuses", "wrong", "hangs", "works", "stopped")
 
 def measure(
     place: Place, cells: list[Cell], modules: tuple[str, ...] = (), timeout: float | None = None
-) -> Iterator[Answer]:
-    """Try the cells, one after another; every supervisor gets the same answers."""
+) -> Iterator[dict]:
+    """Try the cells, one after another; every supervisor gets the same records."""
     store = join.launcher_store(place, _PATIENCE)
+    setup = RankSetup(modules)
+
+    def world(name: str, step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
+        prefix = f"collectives/matrix/{name}"
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        share = rank_spec.Share(place, address, port, f"{prefix}/ranks")
+        limit = timeout or run.LIMITS[cell.device]
+        method = start.default_start_method()
+        return _supervise(
+            lambda: start.start(step, 1, args, cell.backend, cell.device, limit, method, share),
+            place,
+            dist.PrefixStore(prefix, store),
+            limit + _PATIENCE,
+        )
+
+    attempts = itertools.count()
+    reasons = run.without_a_world(
+        cells, lambda cell: world(f"start/{next(attempts)}", run.do_nothing, (setup,), cell)
+    )
     for number, cell in enumerate(cells):
         name = called(FORMS[cell.name])
-        if reason := unavailable(cell, place.local_world_size):
-            yield Answer(cell, name, UNAVAILABLE, reason, 0.0)
+        reason = reasons.get(run.column(cell)) or run.unavailable(cell, place.local_world_size)
+        if reason:
+            yield measured(cell, name, UNAVAILABLE, reason)
             continue
         begin = time.monotonic()
-        prefix = f"collectives/matrix/{number}"
-        share = rank_spec.Share(
-            place, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{prefix}/ranks"
-        )
-        state, detail = _supervise(
-            cell, share, dist.PrefixStore(prefix, store), modules, timeout or LIMITS[cell.device]
-        )
-        yield Answer(cell, name, state, detail, time.monotonic() - begin)
+        state, detail = world(str(number), probe, (cell, setup), cell)
+        yield measured(cell, name, state, detail, time.monotonic() - begin)
 
 
 def _supervise(
-    cell: Cell, share: rank_spec.Share, store: dist.Store, modules: tuple[str, ...], limit: float
+    run_rank: Callable[[], list], place: Place, store: dist.Store, patience: float
 ) -> tuple[str, str]:
-    """Start this supervisor's rank of the cell, and stop it when another one fails; what became of the cell."""
-    stopped = threading.Event()
+    """Run this supervisor's rank of a world, and stop it when another one fails.
 
-    def run() -> None:
-        state, detail = _try(cell, share, modules, limit)
-        if stopped.is_set():
+    Returns the world's state and detail. TimeoutError if a supervisor is silent for `patience`
+    seconds.
+    """
+    was_stopped = threading.Event()
+
+    def work() -> None:
+        state, detail = run.outcome_of(run_rank)
+        if was_stopped.is_set():
             state = "stopped"
-        order = store.add("failures", 1) if state in ("crashes", "refuses", "hangs") else 0
-        store.set(
-            _outcome(share.place.rank), json.dumps([_ORDER.index(state), order, state, detail])
-        )
+        has_failed = state in ("crashes", "refuses", "hangs")
+        number = store.add("failures", 1) if has_failed else 0
+        report = [_ORDER.index(state), number, state, detail]
+        store.set(f"outcome/{place.rank}", json.dumps(report))
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    keys = [_outcome(rank) for rank in range(share.place.world_size)]
-    until, failed = time.monotonic() + limit + _PATIENCE, None
+    keys = [f"outcome/{rank}" for rank in range(place.world_size)]
+    until, failed_at = time.monotonic() + patience, None
     while not store.check(keys):
-        if failed is None and store.add("failures", 0):
-            failed = time.monotonic()
-        if failed is not None and time.monotonic() > failed + _CAUSE and thread.is_alive():
-            stopped.set()
+        now = time.monotonic()
+        if failed_at is None and store.add("failures", 0):
+            failed_at = now
+        if failed_at is not None and now > failed_at + _GRACE and thread.is_alive():
+            was_stopped.set()
             start.kill_all()
-        if time.monotonic() > until:
+        if now > until:
             raise TimeoutError(
-                f"a supervisor has not answered for {limit + _PATIENCE:g} s: is its machine gone?"
+                f"a supervisor has not answered for {patience:g} s: is its machine gone?"
             )
         time.sleep(0.005)
     thread.join()
     _, _, state, detail = min(json.loads(store.get(key)) for key in keys)
     return state, detail
-
-
-def _outcome(rank: int) -> str:
-    return f"outcome/{rank}"
-
-
-def _try(
-    cell: Cell, share: rank_spec.Share, modules: tuple[str, ...], limit: float
-) -> tuple[str, str]:
-    """What this supervisor's own rank came to."""
-    method = start.default_start_method()
-    try:
-        (wrong,) = start.start(
-            probe, 1, (cell, Surroundings(modules)), cell.backend, cell.device, limit, method, share
-        )
-    except LaunchError as error:
-        return judge(error)
-    except Exception as error:
-        return "crashes", f"{type(error).__name__}: {error}".splitlines()[0]
-    return ("wrong", wrong) if wrong else ("works", "")

@@ -30,24 +30,24 @@ class Refused(Exception):
     """The call raised: a clear error, which the caller's `detail` repeats."""
 
 
-class Surroundings:
+class RankSetup:
     """Travels to a rank with its cell: on arrival the rank falls silent, and imports the modules that bring a backend."""
 
     def __init__(self, modules: tuple[str, ...] = ()):
         self.modules = modules
 
     def __reduce__(self):
-        return _surround, (self.modules,)
+        return _set_up, (self.modules,)
 
 
-def _surround(modules: tuple[str, ...]) -> Surroundings:
+def _set_up(modules: tuple[str, ...]) -> RankSetup:
     """A probe may print megabytes, in C++ too: nobody reads them."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
     import_modules(modules)
-    return Surroundings(modules)
+    return RankSetup(modules)
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
@@ -59,7 +59,7 @@ def import_modules(modules: tuple[str, ...]) -> None:
 
 
 def probe(
-    rank: int, world_size: int, device: torch.device, cell: Cell, surroundings: Surroundings
+    rank: int, world_size: int, device: torch.device, cell: Cell, setup: RankSetup
 ) -> str | None:
     """Try a cell in this rank. None where it works, else what was wrong; raises Refused where the call raised."""
     form = forms.FORMS[cell.name]
