@@ -175,7 +175,7 @@ def test_a_backend_of_a_third_party_whose_avg_sums_is_caught():
 def test_where_no_world_starts_the_reason_is_printed_once_and_nothing_is_measured(tmp_path):
     file = tmp_path / "x.json"
     words = ["--backend", "broken", "--import", "refusing_backends", "--quick", "--timeout", 60]
-    done = command(*words, "--json", file, folder=HERE)
+    done = command(*words, "--json", file, folder=SUPPORT)
     assert done.returncode == 3, done.stderr
     why = "AttributeError: module 'torch.distributed' has no attribute 'no_such_transport'"
     assert (done.stdout + done.stderr).count(why) == 1
@@ -186,7 +186,6 @@ def test_where_no_world_starts_the_reason_is_printed_once_and_nothing_is_measure
 
 
 def test_a_backend_that_refuses_its_first_calls_is_measured_to_the_end(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
     import refusing_backends  # noqa: F401
 
     chosen = selection.select(["strict"], ["send", "broadcast"], ["float32", "int64"])

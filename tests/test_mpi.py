@@ -15,9 +15,8 @@ from collectives import check, launch
 from collectives.backends import availability as backends
 from collectives.bench import mpi as bench_mpi
 from collectives.lesson import files
-from collectives.matrix import claimed
+from collectives.matrix import claimed, selection
 from collectives.matrix import run as matrix
-from collectives.matrix import selection
 
 pytestmark = pytest.mark.skipif(
     backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
