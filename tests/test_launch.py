@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 
 from collectives import launch
-from collectives.launcher import start
+from collectives.launcher.server import default_start_method
 
-METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
+METHODS = ["forkserver", "spawn"] if default_start_method() == "forkserver" else ["spawn"]
 
 
 def rank_and_size(rank, world_size, device):

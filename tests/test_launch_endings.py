@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collectives.launcher import start
+from collectives.launcher.server import default_start_method
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="these endings are POSIX signals")
 
-METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
+METHODS = ["forkserver", "spawn"] if default_start_method() == "forkserver" else ["spawn"]
 
 PROGRAM = """
 import ctypes, os, pathlib, signal, sys, time

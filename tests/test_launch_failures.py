@@ -214,9 +214,8 @@ def test_ranks_that_ignore_sigterm_and_hold_the_interpreter_are_ended_and_locate
     def fn(rank, world_size, device):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 0:
-            ctypes.PyDLL(None).sleep(
-                50
-            )  # keeps the interpreter lock: no Python code can run in this rank
+            # This keeps the interpreter lock, so no Python code can run in this rank.
+            ctypes.PyDLL(None).sleep(50)
         time.sleep(50)
 
     error = failing(fn, 2, timeout=4)

@@ -372,7 +372,7 @@ def test_a_script_of_its_own_joins_mpiexecs_world(tmp_path):
     script.write_text(
         textwrap.dedent("""
         import torch, torch.distributed as dist
-        import collectives.process_groups
+        import collectives.backends.register
         dist.init_process_group("mpi", init_method="mpi://")
         x = torch.tensor([dist.get_rank()])
         dist.all_reduce(x)

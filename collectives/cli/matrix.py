@@ -80,10 +80,10 @@ def matrix(
     Every element on every rank is compared with a closed form, and nothing else may have changed. All options but --quick,
     --timeout and --json can be given several times.
     """
-    from collectives.launcher import start
+    from collectives.launcher import server
 
     wants_mpi = not backend or "mpi" in map(str.lower, backend)
-    start.start_server(
+    server.start_server(
         (*_PRELOADED, *(["collectives.backends.mpi.group"] if wants_mpi else []))
     )  # it imports torch while we do
     from collectives.backends import claims
@@ -93,7 +93,7 @@ def matrix(
 
     speaks = True
     try:
-        place = world.joined()
+        place = world.launcher_place()
         speaks = place is None or place.rank == 0
         _check(nproc, timeout, place, json_file, html_file)
         claims.load(claims_file)

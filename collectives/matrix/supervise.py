@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from collectives.launcher import join, rank_spec, start
+from collectives.launcher import join, start
 from collectives.launcher.failure import LaunchError
+from collectives.launcher.launch_spec import LaunchSpec, SharedRank
 from collectives.launcher.place import Place
 from collectives.matrix.recorded import UNAVAILABLE
 from collectives.matrix.run import LIMITS, Answer, judge, unavailable
@@ -43,7 +44,7 @@ def measure(
             continue
         begin = time.monotonic()
         prefix = f"collectives/matrix/{number}"
-        share = rank_spec.Share(
+        share = SharedRank(
             place, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{prefix}/ranks"
         )
         state, detail = _supervise(
@@ -53,7 +54,7 @@ def measure(
 
 
 def _supervise(
-    cell: Cell, share: rank_spec.Share, store: dist.Store, modules: tuple[str, ...], limit: float
+    cell: Cell, share: SharedRank, store: dist.Store, modules: tuple[str, ...], limit: float
 ) -> tuple[str, str]:
     """Start this supervisor's rank of the cell, and stop it when another one fails; what became of the cell."""
     stopped = threading.Event()
@@ -91,15 +92,12 @@ def _outcome(rank: int) -> str:
     return f"outcome/{rank}"
 
 
-def _try(
-    cell: Cell, share: rank_spec.Share, modules: tuple[str, ...], limit: float
-) -> tuple[str, str]:
+def _try(cell: Cell, share: SharedRank, modules: tuple[str, ...], limit: float) -> tuple[str, str]:
     """What this supervisor's own rank came to."""
-    method = start.default_start_method()
+    args = cell, Surroundings(modules)
+    spec = LaunchSpec(probe, 1, args, cell.backend, cell.device, limit, shared_rank=share)
     try:
-        (wrong,) = start.start(
-            probe, 1, (cell, Surroundings(modules)), cell.backend, cell.device, limit, method, share
-        )
+        (wrong,) = start.start(spec)
     except LaunchError as error:
         return judge(error)
     except Exception as error:
