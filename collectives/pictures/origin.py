@@ -5,7 +5,6 @@ that rank. A reduced value came from the ranks whose values reduce to it. If mor
 fits, the origin is unknown.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,11 +12,11 @@ from collectives.pictures.elements import (
     Element,
     elements,
     first_elements,
-    is_number,
     length,
     same_tensors,
 )
-from collectives.pictures.reductions import OPS, equal, reductions
+from collectives.pictures.reductions import OPS
+from collectives.pictures.sources import Sources
 
 MOST_RANKS = 8  # more colours cannot be told apart, and there are 255 subsets of ranks to try
 MOST_ELEMENTS = 32  # of one rank; more cannot be read
@@ -96,7 +95,7 @@ def trace(
     if in_place is None:
         in_place = same_tensors(before, after)
     old, new = ([elements(entry) for entry in entries] for entries in (before, after))
-    sources = _Sources(old, name)
+    sources = Sources(old, name)
 
     def cell_before(rank, place, element):
         lost = in_place and new[rank] is not None and _key_at(new[rank], place) != element.key
@@ -122,69 +121,6 @@ def _rows(rows: list[list[Element] | None], make_cell: Callable) -> tuple[Row, .
         return tuple(make_cell(rank, place, element) for place, element in enumerate(row))
 
     return tuple(None if row is None else cells(rank, row) for rank, row in enumerate(rows))
-
-
-# A set of ranks whose values, alone or reduced, give a value.
-_Ranks = frozenset[int]
-
-
-class _Sources:
-    """The sets of ranks that can have made a value: one that held it, or several that reduce to it."""
-
-    def __init__(self, rows: list[list[Element] | None], op: str | None):
-        self.rows = rows
-        self.reductions = list(reductions(rows, op)) if op else []
-        self.holders = functools.cache(self._holders)
-        self.sets = functools.cache(self._sets)
-
-    def origin(
-        self, rank: int, element: Element, place: int | None, kept: bool
-    ) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """The state of a rank's element, the ranks that made it, and those that perhaps did.
-
-        Elements at other places are tried only if those at `place` cannot have made it (None: all
-        places at once). `kept`: the element was there before the call.
-        """
-        if not element.traceable:
-            return "unknown", (), ()
-        if kept and self.holders(element, None) == {frozenset({rank})}:
-            return "untouched", (rank,), ()
-        sets = self.sets(element, place) or self.sets(element, None)
-        if not sets:
-            return "undefined", (), ()
-        certain = frozenset.intersection(*sets)
-        perhaps = frozenset.union(*sets) - certain
-        # Unless each of the others can be added alone, the sets are different answers.
-        one_answer = {certain, *(certain | {other} for other in perhaps)}
-        if not certain or not one_answer <= sets:
-            return "untouched" if kept else "unknown", (), ()
-        state = _state(rank, certain, perhaps, kept)
-        return state, tuple(sorted(certain)), tuple(sorted(perhaps))
-
-    def _holders(self, element: Element, place: int | None) -> set[_Ranks]:
-        here = slice(None) if place is None else slice(place, place + 1)
-        return {
-            frozenset({rank})
-            for rank, row in enumerate(self.rows)
-            if any(other.key == element.key for other in (row or [])[here])
-        }
-
-    def _sets(self, element: Element, place: int | None) -> set[_Ranks]:
-        if not is_number(element.value):
-            return self.holders(element, place)
-        return self.holders(element, place) | {
-            ranks
-            for at, ranks, result, error in self.reductions
-            if place in (None, at) and equal(result, element, error)
-        }
-
-
-def _state(rank: int, certain: _Ranks, perhaps: _Ranks, kept: bool) -> str:
-    if len(certain) > 1 or perhaps:
-        return "reduced"
-    if rank not in certain:
-        return "received"
-    return "untouched" if kept else "own"
 
 
 def _checked(before, after, op, root) -> str | None:
@@ -235,7 +171,10 @@ def _too_large(ranks: int, longest: int) -> str:
     if ranks > MOST_RANKS:
         limit = f"{ranks} ranks: no more than {MOST_RANKS} can be drawn, and traced to their ranks."
     else:
-        limit = f"{longest} elements in one rank: no more than {MOST_ELEMENTS} can be drawn, and traced."
+        limit = (
+            f"{longest} elements in one rank: "
+            f"no more than {MOST_ELEMENTS} can be drawn, and traced."
+        )
     return f"{limit} This is a summary."
 
 

@@ -12,7 +12,7 @@ OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
 def reductions(rows: list, op: str) -> Iterator[tuple[int, frozenset[int], object, float]]:
-    """Yield (place, ranks, result, rounding error) for each place and each set of two or more ranks.
+    """Yield (place, ranks, result, rounding error) for each place and set of two or more ranks.
 
     subtle: MIN and MAX are left out, because they make no new value. They pass one rank's value on,
     which is found like any other value that moved.
