@@ -41,9 +41,12 @@ def launch(
     """
     _check(fn, nproc, args, timeout, start_method)
     place = launcher_place()
-    if place is None:
-        return _start(fn, nproc, args, backend, device, timeout, start_method, diagnose)
+    if place is not None:
+        return _join(place, nproc, fn, args, backend, device, timeout)
+    return _start(fn, nproc, args, backend, device, timeout, start_method, diagnose)
 
+
+def _join(place, nproc, fn, args, backend, device, timeout) -> list:
     from collectives.launcher import join
 
     if nproc not in (None, place.world_size):

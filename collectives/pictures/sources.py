@@ -1,4 +1,4 @@
-"""Which ranks can have made a value: one rank that held it, or several whose values reduce to it."""
+"""Which ranks can have made a value: one that held it, or several whose values reduce to it."""
 
 import functools
 
