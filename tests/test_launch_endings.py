@@ -41,7 +41,10 @@ def short():
 
 @pytest.fixture
 def caller(tmp_path, short):
-    """Starts a program whose ranks sleep; gives its process, its ranks' processes, and the folder for its temporary files."""
+    """Start a program whose ranks sleep.
+
+    Gives its process, its ranks' processes, and the folder for its temporary files.
+    """
     started = []
 
     def begin(body: str, ranks: int = 2):
@@ -216,7 +219,8 @@ def test_the_stop_button_of_a_notebook_ends_the_ranks_and_keeps_the_kernel(tmp_p
 
     try:
         cell = client.execute(
-            "import torch\nfrom collectives import launch\n(torch.ones(600, 600) @ torch.ones(600, 600)).sum()"
+            "import torch\nfrom collectives import launch\n"
+            "(torch.ones(600, 600) @ torch.ones(600, 600)).sum()"
         )
         assert finished(cell) == ("", None)
         cell = client.execute(

@@ -1,4 +1,4 @@
-"""What launch promises when it goes wrong: it always ends, says which rank and why, and stays usable."""
+"""A launch that goes wrong: it always ends, says which rank failed and why, and stays usable."""
 
 import ctypes
 import os
@@ -214,8 +214,9 @@ def test_ranks_that_ignore_sigterm_and_hold_the_interpreter_are_ended_and_locate
     def fn(rank, world_size, device):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 0:
-            # This keeps the interpreter lock, so no Python code can run in this rank.
-            ctypes.PyDLL(None).sleep(50)
+            ctypes.PyDLL(None).sleep(
+                50
+            )  # keeps the interpreter lock: no Python code can run in this rank
         time.sleep(50)
 
     error = failing(fn, 2, timeout=4)

@@ -148,7 +148,7 @@ def test_every_dtype_travels():
 
 
 def test_messages_travel_from_tensor_to_tensor_without_a_copy_between():
-    """Zero-copy, proved by the bytes that a rank takes beyond its tensors while 64 MiB of them travel."""
+    """Zero-copy: the bytes that a rank takes beyond its tensors while it moves 64 MiB of them."""
     import resource
 
     def fn(rank, world_size, device):
@@ -390,7 +390,9 @@ def test_launch_joins_mpiexecs_world(tmp_path):
         textwrap.dedent("""
         import os, torch.distributed as dist
         from collectives import launch
-        results = [launch(lambda rank, n, device: (rank, dist.get_backend()), backend=backend) for backend in (None, "gloo", "mpi")]
+        def fn(rank, world_size, device):
+            return rank, dist.get_backend()
+        results = [launch(fn, backend=backend) for backend in (None, "gloo", "mpi")]
         if os.environ["PMI_RANK"] == "0":
             print(results)
         """)
