@@ -136,8 +136,7 @@ def enter_group(
     )
     if store.add("entered", 1) == world_size:
         store.set("all have entered", "")
-    # torch 2.13 began to warn that these two names have newer ones. 2.15 has both names and does
-    # not warn.
+    # torch 2.13 began to warn about names that have newer ones. 2.15 has both and does not warn.
     names = "all_gather_into_tensor|reduce_scatter_tensor"
     warnings.filterwarnings(
         "ignore", f".*torch.distributed.({names})` is deprecated", FutureWarning
