@@ -65,7 +65,7 @@ def pytest_configure(config):
 
 
 def pytest_report_header():
-    return [f"{name}: {value}" for name, value in machine.describe()]
+    return [f"{name}: {value}" for name, value in machine.facts()]
 
 
 def pytest_generate_tests(metafunc):

@@ -1,4 +1,4 @@
-"""Learn the collectives of torch.distributed by running them, and check that a backend does what it says."""
+"""Learn torch.distributed's collectives by running them, and check a backend against them."""
 
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from collectives import LaunchError, launch
-from collectives.launcher import start
+from collectives.launcher import server
 from collectives.spec.probe import RankSetup
 
 UPSTREAM = "torch.testing._internal.distributed.distributed_test"
@@ -41,7 +41,7 @@ def upstream_tests(backend: str) -> type:
     if UPSTREAM not in sys.modules:
         common_distributed.initialize_temp_directories()  # the tests of timeouts look for its INIT_METHOD
         os.environ |= {"BACKEND": backend, "WORLD_SIZE": str(WORLD_SIZE)}
-        start.start_server((UPSTREAM,))
+        server.start_server((UPSTREAM,))
     return importlib.import_module(UPSTREAM).DistributedTest._DistTestBase
 
 

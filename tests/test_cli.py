@@ -96,7 +96,7 @@ def test_python_m_collectives_tells_its_version():
 def test_env_prints_every_fact():
     result = collectives("env")
     assert result.exit_code == 0
-    for name, value in machine.describe():
+    for name, value in machine.facts():
         assert f"{name:<12} {value}" in result.stdout.splitlines()
 
 

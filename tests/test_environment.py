@@ -13,11 +13,11 @@ from collectives.backends import availability, machine
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, str]:
-    return dict(machine.describe())
+    return dict(machine.facts())
 
 
 def test_every_fact_has_a_name_of_its_own_and_one_line_of_text():
-    described = machine.describe()
+    described = machine.facts()
     assert len({name for name, _ in described}) == len(described)
     assert all(isinstance(value, str) and value and "\n" not in value for _, value in described)
 
@@ -48,7 +48,7 @@ def test_every_backend_either_works_or_says_why_not(facts):
 def test_only_settings_that_concern_a_backend_are_listed(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("UNRELATED", "secret")
-    settings = dict(machine.describe())["settings"]
+    settings = dict(machine.facts())["settings"]
     assert "NCCL_DEBUG=INFO" in settings
     assert "secret" not in settings
 
@@ -69,7 +69,7 @@ def test_the_driver_names_the_gpus_without_torch(tmp_path, monkeypatch):
 
 def test_describing_starts_neither_cuda_nor_mpi():
     code = (
-        "import sys, torch; from collectives.backends.machine import describe; describe(); "
+        "import sys, torch; from collectives.backends.machine import facts; facts(); "
         "print(torch.cuda.is_initialized(), 'mpi4py' in sys.modules)"
     )
     answer = subprocess.run(

@@ -1,4 +1,4 @@
-"""What launch promises when all goes well: results in rank order, from functions of every kind, in ranks like fresh processes."""
+"""A launch that goes well: results in rank order, all kinds of functions, fresh ranks."""
 
 import functools
 import importlib.util
@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 
 from collectives import launch
-from collectives.launcher import start
+from collectives.launcher.server import default_start_method
 
-METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
+METHODS = ["forkserver", "spawn"] if default_start_method() == "forkserver" else ["spawn"]
 # A rank that is spawned imports torch anew: `spawn` is slow where the fork server is there.
 default_method_or_slow = pytest.mark.parametrize(
     "method",
@@ -89,7 +89,9 @@ def load(path):
 def test_functions_of_a_module_imported_by_path_can_be_launched(tmp_path, monkeypatch, registered):
     path = tmp_path / "loose_module.py"
     path.write_text(
-        "FACTOR = 7\ndef helper(rank):\n    return FACTOR * rank\ndef fn(rank, world_size, device):\n    return helper(rank)\n"
+        "FACTOR = 7\n"
+        "def helper(rank):\n    return FACTOR * rank\n"
+        "def fn(rank, world_size, device):\n    return helper(rank)\n"
     )
     module = load(path)
     if registered:

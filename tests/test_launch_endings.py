@@ -13,11 +13,11 @@ import psutil
 import pytest
 from processes import hear_signals, is_alive
 
-from collectives.launcher import start
+from collectives.launcher.server import default_start_method
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="these endings are POSIX signals")
 
-METHODS = ["forkserver", "spawn"] if start.default_start_method() == "forkserver" else ["spawn"]
+METHODS = ["forkserver", "spawn"] if default_start_method() == "forkserver" else ["spawn"]
 
 PROGRAM = """
 import ctypes, os, pathlib, signal, sys, time
@@ -42,7 +42,10 @@ def short():
 
 @pytest.fixture
 def caller(tmp_path, short):
-    """Starts a program whose ranks sleep; gives its process, its ranks' processes, and the folder for its temporary files."""
+    """Start a program whose ranks sleep.
+
+    Gives its process, its ranks' processes, and the folder for its temporary files.
+    """
     started = []
 
     def begin(body: str, ranks: int = 2):
@@ -215,7 +218,8 @@ def test_the_stop_button_of_a_notebook_ends_the_ranks_and_keeps_the_kernel(tmp_p
 
     try:
         cell = client.execute(
-            "import torch\nfrom collectives import launch\n(torch.ones(600, 600) @ torch.ones(600, 600)).sum()"
+            "import torch\nfrom collectives import launch\n"
+            "(torch.ones(600, 600) @ torch.ones(600, 600)).sum()"
         )
         assert finished(cell) == ("", None)
         cell = client.execute(

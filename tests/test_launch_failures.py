@@ -1,4 +1,4 @@
-"""What launch promises when it goes wrong: it always ends, says which rank and why, and stays usable."""
+"""A launch that goes wrong: it always ends, says which rank failed and why, and stays usable."""
 
 import ctypes
 import os

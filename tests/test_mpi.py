@@ -388,7 +388,9 @@ def test_launch_joins_mpiexecs_world(tmp_path):
         textwrap.dedent("""
         import os, torch.distributed as dist
         from collectives import launch
-        results = [launch(lambda rank, n, device: (rank, dist.get_backend()), backend=backend) for backend in (None, "gloo", "mpi")]
+        def fn(rank, world_size, device):
+            return rank, dist.get_backend()
+        results = [launch(fn, backend=backend) for backend in (None, "gloo", "mpi")]
         if os.environ["PMI_RANK"] == "0":
             print(results)
         """)

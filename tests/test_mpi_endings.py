@@ -1,4 +1,4 @@
-"""The launcher's promises, over MPI: a failure names its rank, nothing outlives the caller, nothing listens, no file is left."""
+"""Launches over MPI: a failure names its rank, nothing outlives the caller, listens or is left."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def failing(fn, nproc=3, **options) -> LaunchError:
-    """The error of a launch that fails; it leaves no rank behind, and another one works after it."""
+    """The error of a launch that fails; it leaves no rank behind, and another launch works."""
     launch(one_barrier, 1)  # the server of the ranks may stay
     before = children()
     with pytest.raises(LaunchError) as caught:
@@ -156,7 +156,10 @@ def test_however_the_caller_ends_no_rank_is_left_and_no_file(name, tmp_path):
 
 def without_mpi4py(*command: str) -> subprocess.CompletedProcess:
     """Run `python -m collectives` where mpi4py cannot be imported."""
-    hide = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('collectives', run_name='__main__', alter_sys=True)"
+    hide = (
+        "import sys, runpy; sys.modules['mpi4py'] = None; "
+        "runpy.run_module('collectives', run_name='__main__', alter_sys=True)"
+    )
     return subprocess.run(
         [sys.executable, "-c", hide, *command], capture_output=True, text=True, timeout=100
     )

@@ -51,7 +51,7 @@ def test_ddp_gives_the_gradients_that_it_gives_over_gloo_bit_for_bit(nproc, exac
 
 
 def float32_gradients(rank, world_size, device):
-    """DDP's gradients, and what this rank brings to their sums: its own gradients, which DDP divides before it adds."""
+    """DDP's gradients, and this rank's own, which DDP divides before it adds them."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
     alone, ddp = copy.deepcopy(model), torch.nn.parallel.DistributedDataParallel(model)
@@ -65,8 +65,8 @@ def float32_gradients(rank, world_size, device):
 def sum_error(terms: int) -> float:
     """Whatever the order, a sum of n floats errs by at most this times the sum of their magnitudes.
 
-    That is gamma(n - 1) = (n - 1) u / (1 - (n - 1) u), with u = 2**-24 for float32 (N. J. Higham, Accuracy and Stability of
-    Numerical Algorithms, 2nd edition, section 4.2).
+    That is gamma(n - 1) = (n - 1) u / (1 - (n - 1) u), with u = 2**-24 for float32 (N. J. Higham,
+    Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2).
     """
     unit = 2.0**-24
     return (terms - 1) * unit / (1 - (terms - 1) * unit)
@@ -90,7 +90,7 @@ def test_random_float32_gradients_differ_from_gloos_by_no_more_than_rounding(npr
 
 
 def two_ways(rank, world_size, device):
-    """Rank 1 does not begin to send its last layer's gradients before rank 0 has come to its first layer."""
+    """Rank 1 sends its last layer's gradients only after rank 0 has come to its first layer."""
     store = dist.distributed_c10d._get_default_store()
     first, last = torch.nn.Linear(600, 600), torch.nn.Linear(600, 600)  # more than a bucket each
 
@@ -109,7 +109,8 @@ def two_ways(rank, world_size, device):
             return result
 
     ddp = torch.nn.parallel.DistributedDataParallel(Model(), bucket_cap_mb=1)
-    for step in range(2):  # noqa: B007  in the first step all gradients are one bucket; the hooks read it
+    # In the first step all gradients are one bucket. The hooks read `step`.
+    for step in range(2):  # noqa: B007
         ddp(torch.ones(2, 600)).sum().backward()
 
 

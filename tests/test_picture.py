@@ -1,4 +1,4 @@
-"""The figure itself: told apart by letter as well as colour, said in words too, and the same bytes every time."""
+"""The figure: cells differ in letters as well as colour, words say it too, bytes never change."""
 
 import itertools
 import os
@@ -46,7 +46,8 @@ def texts_in(figure, gid):
 
 
 def printed(**arguments):
-    console = Console(width=80, file=open(os.devnull, "w"), record=True, color_system=None)  # noqa: SIM115
+    nowhere = open(os.devnull, "w")  # noqa: SIM115
+    console = Console(width=80, file=nowhere, record=True, color_system=None)
     console.print(picture.text(**arguments))
     return console.export_text()
 
@@ -83,7 +84,7 @@ def test_colours_of_ranks_differ_and_are_read_in_light_and_dark_ink():
     assert contrast(DARK, LIGHT) > 18
 
 
-# Brettel, Vienot and Mollon's dichromats, as Vienot's matrices on linear RGB: red-blind and green-blind.
+# Vienot's matrices on linear RGB for the dichromats of Brettel, Vienot and Mollon.
 BLIND = {
     "red-blind": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),
     "green-blind": ((0.29275, 0.70725, 0.0), (0.29275, 0.70725, 0.0), (-0.02234, 0.02234, 1.0)),
@@ -201,7 +202,8 @@ def test_the_description_tells_the_whole_story():
         op="SUM",
         root=0,
     ) == (
-        "2 ranks. The reduction is SUM. The root is rank 0. Before, rank 0 has 1, to be overwritten. Before, rank 1 has 2. "
+        "2 ranks. The reduction is SUM. The root is rank 0. "
+        "Before, rank 0 has 1, to be overwritten. Before, rank 1 has 2. "
         "After, rank 0 has 3 reduced from rank 0 and rank 1. After, rank 1 has 2 untouched."
     )
 
@@ -210,7 +212,8 @@ DRAW = """
 import hashlib, torch
 from collectives.pictures import picture
 before = [torch.tensor([10**rank, 7]) for rank in range(3)]
-figure = picture.draw(before, [sum(before), None, ["a", torch.tensor([100, 9])]], op="SUM", title="t")
+after = [sum(before), None, ["a", torch.tensor([100, 9])]]
+figure = picture.draw(before, after, op="SUM", title="t")
 print(hashlib.sha256(picture.svg(figure)).hexdigest())
 """
 
@@ -253,7 +256,10 @@ def test_pictures_are_saved_as_svg_and_png(tmp_path):
 
 
 def test_importing_needs_neither_torch_nor_a_window():
-    code = "import sys, collectives.pictures.picture; print({'torch', 'matplotlib.pyplot'} & sys.modules.keys())"
+    code = (
+        "import sys, collectives.pictures.picture; "
+        "print({'torch', 'matplotlib.pyplot'} & sys.modules.keys())"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -292,7 +298,10 @@ def test_too_much_is_said_in_the_figure_and_the_terminal():
 
 
 def test_without_matplotlib_the_error_names_the_extra_and_the_terminal_still_has_its_picture():
-    code = "import sys; sys.modules['matplotlib'] = None; import collectives.pictures.text; import collectives.pictures.picture"
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; "
+        "import collectives.pictures.text; import collectives.pictures.picture"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "collectives/pictures/picture.py" in done.stderr.replace("\\", "/")
     assert "pictures need matplotlib" in done.stderr

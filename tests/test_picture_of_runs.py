@@ -1,4 +1,4 @@
-"""Pictures show what really happened: drawn from real runs of ranks, of right collectives and of wrong ones."""
+"""Pictures show what really happened: drawn from runs of right collectives and of wrong ones."""
 
 import functools
 
@@ -14,7 +14,7 @@ from collectives.pictures.colours import PALETTE
 
 
 def call(rank, world_size, device, name, wrong=None):
-    """In a rank: one collective, or a wrong one in its place; what it was given, and what it gave."""
+    """In a rank: call a collective, or a wrong one in its place; return its input and output."""
     if wrong:
         replaced, make_wrong = wrong
         setattr(dist, replaced, make_wrong(getattr(dist, replaced)))
@@ -178,7 +178,7 @@ def test_a_wrong_collective_shows(wrong):
 
 
 def test_a_scatter_that_permutes_shows_in_its_values():
-    """All comes from the root, whichever piece: the colours are those of a right scatter, the numbers are not."""
+    """Every piece comes from the root: the colours are right, only the numbers are not."""
     as_it_should_be, wrong = (
         draw_right("scatter", 4),
         draw_wrong("scatter", "scatter that permutes"),

@@ -1,4 +1,4 @@
-"""The drawn timeline shows what the program orders, and nothing else: read from the figure's own objects."""
+"""The drawn timeline shows what the program orders, and nothing else (read from the figure)."""
 
 import itertools
 import re

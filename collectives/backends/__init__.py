@@ -1,1 +1,1 @@
-"""What each backend is, needs and can do (claims.toml), and the backends that this package brings."""
+"""What each backend needs and can do (claims.toml), and the backends that we bring: mpi/."""

@@ -1,4 +1,4 @@
-"""What each backend is, what it needs, and whether this machine has it."""
+"""What each backend needs, and whether this machine has it."""
 
 import ctypes
 import difflib
@@ -7,31 +7,33 @@ import os
 import shutil
 import sys
 
-# The interface that carries only this machine's own traffic.
+# The network interface for connections within this machine.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
-# Where each backend's tensors may live, in the order in which we try them.
+# The devices that each backend works on, the default first.
 DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}
 
-# NCCL from this version on accepts several ranks on one GPU, if NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 release notes).
+# Since this version several ranks may share a GPU if NCCL_MULTI_RANK_GPU_ENABLE=1 (release notes of
+# NCCL 2.30).
 NCCL_SEVERAL_RANKS_PER_GPU = (2, 30)
 
 
 class Unavailable(ValueError):
-    """What was asked for is right, but this machine does not have it."""
+    """The request is valid, but this machine cannot fulfil it."""
 
 
 def gpu_count() -> int:
-    """The GPUs that torch sees. Does not open a CUDA context, so that the ranks started later still can."""
+    """The number of GPUs that torch sees. Opens no CUDA context: ranks that start later can."""
     import torch
 
     return torch.cuda.device_count() if torch.backends.cuda.is_built() else 0
 
 
 def nccl_version() -> tuple[int, ...] | None:
-    """The version of the NCCL that torch runs with, or None without NCCL.
+    """The version of the NCCL that torch uses; None without NCCL.
 
-    It may be another than torch was built with: a newer library can be preloaded, and torch tells of its own.
+    torch itself reports the version it was built with, which is another one if a newer library is
+    preloaded.
     """
     import torch
     import torch.distributed as dist
@@ -48,14 +50,14 @@ def nccl_version() -> tuple[int, ...] | None:
 
 
 def missing_for_mpi() -> str | None:
-    """What our MPI backend lacks on this machine; None if it has all. Starts no MPI."""
+    """What our MPI backend lacks on this machine, or None. Does not start MPI."""
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py"
     return None if mpiexec() else "mpiexec"
 
 
 def mpiexec() -> str | None:
-    """The mpiexec of this Python's environment, where pip puts it, or else that of the PATH."""
+    """The path of mpiexec: next to this Python, where pip installs it, or else on the PATH."""
     return shutil.which("mpiexec", path=os.path.dirname(sys.executable)) or shutil.which("mpiexec")
 
 
@@ -63,32 +65,39 @@ def unavailable(backend: str, device: str, nproc: int) -> str | None:
     """Why this machine cannot run `nproc` ranks of `backend` on `device`; None if it can."""
     import torch.distributed as dist
 
-    gpus = gpu_count()
-    if device == "cuda" and not gpus:
-        return (
-            f"{backend} on cuda needs a GPU: 0 visible"
-            if backend != "nccl"
-            else "nccl needs one GPU per rank: 0 visible"
+    if device == "cuda" and not gpu_count():
+        needs = (
+            "nccl needs one GPU per rank" if backend == "nccl" else f"{backend} on cuda needs a GPU"
         )
+        return f"{needs}: 0 visible"
     if backend == "gloo" and not dist.is_gloo_available():
         return "this build of torch has no gloo"
     if backend == "mpi" and (missing := missing_for_mpi()):
         return f"mpi needs {missing}, which is not here: pip install 'collectives[mpi]' brings it"
-    if backend == "nccl":
-        version = nccl_version()
-        if version is None:
-            return "this build of torch has no nccl"
-        if gpus < nproc and version < NCCL_SEVERAL_RANKS_PER_GPU:
-            wanted, found = (
-                ".".join(map(str, NCCL_SEVERAL_RANKS_PER_GPU)),
-                ".".join(map(str, version)),
-            )
-            return f"nccl needs one GPU per rank: {nproc} ranks, {gpus} visible (NCCL {wanted} would share one, this is {found})"
-    return None
+    return _nccl_unavailable(nproc) if backend == "nccl" else None
+
+
+def _nccl_unavailable(nproc: int) -> str | None:
+    version = nccl_version()
+    if version is None:
+        return "this build of torch has no nccl"
+    gpus = gpu_count()
+    if gpus >= nproc or version >= NCCL_SEVERAL_RANKS_PER_GPU:
+        return None
+    wanted, found = (
+        ".".join(map(str, numbers)) for numbers in (NCCL_SEVERAL_RANKS_PER_GPU, version)
+    )
+    return (
+        f"nccl needs one GPU per rank: {nproc} ranks, {gpus} visible "
+        f"(NCCL {wanted} would share one, this is {found})"
+    )
 
 
 def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, str]:
-    """The backend and the kind of device for `nproc` ranks on this machine. ValueError if there is none."""
+    """The backend and the device type for `nproc` ranks on this machine; None asks for the default.
+
+    Raises ValueError if they do not fit or are not known, Unavailable if this machine lacks them.
+    """
     device = None if device is None else str(device).partition(":")[0]
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f"device={device!r} is not known here: use 'cpu' or 'cuda'.")
@@ -109,7 +118,8 @@ def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, st
     device = device or devices[0]
     if device not in devices:
         raise ValueError(
-            f"backend={backend!r} does not work on {device}: use device={devices[0]!r}, or another backend."
+            f"backend={backend!r} does not work on {device}: use device={devices[0]!r}, "
+            "or another backend."
         )
     if reason := unavailable(backend, device, nproc):
         raise Unavailable(f"backend={backend!r} cannot run here: {reason}.")
@@ -117,27 +127,34 @@ def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, st
 
 
 def known_backends() -> list[str]:
-    """The names that this torch knows, those of registered third parties among them."""
+    """The names that this torch knows, including registered third-party backends."""
     import torch.distributed as dist
 
     return sorted({*DEVICES, *(name for name in dist.Backend.backend_list if name != "undefined")})
 
 
-def rank_device(kind: str, local_rank: int):
-    """The device of a rank: its own GPU where there are enough, else the GPUs in turn."""
+def rank_device(device_type: str, local_rank: int):
+    """The device of a rank. If there are fewer GPUs than ranks, ranks share GPUs in turn."""
     import torch
 
-    return torch.device("cpu") if kind == "cpu" else torch.device("cuda", local_rank % gpu_count())
+    if device_type == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % gpu_count())
 
 
-def environment(backend: str, nproc: int, one_machine: bool = True) -> dict[str, str]:
-    """What the environment of a rank must say, so that its backend listens on loopback only and may share a GPU."""
-    found = {}
+def rank_environment(backend: str, nproc: int, one_machine: bool = True) -> dict[str, str]:
+    """The environment variables that a rank needs.
+
+    On one machine its backend listens on loopback only. NCCL may share a GPU among ranks if there
+    are fewer GPUs than `nproc`.
+    """
+    variables = {}
     if one_machine:
-        found |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
-        found["UCX_TLS"] = "self,sm"  # MPICH's transport: shared memory needs no socket
+        variables |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+        variables["UCX_TLS"] = "self,sm"  # MPICH's transport: shared memory needs no socket
     if backend == "nccl" and gpu_count() < nproc:
-        # NCCL 2.30: experimental; NVLS wants a GPU per rank, and the thread blocks of all ranks must fit on the one GPU.
+        # Experimental in NCCL 2.30. NVLS needs a GPU per rank, and the thread blocks of all ranks
+        # must fit on one GPU.
         shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4"}
-        found |= {name: os.environ.get(name, value) for name, value in shared.items()}
-    return found
+        variables |= {name: os.environ.get(name, value) for name, value in shared.items()}
+    return variables

@@ -1,11 +1,12 @@
-"""The table of claims (claims.toml): what we say that each backend can do, what it cannot, and why.
+"""The table of claims (claims.toml): what each backend can do, what it cannot do, and why.
 
-`expected` says what we claim of a cell of the matrix (judgement.py compares that with a measurement), and `refusal` why a step of a
-lesson is skipped. Nothing here needs torch.
+`expected` is the claim about a cell of the matrix (matrix/findings.py compares it with a
+measurement). `refusal` is the reason why a step of a lesson is skipped. Nothing here needs torch.
 """
 
 import functools
 import importlib.metadata
+import operator
 import re
 import tomllib
 from dataclasses import dataclass, fields
@@ -14,18 +15,20 @@ from pathlib import Path
 
 from collectives.spec.calls import OPS
 
-# From the best answer to the worst: a clear error is better than a dead process, and silence about a wrong answer is the worst.
+# From best to worst: a clear error is better than a dead process, and a wrong answer without an
+# error is the worst.
 STATES = ("works", "refuses", "crashes", "hangs", "wrong")
 BROKEN = STATES[2:]  # what no backend should do
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row: on `backend` with tensors on `device`, each `form` with these `dtypes` and `ops` (none named: all) is in `state`.
+    """One row: with `backend` on `device`, each `form` with these `dtypes` and `ops` is in `state`.
 
-    A form without a variant speaks of its variants too. `torch` limits the claim to some versions (">=2.12,<2.14"), `world_size` to
-    some numbers of ranks (">=2"). `steps` are the steps of lessons that are skipped for it. `source` is the file that it stands in,
-    which counts only where two files disagree.
+    No dtypes or no ops means all of them. A form without a variant includes its variants. `torch`
+    limits the claim to some versions (">=2.12,<2.14"), `world_size` to some numbers of ranks
+    (">=2"). `steps` are the lessons' steps that are skipped. `source` is the file that has the row;
+    it matters only if two files disagree.
     """
 
     backend: str
@@ -46,7 +49,7 @@ class Claim:
         return f"{self.backend}/{self.device}: {what} {self.state}"
 
     def speaks_of(self, cell: dict) -> bool:
-        """Whether this cell is one of those claimed, in whatever version of torch and at whatever world size."""
+        """Whether the claim is about this cell, in some version of torch and at some world size."""
         return (
             (self.backend, self.device) == (cell["backend"], cell["device"])
             and (cell["form"] in self.form or base(cell["form"]) in self.form)
@@ -55,7 +58,7 @@ class Claim:
         )
 
     def rank(self, cell: dict) -> tuple[int, bool, bool]:
-        """How closely the claim describes the cell: by op and dtype first, then by the very variant, then by the version."""
+        """How closely the claim describes the cell: by op and dtype, then variant, then version."""
         return bool(self.ops) + bool(self.dtypes), cell["form"] in self.form, bool(self.torch)
 
 
@@ -74,7 +77,10 @@ def table() -> tuple[Claim, ...]:
 
 
 def load(extra: str | Path | None = None) -> tuple[Claim, ...]:
-    """Our claims, followed by those in the file `extra`, which win over ours where both speak as closely of a cell."""
+    """Our claims, followed by those in the file `extra`.
+
+    The latter win if both describe a cell equally closely. Raises ValueError for a faulty file.
+    """
     if extra is None:
         return table()
     try:
@@ -86,7 +92,7 @@ def load(extra: str | Path | None = None) -> tuple[Claim, ...]:
 
 
 def parse(text: str, source: str) -> tuple[Claim, ...]:
-    """The claims of a TOML text. ValueError names the row that cannot be right, and says why."""
+    """The claims of a TOML text. Raises ValueError, which names a faulty row and says why."""
     try:
         rows = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -109,18 +115,29 @@ def _claim(row, where: str, source: str) -> Claim:
         raise ValueError(f"{where}: {', '.join(unknown)} is not known; use {', '.join(known)}.")
     values = {}
     for name, value in row.items():
-        if known[name] is not str and isinstance(value, str):
-            value = [value]
-        if known[name] is str and not isinstance(value, str):
-            raise ValueError(f"{where}: {name} = {value!r} should be text.")
-        if known[name] is not str and not (
-            isinstance(value, list) and value and all(isinstance(one, str) for one in value)
-        ):
-            raise ValueError(f"{where}: {name} = {value!r} should be a list of names, not empty.")
-        values[name] = value if isinstance(value, str) else tuple(value)
+        read = _text if known[name] is str else _names
+        values[name] = read(value, f"{where}: {name} = {value!r}")
     if missing := [name for name in ("backend", "device", "state") if not values.get(name)]:
         raise ValueError(f"{where} lacks {', '.join(missing)}.")
     claim = Claim(**values, source=source)
+    _check(claim, where)
+    return claim
+
+
+def _text(value, where: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where} should be text.")
+    return value
+
+
+def _names(value, where: str) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"{where} should be a list of names, not empty.")
+    return tuple(names)
+
+
+def _check(claim: Claim, where: str) -> None:
     if claim.state not in STATES:
         raise ValueError(f"{where}: state = {claim.state!r} is not one of {', '.join(STATES)}.")
     if unknown := [op for op in claim.ops if op not in OPS]:
@@ -133,11 +150,23 @@ def _claim(row, where: str, source: str) -> Claim:
         raise ValueError(f"{where} gives no reason: say in one sentence why it {claim.state}.")
     for limits in (claim.torch, claim.world_size):
         holds(limits, "2")  # raises if they cannot be read
-    return claim
+
+
+_COMPARE = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
 
 
 def holds(limits: str, version: str) -> bool:
-    """Whether a version ("2.13.0+cpu"), or a whole number, is one of ">=2.11,<2.14"; an empty text means every one."""
+    """Whether a version ("2.13.0+cpu") or a whole number is within `limits` (">=2.11,<2.14").
+
+    Every version is within empty limits. Raises ValueError if `limits` cannot be read.
+    """
     whole = number(version)
     for part in filter(None, (part.strip() for part in limits.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)", part)
@@ -145,21 +174,15 @@ def holds(limits: str, version: str) -> bool:
             raise ValueError(
                 f'"{limits}" is not understood: write it like ">=2.11" or ">=2.11,<2.14".'
             )
-        wanted = number(match[2])
-        mine = whole[: len(wanted)]  # "<=2.13" and "==2.13" mean 2.13.1 as well
-        truth = {
-            ">=": mine >= wanted,
-            "<=": mine <= wanted,
-            "==": mine == wanted,
-            "!=": mine != wanted,
-        }
-        if not truth.get(match[1], mine < wanted if match[1] == "<" else mine > wanted):
+        limit = number(match[2])
+        prefix = whole[: len(limit)]  # "<=2.13" and "==2.13" mean 2.13.1 as well
+        if not _COMPARE[match[1]](prefix, limit):
             return False
     return True
 
 
 def number(version: str) -> tuple[int, ...]:
-    """(2, 13, 0), of 2.13.0+cpu."""
+    """(2, 13, 0) for 2.13.0+cpu."""
     found = re.match(r"\d+(?:\.\d+)*", str(version))
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
@@ -167,31 +190,33 @@ def number(version: str) -> tuple[int, ...]:
 def expected(
     cell: dict, torch_version: str, claims: tuple[Claim, ...] | None = None
 ) -> Claim | None:
-    """What is claimed of a cell: the claim that describes it most closely; None where no claim speaks of it.
+    """The claim that describes the cell most closely; None if no claim is about it.
 
-    ValueError if two claims of one file describe it as closely and disagree.
+    Raises ValueError if two claims of one file describe it equally closely and disagree.
     """
-    speaking = [
-        one
-        for one in (table() if claims is None else claims)
-        if one.speaks_of(cell)
-        and holds(one.torch, torch_version)
-        and holds(one.world_size, str(cell["world_size"]))
+    found = [
+        claim
+        for claim in (table() if claims is None else claims)
+        if claim.speaks_of(cell)
+        and holds(claim.torch, torch_version)
+        and holds(claim.world_size, str(cell["world_size"]))
     ]
-    if not speaking:
+    if not found:
         return None
-    closest = max(one.rank(cell) for one in speaking)
-    speaking = [one for one in speaking if one.rank(cell) == closest]
-    speaking = [one for one in speaking if one.source == speaking[-1].source]
-    if rival := next((one for one in speaking if one.state != speaking[0].state), None):
-        raise ValueError(
-            f"two claims contradict each other: {speaking[0]}, and {rival}: name the op, dtype or variant in one of them."
-        )
-    return speaking[0]
+    closest = max(claim.rank(cell) for claim in found)
+    found = [claim for claim in found if claim.rank(cell) == closest]
+    first, *others = [claim for claim in found if claim.source == found[-1].source]
+    for other in others:
+        if other.state != first.state:
+            raise ValueError(
+                f"two claims contradict each other: {first}, and {other}: name the op, dtype or "
+                "variant in one of them."
+            )
+    return first
 
 
 def refusal(step: str, backend: str, device: str) -> str | None:
-    """Why this step of a lesson cannot run on this backend, in the installed torch; None if it can."""
+    """Why this step of a lesson cannot run on this backend with the installed torch, or None."""
     torch = importlib.metadata.version("torch")
     for claim in table():
         if (

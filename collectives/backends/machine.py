@@ -1,4 +1,4 @@
-"""The facts about this machine and its software that a bug report needs. The header of pytest shows the same."""
+"""Facts about this machine and its software, for bug reports and the header of pytest."""
 
 import importlib.metadata
 import importlib.util
@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 
-# Settings that change what a backend does.
+# Environment variables that change what a backend does.
 _SETTINGS = (
     "NCCL_",
     "GLOO_",
@@ -26,8 +26,8 @@ def version(package: str = "collectives") -> str | None:
         return None
 
 
-def describe() -> list[tuple[str, str]]:
-    """Names and values, as text. Opens no CUDA context and does not start MPI, so that what follows still can."""
+def facts() -> list[tuple[str, str]]:
+    """Names and values, as text. Opens no CUDA context and does not start MPI."""
     import torch
 
     from collectives.backends import availability as backends
@@ -51,14 +51,9 @@ def describe() -> list[tuple[str, str]]:
 
 
 def _settings() -> str:
-    return (
-        ", ".join(
-            f"{name}={value}"
-            for name, value in sorted(os.environ.items())
-            if name.startswith(_SETTINGS)
-        )
-        or "-"
-    )
+    variables = sorted(os.environ.items())
+    set_here = [f"{name}={value}" for name, value in variables if name.startswith(_SETTINGS)]
+    return ", ".join(set_here) or "-"
 
 
 def _build() -> str:
@@ -77,7 +72,7 @@ def _nccl() -> str:
 
 
 def _gpu_names() -> str:
-    """From the driver's own tool: torch would open a CUDA context to tell."""
+    """Asked of nvidia-smi, because torch would open a CUDA context."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "no nvidia-smi to name them"
@@ -109,7 +104,7 @@ def _mpi() -> str:
 
 
 def _backends() -> tuple[list[str], list[str]]:
-    """What works here with one rank, as "gloo on cpu"; and why the rest does not."""
+    """What works here with one rank, such as "gloo on cpu", and why the rest does not."""
     from collectives.backends import availability as backends
 
     works, missing = [], []

@@ -1,55 +1,52 @@
-"""Backends of torch.distributed that this package brings. Importing this package makes torch know them; nothing is started yet.
+"""Importing this module registers our backends with torch.distributed. It starts nothing.
 
-import collectives.process_groups
-dist.init_process_group("mpi", init_method="mpi://")  # in a script under mpiexec
+import collectives.backends.register
+dist.init_process_group("mpi", init_method="mpi://")  # in a script that mpiexec runs
 """
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-# What torch's own MPI is called from now on. The wheels of torch are built without it.
+# The new name of torch's own MPI backend. The wheels of torch are built without it.
 _BUILT_IN = "mpi, built into torch"
 
 
 def _register_mpi() -> None:
-    """Let "mpi" mean our MPI, over mpi4py.
+    """Make "mpi" mean our backend, which uses mpi4py.
 
-    subtle: a backend of that name can be registered, but is never reached: torch compares each name with Backend.MPI first, and
-    takes the way to the MPI that it was built with, or not. So that constant gets another value, and `Backend(...)`, which looks
-    words up among the constants, is told what "mpi" means.
+    subtle: registering the name is not enough. torch compares each name with the constant
+    Backend.MPI first, and if they are equal uses the MPI it was built with. So that constant gets
+    another value. `Backend(name)` looks names up among the constants, so it is replaced as well.
     """
     look_up = dist.Backend.__new__
 
     def name_of(cls, name):
-        return (
-            "mpi"
-            if isinstance(name, str) and name.lower() in ("mpi", _BUILT_IN)
-            else look_up(cls, name)
-        )
+        is_mpi = isinstance(name, str) and name.lower() in ("mpi", _BUILT_IN)
+        return "mpi" if is_mpi else look_up(cls, name)
 
     dist.Backend.__new__ = staticmethod(name_of)
     dist.is_mpi_available = c10d.is_mpi_available = _is_available
-    del dist.Backend.MPI  # older versions of torch register no name that is taken
-    dist.Backend.register_backend("mpi", _mpi, extended_api=True, devices=["cpu"])
+    del dist.Backend.MPI  # older versions of torch refuse to register a name that exists
+    dist.Backend.register_backend("mpi", _new_group, extended_api=True, devices=["cpu"])
     dist.Backend.MPI = _BUILT_IN
-    dist.register_rendezvous_handler("mpi", _meet)
+    dist.register_rendezvous_handler("mpi", _rendezvous)
 
 
 def _is_available() -> bool:
-    """What `dist.is_backend_available("mpi")` asks."""
+    """Called by `dist.is_backend_available("mpi")`."""
     from collectives.backends import availability as backends
 
     return backends.missing_for_mpi() is None
 
 
-def _mpi(options, _):
+def _new_group(options, _):
     from collectives.backends.mpi.group import ProcessGroupMPI
 
     return ProcessGroupMPI(options)
 
 
-def _meet(url, timeout=dist.default_pg_timeout, **_):
-    """What `init_method="mpi://"` does: the store, the rank and the world size come from MPI."""
+def _rendezvous(url, timeout=dist.default_pg_timeout, **_):
+    """For `init_method="mpi://"`: the store, the rank and the world size come from MPI."""
     from collectives.backends.mpi import store as mpi_store
 
     yield mpi_store.open(timeout.total_seconds())

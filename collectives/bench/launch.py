@@ -135,7 +135,7 @@ def print_launches(rounds: int, ranks: int) -> None:
     from collectives.backends import availability
 
     os.environ.update(
-        availability.environment("gloo", ranks)
+        availability.rank_environment("gloo", ranks)
     )  # the ranks of spawn, too, listen on loopback only
     launch(one_all_reduce, ranks, backend="gloo")  # the first launch starts the server
     for number in range(rounds):

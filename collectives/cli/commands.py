@@ -84,7 +84,7 @@ def list_lessons() -> None:
 @app.command("env")
 def env() -> None:
     """Print what a bug report needs: versions, GPUs, cores, and which backends work here."""
-    for name, value in machine.describe():
+    for name, value in machine.facts():
         print(f"{name:<12} {value}")
 
 
@@ -132,7 +132,7 @@ def run(
     options = {"nproc": nproc, "backend": backend, "device": device, "timeout": timeout}
     speaks = True
     try:
-        place = world.joined()
+        place = world.launcher_place()
         speaks = place is None or place.rank == 0
         paths = files.choose(names or [], every)
         results = _run_all(paths, place, speaks, options, (timeline, trace, picture, save_picture))

@@ -72,11 +72,11 @@ def matrix(  # long: the flags, each with its help
     rank is compared with a closed form, and nothing else may have changed. All
     options but --quick, --timeout and --json can be given several times.
     """
-    from collectives.launcher import start
+    from collectives.launcher import server
 
     needs_mpi = not backend or "mpi" in map(str.lower, backend)
     mpi = ("collectives.backends.mpi.group",) if needs_mpi else ()
-    start.start_server((*_PRELOADED, *mpi))  # it imports torch while this process does
+    server.start_server((*_PRELOADED, *mpi))  # it imports torch while this process does
     from collectives.matrix import command
 
     request = command.Request(

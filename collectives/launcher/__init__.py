@@ -1,1 +1,1 @@
-"""A world of ranks: start it or join it, bring the results back in rank order, always end it, and say who failed."""
+"""A world of ranks: start or join it, collect its results, always end it, name who failed."""

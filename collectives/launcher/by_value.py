@@ -1,9 +1,13 @@
-"""How a function travels to the ranks: as code, so that lambdas, notebook cells and scripts need no import on the other side."""
+"""Pickle a function by value: send its code, so that a rank need not import its module.
+
+This makes lambdas, notebook cells and functions of scripts work.
+"""
 
 import sys
 import threading
 from collections.abc import Callable
 from importlib.machinery import PathFinder
+from types import ModuleType
 
 import cloudpickle
 
@@ -13,14 +17,11 @@ from collectives.recording import stack
 _pickling = threading.Lock()
 
 
-def pack(fn: Callable, args: tuple) -> bytes:
-    """Pickle a function and its arguments by value. ValueError if they cannot be."""
+def pickle_by_value(fn: Callable, args: tuple) -> bytes:
+    """Pickle a function and its arguments. Raises ValueError if they cannot be pickled."""
     with _pickling:
-        modules = [
-            module
-            for module in _by_value(fn)
-            if module.__name__ not in cloudpickle.list_registry_pickle_by_value()
-        ]
+        registered = cloudpickle.list_registry_pickle_by_value()
+        modules = [module for module in _by_value(fn) if module.__name__ not in registered]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -28,7 +29,8 @@ def pack(fn: Callable, args: tuple) -> bytes:
         except Exception as error:
             name = getattr(fn, "__name__", repr(fn))
             raise ValueError(
-                f"{name} or its arguments cannot travel to the ranks ({type(error).__name__}: {error}): create inside the function "
+                f"{name} or its arguments cannot travel to the ranks "
+                f"({type(error).__name__}: {error}): create inside the function "
                 "what cannot be pickled, such as locks, open files, sockets and generators."
             ) from error
         finally:
@@ -36,30 +38,31 @@ def pack(fn: Callable, args: tuple) -> bytes:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _by_value(fn: Callable) -> list:
-    """The modules whose functions are sent as code: the function's own, and those that a rank could not import by name."""
-    own = [sys.modules.get(getattr(fn, "__module__", None) or "")]
-    loose = [
+def _by_value(fn: Callable) -> list[ModuleType]:
+    """The modules to pickle by value: that of `fn`, and those that a rank cannot import by name."""
+    defining_module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    not_importable = [
         module
         for name, module in list(sys.modules.items())
         if "." not in name and not _is_importable(name, module)
     ]
     found = {
         module.__name__: module
-        for module in own + loose
+        for module in [defining_module, *not_importable]
         if module is not None and not _is_installed(module)
     }
     return [module for name, module in found.items() if name in sys.modules and name != "__main__"]
 
 
-def _is_installed(module) -> bool:
+def _is_installed(module: ModuleType) -> bool:
+    """Whether the module belongs to Python, to an installed package or to this one."""
     file = getattr(module, "__file__", None)
-    return (
-        file is None or module.__name__.partition(".")[0] == "collectives" or stack.is_library(file)
-    )
+    if file is None or stack.is_library(file):
+        return True
+    return module.__name__.partition(".")[0] == "collectives"
 
 
-def _is_importable(name: str, module) -> bool:
+def _is_importable(name: str, module: ModuleType) -> bool:
     if _is_installed(module):
         return True
     try:

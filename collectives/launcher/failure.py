@@ -1,4 +1,4 @@
-"""What went wrong in a world: which rank, how, and where it stood."""
+"""LaunchError, and how to make one: which rank failed, in what way, and where it stood."""
 
 import os
 import signal as signals
@@ -8,11 +8,12 @@ from collectives.recording.stack import is_library, main_thread, where
 
 
 class LaunchError(RuntimeError):
-    """A world did not bring back its results.
+    """A world did not return its results.
 
-    `rank` is the rank to look at first; `kind` is "raised", "died", "hung" or, where calls do not fit, "mismatch"; `exitcode` and
-    `signal` are those of a process that died (a signal is a negative `exitcode`, as in multiprocessing); `traceback` is that of a
-    rank that raised; `stacks` says, by rank, where each one stood.
+    `rank` is the rank to look at first. `kind` is "raised", "died", "hung" or "mismatch": the
+    ranks' calls do not match. `exitcode` and `signal` are those of a process that died; as in
+    multiprocessing, `exitcode` is negative for a signal. `traceback` is that of a rank that raised.
+    `stacks` holds faulthandler's stacks by rank.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class LaunchError(RuntimeError):
         return _rebuild, (str(self), self.__dict__)
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the reader's own lines and the message, without the launcher's frames between them."""
+        """What a notebook shows: the frames of the user's own code, and the message."""
         own = [frame for frame in extract_tb(self.__traceback__) if not is_library(frame.filename)]
         return [*(text.rstrip() for text in format_list(own)), f"LaunchError: {self}"]
 
@@ -48,7 +49,7 @@ def _rebuild(message: str, state: dict) -> LaunchError:
 
 
 def raised(rank: int, summary: str, traceback: str, returned: list[int] = ()) -> LaunchError:
-    """Rank `rank` left its function by an exception; the ranks in `returned` had left theirs, and so no longer answered."""
+    """The function raised in rank `rank`. `returned`: the ranks that had returned before."""
     message = f"rank {rank} raised {summary}\n\n{traceback}"
     if returned:
         message += f"\nHad returned by then: rank {', '.join(map(str, returned))}.\n"
@@ -56,7 +57,7 @@ def raised(rank: int, summary: str, traceback: str, returned: list[int] = ()) ->
 
 
 def not_started(rank: int, error: Exception) -> LaunchError:
-    """The process of rank `rank` could not be started: no memory, no more processes, or a server that broke."""
+    """Starting the process raised `error`: no memory, too many processes, a broken fork server."""
     cause = f"{type(error).__name__}: {error}".rstrip(": ")
     return LaunchError(
         f"rank {rank} died: its process could not be started ({cause})", rank=rank, kind="died"
@@ -64,17 +65,12 @@ def not_started(rank: int, error: Exception) -> LaunchError:
 
 
 def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
-    """The process of rank `rank` ended before it had a result, or badly after that."""
-    signal = None
+    """The process ended before the function returned, or with an error status after that."""
+    signal, cause = None, f"ended its process with exit status {exitcode}"
     if exitcode < 0:
-        try:
-            signal = signals.Signals(-exitcode)
-            cause = f"was killed by {signal.name} (signal {-exitcode})"
-        except ValueError:
-            signal, cause = -exitcode, f"was killed by signal {-exitcode}"
-    else:
-        cause = f"ended its process with exit status {exitcode}"
-    message = f"rank {rank} died: it {cause} {'after it had returned its' if returned else 'before it returned a'} result"
+        signal, cause = _signal(-exitcode)
+    when = "after it had returned its result" if returned else "before it returned a result"
+    message = f"rank {rank} died: it {cause} {when}"
     if stack:
         message += f"\n  it stood in {where(stack)}"
     stacks = {rank: stack} if stack else {}
@@ -83,12 +79,22 @@ def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
     )
 
 
+def _signal(number: int) -> tuple[signals.Signals | int, str]:
+    """The signal, by its name if Python knows one, and what it did."""
+    try:
+        signal = signals.Signals(number)
+    except ValueError:
+        return number, f"was killed by signal {number}"
+    return signal, f"was killed by {signal.name} (signal {number})"
+
+
 def differ(verdict, error: LaunchError | None = None) -> LaunchError:
-    """The ranks' calls do not fit, or they wait for each other: `verdict` is a diagnosis.Verdict, `error` what came of it."""
-    rank, kind = (
-        verdict.guilty[0].rank if verdict.guilty else 0,
-        "hung" if verdict.kind == "hang" else verdict.kind,
-    )
+    """The ranks' calls do not match, or ranks wait for each other.
+
+    `verdict` is a diagnosis.Verdict, and `error` the failure that followed from it, if any.
+    """
+    rank = verdict.guilty[0].rank if verdict.guilty else 0
+    kind = "hung" if verdict.kind == "hang" else verdict.kind
     stacks, trace = (error.stacks, error.traceback) if error else ({}, "")
     return LaunchError(verdict.says, rank=rank, kind=kind, stacks=stacks, traceback=trace)
 
@@ -96,20 +102,17 @@ def differ(verdict, error: LaunchError | None = None) -> LaunchError:
 def hung(
     timeout: float, stacks: dict[int, str], returned: list[int], diagnosis: str = ""
 ) -> LaunchError:
-    """Time is up; `stacks` holds the stack of each rank that had not returned. `diagnosis`: what their calls say."""
-    # A rank outside torch.distributed is the likelier culprit: the others wait for it.
-    rank = next((rank for rank in sorted(stacks) if not _in_collective(stacks[rank])), min(stacks))
+    """Time is up. `stacks` has every rank that has not returned, `diagnosis` explains why."""
+    # A rank outside torch.distributed is the likely cause: the others wait for it.
+    outside = [rank for rank in sorted(stacks) if not _in_collective(stacks[rank])]
+    rank = outside[0] if outside else min(stacks)
     lines = [f"rank {rank} hung: not every rank had returned after {timeout:g} s"]
     for number in sorted({*stacks, *returned}):
-        lines.append(
-            f"  rank {number}  {'had returned' if number in returned else where(stacks[number])}"
-        )
-    return LaunchError(
-        "\n".join([*lines, *([diagnosis] if diagnosis else [])]),
-        rank=rank,
-        kind="hung",
-        stacks=stacks,
-    )
+        place = "had returned" if number in returned else where(stacks[number])
+        lines.append(f"  rank {number}  {place}")
+    if diagnosis:
+        lines.append(diagnosis)
+    return LaunchError("\n".join(lines), rank=rank, kind="hung", stacks=stacks)
 
 
 def _in_collective(stack: str) -> bool:

@@ -1,11 +1,12 @@
-"""Which world this process stands in: a direct worker of torchrun or mpiexec, or none yet."""
+"""This process's place in the world that a launcher started: torchrun or mpiexec."""
 
 import os
 from dataclasses import dataclass
 
 import psutil
 
-# What names a worker of each launcher. A worker's own children inherit the same words, and are no workers.
+# The variables that identify a worker of each launcher. The worker's own children inherit them, but
+# are not workers.
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI = {"PMI": ("PMI_RANK", "PMI_SIZE"), "OMPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")}
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -14,7 +15,7 @@ _LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 @dataclass(frozen=True)
 class Place:
-    """This process's place in a world that a launcher started."""
+    """A rank of a launcher's world."""
 
     launcher: str
     rank: int
@@ -28,50 +29,60 @@ class Place:
 
     @property
     def backend(self) -> str | None:
-        """What the ranks speak unless something else is asked for; None where that depends on the machine."""
+        """The default backend of this launcher's ranks; None if it depends on the machine."""
         return "mpi" if self.launcher == "mpiexec" else None
 
 
-def joined() -> Place | None:
-    """The place in torchrun's or mpiexec's world; None for a process that is to start its own. ValueError for half a world."""
+def launcher_place() -> Place | None:
+    """The place of a direct worker of torchrun or mpiexec; None for any other process.
+
+    Raises ValueError if RANK is set but no launcher started this process.
+    """
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" in environ:
         return _place("torchrun", "RANK", "WORLD_SIZE") if _is_direct(_TORCHRUN) else None
     for rank, size in _MPI.values():
         if rank in environ and size in environ:
-            return (
-                _place("mpiexec", rank, size)
-                if _is_direct((rank, size, "PMI_FD", "PMIX_NAMESPACE"))
-                else None
-            )
+            identity = (rank, size, "PMI_FD", "PMIX_NAMESPACE")
+            return _place("mpiexec", rank, size) if _is_direct(identity) else None
     if "RANK" in environ:
         raise ValueError(
-            f"RANK={environ['RANK']} is set, but neither torchrun nor mpiexec started this process: start it with torchrun, or "
-            "unset RANK to let it start its own ranks."
+            f"RANK={environ['RANK']} is set, but neither torchrun nor mpiexec started this "
+            "process: start it with torchrun, or unset RANK to let it start its own ranks."
         )
     return None
 
 
 def _place(launcher: str, rank: str, size: str) -> Place:
-    environ = os.environ
-    world_size = int(environ[size])
-    local_rank = next(
-        (int(environ[name]) for name in _LOCAL_RANK if name in environ), int(environ[rank])
+    """`rank` and `size` are names of variables."""
+    world_size = int(os.environ[size])
+    return Place(
+        launcher,
+        int(os.environ[rank]),
+        world_size,
+        _first_number(_LOCAL_RANK, int(os.environ[rank])),
+        _first_number(_LOCAL_SIZE, world_size),
     )
-    local_size = next((int(environ[name]) for name in _LOCAL_SIZE if name in environ), world_size)
-    return Place(launcher, int(environ[rank]), world_size, local_rank, local_size)
+
+
+def _first_number(names: tuple[str, ...], default: int) -> int:
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
 def _is_direct(identity: tuple[str, ...]) -> bool:
-    """Whether the launcher itself started this process, perhaps through a shell or a profiler, and not one of its workers."""
-    mine = [os.environ.get(name) for name in identity]
+    """Whether the launcher started this process, perhaps through a shell or a profiler.
+
+    False for a process that one of the launcher's workers started. `identity` names the variables
+    that such a process has inherited.
+    """
+    own = [os.environ.get(name) for name in identity]
     try:
         for parent in psutil.Process().parents():
-            theirs = parent.environ()
-            if [theirs.get(name) for name in identity] != mine:
+            environ = parent.environ()
+            if [environ.get(name) for name in identity] != own:
                 return True
             if "python" in parent.name():
                 return False
-    except psutil.Error:  # a parent that we may not look at is not a worker of ours
+    except psutil.Error:  # a parent that we may not look at is not a worker of this user's launcher
         pass
     return True

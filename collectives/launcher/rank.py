@@ -1,4 +1,4 @@
-"""What runs inside a rank that we start: make it like a fresh process, call the function, send its result home."""
+"""What runs in a rank that we start: become like a fresh process, call `fn`, send the result."""
 
 import contextlib
 import ctypes
@@ -15,93 +15,65 @@ import threading
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
-from multiprocessing import connection, forkserver, reduction
+from multiprocessing import connection, forkserver
 
 import cloudpickle
 import torch
 import torch.distributed as dist
 
 from collectives.backends import availability as backends
-from collectives.backends import register as process_groups  # noqa: F401  process_groups: torch learns the backends that we bring
+from collectives.backends import register  # noqa: F401  its import makes torch know our backends
+from collectives.launcher.rank_spec import RankSpec
 from collectives.recording import exit_hooks, inject
 from collectives.spec.calls import CALLS
 
-# On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
+# On this signal a rank writes its stack. faulthandler does so in C, also if Python is blocked.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
 
-# The process group waits this much longer than the launch, so that it is the launch that says which rank hung.
+# The process group's timeout is this many seconds longer than the launch's, so that the launch is
+# first to report which rank hung.
 GROUP_PATIENCE = 60.0
 
-# What the process that we were forked from found when it imported torch; a fresh process would look again.
+# What the fork server found when it imported torch. A fresh process would look again.
 _THREADS_AT_IMPORT = torch.get_num_threads()
 _OMP_AT_IMPORT = os.environ.get("OMP_NUM_THREADS")
 
-# True in a rank, while its function runs: a launch in there is a mistake.
+# True in a rank while its function runs: calling launch there is a mistake.
 inside = False
 
 
-class Descriptor:
-    """A file descriptor of the parent, duplicated into the rank when the rank starts."""
-
-    def __init__(self, fd: int):
-        self.fd = fd
-
-    def __getstate__(self):
-        return reduction.DupFd(self.fd)
-
-    def __setstate__(self, duplicate):
-        self.fd = duplicate.detach()
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A rank's place in its world, and the caller's surroundings that it takes over. `store`: a file, or host, port, prefix."""
-
-    rank: int
-    world_size: int
-    backend: str
-    device: str
-    timeout: float
-    store: str | tuple[str, int, str]
-    environ: dict[str, str]
-    sources: dict[str, tuple]
-    stdout: Descriptor | None
-    stderr: Descriptor | None
-    mpi: Descriptor | None  # where a rank of MPI asks who it is
-    calls: Descriptor | None = None  # the file in which it notes its calls
-
-
-def main(seat: Seat, home: connection.Connection, stacks: connection.Connection) -> None:
-    """The life of a rank. `home` brings the pickled function and takes the outcome; `stacks` takes where it stands."""
+def main(
+    spec: RankSpec, results_pipe: connection.Connection, stack_pipe: connection.Connection
+) -> None:
+    """Run one rank. `results_pipe` brings the pickled function and takes the outcome."""
     global inside
     _end_with_the_parent()
-    _report_stacks_to(stacks)
-    _be_like_a_fresh_process(seat)
-    if seat.calls is not None:
-        inject.watch(os.fdopen(seat.calls.fd, "rb+"))
+    _write_stacks_to(stack_pipe)
+    _be_like_a_fresh_process(spec)
+    if spec.calls is not None:
+        inject.watch(os.fdopen(spec.calls.fd, "rb+"))
     inside = True
     try:
-        payload = home.recv_bytes()
-    except EOFError:  # the launch is over already
+        payload = results_pipe.recv_bytes()
+    except EOFError:  # the launch has ended already
         return
     try:
-        result = _call(seat, payload)
+        result = _call(spec, payload)
     except BaseException as error:
         exit_hooks.note(error)
-        home.send_bytes(b"E" + cloudpickle.dumps(describe(error)))
-        # Hold the connections to the other ranks open until the parent ends this process: were they to break now, the
-        # others would fail too, and hide who was first.
+        results_pipe.send_bytes(b"E" + cloudpickle.dumps(describe(error)))
+        # Keep the connections to the other ranks open until the parent ends this process. If they
+        # broke now, the other ranks would fail too, and hide which one was first.
         with contextlib.suppress(EOFError, OSError):
-            home.recv_bytes()
+            results_pipe.recv_bytes()
         os._exit(1)
     _flush()
     inject.end()
-    home.send_bytes(b"R" + result)
+    results_pipe.send_bytes(b"R" + result)
 
 
 def dump_result(result) -> bytes:
-    """Pickle a result. Tensors arrive on the CPU: the parent must not open a CUDA context for them."""
+    """Pickle a result, with all tensors on the CPU: the parent must not open a CUDA context."""
     buffer = io.BytesIO()
     _ResultPickler(buffer).dump(result)
     return buffer.getvalue()
@@ -110,46 +82,49 @@ def dump_result(result) -> bytes:
 class _ResultPickler(cloudpickle.Pickler):
     def reducer_override(self, value):
         if isinstance(value, torch.Tensor) and value.is_cuda:
-            return _same, (value.cpu(),)
+            return _identity, (value.cpu(),)
         return super().reducer_override(value)
 
 
-def _same(value):
+def _identity(value):
     return value
 
 
-def _call(seat: Seat, payload: bytes) -> bytes:
+def _call(spec: RankSpec, payload: bytes) -> bytes:
+    """Call the function in a process group; return its pickled result."""
     try:
         fn, args = cloudpickle.loads(payload)
     except Exception as error:
         error.add_note(
-            "The function or its arguments could not be rebuilt in the rank: can it import every module they need?"
+            "The function or its arguments could not be rebuilt in the rank: "
+            "can it import every module they need?"
         )
         raise
-    device = backends.rank_device(seat.device, int(seat.environ["LOCAL_RANK"]))
+    device = backends.rank_device(spec.device, int(spec.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    patience = datetime.timedelta(seconds=seat.timeout + GROUP_PATIENCE)
-    store = _store(seat, patience)
-    enter_group(seat.backend, store, seat.rank, seat.world_size, patience)
-    result = fn(seat.rank, seat.world_size, device, *args)
+    patience = datetime.timedelta(seconds=spec.timeout + GROUP_PATIENCE)
+    store = _store(spec, patience)
+    enter_group(spec.backend, store, spec.rank, spec.world_size, patience)
+    result = fn(spec.rank, spec.world_size, device, *args)
     try:
         result = dump_result(result)
     except Exception as error:
         error.add_note(
-            f"The result ({type(result).__name__}) cannot travel to the parent: return tensors, numbers, lists."
+            f"The result ({type(result).__name__}) cannot travel to the parent: "
+            "return tensors, numbers, lists."
         )
         raise
     leave_group(store)
     return result
 
 
-def _store(seat: Seat, patience: datetime.timedelta) -> dist.Store:
-    if isinstance(seat.store, str):
-        store = dist.FileStore(seat.store, -1)
+def _store(spec: RankSpec, patience: datetime.timedelta) -> dist.Store:
+    if isinstance(spec.store, str):
+        store = dist.FileStore(spec.store, -1)
         store.set_timeout(patience)
         return store
-    host, port, prefix = seat.store
+    host, port, prefix = spec.store
     store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
     return dist.PrefixStore(prefix, store)
 
@@ -170,7 +145,8 @@ def enter_group(
 
 
 def leave_group(store: dist.Store) -> None:
-    # subtle: a rank with little to do could leave while another still connects to it, which would fail there.
+    # subtle: a rank with little to do could leave while another one still connects to it. That
+    # connection would fail.
     store.wait(["all have entered"])
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -178,15 +154,15 @@ def leave_group(store: dist.Store) -> None:
 
 def _end_with_the_parent() -> None:
     """Leave no rank behind, however the parent ends."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches every process of the terminal; the parent decides.
+    # Ctrl-C reaches every process of the terminal. The parent decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(
-            1, signal.SIGKILL
-        )  # PR_SET_PDEATHSIG: works also when a rank never runs Python again
-        # A fork server lives as long as anyone holds the other end of its pipe. Let that be the parent alone.
-        if (alive := getattr(forkserver._forkserver, "_forkserver_alive_fd", None)) is not None:
+        # PR_SET_PDEATHSIG: this also works if the rank never runs Python code again.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        # A fork server lives as long as any process holds the other end of this pipe. Only the
+        # parent should hold it.
+        alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+        if alive is not None:
             os.close(alive)
             forkserver._forkserver._forkserver_alive_fd = None
     parent = multiprocessing.parent_process()
@@ -198,32 +174,32 @@ def _end_with_the_parent() -> None:
     threading.Thread(target=watch, name="watch the parent", daemon=True).start()
 
 
-def _report_stacks_to(stacks: connection.Connection) -> None:
+def _write_stacks_to(pipe: connection.Connection) -> None:
+    """When STACK_SIGNAL arrives, and when the process crashes."""
     if STACK_SIGNAL is not None:
-        faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=True)
-        faulthandler.enable(file=stacks.fileno(), all_threads=False)
+        faulthandler.register(STACK_SIGNAL, file=pipe.fileno(), all_threads=True)
+        faulthandler.enable(file=pipe.fileno(), all_threads=False)
 
 
-def _be_like_a_fresh_process(seat: Seat) -> None:
-    """Undo what a forked process inherits from its server: old output, environment, debug level, thread count, generators."""
-    for descriptor, fd in ((seat.stdout, 1), (seat.stderr, 2)):
+def _be_like_a_fresh_process(spec: RankSpec) -> None:
+    """Replace what a fork inherits from the fork server: output, environment, generators ..."""
+    for descriptor, fd in ((spec.stdout, 1), (spec.stderr, 2)):
         if descriptor is not None and descriptor.fd != fd:
             os.dup2(descriptor.fd, fd)
             os.close(descriptor.fd)
     os.environ.clear()
-    os.environ.update(seat.environ)
-    if seat.mpi is not None:
-        os.environ["PMI_FD"] = str(seat.mpi.fd)
-    linecache.cache.update(seat.sources)
+    os.environ.update(spec.environ)
+    if spec.pmi is not None:
+        os.environ["PMI_FD"] = str(spec.pmi.fd)
+    linecache.cache.update(spec.sources)
     dist.set_debug_level_from_env()
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads != _OMP_AT_IMPORT:
         torch.set_num_threads(int(threads) if threads and threads.isdigit() else _cores())
     torch.seed()
     random.seed()
-    if (
-        "numpy.random" in sys.modules
-    ):  # else whoever imports it here gets a generator of this process
+    # If numpy.random is not loaded yet, its import in this process makes a new generator.
+    if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 
 
@@ -232,12 +208,10 @@ def _cores() -> int:
 
 
 def describe(error: BaseException) -> dict:
-    """An exception as text, without the frames above the caller's function."""
+    """An exception as text, without the frames of this package above the caller's function."""
+    package = os.path.dirname(os.path.dirname(__file__))
     frame = error.__traceback__
-    while (
-        frame.tb_frame.f_code.co_filename.startswith(os.path.dirname(os.path.dirname(__file__)))
-        and frame.tb_next is not None
-    ):
+    while frame.tb_next is not None and frame.tb_frame.f_code.co_filename.startswith(package):
         frame = frame.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frame))
     notes = " ".join(getattr(error, "__notes__", ()))

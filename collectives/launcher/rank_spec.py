@@ -1,72 +1,86 @@
-"""What each rank of a world that we start is told: who it is, where the others are, and its caller's surroundings."""
+"""What a rank that we start gets to know: its rank, its store, and its caller's environment."""
 
 import linecache
 import os
 import sys
 import tempfile
 from dataclasses import dataclass
+from multiprocessing import reduction
 from multiprocessing.util import get_temp_dir
 from typing import IO
 
 from collectives.backends import availability as backends
 from collectives.backends.mpi import pmi
-from collectives.launcher.place import Place
-from collectives.launcher.rank import Descriptor, Seat
+from collectives.launcher.launch_spec import LaunchSpec
 
-# What torchrun and mpiexec tell their own workers; a world that we start is none of theirs.
+# Variables of torchrun's and mpiexec's own workers. A world that we start must not inherit them.
 _FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
 
 
+class Descriptor:
+    """A file descriptor of the parent, duplicated into the rank when the rank starts."""
+
+    def __init__(self, fd: int):
+        self.fd = fd
+
+    def __getstate__(self):
+        return reduction.DupFd(self.fd)
+
+    def __setstate__(self, duplicate):
+        self.fd = duplicate.detach()
+
+
 @dataclass(frozen=True)
-class Share:
-    """One rank of a world whose other ranks are started elsewhere: its place there, and the store at which all of them meet."""
+class RankSpec:
+    """Sent to the process of a rank when it starts."""
 
-    place: Place
-    store_host: str
-    store_port: int
-    store_prefix: str
+    rank: int
+    world_size: int
+    backend: str
+    device: str
+    timeout: float
+    store: str | tuple[str, int, str]  # the path of a FileStore, or a TCPStore's host, port, prefix
+    environ: dict[str, str]
+    sources: dict[str, tuple]  # entries of linecache
+    stdout: Descriptor | None
+    stderr: Descriptor | None
+    pmi: Descriptor | None = None  # the socket where a rank of MPI asks who it is
+    calls: Descriptor | None = None  # the file in which the rank records its calls
 
 
-def of_world(
-    nproc: int, backend: str, device: str, timeout: float, mpi: pmi.Manager | None
-) -> tuple[list[Seat], IO]:
-    """The seats of a world of its own, and the file that is its store: close it in the end."""
-    file, store = _new_store()
-    environ = _environ(nproc, nproc) | backends.environment(backend, nproc)
-    shared = _shared(nproc, backend, device, timeout, store)
-    seats = []
+def for_world(launch: LaunchSpec, manager: pmi.Manager | None) -> tuple[list[RankSpec], IO]:
+    """A spec for each rank of a new world, and the file of their store, which the caller closes.
+
+    `manager` answers the ranks of an MPI world; None for other backends.
+    """
+    nproc = launch.nproc
+    file, path = _new_store()
+    environ = _environ(nproc, nproc) | backends.rank_environment(launch.backend, nproc)
+    common = _common_fields(launch, nproc, path)
+    specs = []
     for rank in range(nproc):
-        # UCX unlinks a file as soon as it has made it; should a rank be killed in between, the end of this process removes it.
-        own = _who(rank, rank) | (
-            mpi.environment(rank) | {"UCX_POSIX_DIR": get_temp_dir()} if mpi else {}
-        )
-        seats.append(
-            Seat(
-                rank=rank,
-                environ=environ | own,
-                mpi=Descriptor(mpi.theirs[rank].fileno()) if mpi else None,
-                **shared,
-            )
-        )
-    return seats, file
+        own, socket = _rank_variables(rank, rank), None
+        if manager is not None:
+            # UCX unlinks a file as soon as it has made it. If a rank is killed in between, the
+            # file is removed with this process's temporary directory.
+            own |= manager.environment(rank) | {"UCX_POSIX_DIR": get_temp_dir()}
+            socket = Descriptor(manager.rank_ends[rank].fileno())
+        specs.append(RankSpec(rank=rank, environ=environ | own, pmi=socket, **common))
+    return specs, file
 
 
-def of_share(share: Share, backend: str, device: str, timeout: float) -> tuple[list[Seat], None]:
-    """The one seat of a share, whose store is somebody else's."""
-    place = share.place
-    environ = _environ(place.world_size, place.local_world_size) | _who(
-        place.rank, place.local_rank
+def for_shared_rank(launch: LaunchSpec) -> RankSpec:
+    """The spec of the one rank that we start in a world whose store belongs to somebody else."""
+    shared = launch.shared_rank
+    place = shared.place
+    environ = (
+        _environ(place.world_size, place.local_world_size)
+        | _rank_variables(place.rank, place.local_rank)
+        | backends.rank_environment(launch.backend, place.local_world_size, place.one_machine)
     )
-    environ |= backends.environment(backend, place.local_world_size, place.one_machine)
-    store = share.store_host, share.store_port, share.store_prefix
-    return [
-        Seat(
-            rank=place.rank,
-            environ=environ,
-            mpi=None,
-            **_shared(place.world_size, backend, device, timeout, store),
-        )
-    ], None
+    store = shared.store_host, shared.store_port, shared.store_prefix
+    common = _common_fields(launch, place.world_size, store)
+    return RankSpec(rank=place.rank, environ=environ, **common)
 
 
 def _environ(world_size: int, local_world_size: int) -> dict[str, str]:
@@ -74,20 +88,19 @@ def _environ(world_size: int, local_world_size: int) -> dict[str, str]:
     return own | {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(local_world_size)}
 
 
-def _who(rank: int, local_rank: int) -> dict[str, str]:
+def _rank_variables(rank: int, local_rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
-def _shared(
-    world_size: int, backend: str, device: str, timeout: float, store: str | tuple[str, int, str]
-) -> dict:
+def _common_fields(launch: LaunchSpec, world_size: int, store: str | tuple[str, int, str]) -> dict:
+    """The fields of RankSpec that are the same for all ranks."""
     return {
         "world_size": world_size,
-        "backend": backend,
-        "device": device,
-        "timeout": timeout,
+        "backend": launch.backend,
+        "device": launch.device,
+        "timeout": launch.timeout,
         "store": store,
-        # Cells of a notebook have no file: their source travels, for tracebacks and inspect.
+        # A notebook cell has no file. Tracebacks and inspect need its source in the rank.
         "sources": {
             name: entry
             for name, entry in linecache.cache.items()
@@ -99,21 +112,26 @@ def _shared(
 
 
 def _new_store() -> tuple[IO, str]:
-    """An empty file for a FileStore, and its path; closing it deletes it. In Linux it has no name: none is left by who is killed.
+    """An empty file for a FileStore, and its path. Closing the file deletes it.
 
-    Not a TCPStore: each of its clients asks the name server for the name of ::ffff:127.0.0.1 (seen in torch 2.13), and waits 5 s
-    where the answer gets lost. Nor does a file listen.
+    On Linux it has no name in any folder, so that nothing is left if this process is killed. It is
+    not a TCPStore, because a file does not listen on a port, and because each client of a TCPStore
+    looks up the name of ::ffff:127.0.0.1 (seen in torch 2.13), which takes 5 s if the name server
+    does not answer.
     """
     if sys.platform == "linux":
         file = os.fdopen(os.memfd_create("store"), "w+b")
         return file, f"/proc/{os.getpid()}/fd/{file.fileno()}"
-    file = tempfile.NamedTemporaryFile(prefix="store-", dir=get_temp_dir())  # noqa: SIM115  it outlives this call
+    file = tempfile.NamedTemporaryFile(prefix="store-", dir=get_temp_dir())  # noqa: SIM115  closed by the caller
     return file, file.name
 
 
 def _descriptor(fd: int) -> Descriptor | None:
+    """None if the caller has closed `fd`, or on Windows, which cannot duplicate it."""
+    if sys.platform == "win32":
+        return None
     try:
         os.fstat(fd)
     except OSError:
         return None
-    return Descriptor(fd) if sys.platform != "win32" else None
+    return Descriptor(fd)

@@ -22,7 +22,7 @@ class LaunchWatch:
 
     def give_files(self, seats: list) -> list:
         """The same seats, each with a file."""
-        from collectives.launcher.rank import Descriptor
+        from collectives.launcher.rank_spec import Descriptor
 
         for _ in seats:
             self.files.append(tempfile.TemporaryFile())  # noqa: SIM115  closed by close()

@@ -28,7 +28,7 @@ def alone(
 ) -> tuple | None:
     """`watch` in the launcher's rank 0, while its others wait and get None; without a launcher, `watch` through `launch`."""
     global _shown
-    place = world.joined()
+    place = world.launcher_place()
     if place is None:
         return watch(step, backend, device, timeout, launch)
     from collectives.launcher import join
@@ -46,8 +46,9 @@ def alone(
 def _launch_anew(fn: Callable, nproc: int, *, backend: str, device: str, timeout: float) -> list:
     """`collectives.launch`, which never joins a launcher's world."""
     from collectives.launcher import start
+    from collectives.launcher.launch_spec import LaunchSpec
 
-    return start.start(fn, nproc, (), backend, device, timeout, start.default_start_method())
+    return start.start(LaunchSpec(fn, nproc, (), backend, device, timeout))
 
 
 def watch(

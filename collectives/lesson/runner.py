@@ -24,7 +24,7 @@ if (
     and not {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"} & os.environ.keys()
 ):
     # The lesson is about to import torch, and the server of its ranks must too: side by side that takes half the time.
-    from collectives.launcher.start import start_server
+    from collectives.launcher.server import start_server
 
     start_server()
 
@@ -101,7 +101,7 @@ def report(
 
     if hasattr(step, "own"):
         return _report_of_its_own_world(step, nproc, backend, device, timeout, launch), False
-    place = world.joined()
+    place = world.launcher_place()
     world_size = place.world_size if place else 4 if nproc is None else nproc
     name, needs = step.__name__, fewest_ranks(step.__name__)
     reason = (
@@ -213,7 +213,7 @@ def _is_alone_or(rank: int) -> bool:
     from collectives.launcher import place as world
 
     try:
-        place = world.joined()
+        place = world.launcher_place()
     except ValueError:  # half a world
         return True
     return place is None or place.rank == rank

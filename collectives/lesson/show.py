@@ -54,7 +54,7 @@ class Views:
                     _logged(record.recorded(step, tensors=tensors), folder), *args, **options
                 )
             except LaunchError:
-                if place.joined() is None:  # else the other ranks' logs are elsewhere
+                if place.launcher_place() is None:  # else the other ranks' logs are elsewhere
                     self.steps.append((step.__name__, _read(folder)))
                 raise
             finally:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
-from collectives.launcher import join, rank_spec, start
+from collectives.launcher import join, start
+from collectives.launcher.launch_spec import LaunchSpec, SharedRank
 from collectives.launcher.place import Place
 from collectives.matrix import run
 from collectives.matrix.measured import UNAVAILABLE, measured
@@ -44,11 +45,11 @@ def measure(
     def world(name: str, step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
         prefix = f"collectives/matrix/{name}"
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        share = rank_spec.Share(place, address, port, f"{prefix}/ranks")
+        shared = SharedRank(place, address, port, f"{prefix}/ranks")
         limit = timeout or run.LIMITS[cell.device]
-        method = start.default_start_method()
+        spec = LaunchSpec(step, 1, args, cell.backend, cell.device, limit, shared_rank=shared)
         return _supervise(
-            lambda: start.start(step, 1, args, cell.backend, cell.device, limit, method, share),
+            lambda: start.start(spec),
             place,
             dist.PrefixStore(prefix, store),
             limit + _PATIENCE,

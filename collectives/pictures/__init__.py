@@ -1,1 +1,1 @@
-"""From the tensors and calls of a run to a figure: where every number went, and when."""
+"""Figures from the tensors and calls of a run: where every number went, and when."""

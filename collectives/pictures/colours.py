@@ -1,6 +1,6 @@
-"""A colour for each rank, the same on paper and in the terminal."""
+"""A colour for each rank, the same in figures and in the terminal."""
 
-# Okabe and Ito's palette, made to be told apart by colour-blind readers too; dark grey in place of black,
+# Okabe and Ito's palette, which colour-blind readers can tell apart. Dark grey replaces its black,
 # which is for text.
 PALETTE = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#4d4d4d")
 DARK, LIGHT = "#111111", "#ffffff"
@@ -11,9 +11,9 @@ def ink(background: str) -> str:
     return max(DARK, LIGHT, key=lambda text: contrast(text, background))
 
 
-def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours, from 1 to 21; for text the accessibility guidelines (WCAG 2) ask for 4.5."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
+def contrast(text: str, background: str) -> float:
+    """The contrast ratio of two colours, from 1 to 21. WCAG 2 requires 4.5 for text."""
+    dark, light = sorted((_luminance(text), _luminance(background)))
     return (light + 0.05) / (dark + 0.05)
 
 

@@ -1,4 +1,7 @@
-"""How one cell looks: the colour says which rank its value came from, the pattern what became of it, and letters say both again."""
+"""How one cell looks: its colour names the rank that its value came from, its pattern the state.
+
+Letters repeat both.
+"""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
@@ -6,9 +9,9 @@ from matplotlib.patches import Polygon, Rectangle
 from collectives.pictures.colours import DARK, LIGHT, PALETTE, ink, tint
 from collectives.pictures.origin import Cell
 
-_PAGE, _NOBODY, _EDGE = "#fafafa", "#e4e4e4", "#555555"
+_PAGE, _NO_RANK, _EDGE = "#fafafa", "#e4e4e4", "#555555"
 
-# Edges and patterns by state; a "reduced" cell has stripes.
+# Edges and patterns by state. A "reduced" cell also has stripes.
 _LOOKS = {
     "own": {"edgecolor": _EDGE, "linewidth": 0.8},
     "untouched": {"edgecolor": DARK, "linewidth": 2.2, "linestyle": (0, (1.5, 1.5))},
@@ -20,43 +23,42 @@ _LOOKS = {
 }
 
 
-class Sheet:
-    """A page on which things are placed in inches, from the top left. It has its own light ground, for pages that are dark."""
+class Canvas:
+    """A figure on which things are placed in inches from the top left.
+
+    Its background is light, so that it can be read on a dark page.
+    """
 
     def __init__(self, width: float, height: float):
         self.figure = Figure(figsize=(width, height), dpi=100, facecolor=_PAGE)
         self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
         self.axes.axis("off")
 
-    def write(self, x: float, y: float, words: str, size: float, colour: str = DARK, **how) -> None:
-        self.axes.text(x, y, words, fontsize=size, color=colour, va="center_baseline", **how)
+    def write(
+        self, x: float, y: float, text: str, size: float, colour: str = DARK, **style
+    ) -> None:
+        self.axes.text(x, y, text, fontsize=size, color=colour, va="center_baseline", **style)
 
     def chip(self, x: float, y: float, rank: int) -> None:
-        """The name of a rank, in its colour: the key to all cells."""
+        """The name of a rank on its colour: the key to all cells."""
         self._box(x, y - 0.13, 0.62, 0.26, PALETTE[rank])
         self.write(x + 0.31, y, f"rank {rank}", 9, ink(PALETTE[rank]), ha="center", weight="bold")
 
     def cell(self, x: float, y: float, width: float, height: float, cell: Cell, gid: str) -> None:
-        """A cell with what became of it, its value, and the ranks that the value came from."""
+        """A cell with its state, its value, and the ranks that the value came from."""
         ground = self.fill(x, y, width, height, cell, gid)
         if cell.state in ("reduced", "undefined", "unknown"):  # text cannot be read on a pattern
             self._box(x + 0.05 * width, y + 0.15 * height, 0.9 * width, 0.7 * height, ground)
-        how = {"colour": ink(ground), "ha": "center"}
-        self.write(x + width / 2, y + 0.26 * height, cell.state, 6.5, **how)
-        self.write(x + width / 2, y + 0.5 * height, cell.text, 11, weight="bold", **how)
-        self.write(x + width / 2, y + 0.74 * height, cell.label, 7.5, **how)
+        style = {"colour": ink(ground), "ha": "center"}
+        self.write(x + width / 2, y + 0.26 * height, cell.state, 6.5, **style)
+        self.write(x + width / 2, y + 0.5 * height, cell.text, 11, weight="bold", **style)
+        self.write(x + width / 2, y + 0.74 * height, cell.label, 7.5, **style)
 
     def fill(
         self, x: float, y: float, width: float, height: float, cell: Cell, gid: str | None = None
     ) -> str:
-        """The ground of a cell; returns the colour that its text stands on."""
-        ground = (
-            LIGHT
-            if cell.state in ("reduced", "undefined")
-            else PALETTE[cell.ranks[0]]
-            if cell.ranks
-            else _NOBODY
-        )
+        """The background of a cell. Returns the colour behind its text."""
+        ground = _ground(cell)
         self._box(x, y, width, height, ground, gid, **_LOOKS[cell.state])
         if cell.state == "overwritten":  # a corner is cut off
             corner = min(0.14, 0.6 * height)
@@ -71,7 +73,7 @@ class Sheet:
     def _stripes(
         self, x: float, y: float, width: float, height: float, cell: Cell, gid: str | None
     ) -> None:
-        """A stripe for each rank that has a part in the value; a pale one for a rank of which that is not sure."""
+        """A stripe for each rank that contributed, a pale one for each that perhaps did."""
         ranks = sorted(cell.ranks + cell.perhaps)
         step = width / len(ranks)
         for number, rank in enumerate(ranks):
@@ -88,14 +90,11 @@ class Sheet:
         gid: str | None = None,
         **look,
     ) -> None:
-        self.axes.add_patch(
-            Rectangle(
-                (x, y),
-                width,
-                height,
-                facecolor=colour,
-                gid=gid,
-                clip_on=False,
-                **({"linewidth": 0} | look),
-            )
-        )
+        look = {"facecolor": colour, "gid": gid, "clip_on": False, "linewidth": 0} | look
+        self.axes.add_patch(Rectangle((x, y), width, height, **look))
+
+
+def _ground(cell: Cell) -> str:
+    if cell.state in ("reduced", "undefined"):
+        return LIGHT
+    return PALETTE[cell.ranks[0]] if cell.ranks else _NO_RANK

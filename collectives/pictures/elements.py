@@ -1,16 +1,20 @@
-"""The single values of what a rank held: of a tensor, of a list of tensors, or of plain Python objects."""
+"""The single values in a rank's buffer: a tensor, a list of tensors, or plain Python objects."""
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-MOST_LETTERS = 9  # of a value in a cell
+MOST_LETTERS = 9  # characters of a value in a cell
 
 
 @dataclass(frozen=True)
 class Element:
-    """One value; `dtype` is torch's, None for a plain Python value; `piece` tells which of the rank's tensors it lies in."""
+    """One value.
+
+    `dtype` is torch's, or None for a plain Python value. `piece` is the index of its tensor in the
+    rank's list.
+    """
 
     value: object
     dtype: object = None
@@ -18,19 +22,19 @@ class Element:
 
     @property
     def traceable(self) -> bool:
-        """Whether it can be told equal or not by its value: numbers and text."""
+        """Whether values of this kind can be compared: numbers and text."""
         return is_number(self.value) or isinstance(self.value, str)
 
     @cached_property
     def key(self):
-        """Equal for equal values, which a NaN is not to itself; equal to nothing else for what is not traceable."""
+        """Equal for equal values, also for two NaNs. Unique for a value that is not traceable."""
         if not self.traceable:
             return (id(self),)
         return ("nan",) if self.value != self.value else self.value
 
     @property
     def text(self) -> str:
-        """The value in few letters."""
+        """The value in at most MOST_LETTERS characters."""
         value = self.value
         if isinstance(value, float):
             return f"{value:.4g}"
@@ -47,12 +51,12 @@ def is_number(value) -> bool:
 
 
 def elements(entry) -> list[Element] | None:
-    """All elements of one rank's entry, flat; None for None."""
+    """All elements of one rank's buffer, flat; None if it has none."""
     return None if entry is None else list(_each(entry))
 
 
 def first_elements(entry, count: int) -> list[Element]:
-    """The first elements, however long the tensor is."""
+    """The first elements, without listing a long tensor."""
     return list(itertools.islice(_each(entry, count), count))
 
 
@@ -62,7 +66,10 @@ def length(entry) -> int:
 
 
 def same_tensors(before: list, after: list) -> bool:
-    """Whether every rank that has both has one tensor of one shape: then a call seems to have worked in place."""
+    """Whether every rank has one tensor before and after, of the same shape.
+
+    Then the call has probably worked in place. Ranks without one of the buffers do not count.
+    """
     pairs = [
         (old, new)
         for old, new in zip(before, after, strict=True)
@@ -80,9 +87,8 @@ def _parts(entry) -> list:
 
 
 def _is_tensor(part) -> bool:
-    return hasattr(part, "numel") and hasattr(
-        part, "dtype"
-    )  # without an import of torch, which is slow
+    # Without importing torch, which is slow.
+    return hasattr(part, "numel") and hasattr(part, "dtype")
 
 
 def _each(entry, most: int | None = None) -> Iterator[Element]:
@@ -91,8 +97,7 @@ def _each(entry, most: int | None = None) -> Iterator[Element]:
             yield Element(part, None, piece)
             continue
         flat = part.detach().reshape(-1)[:most]
-        exact = (
-            flat.double() if part.dtype.is_floating_point else flat
-        )  # some small floats cannot be listed
+        # tolist does not know some of the small float types.
+        exact = flat.double() if part.dtype.is_floating_point else flat
         for value in exact.tolist():
             yield Element(value, part.dtype, piece)

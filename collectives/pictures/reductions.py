@@ -1,4 +1,4 @@
-"""What subsets of the ranks give under a reduction: computed here, to be compared with what a call gave."""
+"""What every subset of the ranks gives under a reduction, to compare with a call's result."""
 
 import functools
 import itertools
@@ -12,9 +12,10 @@ OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
 def reductions(rows: list, op: str) -> Iterator[tuple[int, frozenset[int], object, float]]:
-    """Each place, every subset of two or more ranks, what its values there reduce to, and how much rounding may change that.
+    """Yield (place, ranks, result, rounding error) for each place and set of two or more ranks.
 
-    subtle: MIN and MAX make no new value. They pass one rank's value on, which is found as any other value that moved.
+    subtle: MIN and MAX are left out, because they make no new value. They pass one rank's value on,
+    which is found like any other value that moved.
     """
     for place in range(max(map(len, filter(None, rows)), default=0)):
         column = {
@@ -27,12 +28,8 @@ def reductions(rows: list, op: str) -> Iterator[tuple[int, frozenset[int], objec
                 values = [column[rank].value for rank in ranks]
                 for result in _reduce(op, values, len(rows)):
                     magnitude = abs(result) if op == "PRODUCT" else sum(map(abs, values))
-                    yield (
-                        place,
-                        frozenset(ranks),
-                        result,
-                        size * magnitude * _rounding(column[ranks[0]].dtype, values[0]),
-                    )
+                    error = size * magnitude * _rounding(column[ranks[0]].dtype, values[0])
+                    yield place, frozenset(ranks), result, error
 
 
 def _reduce(op: str, values: list, world_size: int) -> list:
@@ -41,7 +38,7 @@ def _reduce(op: str, values: list, world_size: int) -> list:
         return [sum(values)]
     if op == "PRODUCT":
         return [math.prod(values)]
-    if op == "AVG":  # of those that took part; or of all, if some of them added nothing
+    if op == "AVG":  # divided by these ranks, or by all, if the others added 0
         divide = operator.floordiv if whole else operator.truediv
         return [divide(sum(values), count) for count in sorted({len(values), world_size})]
     bitwise = {"BAND": operator.and_, "BOR": operator.or_, "BXOR": operator.xor}
@@ -60,6 +57,7 @@ def _rounding(dtype, value) -> float:
 
 
 def equal(result, element: Element, error: float) -> bool:
+    """Whether a computed result is the element's value, within the rounding error."""
     value, dtype = element.value, element.dtype
     if isinstance(value, bool):  # a sum of bits is a bit
         return bool(result) == value

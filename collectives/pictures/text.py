@@ -1,4 +1,4 @@
-"""The same picture in words: for a terminal, and for those who cannot see it."""
+"""The same picture as text: for a terminal, and for readers who cannot see it."""
 
 from itertools import groupby
 
@@ -19,9 +19,10 @@ def text(
     title: str = "",
     in_place: bool | None = None,
 ) -> Group:
-    """The picture for a terminal, as something that rich prints; the arguments are those of `picture.draw`.
+    """The picture for rich to print. The arguments are those of `picture.draw`.
 
-    A cell reads `1111+r0-3`: the value, a sign for what became of it, and the ranks that it came from. No colour is needed.
+    A cell reads `1111+r0-3`: the value, a sign for its state, and the ranks that it came from. It
+    can be read without colour.
     """
     origins = trace(before, after, op=op, root=root, in_place=in_place)
     head = heading(title, origins)
@@ -42,20 +43,18 @@ def text(
 def describe(
     before: list, after: list, *, op=None, root: int | None = None, in_place: bool | None = None
 ) -> str:
-    """The picture in sentences; the arguments are those of `picture.draw`."""
-    return words(trace(before, after, op=op, root=root, in_place=in_place))
+    """The picture in sentences. The arguments are those of `picture.draw`."""
+    return sentences(trace(before, after, op=op, root=root, in_place=in_place))
 
 
-def words(origins: Origins) -> str:
+def sentences(origins: Origins) -> str:
     """What was traced, in sentences."""
-    sentences = [f"{len(origins.before)} ranks."] if origins.before else []
-    sentences += [f"The reduction is {origins.op}."] if origins.op else []
-    sentences += [f"The root is rank {origins.root}."] if origins.root is not None else []
+    found = [f"{len(origins.before)} ranks."] if origins.before else []
+    found += [f"The reduction is {origins.op}."] if origins.op else []
+    found += [f"The root is rank {origins.root}."] if origins.root is not None else []
     for when, rows in (("Before", origins.before), ("After", origins.after)):
-        sentences += [
-            f"{when}, rank {rank} has {_row_in_words(row)}." for rank, row in enumerate(rows)
-        ]
-    return " ".join([*sentences, *(f"{line}." for line in origins.summary), *origins.notes])
+        found += [f"{when}, rank {rank} has {_row_in_words(row)}." for rank, row in enumerate(rows)]
+    return " ".join([*found, *(f"{line}." for line in origins.summary), *origins.notes])
 
 
 def heading(title: str, origins: Origins) -> str:
@@ -69,11 +68,11 @@ def _row_in_words(row: Row) -> str:
         return "no buffer" if row is None else "no element"
     groups = groupby(row, lambda cell: (cell.state, cell.label, cell.ranks, cell.perhaps))
     return "; ".join(
-        ", ".join(cell.text for cell in cells) + _became(*kind) for kind, cells in groups
+        ", ".join(cell.text for cell in cells) + _origin(*kind) for kind, cells in groups
     )
 
 
-def _became(state: str, label: str, ranks: tuple[int, ...], perhaps: tuple[int, ...]) -> str:
+def _origin(state: str, label: str, ranks: tuple[int, ...], perhaps: tuple[int, ...]) -> str:
     names = " and ".join(f"rank {rank}" for rank in ranks) + "".join(
         f" and perhaps rank {rank}" for rank in perhaps
     )
@@ -97,16 +96,15 @@ def _chips(row: Row) -> Text:
 
 
 def _chip(cell: Cell) -> Text:
-    """A cell of letters in the colours of its ranks, one after the other. It has no blanks: lines break between cells."""
+    """A cell whose letters have the colours of its ranks in turn.
+
+    It has no blanks, so that lines break between cells.
+    """
     letters = cell.text.replace(" ", "_") + STATES[cell.state][0] + cell.label.replace("r?", "")
     chip = Text()
     for number, letter in enumerate(letters):
-        chip.append(
-            letter,
-            style=_style(cell.ranks[number * len(cell.ranks) // len(letters)])
-            if cell.ranks
-            else "",
-        )
+        rank = cell.ranks[number * len(cell.ranks) // len(letters)] if cell.ranks else None
+        chip.append(letter, style="" if rank is None else _style(rank))
     return chip
 
 

@@ -1,6 +1,7 @@
-"""A run in seconds, for the terminal: a lane for each rank, and below it each call with its times and the message it brought.
+"""A run by the clock, for the terminal: a lane for each rank, and a table of the calls.
 
-All ranks of a machine read the same monotonic clock, so their times are compared as they are. Between machines that would not hold.
+All ranks of a machine read the same monotonic clock, so their times can be compared. Times of
+different machines cannot.
 """
 
 from collections.abc import Sequence
@@ -17,14 +18,16 @@ MOST_ROWS = 100
 
 
 def timeline(calls: Sequence[Call], columns: int = 100) -> RenderableType:
-    """The lanes, `columns` characters wide, and the table. Times are milliseconds since the first call of any rank."""
+    """The lanes, `columns` characters wide, and the table.
+
+    Times are milliseconds since the first call of any rank.
+    """
     if not calls:
         return Text("No calls were recorded: nothing was asked of torch.distributed.")
     begin = min(call.entered for call in calls)
     end = max(call.left or call.entered for call in calls)
-    end += (
-        (end - begin) // 8 * any(call.left is None for call in calls)
-    )  # room to see what was never left
+    if any(call.left is None for call in calls):
+        end += (end - begin) // 8  # room to see the calls that never ended
     width = max(columns - len("rank 00 "), 20)
     lanes = [Text(f"{'ms':<8}0{_ms(end - begin):>{width - 1}}")]
     for rank in sorted({call.rank for call in calls}):
@@ -33,7 +36,7 @@ def timeline(calls: Sequence[Call], columns: int = 100) -> RenderableType:
 
 
 def _lane(rank: int, calls: list[Call], begin: int, end: int, width: int) -> Text:
-    """A call is [name===], as long as it took, or | where it took less than a character."""
+    """One rank. A call is [name===], as wide as it took, or | if it took less than a character."""
     lane = [" "] * width
     bars = []
     for call in sorted(calls, key=lambda call: call.number):
@@ -52,33 +55,26 @@ def _lane(rank: int, calls: list[Call], begin: int, end: int, width: int) -> Tex
 
 
 def _table(calls: Sequence[Call], begin: int) -> RenderableType:
-    arrived = {
-        (one.after.rank, one.after.number): one.before for one in happens_before.messages(calls)
+    sends = {
+        (order.after.rank, order.after.number): order.before
+        for order in happens_before.messages(calls)
     }
     table = Table("at ms", "took", "rank", "call", "message", "where", box=None, pad_edge=False)
     for column in table.columns[:2]:
         column.justify = "right"
     shown = sorted(calls, key=lambda call: (call.entered, call.rank))[:MOST_ROWS]
     for call in shown:
-        sent = arrived.get((call.rank, call.number))
+        sent = sends.get((call.rank, call.number))
         message = f"from rank {sent.rank}, sent at {_ms(sent.entered - begin)}" if sent else ""
         took = "-" if call.left is None else _ms(call.left - call.entered)
         where = f"{call.file.rpartition('/')[2]}:{call.line}"
-        words = [
-            _ms(call.entered - begin),
-            took,
-            str(call.rank),
-            " ".join(happens_before.words(call)),
-            message,
-            where,
-        ]
-        table.add_row(*map(Text, words))
+        name = " ".join(happens_before.words(call))
+        row = [_ms(call.entered - begin), took, str(call.rank), name, message, where]
+        table.add_row(*map(Text, row))
     more = len(calls) - len(shown)
-    return (
-        Group(table, Text(f"... and {more} more: --trace FILE.json shows them all."))
-        if more
-        else table
-    )
+    if not more:
+        return table
+    return Group(table, Text(f"... and {more} more: --trace FILE.json shows them all."))
 
 
 def _ms(nanoseconds: int) -> str:

@@ -1,1 +1,1 @@
-"""MPI as a backend of torch.distributed, on mpi4py; torch need not be rebuilt."""
+"""MPI as a backend of torch.distributed, over mpi4py. torch need not be rebuilt."""

@@ -1,32 +1,36 @@
-"""The MPI backend: each call of torch.distributed becomes one nonblocking MPI call on the tensors' own memory.
+"""The MPI backend: each call of torch.distributed becomes one nonblocking MPI call.
 
-Tensors are contiguous and on the CPU. A group is a communicator of its own. `send` is synchronous (MPI_Issend): it is done when its
-receive has begun, at every size, so that a program that runs here does not lean on a buffer.
+MPI works on the tensors' own memory, so they must be contiguous and on the CPU. Every group has its
+own communicator. `send` is synchronous (MPI_Issend): at every size it ends only after its receive
+has begun, so a program that runs here does not rely on a buffer.
 """
+
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from collectives.backends.mpi import store as mpi_store
-from collectives.backends.mpi import work as mpi_work
-from collectives.backends.mpi.library import MPI, world
+from collectives.backends.mpi.checks import check_layout, check_own_piece, check_pieces
+from collectives.backends.mpi.communicator import new_communicator
+from collectives.backends.mpi.library import MPI
 from collectives.backends.mpi.types import (
+    Reduction,
     address,
     as_bytes,
+    as_one_block,
     as_pieces,
     as_rows,
-    in_one_piece,
     reduction,
 )
-from collectives.backends.mpi.work import MPIWork
+from collectives.backends.mpi.work import MPIBatch, MPIWork, poll_all
 
 
 class ProcessGroupMPI(dist.ProcessGroup):
     def __init__(self, options):
         super().__init__(options.group_rank, options.group_size)
         self.timeout = options.timeout.total_seconds()
-        self.comm = _communicator(options)
-        self.broken: str | None = None
+        self.comm = new_communicator(options)
+        self.broken: str | None = None  # why the group cannot be used any more
         self._batch: list[MPIWork] | None = None
         self._name = self._description = ""
 
@@ -46,27 +50,19 @@ class ProcessGroupMPI(dist.ProcessGroup):
         self._description = description
 
     def shutdown(self) -> None:
-        mpi_work.look_at_all()
-        if (
-            self.comm != MPI.COMM_NULL and self.broken is None
-        ):  # MPI still uses the communicator of a call that never ended
+        poll_all()
+        # In a broken group a call never ended, and MPI still uses the communicator.
+        if self.comm != MPI.COMM_NULL and self.broken is None:
             self.comm.Free()
 
     def _check(self, what: str, *tensors: torch.Tensor) -> None:
         if self.broken is not None:
             raise RuntimeError(
-                f"{what}: this group cannot be used any more, because {self.broken}: make a new one. [mpi]"
+                f"{what}: this group cannot be used any more, because {self.broken}: "
+                "make a new one. [mpi]"
             )
-        for tensor in tensors:
-            if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-                raise ValueError(
-                    f"{what}: mpi takes dense tensors on the CPU, this one is {tensor.layout} on {tensor.device}."
-                )
-            if not tensor.is_contiguous():
-                raise ValueError(
-                    f"{what}: mpi takes contiguous tensors, this one has strides {tensor.stride()}: use contiguous()."
-                )
-        mpi_work.look_at_all()
+        check_layout(what, tensors)
+        poll_all()
 
     def _work(self, what: str, tensors, *requests: MPI.Request, finish=None) -> MPIWork:
         work = MPIWork(what, self, list(requests), tensors, finish)
@@ -74,8 +70,10 @@ class ProcessGroupMPI(dist.ProcessGroup):
             self._batch.append(work)
         return work
 
-    def _divide(self, *tensors: torch.Tensor):
-        """The last step of AVG, when the sums are there."""
+    def _finish(self, kind: Reduction, *tensors: torch.Tensor) -> Callable | None:
+        """For AVG, which MPI does not have: divide the sums when they have arrived."""
+        if not kind.average:
+            return None
         return lambda _: [tensor.detach().div_(self.size()) for tensor in tensors]
 
     # Reductions
@@ -90,12 +88,8 @@ class ProcessGroupMPI(dist.ProcessGroup):
             )
             for tensor, kind in zip(tensors, kinds, strict=True)
         ]
-        return self._work(
-            "all_reduce",
-            tensors,
-            *requests,
-            finish=self._divide(*tensors) if kinds[0].average else None,
-        )
+        finish = self._finish(kinds[0], *tensors)
+        return self._work("all_reduce", tensors, *requests, finish=finish)
 
     allreduce_coalesced = allreduce
 
@@ -107,29 +101,23 @@ class ProcessGroupMPI(dist.ProcessGroup):
         if self.rank() != root:
             return self._work("reduce", tensors, self.comm.Ireduce(message, None, kind.op, root))
         request = self.comm.Ireduce(MPI.IN_PLACE, message, kind.op, root)
-        return self._work(
-            "reduce", tensors, request, finish=self._divide(tensor) if kind.average else None
-        )
+        return self._work("reduce", tensors, request, finish=self._finish(kind, tensor))
 
     def reduce_scatter(self, outputs, inputs, opts):
         (output,), (pieces,) = outputs, inputs
         self._check("reduce_scatter", output, *pieces)
-        _must_fit("reduce_scatter", output, pieces[self.rank()])
+        check_own_piece("reduce_scatter", output, pieces[self.rank()])
         kind = reduction(opts.reduceOp, output.dtype)
         counts = [piece.numel() for piece in pieces]
-        whole, memory = in_one_piece(pieces)
+        whole, memory = as_one_block(pieces)
         request = self.comm.Ireduce_scatter(
             [memory, sum(counts), kind.datatype],
             [address(output), output.numel(), kind.datatype],
             counts,
             kind.op,
         )
-        return self._work(
-            "reduce_scatter",
-            [output, whole],
-            request,
-            finish=self._divide(output) if kind.average else None,
-        )
+        finish = self._finish(kind, output)
+        return self._work("reduce_scatter", [output, whole], request, finish=finish)
 
     def reduce_scatter_single(self, output, whole, opts=None):
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
@@ -139,13 +127,12 @@ class ProcessGroupMPI(dist.ProcessGroup):
         self._check("reduce_scatter_tensor", *outputs, *wholes)
         requests = []
         for output, whole in zip(outputs, wholes, strict=True):
-            _must_hold("reduce_scatter_tensor", whole, self.size(), output)
+            check_pieces("reduce_scatter_tensor", whole, self.size(), output)
             kind = reduction(op, output.dtype)
-            message, result = (
-                [address(one), output.numel(), kind.datatype] for one in (whole, output)
-            )
+            message = [address(whole), output.numel(), kind.datatype]
+            result = [address(output), output.numel(), kind.datatype]
             requests.append(self.comm.Ireduce_scatter_block(message, result, kind.op))
-        finish = self._divide(*outputs) if kind.average else None
+        finish = self._finish(kind, *outputs)
         return self._work("reduce_scatter_tensor", [*outputs, *wholes], *requests, finish=finish)
 
     # Collectives that only move bytes
@@ -162,12 +149,12 @@ class ProcessGroupMPI(dist.ProcessGroup):
         return self.allgather_coalesced(list(map(list, zip(*outputs, strict=True))), inputs, opts)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        """`outputs[rank][i]` receives that rank's `inputs[i]`, whose shape may differ from ours."""
+        """`outputs[rank][i]` receives that rank's `inputs[i]`. Shapes may differ between ranks."""
         pieces = list(zip(*outputs, strict=True))
         self._check("all_gather", *inputs, *(piece for row in pieces for piece in row))
         requests = []
         for own, row in zip(inputs, pieces, strict=True):
-            _must_fit("all_gather", row[self.rank()], own)
+            check_own_piece("all_gather", row[self.rank()], own)
             requests.append(self.comm.Iallgatherv(as_bytes(own), as_pieces(row)))
         return self._work("all_gather", [*inputs, *pieces], *requests)
 
@@ -178,7 +165,7 @@ class ProcessGroupMPI(dist.ProcessGroup):
         self._check("all_gather_into_tensor", *outputs, *inputs)
         requests = []
         for output, own in zip(outputs, inputs, strict=True):
-            _must_hold("all_gather_into_tensor", output, self.size(), own)
+            check_pieces("all_gather_into_tensor", output, self.size(), own)
             requests.append(
                 self.comm.Iallgather(as_bytes(own), [address(output), own.nbytes, MPI.BYTE])
             )
@@ -191,7 +178,7 @@ class ProcessGroupMPI(dist.ProcessGroup):
             return self._work("gather", inputs, self.comm.Igatherv(as_bytes(own), None, root))
         (pieces,) = outputs
         self._check("gather", own, *pieces)
-        _must_fit("gather", pieces[root], own)
+        check_own_piece("gather", pieces[root], own)
         return self._work(
             "gather", [own, *pieces], self.comm.Igatherv(as_bytes(own), as_pieces(pieces), root)
         )
@@ -203,14 +190,14 @@ class ProcessGroupMPI(dist.ProcessGroup):
             return self._work("scatter", outputs, self.comm.Iscatterv(None, as_bytes(own), root))
         (pieces,) = inputs
         self._check("scatter", own, *pieces)
-        _must_fit("scatter", own, pieces[root])
+        check_own_piece("scatter", own, pieces[root])
         return self._work(
             "scatter", [own, *pieces], self.comm.Iscatterv(as_pieces(pieces), as_bytes(own), root)
         )
 
     def alltoall(self, outputs, inputs, opts=None):
         self._check("all_to_all", *outputs, *inputs)
-        _must_fit("all_to_all", outputs[self.rank()], inputs[self.rank()])
+        check_own_piece("all_to_all", outputs[self.rank()], inputs[self.rank()])
         return self._work(
             "all_to_all",
             [*outputs, *inputs],
@@ -219,11 +206,10 @@ class ProcessGroupMPI(dist.ProcessGroup):
 
     def all_to_all_single(self, output, whole, output_splits, input_splits, opts=None):
         self._check("all_to_all_single", output, whole)
-        given, taken = (
-            as_rows(one, splits, self.size())
-            for one, splits in ((whole, input_splits), (output, output_splits))
-        )
-        return self._work("all_to_all_single", [output, whole], self.comm.Ialltoallv(given, taken))
+        message = as_rows(whole, input_splits, self.size())
+        result = as_rows(output, output_splits, self.size())
+        request = self.comm.Ialltoallv(message, result)
+        return self._work("all_to_all_single", [output, whole], request)
 
     def barrier(self, opts=None):
         self._check("barrier")
@@ -231,81 +217,42 @@ class ProcessGroupMPI(dist.ProcessGroup):
 
     # Point to point
 
-    def send(self, tensors, to, tag=0):
-        (tensor,), what = tensors, f"send to rank {to}"
+    def send(self, tensors, dst, tag=0):
+        (tensor,), what = tensors, f"send to rank {dst}"
         self._check(what, tensor)
-        return self._work(what, tensors, self.comm.Issend(as_bytes(tensor), to, tag))
+        return self._work(what, tensors, self.comm.Issend(as_bytes(tensor), dst, tag))
 
-    def recv(self, tensors, source, tag=0):
-        (tensor,), what = (
-            tensors,
-            "recv from any rank" if source == MPI.ANY_SOURCE else f"recv from rank {source}",
-        )
+    def recv(self, tensors, src, tag=0):
+        (tensor,) = tensors
+        what = f"recv from {'any rank' if src == MPI.ANY_SOURCE else f'rank {src}'}"
         self._check(what, tensor)
 
         def finish(status):
-            if (got := status.Get_count(MPI.BYTE)) != tensor.nbytes:
+            size = status.Get_count(MPI.BYTE)
+            if size != tensor.nbytes:
                 raise RuntimeError(
-                    f"the message has {got} bytes, the tensor for it {tensor.nbytes}"
+                    f"the message has {size} bytes, the tensor for it {tensor.nbytes}"
                 )
 
-        return self._work(
-            what, tensors, self.comm.Irecv(as_bytes(tensor), source, tag), finish=finish
-        )
+        request = self.comm.Irecv(as_bytes(tensor), src, tag)
+        return self._work(what, tensors, request, finish=finish)
 
     def recv_anysource(self, tensors, tag=0):
         return self.recv(tensors, MPI.ANY_SOURCE, tag)
 
-    # Between these two, what is begun is collected to be waited for as one.
+    # Calls that begin between these two are waited for as one.
 
     def _start_coalescing(self, device):
         self._batch = []
 
     def _end_coalescing(self, device):
         batch, self._batch = self._batch, None
-        return mpi_work.MPIBatch(batch)
+        return MPIBatch(batch)
 
-    # The names that torch before 2.13 calls
+    # The names that torch calls before 2.13
 
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-
-def _communicator(options) -> MPI.Comm:
-    """A communicator for the group's ranks alone; only they take part, and each waits for the others up to the time limit."""
-    everyone = world()
-    ranks = options.global_ranks_in_group or list(range(options.group_size))
-    mine = ranks[options.group_rank]
-    if mine != everyone.rank or max(ranks) >= everyone.size:
-        raise ValueError(
-            f"rank {mine} of {len(ranks)} is rank {everyone.rank} of {everyone.size} to MPI: start the script with mpiexec, and "
-            "take rank and world size from MPI (init_method='mpi://')."
-        )
-    # MPI itself would wait for ever.
-    if options.store.add("came", 1) == len(ranks):
-        options.store.set("all came", "")
-    options.store.wait(["all came"], options.timeout)
-    mpi_store.forget_shared_memory()
-    group = everyone.group.Incl(ranks)
-    comm = everyone.Create_group(group)
-    group.Free()
-    return comm
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def _must_fit(what: str, one: torch.Tensor, other: torch.Tensor) -> None:
-    if one.numel() != other.numel() or one.dtype != other.dtype:
-        raise ValueError(
-            f"{what}: this rank's own piece is {_kind(other)}, its place is {_kind(one)}: they must be alike. [mpi]"
-        )
-
-
-def _must_hold(what: str, whole: torch.Tensor, pieces: int, piece: torch.Tensor) -> None:
-    if whole.numel() != pieces * piece.numel() or whole.dtype != piece.dtype:
-        raise ValueError(f"{what}: {_kind(whole)} is not {pieces} times {_kind(piece)}. [mpi]")

@@ -1,4 +1,4 @@
-"""MPI, which importing does not start: the server of the ranks can load it once for all of them (see start_server)."""
+"""mpi4py without starting MPI at import, so that the fork server can import it for all ranks."""
 
 import mpi4py
 
@@ -8,7 +8,7 @@ from mpi4py import MPI  # noqa: E402
 
 
 def world() -> MPI.Intracomm:
-    """All ranks that were started together. The first call starts MPI in this process."""
+    """The communicator of all ranks. The first call starts MPI in this process."""
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI.COMM_WORLD

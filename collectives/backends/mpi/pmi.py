@@ -1,7 +1,8 @@
-"""What mpiexec is to MPICH's ranks, for ranks that we start ourselves: PMI-1, the words in which they ask who and where they are.
+"""A server for PMI-1, the protocol in which MPICH's ranks ask mpiexec about their world.
 
-Every rank has one end of a socket pair, and asks in lines of `key=value` words (MPICH, "PMI-1 wire protocol"). Thus an MPI world
-needs no mpiexec, whose control port listens on all addresses, and its ranks are forks of our server like those of any other.
+Every rank has one end of a socket pair and sends lines of `key=value` words (MPICH, "PMI-1 wire
+protocol"). So an MPI world needs no mpiexec, whose control port listens on all addresses, and its
+ranks are forks of our fork server like all others.
 """
 
 import contextlib
@@ -13,77 +14,77 @@ import uuid
 
 
 class Manager:
-    """Answers the ranks of one world, in a thread of its own, until it is closed or all have left."""
+    """Answers the ranks of one world in a thread, until it is closed or all ranks have left."""
 
     def __init__(self, world_size: int):
         self.world_size = world_size
         self.name = f"collectives-{uuid.uuid4().hex}"
-        self.table = {
-            "PMI_process_mapping": f"(vector,(0,1,{world_size}))"
-        }  # from node 0, one node, this many ranks on it
-        self.waiting: list[socket.socket] = []
+        # The mapping: from node 0 on, one node, with so many ranks.
+        self.table = {"PMI_process_mapping": f"(vector,(0,1,{world_size}))"}
+        self.at_barrier: list[socket.socket] = []
         pairs = [socket.socketpair() for _ in range(world_size)]
-        self.ours, self.theirs = ([pair[end] for pair in pairs] for end in (0, 1))
+        self.own_ends, self.rank_ends = ([pair[end] for pair in pairs] for end in (0, 1))
         self.thread = threading.Thread(target=self._serve, name="collectives-pmi", daemon=True)
         self.thread.start()
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What a rank must know beside PMI_FD, the number that its socket has there."""
+        """The variables of a rank, besides PMI_FD: the number of its socket in its process."""
         return {"PMI_RANK": str(rank), "PMI_SIZE": str(self.world_size)}
 
     def close(self) -> None:
-        for end in self.ours:
+        for end in self.own_ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self.thread.join()
-        for end in self.ours + self.theirs:
+        for end in self.own_ends + self.rank_ends:
             end.close()
-        with contextlib.suppress(
-            OSError
-        ):  # still there if a rank came to its end before all had opened it
-            os.unlink(_segment(self.name))
+        # The file is still there if a rank ended before all had opened it.
+        with contextlib.suppress(OSError):
+            os.unlink(_shared_memory(self.name))
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector:
-            for end in self.ours:
+            for end in self.own_ends:
                 selector.register(end, selectors.EVENT_READ, bytearray())
             while selector.get_map():
                 for key, _ in selector.select():
-                    unread, end = key.data, key.fileobj
                     try:
-                        piece = end.recv(65536)
-                        unread += piece
-                        while b"\n" in unread:
-                            line, _, rest = unread.partition(b"\n")
-                            unread[:] = rest
-                            self._answer(
-                                end, dict(word.split("=", 1) for word in line.decode().split())
-                            )
+                        is_open = self._serve_rank(key.fileobj, unread=key.data)
                     except OSError:  # the rank is gone
-                        piece = b""
-                    if not piece:
-                        selector.unregister(end)
+                        is_open = False
+                    if not is_open:
+                        selector.unregister(key.fileobj)
 
-    def _answer(self, end: socket.socket, asked: dict[str, str]) -> None:
-        command = asked["cmd"]
+    def _serve_rank(self, end: socket.socket, unread: bytearray) -> bool:
+        """Read from a rank and answer each whole line; False when the rank has closed its end."""
+        received = end.recv(65536)
+        unread += received
+        while b"\n" in unread:
+            line, _, rest = unread.partition(b"\n")
+            unread[:] = rest
+            self._answer(end, dict(word.split("=", 1) for word in line.decode().split()))
+        return bool(received)
+
+    def _answer(self, end: socket.socket, request: dict[str, str]) -> None:
+        command = request["cmd"]
         if command == "barrier_in":
-            self.waiting.append(end)
-            if len(self.waiting) == self.world_size:
-                for one in self.waiting:
-                    _say(one, "barrier_out")
-                self.waiting.clear()
+            self.at_barrier.append(end)
+            if len(self.at_barrier) == self.world_size:
+                for rank_end in self.at_barrier:
+                    _send(rank_end, "barrier_out")
+                self.at_barrier.clear()
         elif command == "put":
-            self.table[asked["key"]] = asked["value"]
-            _say(end, "put_result")
+            self.table[request["key"]] = request["value"]
+            _send(end, "put_result")
         elif command == "get":
-            value = self.table.get(asked["key"])
-            _say(end, "get_result", **{"rc": -1} if value is None else {"value": value})
+            value = self.table.get(request["key"])
+            _send(end, "get_result", **{"rc": -1} if value is None else {"value": value})
         elif command == "get_my_kvsname":
-            _say(end, "my_kvsname", kvsname=self.name)
+            _send(end, "my_kvsname", kvsname=self.name)
         elif command in _ANSWERS:
-            _say(end, *_ANSWERS[command])
+            _send(end, *_ANSWERS[command])
         else:
-            _say(end, command, rc=-1)
+            _send(end, command, rc=-1)
 
 
 _ANSWERS = {
@@ -95,17 +96,18 @@ _ANSWERS = {
 }
 
 
-def _say(end: socket.socket, command: str, *words: str, rc: int = 0, **more: str) -> None:
+def _send(end: socket.socket, command: str, *words: str, rc: int = 0, **more: str) -> None:
     text = " ".join(
         [f"cmd={command}", f"rc={rc}", *words, *(f"{key}={value}" for key, value in more.items())]
     )
     end.sendall(text.encode() + b"\n")
 
 
-def _segment(name: str) -> str:
-    """The file of the memory that MPICH's ranks of one machine share: named after the world, by its 32-bit FNV-1a hash.
+def _shared_memory(name: str) -> str:
+    """The file of the memory that MPICH's ranks of one machine share.
 
-    The ranks remove it when all have opened it (see mpi_store).
+    MPICH names it after the 32-bit FNV-1a hash of the world's name. The ranks remove it when all
+    have opened it (see store.py).
     """
     hashed = 0x811C9DC5
     for byte in name.encode():

@@ -1,4 +1,4 @@
-"""The store of a world that mpiexec started: its ranks know each other already, and only have to be told a port."""
+"""The store of a world that mpiexec started: MPI tells the ranks the address."""
 
 import contextlib
 import datetime
@@ -13,9 +13,10 @@ _store = None
 
 
 def open(timeout: float) -> tuple[dist.Store, int, int]:
-    """The store, opened once for all, the rank and the world size. RuntimeError if a rank does not come within `timeout` seconds.
+    """The store, which is opened only once; the rank; and the world size.
 
-    It lives in rank 0. If all ranks are on one machine it listens on loopback; else on the address of rank 0's host name.
+    Rank 0 holds it. It listens on loopback if all ranks are on one machine, else on the address of
+    rank 0's host name. Raises RuntimeError if a rank does not come within `timeout` seconds.
     """
     global _store
     from collectives.backends.mpi.library import MPI, world
@@ -28,7 +29,7 @@ def open(timeout: float) -> tuple[dist.Store, int, int]:
         host = "127.0.0.1" if neighbours.size == everyone.size else socket.gethostname()
         neighbours.Free()
         patience = datetime.timedelta(seconds=timeout)
-        place = bytearray(300)
+        address = bytearray(300)
         if everyone.rank == 0:
             listener = socket.create_server((host, 0), backlog=max(128, everyone.size))
             port = listener.getsockname()[1]
@@ -36,10 +37,10 @@ def open(timeout: float) -> tuple[dist.Store, int, int]:
             options = {"is_master": True, "wait_for_workers": False, "timeout": patience}
             _store = dist.TCPStore(host, port, **options, master_listen_fd=fd)
             text = f"{host} {port}".encode()
-            place[: len(text)] = text
-        _complete(everyone.Ibcast(place), timeout)
+            address[: len(text)] = text
+        _complete(everyone.Ibcast(address), timeout)
         if everyone.rank:
-            host, port = place.rstrip(b"\0").decode().split()
+            host, port = address.rstrip(b"\0").decode().split()
             _store = dist.TCPStore(
                 host, int(port), is_master=False, wait_for_workers=False, timeout=patience
             )
@@ -47,11 +48,11 @@ def open(timeout: float) -> tuple[dist.Store, int, int]:
 
 
 def forget_shared_memory() -> None:
-    """When all ranks have opened the memory that MPICH's ranks of one machine share, none needs its name any more.
+    """Unlink the file of the memory that MPICH's ranks share, once all have opened it.
 
-    MPICH removes the file in MPI_Finalize, which a killed rank does not reach: removed now, no kill can leave it behind.
+    MPICH removes it in MPI_Finalize, which a killed rank does not reach.
     """
-    with contextlib.suppress(OSError):  # no /proc, or another rank was first
+    with contextlib.suppress(OSError):  # no /proc, or another rank has done it
         for line in Path("/proc/self/maps").read_text().splitlines():
             if (file := line.split()[-1]).startswith("/dev/shm/mpich_shm_"):
                 os.unlink(file)
@@ -62,6 +63,7 @@ def _complete(request, timeout: float) -> None:
     while not request.Test():
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"not every rank had come to init_process_group, or launch, after {timeout:g} s [mpi]"
+                f"not every rank had come to init_process_group, or launch, after {timeout:g} s "
+                "[mpi]"
             )
         time.sleep(0.001)

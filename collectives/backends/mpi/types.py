@@ -1,4 +1,4 @@
-"""Torch's tensors, dtypes and reductions in MPI's words."""
+"""torch's tensors, dtypes and reductions as MPI's messages, datatypes and operations."""
 
 import functools
 import itertools
@@ -28,7 +28,7 @@ _TYPES = {
 _SUMS = {"SUM": MPI.SUM, "PRODUCT": MPI.PROD}
 _ORDERED = _SUMS | {"MIN": MPI.MIN, "MAX": MPI.MAX}
 _BITWISE = {"BAND": MPI.BAND, "BOR": MPI.BOR, "BXOR": MPI.BXOR}
-# True + True is True, as in torch (and on NCCL): logical words for all of them.
+# True + True is True, as in torch and on NCCL, so bool uses the logical operations.
 _LOGICAL = (
     dict.fromkeys(("SUM", "MAX", "BOR"), MPI.LOR)
     | dict.fromkeys(("PRODUCT", "MIN", "BAND"), MPI.LAND)
@@ -45,12 +45,12 @@ def address(tensor: torch.Tensor) -> MPI.buffer:
 
 
 def as_bytes(tensor: torch.Tensor) -> list:
-    """The tensor as a message that is only moved: MPI need not know its dtype."""
+    """The tensor as a message of bytes: MPI does not need its dtype to move it."""
     return [address(tensor), tensor.nbytes, MPI.BYTE]
 
 
 def as_pieces(tensors: list[torch.Tensor]) -> list:
-    """Many tensors as one message, wherever each of them lies: displacements count from address 0."""
+    """Several tensors as one message. Displacements count from address 0, so nothing is copied."""
     return [
         MPI.BOTTOM,
         ([tensor.nbytes for tensor in tensors], [tensor.data_ptr() for tensor in tensors]),
@@ -59,26 +59,31 @@ def as_pieces(tensors: list[torch.Tensor]) -> list:
 
 
 def as_rows(tensor: torch.Tensor, splits: list[int], size: int) -> list:
-    """The tensor as a message to (or from) each rank: `splits` counts rows; without it all get the same."""
+    """The tensor as a message with a part for each rank: `splits` rows each, or equal parts."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not splits and rows % size:
         raise ValueError(
-            f"all_to_all_single: {rows} rows cannot be split evenly among {size} ranks: say how. [mpi]"
+            f"all_to_all_single: {rows} rows cannot be split evenly among {size} ranks: say how. "
+            "[mpi]"
         )
     splits = splits or [rows // size] * size
     if len(splits) != size or sum(splits) != rows:
         raise ValueError(
-            f"all_to_all_single: splits {splits} do not divide {rows} rows among {size} ranks. [mpi]"
+            f"all_to_all_single: splits {splits} do not divide {rows} rows among {size} ranks. "
+            "[mpi]"
         )
     row = tensor.nbytes // max(1, rows)
     return [address(tensor), [count * row for count in splits], MPI.BYTE]
 
 
-def in_one_piece(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], MPI.buffer]:
-    """The memory of many tensors one after the other: their own where they lie so, else a copy; and what keeps it alive."""
+def as_one_block(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], MPI.buffer]:
+    """The tensors as one block of memory, copied unless they lie one after the other.
+
+    Returns what keeps the memory alive, and the memory.
+    """
     if any(
-        one.data_ptr() + one.nbytes != other.data_ptr()
-        for one, other in itertools.pairwise(tensors)
+        left.data_ptr() + left.nbytes != right.data_ptr()
+        for left, right in itertools.pairwise(tensors)
     ):
         tensors = [torch.cat([tensor.detach().reshape(-1) for tensor in tensors])]
     return tensors, MPI.buffer.fromaddress(
@@ -87,7 +92,7 @@ def in_one_piece(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], MPI.b
 
 
 class Reduction(NamedTuple):
-    """How MPI is to reduce; `average`: its sum is to be divided by the number of ranks."""
+    """How MPI reduces. With `average`, divide its result by the number of ranks."""
 
     datatype: MPI.Datatype
     op: MPI.Op
@@ -96,50 +101,43 @@ class Reduction(NamedTuple):
 
 @functools.cache
 def reduction(op: dist.ReduceOp, dtype: torch.dtype) -> Reduction:
-    """ValueError for what MPI cannot reduce."""
-    return _reduction(
-        next(name for name, known in dist.ReduceOp.RedOpType.__members__.items() if op == known),
-        dtype,
-    )
+    """Raises ValueError if MPI cannot reduce this dtype with this op."""
+    ops = dist.ReduceOp.RedOpType.__members__.items()
+    return _reduction(next(name for name, known in ops if op == known), dtype)
 
 
 def _reduction(name: str, dtype: torch.dtype) -> Reduction:
-    number = dtype.is_floating_point or dtype.is_complex
-    if name == "AVG" and number:
+    if name == "AVG" and (dtype.is_floating_point or dtype.is_complex):
         return _reduction("SUM", dtype)._replace(average=True)
-    if dtype in (torch.float16, torch.bfloat16):
-        datatype, known = (
-            MPI.INT16_T,
-            _ORDERED,
-        )  # MPI carries two bytes each, torch does the arithmetic
-    elif dtype not in _TYPES:
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    if not is_half and dtype not in _TYPES:
         raise ValueError(f"mpi cannot reduce {dtype}, it only moves it: reduce in float32.")
-    else:
-        datatype = _TYPES[dtype]
-        known = (
-            _LOGICAL
-            if dtype == torch.bool
-            else _SUMS
-            if dtype.is_complex
-            else _ORDERED
-            if number
-            else _ORDERED | _BITWISE
-        )
+    known = _ops(dtype)
     if name not in known:
-        raise ValueError(
-            f"mpi has no {name} for {dtype}, only {', '.join(known)}."
-            + (_NO_AVG if name == "AVG" else "")
-        )
-    return Reduction(
-        datatype, _half(dtype, _HALF[name]) if datatype == MPI.INT16_T and number else known[name]
-    )
+        advice = _NO_AVG if name == "AVG" else ""
+        raise ValueError(f"mpi has no {name} for {dtype}, only {', '.join(known)}.{advice}")
+    if is_half:
+        # MPI moves two bytes for each element, and torch does the arithmetic.
+        return Reduction(MPI.INT16_T, _half(dtype, _HALF[name]))
+    return Reduction(_TYPES[dtype], known[name])
+
+
+def _ops(dtype: torch.dtype) -> dict[str, MPI.Op]:
+    if dtype == torch.bool:
+        return _LOGICAL
+    if dtype.is_complex:
+        return _SUMS
+    return _ORDERED if dtype.is_floating_point else _ORDERED | _BITWISE
 
 
 def _half(dtype: torch.dtype, combine: Callable) -> MPI.Op:
-    """Not every MPI knows 16-bit floating point, so torch combines; each partial result is rounded to 16 bits."""
+    """torch combines the values, because not every MPI knows 16-bit floating point.
 
-    def reduce(given, result, _):
-        given, result = (torch.frombuffer(memory, dtype=dtype) for memory in (given, result))
-        combine(given, result, out=result)
+    Each partial result is rounded to 16 bits.
+    """
+
+    def reduce(source, result, _):
+        source, result = (torch.frombuffer(memory, dtype=dtype) for memory in (source, result))
+        combine(source, result, out=result)
 
     return MPI.Op.Create(reduce, commute=True)

@@ -1,4 +1,4 @@
-"""A call under way: MPI requests that are polled, so that a time limit holds and other threads can run."""
+"""A pending call. Its MPI requests are polled, so a timeout holds and other threads can run."""
 
 import os
 import queue
@@ -11,9 +11,10 @@ import torch.distributed as dist
 
 from collectives.backends.mpi.library import MPI
 
-# So many looks in quick turn (2 or 3 ms), the core given away between them; then one look each so many seconds: with more ranks
-# than cores, whoever waits is in the way of whoever is waited for. A long message moves only while both of its ranks look.
-_QUICK_LOOKS = 3000
+# A waiting rank first polls this many times (2 or 3 ms) and only yields its core in between. After
+# that it sleeps this many seconds between polls: with more ranks than cores, a rank that polls
+# takes time from the rank that it waits for. A long message moves only while both ranks poll.
+_QUICK_POLLS = 3000
 _NAP = 2e-5
 
 _yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -23,14 +24,14 @@ def _nap() -> None:
     time.sleep(_NAP)
 
 
-# Calls whose memory MPI may still touch, whether or not the caller kept the Work.
-_under_way: set["MPIWork"] = set()
+# Calls whose memory MPI may still use, even if the caller has dropped the Work.
+_pending: set["MPIWork"] = set()
 
 
 class MPIWork(dist.Work):
-    """Torch's handle of MPI requests. It keeps their tensors alive until they are done.
+    """A torch Work for MPI requests. It keeps their tensors alive until they are done.
 
-    `finish` is called once, with the status of the last request, when all are done.
+    `finish` is called once, with the status of the last request, after all have completed.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class MPIWork(dist.Work):
         self.error: BaseException | None = None
         self.future: torch.futures.Future | None = None
         self.lock = threading.Lock()
-        _under_way.add(self)
+        _pending.add(self)
 
     def is_completed(self) -> bool:
-        """Look once, without waiting. Looking also lets MPI make progress, on this call and on all others."""
-        return self._look(1, _yield_core)
+        """Poll once. Polling also lets MPI make progress, on this call and on all others."""
+        return self._poll(1, _yield_core)
 
-    def _look(self, times: int, between: Callable) -> bool:
-        """Look so many times whether all is done; then finish."""
+    def _poll(self, times: int, pause: Callable) -> bool:
+        """Poll at most `times` times. If all requests are done, finish the call and return True."""
         with self.lock:
             try:
                 while self.requests:
@@ -68,7 +69,7 @@ class MPIWork(dist.Work):
                         times -= 1
                         if times <= 0:
                             return False
-                        between()
+                        pause()
                     self.requests.pop()
                 finish, self.finish = self.finish, None
                 if finish is not None:
@@ -76,19 +77,20 @@ class MPIWork(dist.Work):
             except Exception as error:
                 self.requests.clear()
                 self.error = error
-        _under_way.discard(self)
+        _pending.discard(self)
         return True
 
     def wait(self, timeout=None) -> bool:
-        if not self._look(_QUICK_LOOKS, _yield_core):
+        if not self._poll(_QUICK_POLLS, _yield_core):
             limit = time.monotonic() + timeout.total_seconds() if timeout else self.deadline
-            while not self._look(10, _nap):
+            while not self._poll(10, _nap):
                 if time.monotonic() > limit:
                     self.group.broken = f"its {self.what} timed out"
                     seconds = timeout.total_seconds() if timeout else self.group.timeout
+                    # "Timed out" is what torch's own backends say.
                     raise dist.DistBackendError(
                         f"{self._where()}: Timed out after {seconds:g} s [mpi]"
-                    )  # torch's word for it
+                    )
         if self.error is not None:
             raise RuntimeError(f"{self._where()} failed: {self.error} [mpi]") from self.error
         return True
@@ -114,19 +116,19 @@ class MPIWork(dist.Work):
     source_rank = _source_rank
 
     def get_future(self) -> torch.futures.Future:
-        """A thread of ours looks until all is done: DDP goes on with its backward pass meanwhile."""
+        """A future that a thread completes. DDP continues its backward pass meanwhile."""
         if self.future is None:
             self.future = torch.futures.Future()
-            # subtle: what is called when a future is done runs in that thread, which cannot wait for itself.
-            if threading.current_thread() is _keeper:
-                self.keep_promise()
+            # subtle: callbacks of a future run in that thread, which cannot wait for itself.
+            if threading.current_thread() is _future_thread:
+                self.complete_future()
             else:
-                if _keeper.ident is None:
-                    _keeper.start()
-                _promised.put(self)
+                if _future_thread.ident is None:
+                    _future_thread.start()
+                _awaited.put(self)
         return self.future
 
-    def keep_promise(self) -> None:
+    def complete_future(self) -> None:
         try:
             self.wait()
         except RuntimeError as error:
@@ -135,34 +137,36 @@ class MPIWork(dist.Work):
             self.future.set_result(self.tensors)
 
 
-def look_at_all() -> None:
-    """Drop what is done of the calls that nobody waits for."""
-    for work in list(_under_way):
+def poll_all() -> None:
+    """Drop the calls that are done, also those that nobody waits for."""
+    for work in list(_pending):
         work.is_completed()
 
 
-def _keep_promises() -> None:
-    """In a thread of its own: complete futures in whatever order their calls end."""
+def _complete_futures() -> None:
+    """In a thread: complete futures in the order in which their calls end."""
     while True:
-        works = [_promised.get()]
+        works = [_awaited.get()]
         while works:
             time.sleep(_NAP)
-            while not _promised.empty():
-                works.append(_promised.get())
+            while not _awaited.empty():
+                works.append(_awaited.get())
             done = [
                 work for work in works if work.is_completed() or time.monotonic() > work.deadline
             ]
             works = [work for work in works if work not in done]
             for work in done:
-                work.keep_promise()
+                work.complete_future()
 
 
-_promised: queue.SimpleQueue = queue.SimpleQueue()
-_keeper = threading.Thread(target=_keep_promises, name="collectives-mpi-futures", daemon=True)
+_awaited: queue.SimpleQueue = queue.SimpleQueue()
+_future_thread = threading.Thread(
+    target=_complete_futures, name="collectives-mpi-futures", daemon=True
+)
 
 
 class MPIBatch(dist.Work):
-    """Several calls under way, waited for as one."""
+    """Several pending calls, waited for as one."""
 
     def __init__(self, works: list[MPIWork]):
         super().__init__()

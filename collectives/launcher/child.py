@@ -1,0 +1,184 @@
+"""One rank as its parent sees it: a process, two pipes, and a thread that waits for the process."""
+
+import contextlib
+import multiprocessing.spawn
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import connection
+from typing import NamedTuple
+
+from collectives.launcher.rank_spec import RankSpec
+
+NAME = "collectives-rank-"
+
+# One start at a time: multiprocessing's bookkeeping of children is not thread-safe.
+starting = threading.Lock()
+
+# Seconds that a rank, or the start of one, gets to end by itself.
+GOODBYE = 5.0
+
+
+class Event(NamedTuple):
+    """What happened to a rank. The type of `value` depends on `kind`:
+
+    "returned": the pickled result; "raised": the pickled exception; "ended": the exit code of the
+    process; "not started": the exception that starting it raised.
+    """
+
+    rank: int
+    kind: str
+    value: bytes | int | Exception
+
+
+class Child:
+    """The process of one rank. What happens to it is put into `events`."""
+
+    def __init__(self, spec: RankSpec, context, payload: bytes, events: queue.SimpleQueue):
+        self.rank = spec.rank
+        self.context = context
+        self.payload = payload
+        self.events = events
+        self.process = None
+        self.ended = False
+        self.results_pipe, child_end = context.Pipe()
+        self.stack_pipe, stack_writer = context.Pipe(duplex=False)
+        # subtle: Linux kills a rank when the thread that started it ends (see rank.py), so this
+        # thread lives as long as the process.
+        self.thread = threading.Thread(
+            target=self._run,
+            args=(spec, child_end, stack_writer),
+            name=f"{NAME}{self.rank}",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def _run(
+        self, spec: RankSpec, child_end: connection.Connection, stack_writer: connection.Connection
+    ) -> None:
+        """Start the rank and report its outcome and its end."""
+        try:
+            if not self._start_process(spec, child_end, stack_writer):
+                return
+            child_end.close()
+            stack_writer.close()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.results_pipe.send_bytes(self.payload)
+            if self.results_pipe in connection.wait([self.results_pipe, self.process.sentinel]):
+                with contextlib.suppress(EOFError, OSError):
+                    self._report_outcome(self.results_pipe.recv_bytes())
+            connection.wait([self.process.sentinel])
+            self._report("ended", self._wait_for_status())
+        except Exception as error:
+            self._report("not started", error)
+        finally:
+            child_end.close()
+            stack_writer.close()
+
+    def _start_process(self, *arguments) -> bool:
+        """Start the process; False if the launch has ended before that."""
+        from collectives.launcher import rank
+
+        with starting, _without_main():
+            if self.ended:
+                return False
+            self.process = self.context.Process(
+                target=rank.main, args=arguments, name=f"{NAME}{self.rank}"
+            )
+            self.process.start()
+            return True
+
+    def _report_outcome(self, message: bytes) -> None:
+        self._report("returned" if message[:1] == b"R" else "raised", message[1:])
+
+    def _report(self, kind: str, value: bytes | int | Exception | None) -> None:
+        self.events.put(Event(self.rank, kind, value))
+
+    def _wait_for_status(self) -> int | None:
+        """The exit code. The sentinel may be ready a moment before the system knows the status."""
+        while not self.ended:
+            with starting:
+                status = self.process.exitcode
+            if status is not None:
+                return status
+            time.sleep(0.001)
+        return None
+
+    def stack(self, ask: bool = True) -> str:
+        """The rank's stack as faulthandler writes it; empty if it does not answer within a second.
+
+        `ask=False` only reads what a dying process has written.
+        """
+        from collectives.launcher import rank
+
+        if rank.STACK_SIGNAL is None or self.process is None or self.process.pid is None:
+            return ""
+        if ask:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, rank.STACK_SIGNAL)
+        pieces, patience = [], 1.0 if ask else 0.0
+        while self.stack_pipe.poll(patience):
+            piece = os.read(self.stack_pipe.fileno(), 65536)
+            if not piece:
+                break
+            pieces.append(piece)
+            patience = 0.05
+        return b"".join(pieces).decode(errors="replace")
+
+    def kill(self) -> None:
+        """Kill the process if it runs, and never start it after this."""
+        self.ended = True
+        process = self.process
+        if process is not None and process.pid is not None and process.exitcode is None:
+            process.kill()
+
+    def close(self) -> None:
+        """Close the pipes and forget the process, after the thread has ended."""
+        self.results_pipe.close()
+        self.stack_pipe.close()
+        if self.process is not None:
+            with contextlib.suppress(ValueError), starting:  # ValueError: it could not be killed
+                self.process.close()
+
+
+def end_all(children: list[Child]) -> None:
+    """Kill the processes, wait until they are gone, and close everything."""
+    # Taking the lock lets a start that is under way finish, so that its process is killed too. If
+    # the fork server is stuck we go on without the lock: a rank that it forks later finds its pipe
+    # closed, and ends.
+    has_lock = starting.acquire(timeout=GOODBYE)
+    for child in children:
+        child.kill()
+    if has_lock:
+        starting.release()
+    for child in children:
+        if child.thread.ident is not None:
+            child.thread.join(GOODBYE)
+    for child in children:
+        child.close()
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep multiprocessing from running the caller's script again in the ranks that we start.
+
+    They receive their function by value, so they do not need it. Processes with other names, which
+    other threads may start meanwhile, are left alone.
+    """
+    real = multiprocessing.spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict:
+        data = real(name)
+        if name.startswith(NAME):
+            data = {key: value for key, value in data.items() if not key.startswith("init_main")}
+        return data
+
+    multiprocessing.spawn.get_preparation_data = get_preparation_data
+    try:
+        yield
+    finally:
+        multiprocessing.spawn.get_preparation_data = real

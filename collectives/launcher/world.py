@@ -1,0 +1,120 @@
+"""The ranks of one launch as their parent sees them: collect the results, or find who failed."""
+
+import contextlib
+import queue
+import time
+
+from collectives.backends.mpi import pmi
+from collectives.launcher import failure, rank_spec
+from collectives.launcher.child import GOODBYE, Child, Event, end_all
+from collectives.launcher.launch_spec import LaunchSpec
+from collectives.launcher.watch import LaunchWatch
+
+# A rank that loses its peer fails too, and its report may arrive before the peer's death is known.
+# After the first failure we wait this many seconds for its cause.
+_WAIT_FOR_CAUSE = 0.3
+
+
+class World:
+    """All ranks that one launch starts. `end` must be called, whatever happens."""
+
+    def __init__(self, spec: LaunchSpec, payload: bytes, calls: LaunchWatch | None):
+        import torch.multiprocessing
+
+        self.timeout = spec.timeout
+        self.calls = calls
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        # The ranks of an MPI world ask this process who they are. A shared rank asks no one.
+        starts_mpi = spec.backend == "mpi" and spec.shared_rank is None
+        self.pmi = pmi.Manager(spec.nproc) if starts_mpi else None
+        self.store_file = None
+        if spec.shared_rank is None:
+            rank_specs, self.store_file = rank_spec.for_world(spec, self.pmi)
+        else:
+            rank_specs = [rank_spec.for_shared_rank(spec)]
+        if calls is not None:
+            rank_specs = calls.give_files(rank_specs)
+        context = torch.multiprocessing.get_context(spec.start_method)
+        self.children = {
+            own_spec.rank: Child(own_spec, context, payload, self.events) for own_spec in rank_specs
+        }
+
+    def start(self) -> None:
+        for child in self.children.values():
+            child.start()
+
+    def results(self, deadline: float) -> list:
+        """Wait until all ranks have returned and ended. Raises LaunchError if one fails."""
+        import cloudpickle
+
+        returned: dict[int, bytes] = {}
+        running = set(self.children)
+        while running:
+            try:
+                event = self._next_event(deadline)
+            except queue.Empty:
+                if len(returned) == len(self.children):  # only a process does not end
+                    break
+                raise self._hung(returned) from None
+            if event.kind == "not started":
+                raise failure.not_started(event.rank, event.value) from event.value
+            if event.kind == "returned":
+                returned[event.rank] = event.value
+                if len(returned) == len(self.children):
+                    deadline = time.monotonic() + GOODBYE
+            elif event.kind == "ended" and event.value == 0 and event.rank in returned:
+                running.discard(event.rank)
+            else:
+                error = self._first_failure(event, returned)
+                raise self.calls.explain(error) if self.calls else error
+        if self.calls:
+            self.calls.check()
+        return [cloudpickle.loads(returned[rank]) for rank in self.children]
+
+    def _next_event(self, deadline: float) -> Event:
+        """Raises queue.Empty at the deadline, and LaunchError if the watched calls do not match."""
+        while self.calls and self.calls.at_once and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                return self.events.get(timeout=0.02)
+            self.calls.look()
+        return self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+
+    def _hung(self, returned: dict[int, bytes]) -> failure.LaunchError:
+        missing = [rank for rank in self.children if rank not in returned]
+        diagnosis = self.calls.last_word() if self.calls else ""
+        stacks = {rank: self.children[rank].stack() for rank in missing}
+        return failure.hung(self.timeout, stacks, sorted(returned), diagnosis)
+
+    def _first_failure(self, failed: Event, returned: dict[int, bytes]) -> failure.LaunchError:
+        """The cause of a failure. A death outweighs an exception: who loses a peer raises."""
+        import cloudpickle
+
+        events = self._with_what_follows(failed)
+        returned = returned | {
+            event.rank: event.value for event in events if event.kind == "returned"
+        }
+        for rank, kind, value in events:
+            if kind == "ended" and (value != 0 or rank not in returned):
+                stack = self.children[rank].stack(ask=False)
+                return failure.died(rank, value, stack, rank in returned)
+        raised = {
+            event.rank: cloudpickle.loads(event.value) for event in events if event.kind == "raised"
+        }
+        rank, first = min(raised.items(), key=lambda item: item[1]["at"])
+        return failure.raised(rank, first["summary"], first["traceback"], sorted(returned))
+
+    def _with_what_follows(self, failed: Event) -> list[Event]:
+        """The failure and the next events, until time is up or every rank has raised."""
+        events = [failed]
+        until = time.monotonic() + _WAIT_FOR_CAUSE
+        with contextlib.suppress(queue.Empty):
+            while {event.rank for event in events if event.kind == "raised"} != set(self.children):
+                events.append(self.events.get(timeout=max(0.0, until - time.monotonic())))
+        return events
+
+    def end(self) -> None:
+        """Kill what still runs, wait until it is gone, and close everything."""
+        end_all(list(self.children.values()))
+        for resource in (self.pmi, self.calls, self.store_file):
+            if resource is not None:
+                resource.close()
