@@ -11,9 +11,9 @@ import pytest
 from collectives import launch
 from collectives.backends import availability as backends
 from collectives.lesson import files
+from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make import notebooks
-from collectives.lesson.runner import table
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.lesson.results import table
 
 # Each lesson as a program of its own, but all in the same processes: to import torch takes longer than most lessons.
 EVERY = """
@@ -22,8 +22,9 @@ lessons, sys.argv[1:] = sys.argv[1:], []
 for lesson in lessons:
     runpy.run_path(lesson, run_name="__main__")
 """
-LESSONS = [files.find(lesson) for lesson in COLLECTIVES]
-every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=list(COLLECTIVES))
+NAMES = CHAPTERS["collectives"].names
+LESSONS = [files.find(lesson) for lesson in NAMES]
+every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 
 
 def expected(lesson):

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from collectives import launch
 from collectives.diagnosis.rules.hints import Hint, hints, write
 from collectives.lesson import files
+from collectives.lesson.chapters import CHAPTERS
 from collectives.recording import record
 from collectives.recording.call import Call, Noticed
 from collectives.recording.sink import Memory
-from collectives.spec.catalogue import COLLECTIVES
 
 
 def hinted(step, ranks=2):
@@ -243,7 +243,7 @@ def test_a_correct_program_gives_no_hint(name):
     assert hinted(lambda rank, world_size, device: program(rank, world_size), ranks=4) == ()
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", CHAPTERS["collectives"].names)
 def test_a_lesson_gives_no_hint(name):
     def every_step(rank, world_size, device):
         for step in lesson.STEPS:

@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 from collectives.backends import availability as backends
 from collectives.backends.claims import STATES
 from collectives.cli import app
+from collectives.lesson.chapters import CHAPTERS
 from collectives.matrix import compare_command, history, recorded, selection
 from collectives.matrix import run as matrix
 from collectives.matrix.cells import cells
 from collectives.matrix.recorded import UNAVAILABLE
 from collectives.spec import values
-from collectives.spec.catalogue import COLLECTIVES, OPS
+from collectives.spec.catalogue import OPS
 from collectives.spec.forms import FORMS, called
 
 HERE = Path(__file__).parent
@@ -208,7 +209,7 @@ def test_a_quick_run_gives_the_same_states_as_the_recorded_one_and_the_json_has_
         assert set(cell) == {*keys, "called", "state", "detail", "seconds"}
         assert cell["state"] in (*STATES, UNAVAILABLE)
         assert (cell["state"] == "works") == (cell["detail"] == "")
-        assert cell["collective"] in COLLECTIVES
+        assert cell["collective"] in CHAPTERS["collectives"].names
         assert cell["dtype"] in ("float32", None)
         assert cell["op"] in ("SUM", None)
         assert cell["seconds"] >= 0
@@ -236,7 +237,7 @@ def test_no_probe_fails_by_itself():
 
 
 def test_the_table_covers_the_lessons_and_a_thousand_cells():
-    assert {form.collective for form in FORMS.values()} == set(COLLECTIVES)
+    assert {form.collective for form in FORMS.values()} == set(CHAPTERS["collectives"].names)
     found = list(cells([("gloo", "cpu")], [2]))
     assert len(found) == len(set(found)) >= 1000
     everything = {

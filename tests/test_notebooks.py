@@ -16,7 +16,7 @@ from jupyter_client import AsyncKernelManager
 from jupytext.cli import jupytext
 
 from collectives.lesson.make import notebooks
-from collectives.lesson.mistakes import SYMPTOMS
+from collectives.lesson.step import SYMPTOMS
 
 ROOT = Path(__file__).parent.parent
 LESSONS = sorted(ROOT.glob("lessons/*.py"))

@@ -9,8 +9,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from collectives import launch
 from collectives.lesson import files
+from collectives.lesson.chapters import CHAPTERS
 from collectives.recording import record
-from collectives.spec.catalogue import COLLECTIVES
 
 # Who asks for what, on 3 ranks: the fields of the one call (a Work is waited for, and its "wait" left out) on rank 1.
 FLOATS = ("float32[4]",)
@@ -290,7 +290,7 @@ def test_a_warning_still_blames_the_caller(monkeypatch):
     assert calls[0].file == __file__
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", CHAPTERS["collectives"].names)
 def test_lessons_prove_the_same_when_they_are_recorded(name):
     lesson = files.load(files.folder() / f"{name}.py")
     step = lesson.STEPS[0]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from collectives import launch
 from collectives.cli import app
 from collectives.lesson import files, runner
-from collectives.lesson import show as views
+from collectives.lesson.show import Display
 from collectives.pictures import illustration
 from collectives.recording import record
 
@@ -240,8 +240,8 @@ def test_without_matplotlib_the_terminal_still_has_its_picture(monkeypatch):
     monkeypatch.delattr("collectives.pictures.picture", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"collectives\[pictures\]"):
-        views.Views(save_picture=Path("p.svg"))
-    assert views.Views(picture=True, timeline=True).picture
+        Display(save_picture=Path("p.svg"))
+    assert Display(picture=True, timeline=True).picture
     from collectives.pictures import text
 
     assert text.text([None], [None])
