@@ -1,6 +1,5 @@
 """Every mistake of the museum shows its symptom, and its cure shows none."""
 
-import ast
 import linecache
 import re
 import runpy
@@ -224,17 +223,7 @@ def test_run_takes_a_file_of_mistakes_by_name():
     assert lesson_files.choose(["mistakes"], False) == PATHS
 
 
-# The shape of the files.
-
-
-def test_every_file_is_known_and_no_file_is_missing():
-    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(
-        lesson.name for lesson in CHAPTER.lessons
-    )
-
-
-def test_names_of_mistakes_and_cures_are_unique():
-    assert len(STEPS) == sum(len(lesson_files.load(path).STEPS) for path in PATHS)
+# The shape of the files, beyond what test_lesson_contract.py says of every lesson.
 
 
 @lesson
@@ -264,41 +253,3 @@ def test_each_room_shows_symptom_cause_and_cure_in_this_order(path):
         assert "check(" in function[1]
         assert "dist." in function[1]
         assert guard[1] == f'if __name__ == "__main__":\n    run({name})'
-
-
-@lesson
-def test_the_title_says_what_it_is_and_how_to_run_it(path):
-    title = ast.get_docstring(ast.parse(path.read_text()))
-    assert title.startswith(f"# {path.stem}\n")
-    assert "You will see" in title
-    command = f"lessons/mistakes/{path.name}"
-    assert f"    python {command}\n    torchrun --nproc-per-node 4 {command}\n" in title
-    assert "make tour" in title.splitlines()[-1]
-
-
-@lesson
-def test_top_level_holds_definitions_only_and_this_package_comes_before_torch(path):
-    body = ast.parse(path.read_text()).body[1:]
-    for node in body:
-        is_steps = isinstance(node, ast.Assign) and node.targets[0].id == "STEPS"
-        is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
-        assert (
-            isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) or is_steps or is_guard
-        ), ast.unparse(node)
-    modules = [ast.unparse(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = "cure, mistake, run"
-    assert modules.index(f"from collectives.lesson import {names}") < modules.index("import torch")
-
-
-@lesson
-def test_a_file_is_short_enough_to_read_in_one_sitting(path):
-    """The cells that run a function and the list of steps do not count."""
-    code = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
-    code = [source for source in code if not source.startswith(("if __name__", "STEPS"))]
-    lines = [
-        line
-        for source in code
-        for line in source.splitlines()
-        if line.strip() and not line.strip().startswith("#")
-    ]
-    assert len(lines) <= 120
