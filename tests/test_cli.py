@@ -18,11 +18,12 @@ from collectives.bench import launch as bench
 from collectives.bench import matrix as bench_matrix
 from collectives.bench import mpi as bench_mpi
 from collectives.cli import app
-from collectives.lesson import files
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.lesson import chapters, files, step
+from collectives.lesson.chapters import CHAPTERS
 
 LESSON = """
 from collectives import check
+from collectives.lesson import needs
 import torch
 import torch.distributed as dist
 
@@ -38,7 +39,8 @@ def wrong(rank, world_size, device):
     check(torch.tensor([rank]), torch.tensor([-1]), "nothing")
 
 
-def send_recv(rank, world_size, device):  # bears the name of a step that needs two ranks
+@needs(ranks=2)
+def pair(rank, world_size, device):
     return "sent"
 
 
@@ -67,25 +69,43 @@ def in_a_process(*words, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
-def test_list_names_the_twelve_in_reading_order():
-    lines = collectives("list").stdout.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == list(COLLECTIVES)
-    assert len(lines) == 12
-    for line, record in zip(lines, COLLECTIVES.values(), strict=True):
-        assert record.summary in line
-        assert str(record.min_world_size) in line
-        assert (record.bus_factor or "-") in line
+def test_list_shows_every_chapter_with_its_lessons_in_reading_order():
+    paragraphs = collectives("list").stdout.split("\n\n")
+    for chapter, paragraph in zip(CHAPTERS.values(), paragraphs, strict=True):
+        title, *lines = paragraph.splitlines()
+        assert title == f"{chapter.name}: {chapter.title}"
+        for name, lesson, line in zip(chapter.names, chapter.lessons, lines, strict=True):
+            assert line.split() == [name, *lesson.summary.split()]
 
 
-def test_list_does_not_import_torch():
-    code = (
-        "import sys; from typer.testing import CliRunner; from collectives.cli import app; "
-        "assert CliRunner().invoke(app, ['list']).exit_code == 0; print('torch' in sys.modules)"
-    )
+def test_list_shows_one_chapter():
+    chapter = CHAPTERS["mistakes"]
+    lines = collectives("list", "mistakes").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["mistakes:", *chapter.names]
+
+
+def test_status_2_for_a_list_of_an_unknown_chapter_with_the_nearest():
+    result = collectives("list", "mistake")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "did you mean 'mistakes'?" in result.stderr
+    assert "The chapters are collectives, mistakes." in result.stderr
+
+
+def test_list_neither_imports_torch_nor_starts_the_server_of_the_ranks():
+    code = """
+import sys, psutil
+from typer.testing import CliRunner
+from collectives.cli import app
+assert CliRunner().invoke(app, ["list"]).exit_code == 0
+print("torch" in sys.modules, psutil.Process().children())
+import collectives.lesson.runner  # as a lesson does: this shows that we would have noticed
+print(psutil.Process().children() != [])
+"""
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
     )
-    assert answer.stdout.strip() == "False", answer.stderr
+    has_server = "forkserver" in multiprocessing.get_all_start_methods()
+    assert answer.stdout == f"False []\n{has_server}\n", answer.stderr
 
 
 def test_python_m_collectives_tells_its_version():
@@ -138,11 +158,54 @@ def test_status_1_when_a_file_cannot_be_loaded_and_the_others_still_run(tmp_path
     assert "No module named 'no_such_module_anywhere'" in result.stdout
 
 
-def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list():
-    result = collectives("run", "al_reduce")
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("al_reduce", "all_reduce"), ("mistakes/ordr", "mistakes/order"), ("mistake", "mistakes")],
+)
+def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, nearest):
+    result = collectives("run", name)
     assert result.exit_code == 2
-    assert "did you mean 'all_reduce'?" in result.stderr
-    assert all(name in result.stderr for name in COLLECTIVES)
+    assert f"did you mean '{nearest}'?" in result.stderr
+    for chapter in CHAPTERS.values():
+        assert chapter.name in result.stderr
+        assert ", ".join(chapter.names) in result.stderr
+
+
+def test_run_takes_lessons_chapters_and_paths_in_the_order_in_which_they_are_named(tmp_path):
+    mine = lesson(tmp_path, "[total]")
+    names = ["mistakes/order", "collectives", mine, "mistakes"]
+    found = files.choose(names, every=False)
+    lessons = [lesson.name for name in names[1::2] for lesson in CHAPTERS[name].lessons]
+    assert [path.stem for path in found] == ["order", *lessons[:12], "mine", *lessons[12:]]
+    assert all(path.is_file() for path in found)
+
+
+def test_all_means_every_lesson_that_runs_in_the_readers_own_world():
+    found = [path.stem for path in files.choose([], every=True)]
+    assert found == [lesson.name for lesson in CHAPTERS["collectives"].lessons]
+    assert len(found) == 12
+
+
+def test_a_chapter_is_added_by_one_record(tmp_path, monkeypatch):
+    """Its lessons are listed, found and run."""
+    (tmp_path / "lessons" / "training").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
+    lesson(tmp_path / "lessons" / "training", "[total]", "ddp")
+    lessons = (chapters.Lesson("ddp", "Every rank has the same gradients."),)
+    added = chapters.Chapter("training", "Models on many ranks", "training", lessons)
+    monkeypatch.setitem(CHAPTERS, "training", added)
+    monkeypatch.chdir(tmp_path)
+    assert "  training/ddp  Every rank has the same" in collectives("list", "training").stdout
+    assert "did you mean 'training/ddp'?" in collectives("run", "training/dp").stderr
+    result = collectives("run", "training", "-n", 1)
+    assert (result.exit_code, "total: proved on 1 rank" in result.stdout) == (0, True)
+    assert "ddp (1 of 1)  Every rank has the same gradients." in result.stderr
+
+
+@pytest.mark.parametrize("ranks", [0, True, "2"])
+def test_a_step_that_needs_no_number_of_ranks_is_refused(ranks):
+    with pytest.raises(ValueError, match="is not a number of ranks"):
+        step.needs(ranks=ranks)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +256,14 @@ def test_status_2_for_rank_without_a_launcher(tmp_path, monkeypatch):
 
 
 def test_status_3_when_every_step_is_skipped_with_the_reason_in_the_summary(tmp_path):
-    result = collectives("run", lesson(tmp_path, "[send_recv]"), "-n", 1)
+    result = collectives("run", lesson(tmp_path, "[pair]"), "-n", 1)
     assert result.exit_code == 3
-    assert result.stdout.startswith("send_recv: skipped: it needs at least 2 ranks")
-    assert (
-        "send_recv: it needs at least 2 ranks, this world has 1" in result.stdout.splitlines()[-1]
-    )
+    assert result.stdout.startswith("pair: skipped: it needs at least 2 ranks")
+    assert "pair: it needs at least 2 ranks, this world has 1" in result.stdout.splitlines()[-1]
 
 
 def test_a_skipped_step_among_proved_ones_is_no_failure(tmp_path):
-    result = collectives("run", lesson(tmp_path, "[send_recv, total]"), "-n", 1)
+    result = collectives("run", lesson(tmp_path, "[pair, total]"), "-n", 1)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].split()[:4] == ["mine", "1", "1", "0"]
 
@@ -210,7 +271,7 @@ def test_a_skipped_step_among_proved_ones_is_no_failure(tmp_path):
 def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
     answer = in_a_process(
         "run",
-        lesson(tmp_path, "[total, send_recv]"),
+        lesson(tmp_path, "[total, pair]"),
         "--backend",
         "nccl",
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
