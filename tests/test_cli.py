@@ -1,24 +1,16 @@
 """The command line does what it says, and its exit status tells what became of it."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 from typer.testing import CliRunner
 
-from collectives import launch
 from collectives.backends import machine
-from collectives.bench import calls, timing
-from collectives.bench import launch as bench
-from collectives.bench import matrix as bench_matrix
-from collectives.bench import mpi as bench_mpi
 from collectives.cli import app
-from collectives.lesson import chapters, files, step
 from collectives.lesson.chapters import CHAPTERS
 
 LESSON = """
@@ -67,45 +59,6 @@ def collectives(*words):
 def in_a_process(*words, **options):
     command = [sys.executable, "-m", "collectives", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
-
-
-def test_list_shows_every_chapter_with_its_lessons_in_reading_order():
-    paragraphs = collectives("list").stdout.split("\n\n")
-    for chapter, paragraph in zip(CHAPTERS.values(), paragraphs, strict=True):
-        title, *lines = paragraph.splitlines()
-        assert title == f"{chapter.name}: {chapter.title}"
-        for name, lesson, line in zip(chapter.names, chapter.lessons, lines, strict=True):
-            assert line.split() == [name, *lesson.summary.split()]
-
-
-def test_list_shows_one_chapter():
-    chapter = CHAPTERS["mistakes"]
-    lines = collectives("list", "mistakes").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["mistakes:", *chapter.names]
-
-
-def test_status_2_for_a_list_of_an_unknown_chapter_with_the_nearest():
-    result = collectives("list", "mistake")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "did you mean 'mistakes'?" in result.stderr
-    assert "The chapters are collectives, mistakes." in result.stderr
-
-
-def test_list_neither_imports_torch_nor_starts_the_server_of_the_ranks():
-    code = """
-import sys, psutil
-from typer.testing import CliRunner
-from collectives.cli import app
-assert CliRunner().invoke(app, ["list"]).exit_code == 0
-print("torch" in sys.modules, psutil.Process().children())
-import collectives.lesson.runner  # as a lesson does: this shows that we would have noticed
-print(psutil.Process().children() != [])
-"""
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
-    )
-    has_server = "forkserver" in multiprocessing.get_all_start_methods()
-    assert answer.stdout == f"False []\n{has_server}\n", answer.stderr
 
 
 def test_python_m_collectives_tells_its_version():
@@ -169,43 +122,6 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
     for chapter in CHAPTERS.values():
         assert chapter.name in result.stderr
         assert ", ".join(chapter.names) in result.stderr
-
-
-def test_run_takes_lessons_chapters_and_paths_in_the_order_in_which_they_are_named(tmp_path):
-    mine = lesson(tmp_path, "[total]")
-    names = ["mistakes/order", "collectives", mine, "mistakes"]
-    found = files.choose(names, every=False)
-    lessons = [lesson.name for name in names[1::2] for lesson in CHAPTERS[name].lessons]
-    assert [path.stem for path in found] == ["order", *lessons[:12], "mine", *lessons[12:]]
-    assert all(path.is_file() for path in found)
-
-
-def test_all_means_every_lesson_that_runs_in_the_readers_own_world():
-    found = [path.stem for path in files.choose([], every=True)]
-    assert found == [lesson.name for lesson in CHAPTERS["collectives"].lessons]
-    assert len(found) == 12
-
-
-def test_a_chapter_is_added_by_one_record(tmp_path, monkeypatch):
-    """Its lessons are listed, found and run."""
-    (tmp_path / "lessons" / "training").mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
-    lesson(tmp_path / "lessons" / "training", "[total]", "ddp")
-    lessons = (chapters.Lesson("ddp", "Every rank has the same gradients."),)
-    added = chapters.Chapter("training", "Models on many ranks", "training", lessons)
-    monkeypatch.setitem(CHAPTERS, "training", added)
-    monkeypatch.chdir(tmp_path)
-    assert "  training/ddp  Every rank has the same" in collectives("list", "training").stdout
-    assert "did you mean 'training/ddp'?" in collectives("run", "training/dp").stderr
-    result = collectives("run", "training", "-n", 1)
-    assert (result.exit_code, "total: proved on 1 rank" in result.stdout) == (0, True)
-    assert "ddp (1 of 1)  Every rank has the same gradients." in result.stderr
-
-
-@pytest.mark.parametrize("ranks", [0, True, "2"])
-def test_a_step_that_needs_no_number_of_ranks_is_refused(ranks):
-    with pytest.raises(ValueError, match="is not a number of ranks"):
-        step.needs(ranks=ranks)
 
 
 @pytest.mark.parametrize(
@@ -324,132 +240,3 @@ def test_under_torchrun_rank_0_alone_prints(tmp_path):
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == collectives("run", path, "-n", 2).stdout
     assert answer.stderr.count("mine (1 of 1)") == 1
-
-
-def test_a_lesson_does_not_stay_among_the_modules(tmp_path):
-    module = files.load(files.find(lesson(tmp_path, "[total]")))
-    assert module.__name__ == "mine"
-    assert "mine" not in sys.modules
-
-
-def test_lessons_come_from_the_checkout_that_one_stands_in(tmp_path, monkeypatch):
-    inside = tmp_path / "lessons" / "deeper"
-    inside.mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
-    monkeypatch.chdir(inside)
-    assert files.folder() == tmp_path / "lessons"
-
-
-def test_another_project_with_a_folder_of_lessons_is_no_checkout(tmp_path):
-    (tmp_path / "lessons").mkdir()
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "piano"\n')
-    assert files.folder(tmp_path) != tmp_path / "lessons"
-
-
-def test_outside_a_checkout_the_lessons_of_the_wheel_come_first_then_those_beside_the_package(
-    tmp_path, monkeypatch
-):
-    package = tmp_path / "site" / "collectives"
-    package.mkdir(parents=True)
-    monkeypatch.setattr(files, "_PACKAGE", package)
-    assert files.folder(tmp_path) == tmp_path / "site" / "lessons"
-    (package / "lessons").mkdir()
-    assert files.folder(tmp_path) == package / "lessons"
-
-
-FOUND = {
-    "spawn": [4.0, 4.4, 90.0],
-    "launch": [0.2, 0.1, 0.3],
-    "import torch": [1.0],
-    "lesson": [2.5],
-    "torchrun": [5.0],
-    "memory, spawn": [100 * 2**20],
-    "memory, forkserver": [10 * 2**20],
-    "memory, server": [60 * 2**20],
-}
-
-
-def test_bench_compares_medians_and_says_which_targets_were_met():
-    rows = bench.rows(FOUND)
-    assert [(round(row.ratio, 1), row.met) for row in rows] == [
-        (22.0, "yes"),
-        (2.5, "no"),
-        (2.0, "yes"),
-        (10.0, "-"),
-    ]
-    assert rows[0].first == "torch.multiprocessing.spawn 4.40 s"
-    assert rows[3].target == "4 ranks save 300 MiB, their server's own counted"
-
-
-def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memory():
-    heard = []
-    found = bench.launches(1, heard.append, ranks=1)
-    assert {name: len(values) for name, values in found.items() if "memory" not in name} == {
-        "spawn": 1,
-        "launch": 1,
-    }
-    assert found["spawn"][0] > found["launch"][0] > 0
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        assert found["memory, spawn"][0] > found["memory, forkserver"][0] > 0
-    assert heard[0] == "launches, round 1 of 1"
-
-
-def test_bench_tells_what_a_noted_call_costs_by_the_best_of_each_side_so_that_bad_moments_do_not_count():
-    (row,) = calls.rows(
-        {"all_reduce": [(10.0, 16.0), (100.0, 106.0), (10.0, 15.0), (11.0, 900.0), (90.0, 17.0)]}
-    )
-    assert (row.ratio, row.target, row.met) == (1.5, "<= 20 us more: 5.0 us", "yes")
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_bench_times_plain_and_noted_calls_in_the_same_ranks(ranks):
-    for pairs in launch(calls.cost, ranks, args=(2,), backend="gloo", diagnose=False):
-        assert len(pairs) == 2
-        assert min(min(pair) for pair in pairs) > 0
-
-
-def test_bench_leaves_memory_out_where_there_is_no_forkserver():
-    assert (
-        len(bench.rows({name: values for name, values in FOUND.items() if "memory" not in name}))
-        == 3
-    )
-
-
-@pytest.mark.parametrize(
-    ("full", "quick", "expected"),
-    [(60.0, 12.0, [(50.0, "yes"), (22.5, "no")]), (80.0, 8.0, [(37.5, "no"), (33.8, "yes")])],
-)
-def test_bench_of_the_matrix_compares_cells_with_spawn(full, quick, expected):
-    names = "the full gloo/CPU matrix", "--quick"
-    rows = bench_matrix.rows(
-        dict(zip(names, (full, quick), strict=True)), dict(zip(names, (1000, 90), strict=True)), 3.0
-    )
-    assert [(round(row.ratio, 1), row.met) for row in rows] == expected
-
-
-def test_bench_of_mpi_compares_the_same_calls_at_three_sizes():
-    seconds = {
-        (size, backend): value
-        for size in bench_mpi.SIZES
-        for backend, value in (("gloo", 0.009), ("mpi", 0.001))
-    }
-    assert [(row.ratio, row.target, row.met) for row in bench_mpi.rows(seconds)] == [
-        (pytest.approx(9), ">= 2x", "yes"),
-        (pytest.approx(9), ">= 10x", "no"),
-        (pytest.approx(9), ">= 10x", "no"),
-    ]
-
-
-def test_bench_ends_what_a_failed_measurement_started():
-    code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()']).pid, flush=True); input()"
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    try:
-        with timing.process([sys.executable, "-c", code], **streams) as process:
-            grandchild = psutil.Process(int(process.stdout.readline()))
-            raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        assert process.returncode is not None
-    deadline = time.monotonic() + 5
-    while grandchild.is_running() and grandchild.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

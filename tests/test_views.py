@@ -1,4 +1,4 @@
-"""Flags and notebooks show pictures and timelines of the run itself; without them nothing is recorded."""
+"""Flags and notebooks show pictures and timelines of the run; without them nothing is recorded."""
 
 import json
 import subprocess
@@ -157,7 +157,8 @@ def test_a_step_that_failed_still_has_a_timeline(tmp_path):
     path.write_text(
         MINE.replace(
             "    dist.all_reduce(x)",
-            "    dist.barrier()\n    if rank == 1:\n        raise RuntimeError('tired')\n    dist.all_reduce(x)",
+            "    dist.barrier()\n    if rank == 1:\n        raise RuntimeError('tired')\n"
+            "    dist.all_reduce(x)",
         )
     )
     result = collectives(path, "--timeline", "--trace", tmp_path / "t.json")
@@ -191,7 +192,7 @@ def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monk
 
 
 def test_what_was_really_received_is_drawn(tmp_path):
-    """The rank that gets another's data shows in the data that are drawn, whatever the collective should have done."""
+    """Here each rank gets another rank's number instead of the sum."""
     (tmp_path / "turned.py").write_text(
         MINE.replace(
             "dist.all_reduce(x)", "dist.all_reduce(x); x.fill_(10**((rank + 1) % world_size))"
