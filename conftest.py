@@ -1,4 +1,4 @@
-"""pytest as a tool that verifies backends: which of them, at which world sizes, and a grid of the outcome.
+"""Options of pytest that make it verify backends, and a grid of what passed on each.
 
 pytest --backend gloo --world-sizes 2,4
 """
@@ -7,9 +7,11 @@ import pytest
 
 from collectives.backends import availability as backends
 from collectives.backends import machine
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.lesson.chapters import CHAPTERS
 
 COLUMNS = [(backend, device) for backend, devices in backends.DEVICES.items() for device in devices]
+LESSONS = [name for chapter in CHAPTERS.values() if not chapter.isolated for name in chapter.names]
+CELL = ("lesson", "backend", "device", "world_size")
 
 
 def _sizes(text: str) -> list[int]:
@@ -69,33 +71,48 @@ def pytest_report_header():
 
 
 def pytest_generate_tests(metafunc):
-    """A test that takes `lesson`, `backend`, `device` and `world_size` runs once for each cell of the matrix."""
-    if {"lesson", "backend", "device", "world_size"} <= set(metafunc.fixturenames):
-        wanted = metafunc.config.getoption("backend") or list(backends.DEVICES)
-        if not set(wanted) <= set(backends.DEVICES):
-            raise pytest.UsageError(
-                f"the lessons run on {', '.join(backends.DEVICES)}; --import is for tests/pytorch_suite.py"
-            )
-        cells = [
+    """A test that takes `lesson`, `backend`, `device` and `world_size` runs once for each cell.
+
+    Where a backend is absent at every world size, one skip per lesson says so.
+    """
+    if not set(CELL) <= set(metafunc.fixturenames):
+        return
+    wanted = metafunc.config.getoption("backend") or list(backends.DEVICES)
+    if not set(wanted) <= set(backends.DEVICES):
+        raise pytest.UsageError(
+            f"the lessons run on {', '.join(backends.DEVICES)}; "
+            "--import is for tests/pytorch_suite.py"
+        )
+    sizes = _sizes(metafunc.config.getoption("world_sizes"))
+    cells = []
+    for backend, device in COLUMNS:
+        if backend not in wanted:
+            continue
+        if reason := backends.unavailable(backend, device, min(sizes)):
+            column, marks = [min(sizes)], [pytest.mark.skip(reason=reason)]
+        else:
+            column, marks = sizes, []
+        cells += [
             pytest.param(
-                lesson, backend, device, world_size, id=f"{lesson}-{backend}-{device}-w{world_size}"
+                lesson,
+                backend,
+                device,
+                size,
+                id=f"{lesson}-{backend}-{device}-w{size}",
+                marks=marks,
             )
-            for lesson in COLLECTIVES
-            for backend, device in COLUMNS
-            if backend in wanted
-            for world_size in _sizes(metafunc.config.getoption("world_sizes"))
+            for lesson in LESSONS
+            for size in column
         ]
-        metafunc.parametrize(("lesson", "backend", "device", "world_size"), cells)
+    metafunc.parametrize(CELL, cells)
 
 
 @pytest.hookimpl(tryfirst=True, wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Tell the summary which cell of the matrix a test was (a worker of pytest-xdist sends it along)."""
+    """Note for the summary which cell a test was. Workers of pytest-xdist send it along."""
     report = yield
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if {"lesson", "backend", "device", "world_size"} <= set(parameters) and (
-        report.when == "call" or report.skipped or report.failed
-    ):
+    if set(CELL) <= set(parameters) and (report.when == "call" or not report.passed):
         cell = parameters["lesson"], f"{parameters['backend']}/{parameters['device']}"
         report.user_properties.append(("cell", cell))
     return report
@@ -106,36 +123,29 @@ def pytest_terminal_summary(terminalreporter):
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, ()):
-            for cell in {
+            cells = {
                 tuple(value)
                 for name, value in getattr(report, "user_properties", ())
                 if name == "cell"
-            }:
-                counts.setdefault(cell, {}).setdefault(
-                    "failed" if outcome == "error" else outcome, 0
-                )
-                counts[cell]["failed" if outcome == "error" else outcome] += 1
+            }
+            for cell in cells:
+                number = counts.setdefault(cell, {})
+                word = "failed" if outcome == "error" else outcome
+                number[word] = number.get(word, 0) + 1
     if not counts:
         return
     columns = [f"{backend}/{device}" for backend, device in COLUMNS]
     columns = [column for column in columns if any(cell[1] == column for cell in counts)]
     terminalreporter.section("lessons and backends, by number of world sizes")
     rows = [["", *columns]]
-    for lesson in COLLECTIVES:
-        rows.append([lesson, *(_cell(counts.get((lesson, column), {})) for column in columns)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for lesson in LESSONS:
+        rows.append([lesson, *(_text(counts.get((lesson, column), {})) for column in columns)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        terminalreporter.write_line(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        )
+        padded = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        terminalreporter.write_line("  ".join(padded).rstrip())
 
 
-def _cell(counts: dict[str, int]) -> str:
-    return (
-        ", ".join(
-            f"{counts[outcome]} {outcome}"
-            for outcome in ("failed", "passed", "skipped")
-            if outcome in counts
-        )
-        or "-"
-    )
+def _text(counts: dict[str, int]) -> str:
+    words = ("failed", "passed", "skipped")
+    return ", ".join(f"{counts[word]} {word}" for word in words if word in counts) or "-"

@@ -24,7 +24,7 @@ import re
 import tempfile
 import time
 from collectives import check
-from collectives.lesson import run
+from collectives.lesson import needs, run
 import torch
 import torch.distributed as dist
 
@@ -127,6 +127,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def barrier_in_the_background(rank, world_size, device):
     second = dist.new_group()
     for group in (None, second):
@@ -159,6 +160,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def barrier_of_a_group(rank, world_size, device):
     groups = [dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)]  # every rank makes both
     passed = []
@@ -186,6 +188,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def work_in_another_group(rank, world_size, device):
     second = dist.new_group()
     for group in (None, second):
@@ -232,6 +235,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def monitored_barrier(rank, world_size, device):
     group = dist.new_group(backend="gloo")  # of all ranks
     dist.monitored_barrier(group=group)  # all come, and it lets them pass

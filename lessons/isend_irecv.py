@@ -19,7 +19,7 @@ To run it, clone the repository and type `make tour`; or, where you already have
 
 # %%
 from collectives import check
-from collectives.lesson import run
+from collectives.lesson import needs, run
 import torch
 import torch.distributed as dist
 
@@ -45,6 +45,7 @@ import torch.distributed as dist
 
 
 # %%
+@needs(ranks=2)
 def isend_irecv(rank, world_size, device):
     own = torch.arange(3 * rank, 3 * rank + 3, device=device) ** 2
     halo = torch.full((1,), -1, device=device) if rank > 0 else None
@@ -79,6 +80,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def overlap_by_order(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     received = torch.full((2,), -1, device=device)
@@ -119,6 +121,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def buffer_rules(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     weights = torch.tensor([rank, 10 * rank], device=device)
@@ -165,6 +168,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def ring_exchange(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     block = torch.tensor([rank, 10 * rank], device=device)

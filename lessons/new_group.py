@@ -21,7 +21,7 @@ To run it, clone the repository and type `make tour`; or, where you already have
 import math
 
 from collectives import check
-from collectives.lesson import run
+from collectives.lesson import needs, run
 import torch
 import torch.distributed as dist
 
@@ -50,6 +50,7 @@ def halves(world_size):
     return list(range(world_size // 2)), list(range(world_size // 2, world_size))
 
 
+@needs(ranks=2)
 def new_group(rank, world_size, device):
     lower_ranks, upper_ranks = halves(world_size)
     lower = dist.new_group(lower_ranks)  # subtle: everyone calls, in the same order; see below
@@ -95,6 +96,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def halves_do_not_wait(rank, world_size, device):
     lower_ranks, upper_ranks = halves(world_size)
     lower, upper = dist.new_group(lower_ranks), dist.new_group(upper_ranks)
@@ -142,6 +144,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def global_and_group_ranks(rank, world_size, device):
     groups = [(ranks, dist.new_group(ranks)) for ranks in halves(world_size)]
     ranks, group = next((ranks, group) for ranks, group in groups if rank in ranks)
@@ -188,6 +191,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=4)
 def grid(rank, world_size, device):
     rows = math.isqrt(world_size)
     columns = world_size // rows

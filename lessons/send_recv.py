@@ -19,7 +19,7 @@ To run it, clone the repository and type `make tour`; or, where you already have
 # %%
 from datetime import timedelta
 from collectives import check
-from collectives.lesson import run
+from collectives.lesson import needs, run
 import torch
 import torch.distributed as dist
 
@@ -44,6 +44,7 @@ import torch.distributed as dist
 
 
 # %%
+@needs(ranks=2)
 def send_recv(rank, world_size, device):
     received = None
     message = torch.tensor([1], device=device)
@@ -74,6 +75,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def all_send_first(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     message = torch.tensor([rank, 10 * rank], device=device)
@@ -129,6 +131,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def tags(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     weight = torch.tensor([rank, 10 * rank], device=device)
@@ -166,6 +169,7 @@ if __name__ == "__main__":
 
 
 # %%
+@needs(ranks=2)
 def receive_from_any(rank, world_size, device):
     collected = {}
     for collector in range(world_size):

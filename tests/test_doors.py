@@ -10,8 +10,8 @@ import pytest
 
 from collectives.backends import availability as backends
 from collectives.lesson import files
+from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make import notebooks
-from collectives.spec.catalogue import COLLECTIVES
 
 # Runs each lesson as a program, but all in the same process: importing torch takes longer than most lessons.
 EVERY = """
@@ -20,7 +20,9 @@ lessons, sys.argv[1:] = sys.argv[1:], []
 for lesson in lessons:
     runpy.run_path(lesson, run_name="__main__")
 """
-LESSONS = [files.find(lesson) for lesson in COLLECTIVES]
+NAMES = CHAPTERS["collectives"].names
+LESSONS = [files.find(lesson) for lesson in NAMES]
+every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 
 
 def expected(lesson):
@@ -48,7 +50,7 @@ def run_every(*launcher, **environ):
         pytest.param(
             lesson, marks=() if lesson in ("all_reduce", "send_recv") else pytest.mark.slow
         )
-        for lesson in COLLECTIVES
+        for lesson in NAMES
     ],
 )
 def test_python_prints_what_the_notebook_shows(lesson):

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from collectives import launch
 from collectives.diagnosis.rules.hints import Hint, hints, write
 from collectives.lesson import files
+from collectives.lesson.chapters import CHAPTERS
 from collectives.recording import record
 from collectives.recording.call import Call, Noticed
 from collectives.recording.sink import Memory
-from collectives.spec.catalogue import COLLECTIVES
 
 
 def hinted(step, ranks=2):
@@ -230,7 +230,7 @@ def test_correct_use_gives_no_hint(step):
     assert hinted(step) == ()
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", CHAPTERS["collectives"].names)
 def test_a_lesson_gives_no_hint(name):
     def every_step(rank, world_size, device):
         for step in lesson.STEPS:

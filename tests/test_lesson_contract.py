@@ -1,281 +1,144 @@
-"""Every lesson keeps the same shape, so that a reader who knows one knows where to look in all."""
+"""Every lesson has the shape of its chapter, so that a reader who knows one finds the way in all.
 
-import ast
-import itertools
+The rules are in lesson_rules.py. Each yields its faults, so that one run shows all of them.
+"""
+
 import re
+from collections import Counter
 from pathlib import Path
 
+import lesson_rules
 import pytest
-import torch.distributed as dist
-from jupytext import read
+from lesson_rules import Source
 
 from collectives import LaunchError, launch
 from collectives.lesson import files
-from collectives.lesson.runner import table
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.lesson.chapters import CHAPTERS
+from collectives.lesson.results import table
 
-LESSONS = Path(__file__).parent.parent / "lessons"
-PATHS = sorted(LESSONS.glob("*.py"))
-SECTIONS = [
-    "Worked numbers",
-    "The code",
-    "The proof",
-    "The cost",
-    "Pitfalls",
-    "Where it is used",
-    "Change and try",
-    "Read on",
-]
-TERMS = {
-    "rank": "ranks?",
-    "world size": "n",
-    "root": "root",
-    "group": "groups?",
-    "backend": "backends?|gloo|NCCL",
+ROOT = Path(__file__).parent.parent
+SOURCES = {
+    name: Source(chapter, lesson.name, (ROOT / "lessons" / f"{name}.py").read_text("utf-8"))
+    for chapter in CHAPTERS.values()
+    for name, lesson in zip(chapter.names, chapter.lessons, strict=True)
 }
-MOST_CODE_LINES = 130
-DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed."
-
-lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
 
-def steps_of(path: Path) -> list[str]:
-    """The names in STEPS, in order."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "STEPS":
-            return [element.id for element in node.value.elts]
-    return []
+def test_every_file_is_in_one_chapter_and_every_lesson_has_its_file():
+    found = [path.relative_to(ROOT / "lessons") for path in ROOT.glob("lessons/**/*.py")]
+    assert sorted(str(path.with_suffix("")) for path in found) == sorted(SOURCES)
 
 
-def prose_of(path: Path) -> str:
-    return "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
-
-
-def section_of(path: Path, name: str) -> str:
-    return prose_of(path).split(f"## {name}\n", 1)[1].split("\n## ", 1)[0]
-
-
-def test_every_collective_has_its_lesson_and_no_lesson_is_left_over():
-    assert {path.stem for path in PATHS} == set(COLLECTIVES)
+def test_names_for_run_are_unique():
+    names = [*CHAPTERS, *(name for chapter in CHAPTERS.values() for name in chapter.names)]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_names_of_steps_are_unique_among_all_lessons():
-    names = [name for path in PATHS for name in steps_of(path)]
-    assert sorted(names) == sorted(set(names))
+    steps = Counter(step for source in SOURCES.values() for step in source.steps)
+    assert [step for step, count in steps.items() if count > 1] == []
 
 
-def test_every_step_with_a_fewest_number_of_ranks_exists():
-    for record in COLLECTIVES.values():
-        assert set(record.steps) <= set(steps_of(LESSONS / f"{record.name}.py")) - {record.name}
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_lesson_has_the_shape_of_its_chapter(name):
+    faults = lesson_rules.faults(SOURCES[name])
+    assert not faults, "\n".join(faults)
 
 
-@lesson
-def test_top_level_holds_definitions_only(path):
-    for node in ast.parse(path.read_text()).body[1:]:
-        is_steps = isinstance(node, ast.Assign) and node.targets[0].id == "STEPS"
-        is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
-        is_definition = isinstance(
-            node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-        )
-        assert is_definition or is_steps or is_guard, ast.unparse(node)
-
-
-@lesson
-def test_this_package_is_imported_before_torch(path):
-    """The server of the ranks then starts while the lesson itself imports torch."""
-    modules = [
-        ast.unparse(node)
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    assert modules.index("from collectives.lesson import run") < modules.index("import torch")
-
-
-@lesson
-def test_torch_distributed_is_imported_as_dist_and_called_in_every_step(path):
-    tree = ast.parse(path.read_text())
-    assert "import torch.distributed as dist" in ast.unparse(tree)
-    for step in [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name in steps_of(path)
-    ]:
-        calls = [
-            node
-            for node in ast.walk(step)
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("dist.")
-        ]
-        assert calls, f"{step.name} calls nothing of torch.distributed"
-
-
-@lesson
-def test_every_step_takes_rank_world_size_device_and_proves_its_result(path):
-    functions = {
-        node.name: node
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    steps = steps_of(path)
-    assert steps[0] == path.stem, "the first step bears the lesson's name"
-    assert steps == [name for name in functions if name in steps], "STEPS is in reading order"
-    for name in steps:
-        step = functions[name]
-        assert [argument.arg for argument in step.args.args] == ["rank", "world_size", "device"], (
-            name
-        )
-        proofs = [
-            node
-            for node in ast.walk(step)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "check"
-        ]
-        assert proofs, f"{name} proves nothing"
-        assert not any(isinstance(node, ast.Assert) for node in ast.walk(step)), (
-            f"{name}: python -O removes an assert"
-        )
-
-
-@lesson
-def test_every_step_is_followed_by_its_own_guarded_one_line_run_cell(path):
-    cells = [cell.source for cell in read(path).cells if cell.cell_type == "code"]
-    for name in steps_of(path):
-        position = next(number for number, source in enumerate(cells) if f"def {name}(" in source)
-        assert cells[position + 1] == f'if __name__ == "__main__":\n    run({name})'
-
-
-@lesson
-def test_sections_stand_in_the_same_order_in_every_lesson(path):
-    assert re.findall(r"^## (.+)$", prose_of(path), re.MULTILINE) == SECTIONS
-
-
-@lesson
-def test_the_title_says_what_it_is_and_how_to_run_it(path):
-    title = ast.get_docstring(ast.parse(path.read_text()))
-    assert title.startswith(f"# {path.stem}\n")
-    assert (
-        f"    python lessons/{path.stem}.py\n    torchrun --nproc-per-node 4 lessons/{path.stem}.py\n"
-        in title
-    )
-    assert "make tour" in title.splitlines()[-1]
-
-
-@lesson
-def test_the_cost_names_the_bus_bandwidth_factor_of_the_record(path):
-    factor = COLLECTIVES[path.stem].bus_factor
-    assert (
-        f"Bus-bandwidth factor: `{factor}`."
-        if factor
-        else "Bus-bandwidth factor: none, no data moves."
-    ) in prose_of(path)
-
-
-@lesson
-def test_a_lesson_is_short_enough_to_read_in_one_sitting(path):
-    code = [cell.source for cell in read(path).cells if cell.cell_type == "code"]
-    lines = [
-        line
-        for source in code
-        for line in source.splitlines()
-        if line.strip() and not line.strip().startswith("#")
-    ]
-    assert len(lines) <= MOST_CODE_LINES
-
-
-@lesson
-def test_the_title_explains_each_term_that_the_lesson_uses(path):
-    title = ast.get_docstring(ast.parse(path.read_text()))
-    for term, words in TERMS.items():
-        if re.search(rf"\b({words})\b", prose_of(path)):
-            assert f"**{term}**" in title, term
-
-
-@lesson
-def test_a_prediction_is_asked_for_between_the_code_and_its_run_and_explained_after_it(path):
-    cells = read(path).cells
-    asked = [
-        number for number, cell in enumerate(cells) if cell.source.startswith("**Predict first.** ")
-    ]
-    assert len(asked) >= 2
-    for number in asked:
-        step, question, run, why = cells[number - 1 : number + 3]
-        assert "?" in question.source
-        (name,) = re.findall(r"^    run\((\w+)\)$", run.source, re.MULTILINE)
-        assert f"def {name}(" in step.source
-        assert why.source.startswith("**Why.** ")
-
-
-CHANGE = re.compile(r"(?:, change| and) `([^`]+)` to `([^`]+)`")
-
-
-def changes_of(path: Path) -> list[str]:
-    """What a reader is asked to change and try, one line each."""
-    items = re.split(r"^\d\. ", section_of(path, "Change and try"), flags=re.MULTILINE)[1:]
-    return [" ".join(item.split()) for item in items]
-
-
-@lesson
-def test_there_are_two_or_three_things_to_change_and_try(path):
-    assert len(changes_of(path)) in (2, 3)
-
-
-CHANGES = [(path, item) for path in PATHS for item in changes_of(path)]
+# What stands in the text of a lesson, what we put in its place, and the one fault that this makes.
+STEPS = "STEPS = [broadcast, broadcast_two_roots,"
+GUARD = 'if __name__ == "__main__":\n    run(broadcast)'
+PLANTED = {
+    "broadcast": {
+        "title": ("# broadcast\n", "# Broadcast\n", "the title is not '# broadcast'"),
+        "command": ("    python lessons/broadcast.py", "    python broadcast.py", "how to run it"),
+        "installation": ("type `make tour`", "type `make`", "end with the installation"),
+        "you_will_see": ("You will see", "You see", "what you will see"),
+        "statement": (STEPS, f"print()\n{STEPS}", "more than definitions: print()"),
+        "order_of_imports": (
+            "from collectives.lesson import run\nimport torch\n",
+            "import torch\nfrom collectives.lesson import run\n",
+            "before `import torch`",
+        ),
+        "no_dist": ("import torch.distributed as dist", "", "imported as dist"),
+        "order_of_steps": (
+            STEPS,
+            "STEPS = [broadcast, broadcast_every_root, broadcast_two_roots,",
+            "reading order",
+        ),
+        "arguments": (
+            "two_roots(rank, world_size, device)",
+            "two_roots(rank, n, device)",
+            "broadcast_two_roots does not take rank, world_size, device",
+        ),
+        "no_proof": (
+            'check(x, 10 * root + torch.arange(3), "broadcast")',
+            "",
+            "broadcast proves nothing",
+        ),
+        "no_call": ("    dist.broadcast(x, src=root)", "", "calls nothing of torch.distributed"),
+        "assert": ("before = x.clone()", "assert device", "broadcast has an assert"),
+        "guard": (GUARD, f"{GUARD}\n    print()", "guarded one-line run cell"),
+        "length": ("before = x.clone()", "x.clone()\n    " * 100, "too long for one sitting"),
+        "section": ("# ## Pitfalls", "# ## Traps", "the sections are"),
+        "link": ("# DDP sends the", "# [DDP](ddp.md) sends the", "the link ddp.md leads nowhere"),
+        "accidental_list": ("# DDP sends the", "# DDP sends\n# - the", "by accident: - the"),
+        "first_step": (STEPS, "STEPS = [broadcast_two_roots,", "first step is not broadcast"),
+        "term": ("The **root** is", "The root is", "the title does not explain 'root'"),
+        "prediction": ("# **Predict first.** What", "# What", "asks for 1 predictions"),
+        "no_question": (
+            "# **Predict first.** What do the generators answer afterwards? Does a broadcast into "
+            "that dictionary change the model?",
+            "# **Predict first.** Guess.",
+            "asks nothing",
+        ),
+        "no_reason": ("# **Why.** The", "# The", "a prediction is not explained"),
+        "factor": ("factor: `1`.", "factor: `2`.", "Bus-bandwidth factor: `1`."),
+        "proposals": ("# 3. In", "# 3. Nothing.\n# 4. In", "there are 4 things to change"),
+        "documentation": ("- [`broadcast`](https", "- [broadcast](https", "the documentation of"),
+        "wrong_documentation": ("distributed.broadcast)", "distributed.cast)", "not to its"),
+        "next_lesson": ("(../notebooks/all_reduce.ipynb)", "(../README.md)", "not lead on to"),
+    },
+    "mistakes/order": {
+        "paragraph": ("# **Cause.** The", "# The", "below 'Only rank 0 calls it' are"),
+        "order_of_imports": ("import cure, mistake, run", "import cure, mistake", "`import torch`"),
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("path", "item"), CHANGES, ids=[f"{path.stem}-{item[:40]}" for path, item in CHANGES]
+    ("name", "fault"), [(name, fault) for name, planted in PLANTED.items() for fault in planted]
 )
-def test_a_change_that_the_lesson_proposes_does_what_the_lesson_says(path, item):
+def test_a_planted_fault_is_found_and_nothing_else(name, fault):
+    old, new, words = PLANTED[name][fault]
+    source = SOURCES[name]
+    assert old in source.text
+    found = lesson_rules.faults(
+        Source(source.chapter, source.name, source.text.replace(old, new, 1))
+    )
+    assert [words in text for text in found] == [True], found
+
+
+PROPOSALS = [(name, item) for name, source in SOURCES.items() for item in source.proposals]
+
+
+@pytest.mark.parametrize(
+    ("name", "item"), PROPOSALS, ids=[f"{name}-{item[:40]}" for name, item in PROPOSALS]
+)
+def test_a_change_that_the_lesson_proposes_does_what_the_lesson_says(name, item):
     step = re.match(r"In `(\w+)`, change ", item)[1]
     (said,) = re.findall(r"It says `([^`]+)`", item)
-    (cell,) = [cell.source for cell in read(path).cells if f"def {step}(" in cell.source]
-    for old, new in CHANGE.findall(item):
+    (cell,) = [cell for cell in SOURCES[name].code if f"def {step}(" in cell]
+    for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):
         assert cell.count(old) == 1, f"{old} is not once in the cell"
         cell = cell.replace(old, new)
-    module = files.load(path)
-    exec(compile(cell, f"{path.name}, changed", "exec"), vars(module))
+    module = files.load(files.find(name))
+    exec(compile(cell, f"{name}.py, changed", "exec"), vars(module))
+    changed = vars(module)[step]
+    timeout = 10.0 if "hung" in said else 100.0
     try:
-        timeout = 10.0 if "hung" in said else 100.0
-        outcome = table(
-            step, launch(vars(module)[step], 4, backend="gloo", device="cpu", timeout=timeout)
-        )
+        results = launch(changed, 4, backend="gloo", device="cpu", timeout=timeout)
+        outcome = table(step, results)
     except LaunchError as error:
         outcome = str(error)
     assert said in " ".join(outcome.split())
-
-
-@lesson
-def test_it_links_to_the_documentation_of_every_call_that_it_teaches(path):
-    called = set(re.findall(r"\bdist\.(\w+)\(", path.read_text())) - {
-        "destroy_process_group"
-    }  # which the page does not list
-    linked = re.findall(r"^- \[`(\w+)`\]\((.+)\)$", section_of(path, "Read on"), re.MULTILINE)
-    assert called <= {name for name, _ in linked}
-    for name, target in linked:
-        assert target == DOCUMENTATION + name
-        assert hasattr(dist, name)
-
-
-@lesson
-def test_it_leads_to_the_next_lesson(path):
-    names = list(COLLECTIVES)
-    following = names[names.index(path.stem) + 1 :]
-    target = f"../notebooks/{following[0]}.ipynb" if following else "../README.md"
-    assert f"]({target})" in section_of(path, "Read on").split("\n\n")[-1]
-
-
-@lesson
-def test_relative_links_lead_somewhere_from_the_lesson_and_from_its_notebook(path):
-    for target in re.findall(r"\]\((?!https://)([^)]+)\)", prose_of(path)):
-        for folder in (LESSONS, LESSONS.parent / "notebooks"):
-            assert (folder / target).exists(), target
-
-
-LIST_MARKER = re.compile(r"([-*+]|\d+\.) ")
-
-
-@lesson
-def test_no_wrapped_line_begins_a_list_by_accident(path):
-    """Markdown takes `+ 10` or `* w0` at the beginning of a line for an item of a list."""
-    lines = prose_of(path).splitlines()
-    for before, line in itertools.pairwise(lines):
-        if LIST_MARKER.match(line):
-            assert not before or LIST_MARKER.match(before) or before.startswith("  "), line

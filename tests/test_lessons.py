@@ -11,8 +11,9 @@ from collectives import LaunchError, launch
 from collectives.backends import availability as backends
 from collectives.backends import claims
 from collectives.lesson import files
+from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make import notebooks
-from collectives.spec.catalogue import COLLECTIVES, fewest_ranks
+from collectives.lesson.step import world_of
 
 TIMEOUT = 100.0
 
@@ -33,7 +34,7 @@ def test_lesson(lesson, backend, device, world_size):
     if reason := backends.unavailable(backend, device, world_size):
         pytest.skip(reason)
     steps = files.load(files.find(lesson)).STEPS
-    needs = {step: fewest_ranks(step.__name__) for step in steps}
+    needs = {step: world_of(step).ranks for step in steps}
     if world_size < min(needs.values()):
         pytest.skip(
             f"{lesson} needs at least {min(needs.values())} ranks: this world has {world_size}"
@@ -50,6 +51,10 @@ def test_lesson(lesson, backend, device, world_size):
     ] * world_size
 
 
+def every_step():
+    return [step for path in files.choose([], every=True) for step in files.load(path).STEPS]
+
+
 CLAIMED = [(claim, step) for claim in claims.table() for step in claim.steps]
 
 
@@ -64,10 +69,7 @@ def test_what_is_claimed_not_to_work_does_not_work(claim, step):
         pytest.skip(reason)
     if not claims.holds(claim.torch, torch.__version__):
         pytest.skip(f"claimed of torch {claim.torch}: this is {torch.__version__}")
-    modules = [files.load(files.find(lesson)) for lesson in COLLECTIVES]
-    (function,) = [
-        function for module in modules for function in module.STEPS if function.__name__ == step
-    ]
+    (function,) = [function for function in every_step() if function.__name__ == step]
     with pytest.raises(LaunchError) as failure:
         launch(function, 4, backend=claim.backend, device=claim.device, timeout=20.0)
     assert failure.value.kind == {"hangs": "hung", "crashes": "died"}.get(claim.state, "raised")
@@ -75,9 +77,7 @@ def test_what_is_claimed_not_to_work_does_not_work(claim, step):
 
 
 def test_every_claim_names_a_step_that_exists_and_a_reason():
-    steps = {
-        step.__name__ for lesson in COLLECTIVES for step in files.load(files.find(lesson)).STEPS
-    }
+    steps = {step.__name__ for step in every_step()}
     for claim in claims.table():
         assert set(claim.steps) <= steps
         assert claim.reason or not claim.steps
@@ -103,7 +103,7 @@ def printed(table: str) -> list[list[str]]:
     return [re.split(" {2,}", line.strip()) for line in table.splitlines()[1:]]
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", CHAPTERS["collectives"].names)
 def test_the_worked_numbers_are_those_that_the_lesson_prints(name):
     """What the lesson prints stands in its notebook: see test_doors.py."""
     path = Path(files.find(name))

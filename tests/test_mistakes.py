@@ -1,6 +1,5 @@
 """Every mistake of the museum shows its symptom, and its cure shows none."""
 
-import ast
 import linecache
 import re
 import runpy
@@ -13,15 +12,19 @@ import pytest
 
 from collectives.lesson import files as lesson_files
 from collectives.lesson import mistakes as mistake
+from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make import mistakes_table
-from collectives.lesson.outcome import Fate
-from collectives.lesson.runner import attempt
-from collectives.lesson.show import Views
+from collectives.lesson.outcome import RankOutcome
+from collectives.lesson.runner import run_and_print
+from collectives.lesson.show import Display
+from collectives.lesson.step import SYMPTOMS, cure
+from collectives.lesson.step import mistake as mark_mistake
 
 FOLDER = Path(__file__).parent.parent / "lessons" / "mistakes"
-PATHS = [FOLDER / f"{name}.py" for name in lesson_files.MISTAKES]
+CHAPTER = CHAPTERS["mistakes"]
+PATHS = lesson_files.of_chapter(CHAPTER)
 STEPS = {step.__name__: step for path in PATHS for step in lesson_files.load(path).STEPS}
-MISTAKES = [name for name, step in STEPS.items() if step.own.symptom]
+MISTAKES = [name for name, step in STEPS.items() if step.world.symptom]
 CURES = [name for name in STEPS if name not in MISTAKES]
 TABLE = mistakes_table.rows((FOLDER.parent.parent / "README.md").read_text(encoding="utf-8"))
 LEVELS = list(mistakes_table.LEVELS.values())
@@ -47,15 +50,15 @@ def test_what_becomes_of_a_mistake_is_what_the_table_says(name, level):
 
 @pytest.mark.parametrize("name", CURES)
 def test_a_cure_shows_no_symptom(name):
-    became, results = mistake.watch(STEPS[name])
-    assert became == [Fate("returns")] * STEPS[name].own.ranks
+    outcomes, results = mistake.run_isolated(STEPS[name])
+    assert outcomes == [RankOutcome("returned")] * STEPS[name].world.ranks
     assert None not in results, "a cure returns what it got"
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_symptom_that_a_mistake_declares_is_the_one_in_the_table(name):
-    assert {re.match("|".join(mistake.SYMPTOMS.values()), cell)[0] for cell in TABLE[name][0]} == {
-        STEPS[name].own.symptom
+    assert {re.match("|".join(SYMPTOMS.values()), cell)[0] for cell in TABLE[name][0]} == {
+        STEPS[name].world.symptom
     }
 
 
@@ -131,11 +134,11 @@ def lines(calls):
 
 
 def test_a_mistake_without_its_symptom_fails_the_lesson(capsys):
-    @mistake.mistake("hangs", ranks=1)
+    @mark_mistake("hangs", ranks=1)
     def harmless(rank, world_size, device):
         return rank
 
-    assert attempt(harmless, Views()) == (1, "should have been: hangs")
+    assert run_and_print(harmless, Display()) == (1, "should have been: hangs")
     assert (
         capsys.readouterr().err
         == "harmless: goes unnoticed\n  every rank   returned\nshould have been: hangs\n"
@@ -143,11 +146,11 @@ def test_a_mistake_without_its_symptom_fails_the_lesson(capsys):
 
 
 def test_a_cure_with_a_symptom_fails_the_lesson(capsys):
-    @mistake.cure(ranks=1)
+    @cure(ranks=1)
     def quack(rank, world_size, device):
         raise KeyError("x")
 
-    assert attempt(quack, Views())[0] == 1
+    assert run_and_print(quack, Display())[0] == 1
     assert (
         "quack: raises an error\n  every rank   raised KeyError: 'x'\n" in capsys.readouterr().err
     )
@@ -158,11 +161,11 @@ def test_an_unknown_symptom_is_refused():
         ValueError,
         match="use one of dies, raises an error, hangs, wrong numbers, breaks off, goes unnoticed",
     ):
-        mistake.mistake("sulks", ranks=2)
+        mark_mistake("sulks", ranks=2)
 
 
 def test_the_number_of_ranks_is_the_mistake_s_own(capsys):
-    assert attempt(STEPS["another_reduction"], Views(), nproc=2)[0] == 2
+    assert run_and_print(STEPS["another_reduction"], Display(), nproc=2)[0] == 2
     assert "another_reduction is shown with 3 ranks: leave nproc out" in capsys.readouterr().err
 
 
@@ -170,25 +173,30 @@ def test_the_number_of_ranks_is_the_mistake_s_own(capsys):
 
 
 def test_ranks_that_share_a_fate_share_a_line():
-    became = [
-        Fate("wrong", "got 1, should be 2"),
-        Fate("lost"),
-        Fate("wrong", "got 1, should be 2"),
+    outcomes = [
+        RankOutcome("wrong", "got 1, should be 2"),
+        RankOutcome("peer_lost"),
+        RankOutcome("wrong", "got 1, should be 2"),
     ]
-    assert mistake.fates(became) == [
+    assert mistake.grouped(outcomes) == [
         ("ranks 0, 2", "got 1, should be 2"),
         ("rank 1", "could not go on: the others had gone"),
     ]
-    assert mistake.summary(became) == "wrong numbers on ranks 0, 2"
+    assert mistake.summary(outcomes) == "wrong numbers on ranks 0, 2"
 
 
 @pytest.mark.parametrize(
-    "other", [Fate("returns"), Fate("lost"), Fate("wrong", "got 1, should be 2")], ids=str
+    "other",
+    [RankOutcome("returned"), RankOutcome("peer_lost"), RankOutcome("wrong", "got 1, should be 2")],
+    ids=str,
 )
 def test_how_far_the_others_come_while_one_dies_is_not_told(other):
-    became = [other, Fate("dies", "(SIGABRT)")]
-    assert mistake.fates(became) == [("rank 1", "died (SIGABRT)"), ("rank 0", "went down with it")]
-    assert mistake.summary(became) == "dies on rank 1 (SIGABRT)"
+    outcomes = [other, RankOutcome("died", "(SIGABRT)")]
+    assert mistake.grouped(outcomes) == [
+        ("rank 1", "died (SIGABRT)"),
+        ("rank 0", "went down with it"),
+    ]
+    assert mistake.summary(outcomes) == "dies on rank 1 (SIGABRT)"
 
 
 def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
@@ -214,29 +222,19 @@ def test_run_takes_a_file_of_mistakes_by_name():
     assert lesson_files.choose(["mistakes/order", "all_reduce"], False)[0].samefile(
         FOLDER / "order.py"
     )
-    assert [path.stem for path in lesson_files.choose(["mistakes"], False)] == list(
-        lesson_files.MISTAKES
-    )
+    assert lesson_files.choose(["mistakes"], False) == PATHS
 
 
-# The shape of the files.
-
-
-def test_every_file_is_known_and_no_file_is_missing():
-    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(lesson_files.MISTAKES)
-
-
-def test_names_of_mistakes_and_cures_are_unique():
-    assert len(STEPS) == sum(len(lesson_files.load(path).STEPS) for path in PATHS)
+# The shape of the files, beyond what test_lesson_contract.py says of every lesson.
 
 
 @lesson
 def test_every_mistake_is_followed_by_its_cure_in_a_world_of_the_same_kind(path):
     steps = lesson_files.load(path).STEPS
     for wrong, right in zip(steps[::2], steps[1::2], strict=True):
-        assert wrong.own.symptom
-        assert not right.own.symptom
-        assert (wrong.own.ranks, wrong.own.fresh) == (right.own.ranks, right.own.fresh)
+        assert wrong.world.symptom
+        assert not right.world.symptom
+        assert (wrong.world.ranks, wrong.world.fresh) == (right.world.ranks, right.world.fresh)
 
 
 @lesson
@@ -257,40 +255,3 @@ def test_each_room_shows_symptom_cause_and_cure_in_this_order(path):
         assert "check(" in function[1]
         assert "dist." in function[1]
         assert guard[1] == f'if __name__ == "__main__":\n    run({name})'
-
-
-@lesson
-def test_the_title_says_what_it_is_and_how_to_run_it(path):
-    title = ast.get_docstring(ast.parse(path.read_text()))
-    assert title.startswith(f"# {path.stem}\n")
-    assert "You will see" in title
-    command = f"lessons/mistakes/{path.name}"
-    assert f"    python {command}\n    torchrun --nproc-per-node 4 {command}\n" in title
-    assert "make tour" in title.splitlines()[-1]
-
-
-@lesson
-def test_top_level_holds_definitions_only_and_this_package_comes_before_torch(path):
-    body = ast.parse(path.read_text()).body[1:]
-    for node in body:
-        is_steps = isinstance(node, ast.Assign) and node.targets[0].id == "STEPS"
-        is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
-        assert (
-            isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) or is_steps or is_guard
-        ), ast.unparse(node)
-    modules = [ast.unparse(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert modules.index("from collectives.lesson import run") < modules.index("import torch")
-
-
-@lesson
-def test_a_file_is_short_enough_to_read_in_one_sitting(path):
-    """The cells that run a function and the list of steps do not count."""
-    code = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
-    code = [source for source in code if not source.startswith(("if __name__", "STEPS"))]
-    lines = [
-        line
-        for source in code
-        for line in source.splitlines()
-        if line.strip() and not line.strip().startswith("#")
-    ]
-    assert len(lines) <= 120

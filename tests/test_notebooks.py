@@ -15,12 +15,20 @@ import pytest
 from jupyter_client import AsyncKernelManager
 from jupytext.cli import jupytext
 
+from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make import notebooks
-from collectives.lesson.mistakes import SYMPTOMS
+from collectives.lesson.step import SYMPTOMS
 
 ROOT = Path(__file__).parent.parent
-LESSONS = sorted(ROOT.glob("lessons/*.py"))
-MISTAKES = sorted(ROOT.glob("lessons/mistakes/*.py"))
+LESSONS, MISTAKES = (
+    [
+        ROOT / "lessons" / f"{name}.py"
+        for chapter in CHAPTERS.values()
+        if chapter.isolated == isolated
+        for name in chapter.names
+    ]
+    for isolated in (False, True)
+)
 MOST_BYTES = 300 * 1024
 PINS = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.lesson.chapters import CHAPTERS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -18,10 +18,11 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_table_of_lessons_is_the_table_of_records():
-    files = {
-        name: f"[{name}](notebooks/{name}.ipynb), [.py](lessons/{name}.py)" for name in COLLECTIVES
-    }
-    rows = [f"| {files[record.name]} | {record.summary} |" for record in COLLECTIVES.values()]
+    rows = [
+        f"| [{name}](notebooks/{name}.ipynb), [.py](lessons/{name}.py) | {lesson.summary} |"
+        for chapter in [CHAPTERS["collectives"]]
+        for name, lesson in zip(chapter.names, chapter.lessons, strict=True)
+    ]
     assert "\n".join(["| lesson | what happens |", "|---|---|", *rows, ""]) in README
 
 

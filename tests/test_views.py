@@ -1,4 +1,4 @@
-"""Flags and notebooks show pictures and timelines of the run itself; without them nothing is recorded."""
+"""Flags and notebooks show pictures and timelines of the run; without them nothing is recorded."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from collectives import launch
 from collectives.cli import app
 from collectives.lesson import files, runner
-from collectives.lesson import show as views
+from collectives.lesson.show import Display
 from collectives.pictures import illustration
 from collectives.recording import record
 
@@ -157,7 +157,8 @@ def test_a_step_that_failed_still_has_a_timeline(tmp_path):
     path.write_text(
         MINE.replace(
             "    dist.all_reduce(x)",
-            "    dist.barrier()\n    if rank == 1:\n        raise RuntimeError('tired')\n    dist.all_reduce(x)",
+            "    dist.barrier()\n    if rank == 1:\n        raise RuntimeError('tired')\n"
+            "    dist.all_reduce(x)",
         )
     )
     result = collectives(path, "--timeline", "--trace", tmp_path / "t.json")
@@ -191,7 +192,7 @@ def test_a_notebook_prints_what_it_printed_and_then_shows_the_picture(mine, monk
 
 
 def test_what_was_really_received_is_drawn(tmp_path):
-    """The rank that gets another's data shows in the data that are drawn, whatever the collective should have done."""
+    """Here each rank gets another rank's number instead of the sum."""
     (tmp_path / "turned.py").write_text(
         MINE.replace(
             "dist.all_reduce(x)", "dist.all_reduce(x); x.fill_(10**((rank + 1) % world_size))"
@@ -240,8 +241,8 @@ def test_without_matplotlib_the_terminal_still_has_its_picture(monkeypatch):
     monkeypatch.delattr("collectives.pictures.picture", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"collectives\[pictures\]"):
-        views.Views(save_picture=Path("p.svg"))
-    assert views.Views(picture=True, timeline=True).picture
+        Display(save_picture=Path("p.svg"))
+    assert Display(picture=True, timeline=True).picture
     from collectives.pictures import text
 
     assert text.text([None], [None])

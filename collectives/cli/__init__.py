@@ -1,4 +1,4 @@
-"""The words that one types: each command is one call below."""
+"""The command line: each command parses its words and calls one function of another room."""
 
 from collectives.cli.commands import app, main
 

@@ -1,4 +1,4 @@
-"""`collectives diagnose`: a command in; its own output and exit status out, or what went wrong with it."""
+"""`collectives diagnose`: run a program, and say which rank hangs or fails, and at which line."""
 
 import json
 import math
@@ -10,69 +10,73 @@ from typing import Annotated
 import typer
 
 STATUSES = (
-    "Exit status: the program's own where nothing is wrong, else 1 (the report is on stderr), 2 bad usage, 130 Ctrl-C. "
+    "Exit status: the program's own where nothing is wrong, else 1 (the report is on stderr), "
+    "2 bad usage, 130 Ctrl-C. "
     "A program that computes for long is called slow, and goes on until --timeout."
 )
 
-_ENDINGS = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+# SIGHUP: the terminal was closed. Windows has none.
+_END_SIGNALS = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+
+_Command = Annotated[
+    list[str],
+    typer.Argument(metavar="-- COMMAND ...", help="As in -- torchrun --nproc-per-node 4 train.py"),
+]
+_HangAfter = Annotated[
+    float, typer.Option(metavar="S", help="Nothing moves for so many seconds: it hangs.")
+]
+_Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="End the program after so many seconds; no limit."),
+]
+_JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")
+]
 
 
 def diagnose(
-    command: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="-- COMMAND ...", help="As in -- torchrun --nproc-per-node 4 train.py"
-        ),
-    ],
-    hang_after: Annotated[
-        float, typer.Option(metavar="S", help="Nothing moves for so many seconds: it hangs.")
-    ] = 30.0,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="End the program after so many seconds; no limit."),
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")
-    ] = None,
+    command: _Command,
+    hang_after: _HangAfter = 30.0,
+    timeout: _Timeout = None,
+    json_file: _JsonFile = None,
 ) -> None:
-    """Run any program of torch.distributed, unchanged, and say which rank and which line it fails or hangs at.
+    """Run any program of torch.distributed, unchanged; name the rank and line that fails or hangs.
 
     Every call of every rank is noted and compared with the other ranks' while the program runs.
     """
     from collectives.diagnosis import run as diagnosing
     from collectives.diagnosis.rules import hints
 
+    status = 2
     try:
-        for name, seconds in (("--hang-after", hang_after), ("--timeout", timeout)):
-            if seconds is not None and not 0 < seconds < math.inf:
-                raise ValueError(f"{name} {seconds:g} is not a time: use seconds, more than 0.")
-        if json_file is not None and not json_file.absolute().parent.is_dir():
-            raise ValueError(
-                f"--json {json_file}: there is no folder {json_file.absolute().parent}."
-            )
-        for number in _ENDINGS:
+        _check(hang_after, timeout, json_file)
+        for number in _END_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-                signal.signal(number, _end)
+                signal.signal(number, _exit_once)
         if json_file is not None:
             _write(json_file, "")
         verdict, status = diagnosing.run(
             command, hang_after, timeout, lambda text: print(text, file=sys.stderr)
         )
+        if verdict.kind != "ok":
+            print(verdict.says, file=sys.stderr)
+        for risk, cure in hints.write(verdict.hints):
+            print(f"{risk}  {cure}", file=sys.stderr)
+        if json_file is not None:
+            document = diagnosing.as_json(verdict, command, status)
+            _write(json_file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     except ValueError as error:
         print(f"collectives diagnose: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    if verdict.kind != "ok":
-        print(verdict.says, file=sys.stderr)
-    for risk, cure in hints.write(verdict.hints):
-        print(f"{risk}  {cure}", file=sys.stderr)
-    if json_file is not None:
-        told = diagnosing.as_json(verdict, command, status)
-        try:
-            _write(json_file, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-        except ValueError as error:
-            print(f"collectives diagnose: {error}", file=sys.stderr)
-            raise typer.Exit(status or 2) from None
+        raise typer.Exit(status or 2) from None
     raise typer.Exit(status)
+
+
+def _check(hang_after: float, timeout: float | None, json_file: Path | None) -> None:
+    for name, seconds in (("--hang-after", hang_after), ("--timeout", timeout)):
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(f"{name} {seconds:g} is not a time: use seconds, more than 0.")
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise ValueError(f"--json {json_file}: there is no folder {json_file.absolute().parent}.")
 
 
 def _write(file: Path, text: str) -> None:
@@ -82,8 +86,8 @@ def _write(file: Path, text: str) -> None:
         raise ValueError(f"--json {file} cannot be written: {error.strerror}.") from None
 
 
-def _end(number: int, frame) -> None:
-    """Asked to end, we end the program first; once is enough."""
-    for one in _ENDINGS:
-        signal.signal(one, signal.SIG_IGN)
+def _exit_once(number: int, frame) -> None:
+    """Exit, which ends the program that is diagnosed. Further signals change nothing."""
+    for ignored in _END_SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -6,12 +6,12 @@ from rich.table import Table
 
 def console(stderr: bool = False) -> Console:
     found = Console(stderr=stderr, highlight=False)
-    # Where nobody looks at a screen, lines may be long: nothing is wrapped or cut.
+    # Not on a screen lines may be long: nothing is wrapped or cut.
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=1000)
 
 
 def print_table(table: Table) -> None:
-    """Print a table, less the blanks that fill its last column."""
+    """Print a table, without the blanks that fill its last column."""
     out = console()
     with out.capture() as text:
         out.print(table)

@@ -1,95 +1,91 @@
-"""A mistake, run where it can do no harm: in a world of its own, for a short time; and what became of every rank.
+"""Run a mistake where it can do no harm: in a world of its own, for a short time.
 
-A mistake and its cure have the shape of a lesson's step. But both run in new ranks, always the same number of them, also under
-torchrun: a mistake would take the launcher's world down with it.
+A mistake and its cure have the shape of a lesson's step. But both always run in new ranks, also
+under torchrun: a mistake would break the launcher's world.
 """
 
 import functools
+import itertools
 import socket
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from collectives.launcher import failure
-from collectives.launcher import place as world
+from collectives.launcher.failure import LaunchError
+from collectives.launcher.place import launcher_place
 from collectives.lesson import outcome
-from collectives.lesson.outcome import Fate
-from collectives.lesson.step import SYMPTOMS
+from collectives.lesson.outcome import RankOutcome
+from collectives.lesson.step import SYMPTOMS, WorldSpec
 
-# Those who wait while rank 0 of a launcher's world watches a mistake have this much more time, in seconds.
-_PATIENCE = 30.0
+# While rank 0 of a launcher's world runs a mistake, the others wait this many seconds longer.
+_GRACE = 30.0
 
-_shown = 0
-
-
-def alone(
-    step: Callable, backend: str | None, device: str | None, timeout: float, launch: Callable
-) -> tuple | None:
-    """`watch` in the launcher's rank 0, while its others wait and get None; without a launcher, `watch` through `launch`."""
-    global _shown
-    place = world.launcher_place()
-    if place is None:
-        return watch(step, backend, device, timeout, launch)
-    from collectives.launcher import join
-
-    store, _shown = join.launcher_store(place, timeout), _shown + 1
-    if place.rank:
-        store.wait([f"collectives/mistake/{_shown}"], timedelta(seconds=timeout + _PATIENCE))
-        return None
-    try:
-        return watch(step, backend, device, timeout)
-    finally:
-        store.set(f"collectives/mistake/{_shown}", "")
+_numbers = itertools.count(1)
 
 
-def _launch_anew(fn: Callable, nproc: int, *, backend: str, device: str, timeout: float) -> list:
-    """`collectives.launch`, which never joins a launcher's world."""
+def _start_world(fn: Callable, nproc: int, *, backend: str, device: str, timeout: float) -> list:
+    """`collectives.launch`, but it never joins a launcher's world and records no calls."""
     from collectives.launcher import start
     from collectives.launcher.launch_spec import LaunchSpec
 
     return start.start(LaunchSpec(fn, nproc, (), backend, device, timeout))
 
 
-def watch(
+def run_isolated(
     step: Callable,
     backend: str | None = None,
     device: str | None = None,
     timeout: float = 60.0,
-    launch: Callable = _launch_anew,
-) -> tuple[list[Fate], list | None]:
-    """Run a mistake or a cure in new ranks. Return what became of each rank, and the results (None unless every rank had one).
+    launch: Callable = _start_world,
+) -> tuple[list[RankOutcome], list | None] | None:
+    """Run a mistake or a cure in new ranks, on gloo and the CPU unless said otherwise.
 
-    gloo on the CPU unless said otherwise: there a mistake has its symptom. Raises LaunchError if the world does not come to an end
-    by itself, which LIMIT sees to.
+    Return the outcome of each rank, and the results if every rank returned one, else None. In a
+    launcher's world rank 0 does this without `launch`; the other ranks wait and return None.
+    Raises LaunchError if the world does not end by itself.
     """
-    from collectives.backends import availability as backends
+    place = launcher_place()
+    if place is None:
+        return _run(step, backend, device, timeout, launch)
+    from collectives.launcher import join
 
-    backend, device = backends.choose(backend or "gloo", device, step.own.ranks)
-    dead, results = {}, None
-    agent = _agent() if step.own.fresh else None
+    store = join.launcher_store(place, timeout)
+    done = f"collectives/mistake/{next(_numbers)}"
+    if place.rank:
+        store.wait([done], timedelta(seconds=timeout + _GRACE))
+        return None
+    try:
+        return _run(step, backend, device, timeout, _start_world)
+    finally:
+        store.set(done, "")
+
+
+def _run(
+    step: Callable, backend: str | None, device: str | None, timeout: float, launch: Callable
+) -> tuple[list[RankOutcome], list | None]:
+    from collectives.backends import availability
+
+    world: WorldSpec = step.world
+    backend, device = availability.choose(backend or "gloo", device, world.ranks)
+    results, died = None, {}
+    agent = _agent_store() if world.fresh else None  # must live as long as the ranks
     with tempfile.TemporaryDirectory() as folder:
-        arguments = {"step": step, "folder": Path(folder), "agent": agent and agent.port}
-        watched = functools.wraps(step)(functools.partial(outcome.watched, **arguments))
+        options = {"step": step, "folder": Path(folder), "agent_port": agent and agent.port}
+        run = functools.wraps(step)(functools.partial(outcome.run_and_record, **options))
         try:
-            results = launch(
-                watched, step.own.ranks, backend=backend, device=device, timeout=timeout
-            )
-        except failure.LaunchError as error:
+            results = launch(run, world.ranks, backend=backend, device=device, timeout=timeout)
+        except LaunchError as error:
             if error.kind != "died":
                 raise
-            dead[error.rank] = Fate(
-                "dies",
-                f"({error.signal.name if error.signal else f'exit status {error.exitcode}'})",
-            )
-        reports = outcome.reports(Path(folder))
-    return [
-        reports.get(rank) or dead.get(rank) or Fate("lost") for rank in range(step.own.ranks)
-    ], results
+            how = error.signal.name if error.signal else f"exit status {error.exitcode}"
+            died[error.rank] = RankOutcome("died", f"({how})")
+        recorded = died | outcome.read_outcomes(Path(folder))
+    return [recorded.get(rank, RankOutcome("peer_lost")) for rank in range(world.ranks)], results
 
 
-def _agent():
-    """The store that torchrun's agent would hold, on loopback alone."""
+def _agent_store():
+    """The store that torchrun's agent would hold, on the loopback interface alone."""
     import torch.distributed as dist
 
     listener = socket.create_server(("127.0.0.1", 0))
@@ -103,47 +99,48 @@ def _agent():
     )
 
 
-def symptom(became: list[Fate]) -> str:
-    """What a world came to, in two words or so."""
-    return SYMPTOMS[_worst(became)]
+def symptom(outcomes: list[RankOutcome]) -> str:
+    """What the world as a whole shows: one of SYMPTOMS.values()."""
+    return SYMPTOMS[_worst_kind(outcomes)]
 
 
-def _worst(became: list[Fate]) -> str:
-    return next(word for word in SYMPTOMS if any(one.became == word for one in became))
+def _worst_kind(outcomes: list[RankOutcome]) -> str:
+    kinds = {one.kind for one in outcomes}
+    return next(kind for kind in SYMPTOMS if kind in kinds)
 
 
-def verdict(name: str, became: list[Fate]) -> str:
-    """What became of a world, as text: the symptom, and a line for all ranks that share a fate."""
-    lines = [f"{name}: {symptom(became)}", *(f"  {who:<12} {what}" for who, what in fates(became))]
-    return "\n".join(lines) + "\n"
+def report(name: str, outcomes: list[RankOutcome]) -> str:
+    """The symptom, and one line for all ranks with the same outcome."""
+    lines = [f"  {ranks:<12} {what}" for ranks, what in grouped(outcomes)]
+    return "\n".join([f"{name}: {symptom(outcomes)}", *lines]) + "\n"
 
 
-def fates(became: list[Fate]) -> list[tuple[str, str]]:
-    """Who came to what: [("ranks 0, 2", "returned"), ...]."""
-    dead = [str(one) for one in became if one.became == "dies"]
-    ranks: dict[str, list[int]] = {text: [] for text in dead}
-    for number, one in enumerate(map(str, became)):
-        # How far the others come while one dies is a matter of luck.
-        ranks.setdefault("went down with it" if dead and one not in dead else one, []).append(
-            number
-        )
-    return [(_who(numbers, became), what) for what, numbers in ranks.items()]
+def grouped(outcomes: list[RankOutcome]) -> list[tuple[str, str]]:
+    """The ranks with the same outcome together: [("ranks 0, 2", "returned"), ...].
+
+    If a rank died, it stands first, and how far the others came is not said: that is luck.
+    """
+    deaths = [str(one) for one in outcomes if one.kind == "died"]
+    ranks: dict[str, list[int]] = {text: [] for text in deaths}
+    for rank, text in enumerate(map(str, outcomes)):
+        if deaths and text not in deaths:
+            text = "went down with it"
+        ranks.setdefault(text, []).append(rank)
+    return [(_ranks(numbers, len(outcomes)), text) for text, numbers in ranks.items()]
 
 
-def summary(became: list[Fate]) -> str:
-    """The symptom, in which ranks, and, of an error, what the first of them says: a cell of the table of mistakes."""
-    worst = _worst(became)
-    if worst == "returns":
+def summary(outcomes: list[RankOutcome]) -> str:
+    """The symptom, on which ranks, and the first rank's error: a cell of the table of mistakes."""
+    worst = _worst_kind(outcomes)
+    if worst == "returned":
         return SYMPTOMS[worst]
-    numbers = [number for number, one in enumerate(became) if one.became == worst]
-    detail = became[numbers[0]].detail
-    return f"{symptom(became)} on {_who(numbers, became)}" + {
-        "raises": f": {detail}",
-        "dies": f" {detail}",
-    }.get(worst, "")
+    numbers = [rank for rank, one in enumerate(outcomes) if one.kind == worst]
+    detail = outcomes[numbers[0]].detail
+    details = {"raised": f": {detail}", "died": f" {detail}"}
+    return f"{SYMPTOMS[worst]} on {_ranks(numbers, len(outcomes))}{details.get(worst, '')}"
 
 
-def _who(numbers: list[int], became: list[Fate]) -> str:
-    if len(numbers) == len(became):
+def _ranks(numbers: list[int], world_size: int) -> str:
+    if len(numbers) == world_size:
         return "every rank"
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

@@ -1,4 +1,4 @@
-"""What becomes of a rank that makes a mistake: found out in the rank itself, and written down where the parent finds it."""
+"""How a rank ends that runs a mistake. The rank itself finds out, and writes it into a file."""
 
 import inspect
 import json
@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from collectives.spec.check import Mismatch
 
-# Who still waits so many seconds after all ranks have begun is taken to wait for ever.
-LIMIT = 1.5
+# A rank that still waits this many seconds after all ranks have begun is said to hang.
+_HANGS_AFTER = 1.5
 
-# What gloo says when the other end of a connection has gone, and what DETAIL says to those who are not to blame.
+# What gloo says when the other end of a connection has gone, and what
+# TORCH_DISTRIBUTED_DEBUG=DETAIL says on ranks that did nothing wrong.
 _PEER_IS_GONE = re.compile(
     r"closed by peer|reset by peer|Broken pipe|successfully reached monitoredBarrier"
 )
@@ -34,50 +36,51 @@ _NOISE = (
 
 _SENTENCE = re.compile(r".*?(?=\.?(\s+This is | *\n|\. |$))", re.DOTALL)
 
-# Six fates, in words. `lost` is who could not go on because others had gone.
-_FATES = {
-    "dies": "died {}",
-    "raises": "raised {}",
-    "stuck": "waited in {}",
+# The kinds of outcome, in words. A rank with `peer_lost` failed because other ranks had ended.
+_WORDS = {
+    "died": "died {}",
+    "raised": "raised {}",
+    "hung": "waited in {}",
     "wrong": "{}",
-    "lost": "could not go on: the others had gone",
-    "returns": "returned",
+    "peer_lost": "could not go on: the others had gone",
+    "returned": "returned",
 }
 
 
 @dataclass(frozen=True)
-class Fate:
-    """What became of a rank (a key of _FATES), how, and in which line of its function's file (0: unknown)."""
+class RankOutcome:
+    """How a rank ended: a key of _WORDS, the details, and the line of the step's file (or 0)."""
 
-    became: str
+    kind: str
     detail: str = ""
     line: int = 0
 
     def __str__(self) -> str:
-        return _FATES[self.became].format(self.detail)
+        return _WORDS[self.kind].format(self.detail)
 
 
-def watched(rank: int, world_size: int, device, step: Callable, folder: Path, agent: int | None):
-    """Call the step, and write down what became of this rank. If it waits for too long, it does not return.
+def run_and_record(
+    rank: int, world_size: int, device, step: Callable, folder: Path, agent_port: int | None
+):
+    """Call the step in this rank, and write its RankOutcome into `folder`. Return its result.
 
-    A step that wants fresh ranks finds the environment in which torchrun starts them; `agent` is the port of the store there.
+    With `agent_port`, the port of a store on this machine, the step finds no process group but the
+    environment in which torchrun starts its ranks. A rank that hangs does not return.
     """
     import torch.distributed as dist
 
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), 2
-    )  # what a process says when it dies is never the same twice
+    # What a process writes to stderr when it dies differs from run to run.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     store = dist.distributed_c10d._get_default_store()
     _meet(store, "here", world_size)
-    if agent is not None:
-        _be_like_a_worker_of_torchrun(agent)
-        inspect.unwrap(
-            dist.destroy_process_group
-        )()  # not a call of the mistake's own: a record is not to hold it
+    if agent_port is not None:
+        _set_torchrun_environment(agent_port)
+        # subtle: unwrapped, so that no record of the step's calls holds this one.
+        inspect.unwrap(dist.destroy_process_group)()
         _meet(store, "fresh", world_size)
-    with _limit(LIMIT, folder, rank, world_size, step.__code__.co_filename):
-        result, became = _outcome(step, rank, world_size, device)
-    _report(folder, rank, world_size, became)
+    with _hang_limit(folder, rank, world_size, step.__code__.co_filename):
+        result, outcome = _call(step, rank, world_size, device)
+    _record(folder, rank, world_size, outcome)
     return result
 
 
@@ -88,40 +91,41 @@ def _meet(store, where: str, world_size: int) -> None:
     store.wait([f"all are {where}"])
 
 
-def _outcome(step: Callable, rank: int, world_size: int, device) -> tuple[object, Fate]:
+def _call(step: Callable, rank: int, world_size: int, device) -> tuple[object, RankOutcome]:
+    """The step's result (None if it failed) and outcome."""
     try:
-        return step(rank, world_size, device), Fate("returns")
+        return step(rank, world_size, device), RankOutcome("returned")
     except Mismatch as error:  # "rank 0/2: got .., should be .. [call]"
-        return None, Fate("wrong", str(error).partition(": ")[2].rpartition(" [")[0])
+        return None, RankOutcome("wrong", str(error).partition(": ")[2].rpartition(" [")[0])
     except SystemExit as error:
-        return None, Fate("dies", f"(exit status {error.code or 0})", _line_of(error, step))
+        detail = f"(exit status {error.code or 0})"
+        return None, RankOutcome("died", detail, _line_of(error, step))
     except Exception as error:
         message = str(error)
         if _PEER_IS_GONE.search(message):
-            return None, Fate("lost", line=_line_of(error, step))
-        for pattern, instead in _NOISE:
-            message = re.sub(pattern, instead, message)
-        return None, Fate(
-            "raises",
-            f"{type(error).__name__}: {_SENTENCE.match(message)[0]}",
-            _line_of(error, step),
-        )
+            return None, RankOutcome("peer_lost", line=_line_of(error, step))
+        for pattern, replacement in _NOISE:
+            message = re.sub(pattern, replacement, message)
+        detail = f"{type(error).__name__}: {_SENTENCE.match(message)[0]}"
+        return None, RankOutcome("raised", detail, _line_of(error, step))
 
 
 def _line_of(error: BaseException, step: Callable) -> int:
-    """The line of the step's own file, innermost first, that an exception comes from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return next(
-        (frame.lineno for frame in reversed(frames) if frame.filename == step.__code__.co_filename),
-        0,
-    )
+    """The innermost line of the step's file in an exception's traceback; 0 if there is none."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == step.__code__.co_filename
+    ]
+    return lines[-1] if lines else 0
 
 
-def _be_like_a_worker_of_torchrun(port: int) -> None:
-    """Say in the environment where the store is, as torchrun does: there `init_process_group()` looks for it.
+def _set_torchrun_environment(port: int) -> None:
+    """Set the variables with which torchrun tells `init_process_group()` where the store is.
 
-    subtle: a store's client asks the name server for the name of ::ffff:127.0.0.1. One that does not answer must not look like a
-    mistake that hangs: the C library is told to wait 1 s instead of 5.
+    subtle: a client of the store asks the name server for the name of ::ffff:127.0.0.1. A name
+    server that does not answer must not look like a mistake that hangs: the C library is told to
+    wait 1 s instead of 5.
     """
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -132,46 +136,53 @@ def _be_like_a_worker_of_torchrun(port: int) -> None:
 
 
 @contextmanager
-def _limit(seconds: float, folder: Path, rank: int, world_size: int, file: str) -> Iterator[None]:
-    """A rank that waits in C++ cannot be interrupted: so another thread notes where it stands, and it never returns from there."""
+def _hang_limit(folder: Path, rank: int, world_size: int, file: str) -> Iterator[None]:
+    """After _HANGS_AFTER seconds, record the line that the main thread waits in.
+
+    subtle: a rank that waits in C++ cannot be interrupted. Another thread records its outcome, and
+    stops the process or ends it.
+    """
     main = threading.get_ident()
 
-    def give_up() -> None:
-        line = _line(sys._current_frames()[main], file)
+    def record_hang() -> None:
+        line = _line_in_stack(sys._current_frames()[main], file)
         code = linecache.getline(file, line).partition("  #")[0].strip()
-        _report(folder, rank, world_size, Fate("stuck", code or "an unknown place", line))
+        outcome = RankOutcome("hung", code or "an unknown place", line)
+        _record(folder, rank, world_size, outcome)
 
-    timer = threading.Timer(seconds, give_up)
+    timer = threading.Timer(_HANGS_AFTER, record_hang)
     timer.daemon = True
     timer.start()
     yield
     timer.cancel()
 
 
-def _line(frame, file: str) -> int:
-    """The line of the step's own file, innermost first, that a stack stands in."""
+def _line_in_stack(frame: FrameType | None, file: str) -> int:
+    """The innermost line of this file in a stack; 0 if there is none."""
     while frame is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     return frame.f_lineno if frame else 0
 
 
-def _report(folder: Path, rank: int, world_size: int, fate: Fate) -> None:
-    """Write down what became of this rank; in a world with ranks that are stuck, the last one to do so ends the world.
+def _record(folder: Path, rank: int, world_size: int, outcome: RankOutcome) -> None:
+    """Write down this rank's outcome. In a world that hangs, the last rank to do so ends the world.
 
-    subtle: a rank that is stuck stops, with all its threads, and is killed later. Were it to end now, those that wait for it would
-    lose it, and their calls would fail in their last moment.
+    subtle: a rank that hangs stops, with all its threads, and is killed later. If it ended now, the
+    ranks that wait for it would lose it, and their calls would fail in their last moment.
     """
     draft = folder / f"{rank}.draft"
-    draft.write_text(json.dumps([fate.became, fate.detail, fate.line]))
+    draft.write_text(json.dumps([outcome.kind, outcome.detail, outcome.line]))
     draft.rename(draft.with_suffix(".json"))
-    fates = reports(folder)
-    if "stuck" in {one.became for one in fates.values()}:
-        if len(fates) == world_size:
+    recorded = read_outcomes(folder)
+    if any(other.kind == "hung" for other in recorded.values()):
+        if len(recorded) == world_size:
             os._exit(0)
-        if fate.became == "stuck":
+        if outcome.kind == "hung":
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def reports(folder: Path) -> dict[int, Fate]:
-    """What has been written down so far, by rank."""
-    return {int(path.stem): Fate(*json.loads(path.read_text())) for path in folder.glob("*.json")}
+def read_outcomes(folder: Path) -> dict[int, RankOutcome]:
+    """The outcomes that are written down so far, by rank."""
+    return {
+        int(path.stem): RankOutcome(*json.loads(path.read_text())) for path in folder.glob("*.json")
+    }

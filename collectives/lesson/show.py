@@ -1,70 +1,75 @@
-"""What a lesson shows besides its results: pictures and timelines. A step is recorded only if one of them is wanted."""
+"""What a lesson shows besides its results: pictures and timelines of the run itself.
+
+A step is recorded only if one of them is wanted.
+"""
 
 import functools
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collectives.launcher import place
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
+from collectives.launcher.place import launcher_place
 
 
 @dataclass
-class Views:
-    """What is wanted of each step. ValueError for a file that cannot be written."""
+class Display:
+    """What to show of each step. ValueError for a file that cannot be written.
+
+    `steps` holds the name and the calls of each step recorded so far, `noticed` what the ranks
+    noticed in the last of them.
+    """
 
     timeline: bool = False
     trace: Path | None = None
     picture: bool = False
     save_picture: Path | None = None
-    steps: list[tuple[str, list]] = field(
-        default_factory=list
-    )  # the name and the calls of each step that was recorded
-    noticed: list = field(
-        default_factory=list
-    )  # what the ranks noticed in the step that was recorded last
-    saved: int = 0
+    steps: list[tuple[str, list]] = field(default_factory=list)
+    noticed: list = field(default_factory=list)
+    pictures_saved: int = 0
 
     def __post_init__(self):
         for path in filter(None, (self.trace, self.save_picture)):
             if path.is_dir() or not path.parent.is_dir():
                 raise ValueError(f"{path} cannot be written: name a file in a folder that exists.")
-        if self.save_picture and self.save_picture.suffix not in (".svg", ".png"):
+        if self.save_picture is None:
+            return
+        if self.save_picture.suffix not in (".svg", ".png"):
             raise ValueError(
-                f"--save-picture {self.save_picture}: a picture is written as .svg or .png: let the name end so."
+                f"--save-picture {self.save_picture}: a picture is written as .svg or .png: "
+                "let the name end so."
             )
-        if self.save_picture:
-            try:
-                from collectives.pictures import picture  # noqa: F401
-            except ImportError as error:
-                raise ValueError(str(error)) from None
+        try:
+            from collectives.pictures import picture  # noqa: F401
+        except ImportError as error:  # no matplotlib
+            raise ValueError(str(error)) from None
 
-    def launch(self, step, *args, **options) -> list:
-        """`collectives.launch`, with a record of the ranks' calls if that is needed."""
+    def launch(self, step: Callable, *args, **options) -> list:
+        """`collectives.launch`, with a record of the ranks' calls if something shows them."""
         tensors = self.picture or self.save_picture is not None
         if not (tensors or self.timeline or self.trace):
             return launch(step, *args, **options)
         from collectives.recording import record
 
         with tempfile.TemporaryDirectory() as folder:
+            recorded = _logged(record.recorded(step, tensors=tensors), folder)
             try:
-                pairs = launch(
-                    _logged(record.recorded(step, tensors=tensors), folder), *args, **options
-                )
+                pairs = launch(recorded, *args, **options)
             except LaunchError:
-                if place.launcher_place() is None:  # else the other ranks' logs are elsewhere
+                if launcher_place() is None:  # else the other ranks' logs are elsewhere
                     self.steps.append((step.__name__, _read(folder)))
                 raise
             finally:
-                self.noticed = [one for log in _logs(folder) for one in log.noticed()]
+                self.noticed = [hint for log in _logs(folder) for hint in log.noticed()]
         self.steps.append((step.__name__, [call for _, calls in pairs for call in calls]))
         return [result for result, _ in pairs]
 
     def show(self, name: str) -> None:
-        """Print and write what is wanted of this step, if it was the last to be recorded."""
-        if not self.steps or self.steps[-1][0] != name:
+        """Print and write what is wanted of this step, if it is the last step recorded."""
+        if not self._is_last(name):
             return
         if self.picture:
             self._print_picture(*self.steps[-1])
@@ -73,8 +78,8 @@ class Views:
             self._save_picture(*self.steps[-1])
 
     def show_times(self, name: str) -> None:
-        """The same of a step that may have failed: its data are lost, and its calls are not."""
-        if not self.steps or self.steps[-1][0] != name:
+        """Show the timeline and write the trace. A step that failed has them, but no picture."""
+        if not self._is_last(name):
             return
         if self.timeline:
             from collectives.pictures import wall_clock
@@ -86,8 +91,11 @@ class Views:
 
             trace.write(self.trace, self.steps)
 
-    def display(self) -> None:
-        """Show the picture of the step that ran last under its cell of a notebook."""
+    def _is_last(self, name: str) -> bool:
+        return bool(self.steps) and self.steps[-1][0] == name
+
+    def show_in_notebook(self) -> None:
+        """Show the picture of the last step under its cell."""
         from IPython.display import display
 
         try:
@@ -105,36 +113,32 @@ class Views:
 
         if found := illustration.data(calls):
             _console().print(text.text(**vars(found)))
-        else:
-            hint = (
-                "try --timeline"
-                if illustration.order_matters(calls)
-                else "its data cannot be traced"
-            )
-            print(
-                f"{name}: no picture: no collective among all ranks shows where data went; {hint}",
-                file=sys.stderr,
-            )
+            return
+        hint = "its data cannot be traced"
+        if illustration.order_matters(calls):
+            hint = "try --timeline"
+        print(
+            f"{name}: no picture: no collective among all ranks shows where data went; {hint}",
+            file=sys.stderr,
+        )
 
     def _save_picture(self, name: str, calls: list) -> None:
-        """The first picture goes into the file that was named; those of further steps beside it, with the step's name."""
+        """Write the first picture to the file that was named, the others to files beside it."""
         from collectives.pictures import illustration, picture
 
         if (figure := illustration.illustrate(name, calls)) is None:
             print(f"{name}: no picture: its data cannot be traced", file=sys.stderr)
             return
-        path = (
-            self.save_picture.with_stem(f"{self.save_picture.stem}-{name}")
-            if self.saved
-            else self.save_picture
-        )
-        self.saved += 1
+        path = self.save_picture
+        if self.pictures_saved:
+            path = path.with_stem(f"{path.stem}-{name}")
+        self.pictures_saved += 1
         picture.save(figure, path)
         print(f"{name}: picture in {path}", file=sys.stderr)
 
 
-def _logged(step, folder: str):
-    """The same step, whose calls also go into a file that outlives the rank."""
+def _logged(step: Callable, folder: str) -> Callable:
+    """The same step, whose calls also go into a file that is there when the rank has died."""
 
     def logged_step(rank, world_size, device):
         from collectives.recording import call_log, record

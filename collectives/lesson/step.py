@@ -1,48 +1,65 @@
-"""What a lesson says of its steps: that one is a mistake or its cure, and which world it wants."""
+"""The marks on a step of a lesson: which world it needs, and whether it is a mistake or a cure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# What a world comes to as a whole: that of the rank which is named first here.
+# How a rank ends (RankOutcome.kind), and how we call a world in which a rank ends so. A world with
+# several kinds is called after the one that stands first here.
 SYMPTOMS = {
-    "dies": "dies",
-    "raises": "raises an error",
-    "stuck": "hangs",
+    "died": "dies",
+    "raised": "raises an error",
+    "hung": "hangs",
     "wrong": "wrong numbers",
-    "lost": "breaks off",
-    "returns": "goes unnoticed",
+    "peer_lost": "breaks off",
+    "returned": "goes unnoticed",
 }
 
 
 @dataclass(frozen=True)
-class Own:
-    """The world that a mistake (which has a symptom, on gloo) or a cure (which has none) wants for itself."""
+class WorldSpec:
+    """The world that a step needs: at least `ranks` ranks.
 
-    symptom: str | None
-    ranks: int
-    fresh: bool
+    An `isolated` step always runs in new processes, exactly `ranks` of them: it is a mistake, whose
+    `symptom` on gloo is one of SYMPTOMS, or a cure, which has no symptom. With `fresh` its ranks
+    have no process group yet, but the environment variables that torchrun sets.
+    """
+
+    ranks: int = 1
+    isolated: bool = False
+    symptom: str | None = None
+    fresh: bool = False
+
+
+def needs(*, ranks: int) -> Callable:
+    """Mark a step that shows nothing with fewer ranks: there it is skipped."""
+    return _mark(WorldSpec(ranks))
 
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
-    """Mark a function as a mistake that shows this symptom on so many ranks.
-
-    With `fresh` the ranks have no process group yet, but the environment variables that torchrun sets.
-    """
+    """Mark a step as a mistake that shows this symptom on so many ranks."""
     if symptom not in SYMPTOMS.values():
         raise ValueError(
             f"symptom={symptom!r} is not known: use one of {', '.join(SYMPTOMS.values())}."
         )
-    return _mark(Own(symptom, ranks, fresh))
+    return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh))
 
 
 def cure(*, ranks: int, fresh: bool = False) -> Callable:
-    """Mark a function as the cure of the mistake before it."""
-    return _mark(Own(None, ranks, fresh))
+    """Mark a step as the cure of the mistake before it."""
+    return _mark(WorldSpec(ranks, isolated=True, fresh=fresh))
 
 
-def _mark(own: Own) -> Callable:
+def world_of(step: Callable) -> WorldSpec:
+    """The world that a step is marked with. A step without a mark runs at any world size."""
+    return getattr(step, "world", WorldSpec())
+
+
+def _mark(world: WorldSpec) -> Callable:
+    if isinstance(world.ranks, bool) or not isinstance(world.ranks, int) or world.ranks < 1:
+        raise ValueError(f"ranks={world.ranks!r} is not a number of ranks: use an int from 1.")
+
     def mark(step: Callable) -> Callable:
-        step.own = own
+        step.world = world
         return step
 
     return mark

@@ -13,9 +13,10 @@ from collectives.diagnosis.rules.judge import diagnose
 from collectives.diagnosis.rules.snapshot import State, Verdict
 from collectives.lesson import files
 from collectives.lesson import mistakes as mistake
+from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make.generated_part import Part
-from collectives.lesson.outcome import Fate
-from collectives.lesson.show import Views
+from collectives.lesson.outcome import RankOutcome
+from collectives.lesson.show import Display
 
 # What differs from run to run is found by running more than once.
 TIMES = 3
@@ -28,12 +29,12 @@ COLUMNS = [*LEVELS, "`collectives diagnose`"]
 OR = " *or* "
 
 _STATUS = {
-    "dies": "died",
-    "raises": "raised",
-    "lost": "raised",
-    "stuck": "running",
+    "died": "died",
+    "raised": "raised",
+    "peer_lost": "raised",
+    "hung": "running",
     "wrong": "returned",
-    "returns": "returned",
+    "returned": "returned",
 }
 
 PART = Part("mistakes", "collectives.lesson.make.mistakes_table")
@@ -49,17 +50,17 @@ def measured(step: Callable, times: int = TIMES) -> list[str]:
 def outcome(step: Callable, level: str) -> str:
     """What a mistake or a cure comes to, with this TORCH_DISTRIBUTED_DEBUG."""
     with _debug(level):
-        return mistake.summary(mistake.watch(step)[0])
+        return mistake.summary(mistake.run_isolated(step)[0])
 
 
 def diagnosed(step: Callable) -> tuple[str, Verdict]:
     """What a mistake comes to on bare torch while its calls are recorded, and what the diagnosis says of them."""
-    views = Views(timeline=True)
+    display = Display(timeline=True)
     with _debug("OFF"):
-        became, _ = mistake.watch(step, launch=views.launch)
+        became, _ = mistake.run_isolated(step, launch=display.launch)
     states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
-    verdict = diagnose(views.steps[-1][1] if views.steps else [], states, step.own.ranks)
-    return mistake.summary(became), replace(verdict, hints=hints(views.noticed, verdict.kind))
+    verdict = diagnose(display.steps[-1][1] if display.steps else [], states, step.world.ranks)
+    return mistake.summary(became), replace(verdict, hints=hints(display.noticed, verdict.kind))
 
 
 def headline(verdict: Verdict) -> str:
@@ -71,10 +72,10 @@ def headline(verdict: Verdict) -> str:
     return "; ".join([first, *(risk for risk, _ in write(verdict.hints))])
 
 
-def _state(fate: Fate, code: CodeType) -> State:
-    text = "RuntimeError: Connection closed by peer" if fate.became == "lost" else fate.detail
+def _state(fate: RankOutcome, code: CodeType) -> State:
+    text = "RuntimeError: Connection closed by peer" if fate.kind == "peer_lost" else fate.detail
     where = (code.co_filename, fate.line, code.co_name) if fate.line else ("", 0, "")
-    return State(_STATUS[fate.became], text, where)
+    return State(_STATUS[fate.kind], text, where)
 
 
 @contextmanager
@@ -101,9 +102,9 @@ def rows(readme: str) -> dict[str, list[set[str]]]:
 def table() -> str:
     """The table, newly measured. Says on stderr how far it is."""
     lines = [["file", "mistake", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
-    for path in files.mistakes():
+    for path in files.of_chapter(CHAPTERS["mistakes"]):
         for step in files.load(path).STEPS:
-            if step.own.symptom:
+            if step.world.symptom:
                 print(step.__name__, file=sys.stderr)
                 lines.append(
                     [

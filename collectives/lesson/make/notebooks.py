@@ -1,7 +1,7 @@
 """Make the notebooks from the lessons, cell by cell, and execute them: `make notebooks`.
 
-A lesson is the source and its notebook is what came out of it, so a change goes into the lesson. Whatever differs from run to run
-(times, random ids, versions) is left out: to execute twice changes nothing.
+The lesson is the source: to change a notebook, change its lesson. Whatever differs from run to run
+(times, random ids, versions) is left out, so that executing twice changes nothing.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from collectives.lesson import files
+from collectives.lesson.chapters import CHAPTERS
 
 AT_A_TIME = 2
 TIMEOUT = 120  # seconds for one cell
@@ -41,7 +42,7 @@ def path_of(lesson: Path) -> Path:
 
 
 def unexecuted(lesson: Path) -> nbformat.NotebookNode:
-    """The notebook of a lesson without outputs. A cell's id is the lesson's name and the cell's position."""
+    """The notebook of a lesson, without outputs. A cell's id: lesson and position (order-03)."""
     notebook = jupytext.read(lesson)
     notebook.metadata = nbformat.from_dict(_METADATA)
     for position, cell in enumerate(notebook.cells, 1):
@@ -50,9 +51,10 @@ def unexecuted(lesson: Path) -> nbformat.NotebookNode:
 
 
 async def executed(lesson: Path, kernel: AsyncKernelManager | None = None) -> nbformat.NotebookNode:
-    """The notebook of a lesson with the outputs of a fresh kernel, or of this one, started if need be, which then goes on.
+    """The notebook of a lesson with its outputs.
 
-    CellExecutionError if a cell fails.
+    It is executed in a fresh kernel, or in `kernel`, which is started if it is not running and goes
+    on afterwards. CellExecutionError if a cell fails.
     """
     notebook = unexecuted(lesson)
     client = NotebookClient(
@@ -65,23 +67,21 @@ async def executed(lesson: Path, kernel: AsyncKernelManager | None = None) -> nb
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(lesson.parent)}},
     )
-    # No CUDA: the same backend on every machine. And gloo is not to tell the terminal of errors that a lesson makes on purpose.
+    # No CUDA: the same backend on every machine. No log of gloo: some errors are made on purpose.
     await client.async_execute(
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TORCH_CPP_LOG_LEVEL": "FATAL"}
     )
-    if client.kc is not None:  # the kernel goes on, but not what we said to it
+    if client.kc is not None:  # the kernel goes on, our connection to it does not
         client.kc.stop_channels()
     notebook.metadata = nbformat.from_dict(_METADATA)
     for cell in notebook.cells:
-        if (
-            cell.cell_type == "code"
-        ):  # progress, and what libraries in C++ have to say, is no result
+        if cell.cell_type == "code":  # stderr holds progress and the messages of libraries
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     return notebook
 
 
 async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:
-    """Execute one notebook when it is its turn, and write it; say how it went."""
+    """When it is its turn, execute one notebook and write it. Return whether that went well."""
     async with turn:
         start = time.monotonic()
         try:
@@ -98,7 +98,7 @@ async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:
 
 async def _make_all() -> bool:
     turn = asyncio.Semaphore(AT_A_TIME)
-    lessons = [*files.choose([], every=True), *files.mistakes()]
+    lessons = [path for chapter in CHAPTERS.values() for path in files.of_chapter(chapter)]
     return all(await asyncio.gather(*(_make(lesson, turn) for lesson in lessons)))
 
 

@@ -1,0 +1,198 @@
+"""`collectives run`: run lessons and chapters, and say what was proved."""
+
+import math
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from collectives.cli import terminal
+from collectives.launcher.place import Place, launcher_place
+from collectives.lesson import files
+
+STATUSES = (
+    "Exit status: 0 proved, 1 a step failed, 2 bad usage, 3 nothing could be run here, 130 Ctrl-C."
+)
+
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME | CHAPTER | PATH.py", help="Lessons, by name, by chapter or by path."
+    ),
+]
+_Every = Annotated[
+    bool, typer.Option("--all", help="Run every lesson in reading order; not the mistakes.")
+]
+_Nproc = Annotated[
+    int | None, typer.Option("--nproc", "-n", help="Ranks to start; 4 unless said otherwise.")
+]
+_Backend = Annotated[
+    str | None,
+    typer.Option(help="gloo, nccl, mpi; nccl where every rank can have a GPU, else gloo."),
+]
+_Device = Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")]
+_Timeout = Annotated[float, typer.Option(help="Time limit for each step, in seconds.")]
+_Timeline = Annotated[
+    bool, typer.Option("--timeline", help="Show when each rank was in which call, in seconds.")
+]
+_Trace = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Write the same for ui.perfetto.dev.")
+]
+_Picture = Annotated[bool, typer.Option("--picture", help="Show where every number went.")]
+_SavePicture = Annotated[
+    Path | None, typer.Option(metavar="FILE.svg|png", help="Write a picture of each step.")
+]
+
+
+def run(
+    names: _Names = None,
+    every: _Every = False,
+    nproc: _Nproc = None,
+    backend: _Backend = None,
+    device: _Device = None,
+    timeout: _Timeout = 60.0,
+    timeline: _Timeline = False,
+    trace: _Trace = None,
+    picture: _Picture = False,
+    save_picture: _SavePicture = None,
+) -> None:
+    """Run lessons, each step in a world of ranks, and say what was proved.
+
+    By name the lessons come from the checkout that you stand in, else from the installed package.
+    Under torchrun (torchrun --nproc-per-node 4 -m collectives run all_reduce) the world is
+    torchrun's, and rank 0 prints.
+    """
+    options = {"nproc": nproc, "backend": backend, "device": device, "timeout": timeout}
+    display = {
+        "timeline": timeline,
+        "trace": trace,
+        "picture": picture,
+        "save_picture": save_picture,
+    }
+    speaks = True
+    try:
+        place = launcher_place()
+        speaks = place is None or place.rank == 0
+        results = _run_all(files.choose(names or [], every), place, options, display)
+    except ValueError as error:
+        if speaks:
+            print(f"collectives run: {error}", file=sys.stderr)
+        from collectives.backends.availability import Unavailable
+
+        raise typer.Exit(3 if isinstance(error, Unavailable) else 2) from None
+    if speaks:
+        _print_summary(results)
+    raise typer.Exit(_status(results))
+
+
+@dataclass
+class _LessonResult:
+    """How many steps of a lesson ended with each exit status, and why some did not with 0."""
+
+    lesson: str
+    counts: dict[int, int] = field(default_factory=dict)
+    reasons: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, step: str, status: int, reason: str) -> None:
+        self.counts[status] = self.counts.get(status, 0) + 1
+        if status:
+            self.reasons.setdefault(reason, []).append(step)
+
+
+def _run_all(
+    paths: list[Path], place: Place | None, options: dict, display_options: dict
+) -> list[_LessonResult]:
+    """Run every step of these lessons. A file that cannot be loaded does not stop the others."""
+    begin, console = time.monotonic(), terminal.console(stderr=True)
+    # Before anything else that imports torch: the server that forks the ranks then imports it at
+    # the same time.
+    from collectives.lesson.runner import run_and_print
+    from collectives.lesson.show import Display
+
+    speaks = place is None or place.rank == 0
+    display = Display(**display_options)
+    _check(place, **options)
+    lessons = [(path, _load(path, speaks)) for path in paths]
+    results = []
+    for number, (path, lesson) in enumerate(lessons, 1):
+        result = _LessonResult(path.stem)
+        results.append(result)
+        if isinstance(lesson, ImportError):
+            result.add("(the file)", 1, str(lesson))
+            continue
+        if speaks:
+            title = f"[bold]{path.stem}[/] [dim]({number} of {len(lessons)})[/]"
+            console.print(f"\n{title}  {escape(files.summary(path))}")
+        for step in lesson.STEPS:
+            status, reason = run_and_print(step, display, **options)
+            if status == 130:
+                raise typer.Exit(130)
+            result.add(step.__name__, status, reason)
+    if speaks:
+        count = "1 lesson" if len(results) == 1 else f"{len(results)} lessons"
+        console.print(f"\n{count} in {time.monotonic() - begin:.1f} s")
+    return results
+
+
+def _check(
+    place: Place | None,
+    nproc: int | None,
+    backend: str | None,
+    device: str | None,
+    timeout: float,
+) -> None:
+    """Refuse once, before the first lesson, what every step would refuse."""
+    if nproc is not None and nproc < 1:
+        raise ValueError(f"--nproc {nproc} is not a number of ranks: use a whole number from 1.")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"--timeout {timeout:g} is not a time limit: use seconds, more than 0.")
+    if place and nproc not in (None, place.world_size):
+        raise ValueError(
+            f"--nproc {nproc}, but {place.launcher} started {place.world_size} ranks: "
+            "leave --nproc out."
+        )
+    from collectives.backends import availability
+
+    local_size = place.local_world_size if place else nproc or 4
+    availability.choose(backend or (place and place.backend), device, local_size)
+
+
+def _load(path: Path, speaks: bool) -> ModuleType | ImportError:
+    """The lesson, or, so that the others can run, the reason why it cannot be loaded."""
+    try:
+        return files.load(path)
+    except ImportError as error:
+        if speaks:
+            traceback.print_exception(error.__cause__)
+        return error
+
+
+def _print_summary(results: list[_LessonResult]) -> None:
+    """Holds no time: what `run` prints on stdout is the same in every run."""
+    table = Table("lesson", "proved", "skipped", "failed", "why", box=None, pad_edge=False)
+    for result in results:
+        proved, skipped = (result.counts.get(status, 0) for status in (0, 3))
+        failed = sum(result.counts.values()) - proved - skipped
+        why = "\n".join(f"{', '.join(steps)}: {reason}" for reason, steps in result.reasons.items())
+        lesson = escape(result.lesson)
+        if failed:
+            lesson = f"[red]{lesson}[/]"
+        elif skipped:
+            lesson = f"[yellow]{lesson}[/]"
+        else:
+            lesson = f"[green]{lesson}[/]"
+        table.add_row(lesson, str(proved), str(skipped), str(failed), escape(why))
+    print()
+    terminal.print_table(table)
+
+
+def _status(results: list[_LessonResult]) -> int:
+    statuses = {status for result in results for status in result.counts}
+    return next((status for status in (1, 2, 0) if status in statuses), 3)

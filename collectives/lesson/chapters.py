@@ -1,0 +1,131 @@
+"""The chapters: which lessons there are, and in which order to read them.
+
+To add a chapter, add one record here and put its lessons into its folder. `collectives list` and
+`run`, the notebooks and the tests read this registry. It imports no torch: `collectives list` is
+quick.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One file of a chapter. `name` is the file's name without .py."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter: its lessons in reading order, and the shape that all of them have.
+
+    `folder` is below lessons/; empty for lessons/ itself. `sections` are the headings (`## Name`)
+    of every lesson, in this order; empty where each lesson has headings of its own. `paragraphs`
+    begin with **Name.** and follow, in this order, below every heading of a lesson.
+
+    The steps of an `isolated` chapter start worlds of their own and choose their world size:
+    `run --all` and the tests of every backend leave it out.
+    """
+
+    name: str
+    title: str
+    folder: str
+    lessons: tuple[Lesson, ...]
+    sections: tuple[str, ...] = ()
+    paragraphs: tuple[str, ...] = ()
+    isolated: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names for `collectives run`, in reading order: all_reduce, mistakes/order."""
+        return [str(PurePosixPath(self.folder, lesson.name)) for lesson in self.lessons]
+
+
+_RECORDS = (
+    Chapter(
+        "collectives",
+        "One lesson for each collective of torch.distributed",
+        folder="",
+        lessons=(
+            Lesson(
+                "send_recv",
+                "One rank sends a tensor, another receives it; both wait until it is done.",
+            ),
+            Lesson(
+                "isend_irecv",
+                "Send and receive without waiting; compute meanwhile, then wait.",
+            ),
+            Lesson("broadcast", "Every rank's tensor becomes the root's."),
+            Lesson(
+                "all_reduce",
+                "Every rank gets the sum (or max, ...) of all ranks' tensors, in place.",
+            ),
+            Lesson("reduce", "One rank gets the sum (or max, ...) of all ranks' tensors."),
+            Lesson("all_gather", "Every rank gets every rank's tensor, in rank order."),
+            Lesson("gather", "One rank gets every rank's tensor, in rank order."),
+            Lesson("scatter", "One rank hands each rank its own piece."),
+            Lesson(
+                "reduce_scatter",
+                "The sum of all ranks' tensors, cut in pieces: rank r gets piece r.",
+            ),
+            Lesson(
+                "all_to_all",
+                "Every rank hands each rank its own piece: a transpose over ranks.",
+            ),
+            Lesson("barrier", "No rank leaves before every rank has come."),
+            Lesson(
+                "new_group",
+                "A group of some ranks, in which every collective works on its own.",
+            ),
+        ),
+        sections=(
+            "Worked numbers",
+            "The code",
+            "The proof",
+            "The cost",
+            "Pitfalls",
+            "Where it is used",
+            "Change and try",
+            "Read on",
+        ),
+    ),
+    Chapter(
+        "mistakes",
+        "Programs with one bug each: what you see, the cause, and the cure",
+        folder="mistakes",
+        lessons=(
+            Lesson("messages", "Ranks wait for each other's messages for ever."),
+            Lesson("order", "One rank makes other calls than the rest, or in another order."),
+            Lesson("arguments", "One rank passes another length, dtype, root or reduction."),
+            Lesson("buffers", "A buffer is read too early, has holes, or has the wrong size."),
+            Lesson("groups", "Ranks disagree about which groups there are, or who is who in one."),
+            Lesson("processes", "A rank fails, leaves or is slow while the others wait for it."),
+            Lesson("data", "The calls are right, but what the ranks put in or print is not."),
+            Lesson("start_up", "The ranks do not find each other."),
+        ),
+        paragraphs=("Symptom", "Cause", "Cure", "Early"),
+        isolated=True,
+    ),
+)
+
+CHAPTERS: dict[str, Chapter] = {chapter.name: chapter for chapter in _RECORDS}
+
+
+def find(name: str) -> Chapter:
+    """The chapter of this name. ValueError, with the nearest name, if there is none."""
+    if name not in CHAPTERS:
+        raise ValueError(
+            f"there is no chapter {name!r}: {nearest(name, CHAPTERS)}"
+            f"The chapters are {', '.join(CHAPTERS)}."
+        )
+    return CHAPTERS[name]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """ "did you mean 'all_reduce'? ", or nothing if no known name is similar."""
+    similar = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
+    return f"did you mean {similar[0]!r}? " if similar else ""

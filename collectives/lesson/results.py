@@ -1,0 +1,40 @@
+"""The results of a step as text: a line for each rank, a column for each value it returned."""
+
+
+def table(name: str, results: list) -> str:
+    """What a lesson prints: the step's name, the number of ranks, and what each rank returned.
+
+    A dict that a rank returns has a column for each key; anything else is the column `result`.
+    """
+    rows = cells(results)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append(f"  {'  '.join(padded)}".rstrip())
+    ranks = "1 rank" if len(results) == 1 else f"all {len(results)} ranks"
+    return "\n".join([f"{name}: proved on {ranks}", *lines]) + "\n"
+
+
+def cells(results: list) -> list[list[str]]:
+    """The cells of that table. The first row is its header."""
+    rows = [result if isinstance(result, dict) else {"result": result} for result in results]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    header = ["rank", *keys]
+    return [header] + [
+        [str(rank), *(_text(row.get(key)) for key in keys)] for rank, row in enumerate(rows)
+    ]
+
+
+def _text(value, inside_list: bool = False) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return str(round(value, 4))
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_text(item, inside_list=True) for item in value) + "]"
+    return repr(value) if inside_list else str(value)
