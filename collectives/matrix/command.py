@@ -49,7 +49,7 @@ def execute(request: Request) -> int:
     """Measure and report; the exit status. Under torchrun only rank 0 prints."""
     prints = True
     try:
-        place = world.joined()
+        place = world.launcher_place()
         prints = place is None or place.rank == 0
         _check(request, place)
         cells = _select(request, place)
