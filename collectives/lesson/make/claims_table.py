@@ -18,6 +18,9 @@ VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
 # How the short table counts the exceptions in each state.
 _COUNTED = {"refuses": "refused", "wrong": "**wrong**", "crashes": "**crash**", "hangs": "**hang**"}
 
+# The calls of those lessons that are not named after one call.
+_CALLS = {"send_recv": ("send", "recv"), "isend_irecv": ("isend", "irecv")}
+
 _Place = tuple[str, str]  # backend and device
 
 
@@ -47,11 +50,10 @@ def full(claims: tuple[Claim, ...] | None = None) -> str:
 def short(claims: tuple[Claim, ...] | None = None) -> str:
     """A row for each lesson about a collective: whether its calls work, and how many exceptions."""
     claims = _of_today(claims)
-    forms = {base(form) for claim in claims for form in claim.form}
     places = _places(claims)
     rows = []
     for lesson in COLLECTIVES:
-        calls = [lesson] if lesson in forms else lesson.split("_")
+        calls = _CALLS.get(lesson, (lesson,))
         cells = [_counts(claims, calls, place) for place in places]
         rows.append([", ".join(f"`{call}`" for call in calls), *cells])
     return "\n".join(
@@ -112,7 +114,7 @@ def _cell(claims: tuple[Claim, ...], form: str, place: _Place, numbers: dict[str
     return listed or "-"
 
 
-def _counts(claims: tuple[Claim, ...], calls: list[str], place: _Place) -> str:
+def _counts(claims: tuple[Claim, ...], calls: tuple[str, ...], place: _Place) -> str:
     """The same in short, for several calls together: "works; 2 refused, 1 **wrong**"."""
     found = [claim for call in calls for claim in _exceptions(claims, call, place)]
     states = [claim.state for claim in {_note(claim): claim for claim in found}.values()]
