@@ -138,11 +138,11 @@ def test_the_full_table_follows_the_claims():
     ]
 
 
-def test_the_short_table_counts_the_exceptions():
+def test_the_short_table_counts_the_exceptions_where_something_works():
     rows = claims_table.short(CLAIMS).splitlines()
-    assert "| `send`, `recv` | works | 1 **wrong** |" in rows
-    assert "| `all_reduce` | works; 1 refused, 1 **wrong** | - |" in rows
-    assert "| `barrier` | - | - |" in rows
+    assert "| `send`, `recv` | works |" in rows
+    assert "| `all_reduce` | works; 1 refused, 1 **wrong** |" in rows
+    assert "| `barrier` | - |" in rows
     assert len(rows) == 2 + len(COLLECTIVES)
 
 

@@ -3,6 +3,8 @@
 `python -m collectives.lesson.make.claims_table` brings both up to date.
 """
 
+from collections.abc import Iterable
+
 from collectives.backends.claims import Claim, base, holds, table
 from collectives.lesson.make.generated_part import Part
 from collectives.spec.catalogue import COLLECTIVES
@@ -48,9 +50,12 @@ def full(claims: tuple[Claim, ...] | None = None) -> str:
 
 
 def short(claims: tuple[Claim, ...] | None = None) -> str:
-    """A row for each lesson about a collective: whether its calls work, and how many exceptions."""
+    """A row for each lesson about a collective: whether its calls work, and how many exceptions.
+
+    A backend of which nobody claims that anything works is left out.
+    """
     claims = _of_today(claims)
-    places = _places(claims)
+    places = _places([claim for claim in claims if claim.state == "works"])
     rows = []
     for lesson in COLLECTIVES:
         calls = _CALLS.get(lesson, (lesson,))
@@ -70,7 +75,7 @@ def _of_today(claims: tuple[Claim, ...] | None) -> tuple[Claim, ...]:
     )
 
 
-def _places(claims: tuple[Claim, ...]) -> list[_Place]:
+def _places(claims: Iterable[Claim]) -> list[_Place]:
     return list(dict.fromkeys((claim.backend, claim.device) for claim in claims))
 
 
