@@ -28,6 +28,9 @@ LEVELS = ("OFF", "DETAIL")
 # What comes out at each level, and what the diagnosis says: how the page names them.
 COLUMNS = ("torch", "`DETAIL`", "diagnose")
 
+# The same outcome in the first two of them.
+SAME = "torch and `DETAIL`"
+
 OR = " *or* "
 
 _STATUS = {
@@ -99,11 +102,11 @@ def markdown(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
 
 def overview(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
     """A table with a row for each mistake and the beginning of each outcome."""
-    lines = [["file", "mistake", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
+    lines = [["mistake", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
     for file, mistakes in outcomes.items():
         for name, (*became, verdicts) in mistakes.items():
             cells = [_short(cell, " on ") for cell in became] + [_short(verdicts, ":")]
-            lines.append([f"[{file}](#{file})", f"`{name}`", *cells])
+            lines.append([f"[{name}](#{file})", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -119,7 +122,10 @@ def _in_full(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
         lines += [f"### {file}", "", f"Read the {lesson} or its {notebook}.", ""]
         for name, cells in mistakes.items():
             lines.append(f"- **`{name}`**")
-            for column, cell in zip(COLUMNS, cells, strict=True):
+            columns = COLUMNS
+            if cells[0] == cells[1]:
+                columns, cells = (SAME, COLUMNS[2]), cells[1:]
+            for column, cell in zip(columns, cells, strict=True):
                 lines.append(f"  - {column}: {OR.join(sorted(cell))}")
         lines.append("")
     return "\n".join(lines).rstrip()
@@ -134,7 +140,8 @@ def rows(text: str) -> dict[str, dict[str, list[set[str]]]]:
         elif line.startswith("- **"):
             cells = mistakes[line.strip("- *`")] = []
         elif line.startswith("  - "):
-            cells.append(set(line.partition(": ")[2].split(OR)))
+            column, _, outcomes = line.removeprefix("  - ").partition(": ")
+            cells += [set(outcomes.split(OR))] * (2 if column == SAME else 1)
     return found
 
 
