@@ -12,6 +12,8 @@ import pytest
 
 from collectives import launch
 from collectives.backends.claims import STATES
+from collectives.diagnosis import run as run_diagnosis
+from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.lesson import files
 from collectives.lesson.make import picture
 from collectives.recording import call_log, exit_hooks, pending_work, rank_log
@@ -134,6 +136,12 @@ def test_the_list_of_what_the_diagnosis_touches_is_complete():
     page = PAGES["docs/diagnosis.md"].partition("## What it touches")[2].partition("\n## ")[0]
     for name in (*exit_hooks.HOOKS, *pending_work.WAYS):
         assert f"`{name}`" in page, name
+
+
+def test_the_fields_of_the_json_of_a_diagnosis_are_listed():
+    row = re.search(r"^\| `--json FILE` \|.*$", PAGES["docs/diagnosis.md"], re.MULTILINE)[0]
+    fields = run_diagnosis.as_json(Verdict("ok", ""), [], 0)
+    assert sorted(re.findall(r"`(\w+)`", row)) == sorted(fields)
 
 
 def test_the_numbers_of_the_diagnosis_are_those_of_the_code():

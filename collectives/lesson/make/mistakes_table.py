@@ -22,14 +22,13 @@ from collectives.lesson.show import Views
 # Some outcomes differ from run to run: each mistake is made so many times.
 TIMES = 3
 
-# The values of TORCH_DISTRIBUTED_DEBUG that the ranks run with.
-LEVELS = ("OFF", "DETAIL")
+# How the page names each way to run, and what its ranks find in TORCH_DISTRIBUTED_DEBUG.
+LEVELS = {"torch": "OFF", "`DETAIL`": "DETAIL"}
 
-# What comes out at each level, and what the diagnosis says: how the page names them.
-COLUMNS = ("torch", "`DETAIL`", "diagnose")
+COLUMNS = [*LEVELS, "diagnose"]
 
-# The same outcome in the first two of them.
-SAME = "torch and `DETAIL`"
+# How it names both, where the outcome is the same.
+SAME = " and ".join(LEVELS)
 
 OR = " *or* "
 
@@ -47,7 +46,7 @@ PART = Part("mistakes", "collectives.lesson.make.mistakes_table", "docs/mistakes
 
 def measured(step: Callable, times: int = TIMES) -> list[set[str]]:
     """What became of the ranks of a mistake at each level, and the first line of the diagnosis."""
-    outcomes = [{outcome(step, level) for _ in range(times)} for level in LEVELS]
+    outcomes = [{outcome(step, level) for _ in range(times)} for level in LEVELS.values()]
     verdicts = {headline(diagnosed(step)) for _ in range(times)}
     return [*outcomes, verdicts]
 
@@ -124,7 +123,7 @@ def _in_full(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
             lines.append(f"- **`{name}`**")
             columns = COLUMNS
             if cells[0] == cells[1]:
-                columns, cells = (SAME, COLUMNS[2]), cells[1:]
+                columns, cells = [SAME, COLUMNS[2]], cells[1:]
             for column, cell in zip(columns, cells, strict=True):
                 lines.append(f"  - {column}: {OR.join(sorted(cell))}")
         lines.append("")
