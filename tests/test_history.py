@@ -127,10 +127,14 @@ def test_the_way_to_record_an_older_torch_changes_no_answer_of_this_one(tmp_path
     assert "no cell differs" in done.stdout
 
 
-def test_the_readme_names_the_versions_that_are_recorded():
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+def test_the_documentation_names_the_versions_that_are_recorded():
     *most, last = [history.release(version) for version in IDS]
-    assert f"holds what torch {', '.join(most)} and {last} do" in readme
+    root = Path(__file__).parent.parent
+    for page, words in {
+        "README.md": f"measured on torch {', '.join(most)} and {last},",
+        "docs/matrix.md": f"holds what torch {', '.join(most)} and {last} do",
+    }.items():
+        assert words in (root / page).read_text(encoding="utf-8")
 
 
 def test_a_recorded_matrix_that_was_edited_is_not_as_claimed():

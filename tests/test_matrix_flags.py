@@ -10,6 +10,7 @@ from hand_made import cell, matrix
 from collectives.backends.claims import Claim, holds, table
 from collectives.lesson.make import claims_table
 from collectives.matrix import compare_command
+from collectives.spec.calls import LESSONS
 
 ROOT = Path(__file__).parent.parent
 
@@ -91,61 +92,82 @@ def test_against_the_documentation_names_its_links_and_costs_nothing():
     assert text.count("https://") == 2
 
 
-def test_the_readmes_table_of_claims_is_up_to_date():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert claims_table.PART.updated(readme, claims_table.markdown()) == readme, (
-        "run python -m collectives.lesson.make.claims_table"
-    )
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [(claims_table.FULL, claims_table.full()), (claims_table.SHORT, claims_table.short())],
+    ids=["docs/backends.md", "README.md"],
+)
+def test_the_tables_of_claims_are_up_to_date(part, text):
+    assert part.read() == text, f"run python -m {part.module}"
 
 
-def test_the_readmes_table_follows_the_claims():
-    text = claims_table.markdown(
-        (
-            Claim("x", "cpu", "works", form=("all_reduce", "send")),
-            Claim(
-                "x",
-                "cpu",
-                "refuses",
-                "it cannot divide",
-                form=("all_reduce",),
-                ops=("AVG",),
-                dtypes=("int8",),
-                torch="<2.14",
-            ),
-            Claim(
-                "y", "cuda", "wrong", "it has gaps", form=("send:noncontiguous",), world_size=">=2"
-            ),
-            Claim("y", "cuda", "hangs", "no cell", steps=("a_step",)),
-        )
-    )
-    assert text.splitlines() == [
+CLAIMS = (
+    Claim("x", "cpu", "works", form=("all_reduce", "send", "recv")),
+    Claim(
+        "x",
+        "cpu",
+        "refuses",
+        "it cannot divide",
+        form=("all_reduce",),
+        ops=("AVG",),
+        dtypes=("int8",),
+        torch="<2.14",
+    ),
+    Claim("x", "cpu", "wrong", "it has gaps", form=("all_reduce:noncontiguous",)),
+    Claim("y", "cuda", "wrong", "it has gaps", form=("send:noncontiguous",), world_size=">=2"),
+    Claim("y", "cuda", "hangs", "no cell", steps=("a_step",)),
+)
+
+
+def test_the_full_table_follows_the_claims():
+    assert claims_table.full(CLAIMS).splitlines() == [
         "| call | x, cpu | y, cuda |",
         "| --- | --- | --- |",
-        "| `all_reduce` | works, except 1 | - |",
-        "| `send` | works | 2 |",
+        "| `all_reduce` | works, except 1-2 | - |",
+        "| `send` | works | 3 |",
+        "| `recv` | works | - |",
+        "",
+        "### Exceptions on x, cpu",
         "",
         "1. **refuses** AVG for int8 (torch <2.14): it cannot divide",
-        "2. **wrong** noncontiguous (ranks >=2): it has gaps",
+        "2. **wrong** noncontiguous: it has gaps",
+        "",
+        "### Exceptions on y, cuda",
+        "",
+        "3. **wrong** noncontiguous (ranks >=2): it has gaps",
     ]
 
 
-def test_a_readme_without_a_place_for_the_table_is_told():
+def test_the_short_table_counts_the_exceptions_where_something_works():
+    rows = claims_table.short(CLAIMS).splitlines()
+    assert "| `send`, `recv` | works |" in rows
+    assert "| `all_reduce` | works; 1 refused, 1 **wrong** |" in rows
+    assert "| `barrier` | - |" in rows
+    assert len(rows) == 2 + len(LESSONS)
+
+
+def test_numbers_that_follow_each_other_are_a_range():
+    assert claims_table._ranges([1, 2, 3, 5, 7, 8]) == "1-3, 5, 7-8"
+    assert claims_table._ranges([]) == ""
+
+
+def test_a_page_without_a_place_for_the_table_is_an_error():
     with pytest.raises(ValueError, match="lacks the lines"):
-        claims_table.PART.updated("# A readme", "")
+        claims_table.FULL.updated("# A page", "")
 
 
 def test_the_table_leaves_out_what_versions_did_that_this_package_does_not_run_on():
     works = Claim("gloo", "cpu", "works", form=("reduce",))
     old = Claim("gloo", "cpu", "refuses", "not yet", form=("reduce",), torch="<=2.6")
-    assert claims_table.markdown((works, old)) == claims_table.markdown((works,))
+    assert claims_table.full((works, old)) == claims_table.full((works,))
     newer = replace(old, torch="<=2.14")
-    assert "1. **refuses** (torch <=2.14): not yet" in claims_table.markdown((works, newer))
+    assert "1. **refuses** (torch <=2.14): not yet" in claims_table.full((works, newer))
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'"torch>={claims_table._VERSIONS[0]}"' in pyproject
+    assert f'"torch>={claims_table.VERSIONS[0]}"' in pyproject
 
 
-def test_every_claim_about_cells_is_in_the_readmes_table():
-    text = claims_table.markdown()
+def test_every_claim_about_cells_is_in_the_full_table():
+    text = claims_table.full()
     assert all(
         claim.reason in text for claim in table() if claim.form and holds(claim.torch, "2.13")
     )

@@ -26,7 +26,8 @@ PATHS = lesson_files.of_chapter(CHAPTER)
 STEPS = {step.__name__: step for path in PATHS for step in lesson_files.load(path).STEPS}
 MISTAKES = [name for name, step in STEPS.items() if step.world.symptom]
 CURES = [name for name in STEPS if name not in MISTAKES]
-TABLE = mistakes_table.rows((FOLDER.parent.parent / "README.md").read_text(encoding="utf-8"))
+OUTCOMES = mistakes_table.rows(mistakes_table.PART.read())
+TABLE = {name: cells for mistakes in OUTCOMES.values() for name, cells in mistakes.items()}
 LEVELS = list(mistakes_table.LEVELS.values())
 
 # What else may come, though the runs of the table did not see it.
@@ -63,7 +64,12 @@ def test_the_symptom_that_a_mistake_declares_is_the_one_in_the_table(name):
 
 
 def test_the_table_has_every_mistake_and_no_other():
+    assert list(OUTCOMES) == [path.stem for path in PATHS]
     assert list(TABLE) == MISTAKES
+
+
+def test_the_overview_of_the_page_says_in_short_what_the_page_says_in_full():
+    assert mistakes_table.PART.read() == mistakes_table.markdown(OUTCOMES).rstrip()
 
 
 # Of the mistakes that are in the calls: whom the diagnosis must name, and with which line of the program.

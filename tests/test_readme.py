@@ -1,58 +1,224 @@
-"""What the README says is so."""
+"""What the README, CONTRIBUTING and the pages of docs/ say is so."""
 
+import inspect
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from collectives import launch
+from collectives.backends.claims import STATES
+from collectives.diagnosis import run as run_diagnosis
+from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.lesson.chapters import CHAPTERS
+from collectives.lesson.make import picture
+from collectives.recording import call_log, exit_hooks, pending_work, rank_log
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PATHS}
+README = PAGES["README.md"]
+
+every_page = pytest.mark.parametrize("name", PAGES)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """All that a page tells its reader to type, less the comments."""
+    found = []
+    for page in PAGES.values():
+        for block in blocks("sh", page):
+            found += block.splitlines()
+        for block in blocks("console", page) + blocks("text", page):
+            found += [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+        found += re.findall(r"`((?:collectives|make) [^`]+)`", page)
+    return sorted({re.sub(r"\s+#.*", "", line) for line in found if line.strip()})
+
+
+def run(command: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
+    """As in a shell whose virtual environment is active."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    return subprocess.run(
+        shlex.split(command),
+        cwd=folder,
+        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+
+
+# What stands there.
+
+
+def test_the_readme_is_short():
+    assert 110 <= len(README.splitlines()) <= 130
 
 
 def test_the_table_of_lessons_is_the_table_of_records():
     rows = [
-        f"| [{name}](notebooks/{name}.ipynb), [.py](lessons/{name}.py) | {lesson.summary} |"
-        for chapter in [CHAPTERS["collectives"]]
-        for name, lesson in zip(chapter.names, chapter.lessons, strict=True)
+        f"| [{name}](notebooks/{name}.ipynb), [.py](lessons/{name}.py) | {summary} |"
+        for name, summary in [(one.name, one.summary) for one in CHAPTERS["collectives"].lessons]
     ]
-    assert "\n".join(["| lesson | what happens |", "|---|---|", *rows, ""]) in README
+    assert "\n".join(["| collectives | what happens |", "|---|---|", *rows, ""]) in README
 
 
-def test_every_file_that_it_links_to_exists():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+def test_the_readme_links_to_every_file_of_mistakes_in_reading_order():
+    assert re.findall(r"\[(\w+)\]\(notebooks/mistakes/\1\.ipynb\)", README) == [
+        lesson.name for lesson in CHAPTERS["mistakes"].lessons
+    ]
+
+
+def test_the_readme_links_to_every_page():
+    for name in PAGES:
+        assert name == "README.md" or f"]({name})" in README, name
+
+
+@every_page
+def test_every_link_leads_somewhere(name):
+    folder = (ROOT / name).parent
+    for path, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", PAGES[name]):
+        target = (folder / path if path else ROOT / name).resolve()
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def anchors(path: Path) -> set[str]:
+    """The names that a code host gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_every_module_that_is_named_exists(name):
+    for module in set(re.findall(r"\bcollectives(?:\.[a-z_]+)+\b", PAGES[name])):
+        path = ROOT / module.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").is_file(), module
+
+
+def test_every_room_is_on_the_map():
+    rooms = {path.parent.name for path in ROOT.glob("collectives/*/__init__.py")}
+    table = PAGES["CONTRIBUTING.md"].partition("| room |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == rooms
+
+
+def test_every_state_of_a_cell_is_explained():
+    page = PAGES["docs/backends.md"]
+    assert all(f"**{state}" in page for state in STATES if state != "works")
+
+
+def test_every_argument_of_launch_is_explained():
+    table = PAGES["docs/launcher.md"].partition("| argument |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+    assert ["fn", *named] == list(inspect.signature(launch).parameters)
+
+
+def test_the_picture_is_the_one_in_the_notebook():
+    assert picture.PATH.read_bytes() == picture.svg().encode(), f"run python -m {picture.__name__}"
+
+
+def test_the_picture_has_a_background_of_its_own_for_light_and_dark_pages():
+    text = picture.PATH.read_text(encoding="utf-8")
+    width, height = re.search(r'viewBox="0 0 (\S+) (\S+)"', text).groups()
+    first = re.search(r'<path d="(.*?)"\s+style="fill: (#\w+)"/>', text, re.DOTALL)
+    corners = f"M 0 {height}\nL {width} {height}\nL {width} 0\nL 0 0\nz\n"
+    assert (first[1], first[2]) == (corners, "#fafafa")
+
+
+def test_the_list_of_what_the_diagnosis_touches_is_complete():
+    """As far as the code has tables of it."""
+    page = PAGES["docs/diagnosis.md"].partition("## What it touches")[2].partition("\n## ")[0]
+    for name in (*exit_hooks.HOOKS, *pending_work.COMPLETION_METHODS):
+        assert f"`{name}`" in page, name
+
+
+def test_the_fields_of_the_json_of_a_diagnosis_are_listed():
+    row = re.search(r"^\| `--json FILE` \|.*$", PAGES["docs/diagnosis.md"], re.MULTILINE)[0]
+    fields = run_diagnosis.as_json(Verdict("ok", ""), [], 0)
+    assert sorted(re.findall(r"`(\w+)`", row)) == sorted(fields)
+
+
+def test_the_numbers_of_the_diagnosis_are_those_of_the_code():
+    page = " ".join(PAGES["docs/diagnosis.md"].split())
+    assert f"a file of {call_log.SIZE / 2**20:.1f} MiB" in page
+    assert f"its last {call_log.SLOTS} calls" in page
+    assert f"wakes {1 / rank_log._LOOK:g} times a second" in page
+    assert f"the last {rank_log._TOLD} of them" in page
+
+
+# What one can type.
 
 
 @pytest.mark.parametrize(
-    "block", blocks("console"), ids=lambda block: block.splitlines()[0].split("/")[-1]
+    "command", [command for command in commands() if "collectives" in command.split()]
 )
-def test_the_output_that_it_shows_is_the_output(block):
-    command, *lines = block.splitlines()
-    assert lines.pop() == "..."
-    done = subprocess.run(
-        [sys.executable, *command.split()[2:]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
+def test_every_option_that_is_named_exists(command):
+    """The command line is parsed, and nothing is run."""
+    from typer.main import get_command
+
+    from collectives.cli import app
+
+    words = shlex.split(command)
+    words = words[words.index("collectives") + 1 :]
+    command = get_command(app)
+    while words and words[0] != "--help" and hasattr(command, "commands"):
+        command, words = command.commands[words[0]], words[1:]
+    if words not in ([], ["--"], ["--help"]):
+        command.make_context(command.name, words)
+
+
+@pytest.mark.parametrize(
+    "target",
+    sorted(
+        {
+            target
+            for page in PAGES.values()
+            for target in re.findall(r"(?:^|\$ |`)make ([a-z-]+)", page, re.MULTILINE)
+        }
+    ),
+)
+def test_every_make_target_that_is_named_exists(target):
+    assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for page in PAGES.values() for block in blocks("console", page)],
+    ids=lambda block: re.search(r"(\w+)\.py", block)[1],
+)
+def test_the_output_that_is_shown_is_the_output(block):
+    *lines, end = block.splitlines()
+    assert end == "..."
+    typed = [line for line in lines if line.startswith("$ ")]
+    lines = lines[len(typed) :]
+    printed = run(typed[-1][2:].partition("  #")[0]).stdout
+    assert printed.splitlines()[: len(lines)] == lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
+def test_a_launcher_runs_a_lesson_as_typed(launcher):
+    (command,) = (
+        line for line in commands() if line.startswith(f"{launcher} -") and " lessons/" in line
     )
-    assert done.stdout.splitlines()[: len(lines)] == lines
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("all_reduce: proved on all 4 ranks\n")
 
 
-def test_the_program_that_it_shows_prints_what_it_says(tmp_path):
-    (program,) = blocks("python")
+def test_the_program_that_is_shown_prints_what_it_says(tmp_path):
+    (program,) = blocks("python", README)
+    (same,) = blocks("python", PAGES["docs/launcher.md"])
+    assert program.split() == same.split()
     (tmp_path / "program.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=100
-    )
+    done = run(f"python {tmp_path / 'program.py'}")
     assert done.stdout.strip() == re.search(r"# (\[.*\])$", program, re.MULTILINE)[1], done.stderr
 
 
@@ -74,10 +240,8 @@ launch(step, 3, timeout=5)
 
 def test_a_hang_looks_as_it_shows(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
-    assert done.stderr.endswith("LaunchError: " + blocks("text")[1])
+    done = run("python train.py", tmp_path)
+    assert done.stderr.endswith("LaunchError: " + blocks("text", PAGES["docs/launcher.md"])[0])
 
 
 DIAGNOSED = """\
@@ -114,27 +278,8 @@ train(dist.get_rank())
 
 def test_a_diagnosis_looks_as_it_shows(tmp_path):
     (tmp_path / "train.py").write_text(DIAGNOSED)
-    command, *lines = blocks("text")[0].splitlines()
-    words = command.replace("torchrun", f"{sys.executable} -m torch.distributed.run").split()[2:]
-    diagnose = [sys.executable, "-m", "collectives", *words[:1], "--hang-after", "3", *words[1:]]
-    done = subprocess.run(diagnose, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    block = blocks("text", README)[0]
+    assert block == blocks("text", PAGES["docs/diagnosis.md"])[0]
+    command, *lines = block.splitlines()
+    done = run(command[2:].replace("diagnose", "diagnose --hang-after 3", 1), tmp_path)
     assert done.stderr.splitlines()[-len(lines) :] == lines
-
-
-@pytest.mark.parametrize(
-    "command",
-    sorted(set(re.findall(r"^collectives ([a-z]+)", "\n".join(blocks("sh")), re.MULTILINE))),
-)
-def test_every_command_that_it_names_exists(command):
-    from typer.main import get_command
-
-    from collectives.cli import app
-
-    assert command in get_command(app).commands
-
-
-@pytest.mark.parametrize(
-    "target", sorted(set(re.findall(r"^make ([a-z]+)", "\n".join(blocks("sh")), re.MULTILINE)))
-)
-def test_every_make_target_that_it_names_exists(target):
-    assert f"\n{target}:" in (ROOT / "Makefile").read_text()

@@ -1,1 +1,1 @@
-"""Commands that write files of the repository: the notebooks, and parts of the documentation."""
+"""Commands that write into the repository: notebooks, tables and the README's picture."""

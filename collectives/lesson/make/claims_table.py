@@ -1,60 +1,145 @@
-"""The README's table of claims, from claims.toml. `python -m collectives.lesson.make.claims_table` brings it up to date."""
+"""The tables of claims, from claims.toml: a short one in the README, all of it in docs/backends.md.
 
-import sys
-from pathlib import Path
+`python -m collectives.lesson.make.claims_table` brings both up to date.
+"""
+
+from collections.abc import Iterable
 
 from collectives.backends.claims import Claim, base, holds, table
 from collectives.lesson.make.generated_part import Part
+from collectives.spec.calls import LESSONS
 
-PART = Part("claims", "collectives.lesson.make.claims_table")
+MODULE = "collectives.lesson.make.claims_table"
+FULL = Part("claims", MODULE, "docs/backends.md")
+SHORT = Part("what works where", MODULE, "README.md")
 
-# From the oldest torch that this package runs on (pyproject.toml) to one that is far off: what older ones did concerns no reader.
-_VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
+# The versions of torch that a reader can have: from the oldest that this package runs on
+# (pyproject.toml) to one that is far off. Claims about older ones are left out.
+VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
+
+# How the short table counts the exceptions in each state.
+_COUNTED = {"refuses": "refused", "wrong": "**wrong**", "crashes": "**crash**", "hangs": "**hang**"}
+
+# The calls of those lessons that are not named after one call.
+_CALLS = {"send_recv": ("send", "recv"), "isend_irecv": ("isend", "irecv")}
+
+_Place = tuple[str, str]  # backend and device
 
 
-def markdown(claims: tuple[Claim, ...] | None = None) -> str:
-    """A row for each form, a column for each backend; every exception has a number, and its reason below."""
-    claims = tuple(
+def full(claims: tuple[Claim, ...] | None = None) -> str:
+    """A row for each call, a column for each backend, and below them the numbered exceptions."""
+    claims = _of_today(claims)
+    forms = list(dict.fromkeys(base(form) for claim in claims for form in claim.form))
+    notes: dict[_Place, list[str]] = {}
+    columns, first = [], 1
+    for place in _places(claims):
+        exceptions = [claim for form in forms for claim in _exceptions(claims, form, place)]
+        notes[place] = list(dict.fromkeys(map(_note, exceptions)))
+        numbers = {text: number for number, text in enumerate(notes[place], first)}
+        columns.append([_cell(claims, form, place, numbers) for form in forms])
+        first += len(numbers)
+    head = ["call", *(f"{backend}, {device}" for backend, device in notes)]
+    rows = [[f"`{form}`", *cells] for form, *cells in zip(forms, *columns, strict=True)]
+    lines, number = _lines(head, rows), 0
+    for (backend, device), texts in notes.items():
+        lines += ["", f"### Exceptions on {backend}, {device}", ""]
+        for text in texts:
+            number += 1
+            lines.append(f"{number}. {text}")
+    return "\n".join(lines)
+
+
+def short(claims: tuple[Claim, ...] | None = None) -> str:
+    """A row for each lesson about a collective: whether its calls work, and how many exceptions.
+
+    A backend of which nobody claims that anything works is left out.
+    """
+    claims = _of_today(claims)
+    places = _places([claim for claim in claims if claim.state == "works"])
+    rows = []
+    for lesson in LESSONS:
+        calls = _CALLS.get(lesson, (lesson,))
+        cells = [_counts(claims, calls, place) for place in places]
+        rows.append([", ".join(f"`{call}`" for call in calls), *cells])
+    return "\n".join(
+        _lines(["call", *(f"{backend}, {device}" for backend, device in places)], rows)
+    )
+
+
+def _of_today(claims: tuple[Claim, ...] | None) -> tuple[Claim, ...]:
+    """The claims about calls in versions of torch that a reader can have."""
+    return tuple(
         claim
         for claim in (table() if claims is None else claims)
-        if claim.form and _is_of_today(claim)
+        if claim.form and any(holds(claim.torch, version) for version in VERSIONS)
     )
-    places = list(dict.fromkeys((claim.backend, claim.device) for claim in claims))
-    forms = list(dict.fromkeys(base(form) for claim in claims for form in claim.form))
-    notes: dict[str, int] = {}
-    rows = [
-        [f"`{form}`", *(_place(claims, form, place, notes) for place in places)] for form in forms
+
+
+def _places(claims: Iterable[Claim]) -> list[_Place]:
+    return list(dict.fromkeys((claim.backend, claim.device) for claim in claims))
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+
+
+def _general(claims: tuple[Claim, ...], form: str, place: _Place) -> Claim | None:
+    """The claim that speaks of the call as a whole."""
+    found = (claim for claim in _about(claims, form, place) if _is_general(claim, form))
+    return next(found, None)
+
+
+def _exceptions(claims: tuple[Claim, ...], form: str, place: _Place) -> list[Claim]:
+    """The claims that need a reason: all but one that says that the whole call works."""
+    return [
+        claim
+        for claim in _about(claims, form, place)
+        if claim.state != "works" or not _is_general(claim, form)
     ]
-    head = ["call", *(f"{backend}, {device}" for backend, device in places)]
-    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
-    return "\n".join([*lines, "", *(f"{number}. {text}" for text, number in notes.items())])
 
 
-def _is_of_today(claim: Claim) -> bool:
-    return any(holds(claim.torch, version) for version in _VERSIONS)
-
-
-def _place(
-    claims: tuple[Claim, ...], form: str, place: tuple[str, str], notes: dict[str, int]
-) -> str:
-    """What is claimed of a form on a backend: "works, except 1 2"."""
-    its = [
+def _about(claims: tuple[Claim, ...], form: str, place: _Place) -> list[Claim]:
+    return [
         claim
         for claim in claims
-        if (claim.backend, claim.device) == place and form in {base(one) for one in claim.form}
+        if (claim.backend, claim.device) == place and form in map(base, claim.form)
     ]
-    general = [claim for claim in its if not claim.ops and not claim.dtypes and form in claim.form]
-    numbers = []
-    for claim in its:
-        if claim not in general or claim.state != "works":
-            numbers.append(notes.setdefault(_note(claim), len(notes) + 1))
-    state = general[0].state if general else ""
-    exceptions = ", ".join(map(str, sorted(numbers)))
-    return (
-        ", except ".join(filter(None, (state, exceptions)))
-        if state == "works"
-        else exceptions or state or "-"
-    )
+
+
+def _is_general(claim: Claim, form: str) -> bool:
+    return form in claim.form and not claim.ops and not claim.dtypes
+
+
+def _cell(claims: tuple[Claim, ...], form: str, place: _Place, numbers: dict[str, int]) -> str:
+    """What is claimed of a call on a backend: "works, except 1-3, 5"."""
+    general, exceptions = _general(claims, form, place), _exceptions(claims, form, place)
+    listed = _ranges(sorted({numbers[_note(claim)] for claim in exceptions}))
+    if general is not None and general.state == "works":
+        return f"works, except {listed}" if listed else "works"
+    return listed or "-"
+
+
+def _counts(claims: tuple[Claim, ...], calls: tuple[str, ...], place: _Place) -> str:
+    """The same in short, for several calls together: "works; 2 refused, 1 **wrong**"."""
+    found = [claim for call in calls for claim in _exceptions(claims, call, place)]
+    states = [claim.state for claim in {_note(claim): claim for claim in found}.values()]
+    counts = [
+        f"{states.count(state)} {word}" for state, word in _COUNTED.items() if state in states
+    ]
+    general = [_general(claims, call, place) for call in calls]
+    works = all(claim is not None and claim.state == "works" for claim in general)
+    return "; ".join(filter(None, ("works" if works else "", ", ".join(counts)))) or "-"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """[1, 2, 3, 5] as "1-3, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _note(claim: Claim) -> str:
@@ -74,5 +159,5 @@ def _note(claim: Claim) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else "README.md")
-    path.write_text(PART.updated(path.read_text(encoding="utf-8"), markdown()), encoding="utf-8")
+    FULL.write(full())
+    SHORT.write(short())

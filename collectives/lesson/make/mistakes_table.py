@@ -1,11 +1,13 @@
-"""The README's table of mistakes: `python -m collectives.lesson.make.mistakes_table` makes them all, and writes it."""
+"""The outcomes of all mistakes in docs/mistakes.md: an overview, then every outcome in full.
+
+`python -m collectives.lesson.make.mistakes_table` makes every mistake three times and writes both.
+"""
 
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import CodeType
 
 from collectives.diagnosis.rules.hints import hints, write
@@ -18,13 +20,16 @@ from collectives.lesson.make.generated_part import Part
 from collectives.lesson.outcome import RankOutcome
 from collectives.lesson.show import Display
 
-# What differs from run to run is found by running more than once.
+# Some outcomes differ from run to run: each mistake is made so many times.
 TIMES = 3
 
-# The columns, and what their ranks find in TORCH_DISTRIBUTED_DEBUG.
-LEVELS = {"bare torch": "OFF", "with `TORCH_DISTRIBUTED_DEBUG=DETAIL`": "DETAIL"}
+# How the page names each way to run, and what its ranks find in TORCH_DISTRIBUTED_DEBUG.
+LEVELS = {"torch": "OFF", "`DETAIL`": "DETAIL"}
 
-COLUMNS = [*LEVELS, "`collectives diagnose`"]
+COLUMNS = [*LEVELS, "diagnose"]
+
+# How it names both, where the outcome is the same.
+SAME = " and ".join(LEVELS)
 
 OR = " *or* "
 
@@ -37,14 +42,14 @@ _STATUS = {
     "returned": "returned",
 }
 
-PART = Part("mistakes", "collectives.lesson.make.mistakes_table")
+PART = Part("mistakes", "collectives.lesson.make.mistakes_table", "docs/mistakes.md")
 
 
-def measured(step: Callable, times: int = TIMES) -> list[str]:
-    """The cells of a mistake: what became of its ranks, at each level, and what is said of it."""
+def measured(step: Callable, times: int = TIMES) -> list[set[str]]:
+    """What became of the ranks of a mistake at each level, and the first line of the diagnosis."""
     outcomes = [{outcome(step, level) for _ in range(times)} for level in LEVELS.values()]
     verdicts = {headline(diagnosed(step)[1]) for _ in range(times)}
-    return [OR.join(sorted(cell)) for cell in (*outcomes, verdicts)]
+    return [*outcomes, verdicts]
 
 
 def outcome(step: Callable, level: str) -> str:
@@ -90,32 +95,67 @@ def _debug(level: str) -> Iterator[None]:
             os.environ["TORCH_DISTRIBUTED_DEBUG"] = before
 
 
-def rows(readme: str) -> dict[str, list[set[str]]]:
-    """The table in the README: by mistake, the outcomes that each cell allows."""
-    _, text, _ = PART.split(readme)
-    cells = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()[2:]
-    ]
-    return {row[1].strip("`"): [set(cell.split(OR)) for cell in row[2:]] for row in cells}
+def markdown(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
+    """`outcomes`: by file and mistake, what `measured` returned."""
+    return f"{overview(outcomes)}\n\n{_in_full(outcomes)}\n"
 
 
-def table() -> str:
-    """The table, newly measured. Says on stderr how far it is."""
-    lines = [["file", "mistake", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
+def overview(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
+    """A table with a row for each mistake and the beginning of each outcome."""
+    lines = [["mistake", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
+    for file, mistakes in outcomes.items():
+        for name, (*became, verdicts) in mistakes.items():
+            cells = [_short(cell, " on ") for cell in became] + [_short(verdicts, ":")]
+            lines.append([f"[{name}](#{file})", *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _short(cell: set[str], end: str) -> str:
+    return " or ".join(sorted({text.partition(end)[0] for text in cell}))
+
+
+def _in_full(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
+    lines = []
+    for file, mistakes in outcomes.items():
+        lesson = f"[lesson](../lessons/mistakes/{file}.py)"
+        notebook = f"[notebook](../notebooks/mistakes/{file}.ipynb)"
+        lines += [f"### {file}", "", f"Read the {lesson} or its {notebook}.", ""]
+        for name, cells in mistakes.items():
+            lines.append(f"- **`{name}`**")
+            columns = COLUMNS
+            if cells[0] == cells[1]:
+                columns, cells = [SAME, COLUMNS[2]], cells[1:]
+            for column, cell in zip(columns, cells, strict=True):
+                lines.append(f"  - {column}: {OR.join(sorted(cell))}")
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def rows(text: str) -> dict[str, dict[str, list[set[str]]]]:
+    """The inverse of `markdown`: by file and mistake, the outcomes that each column allows."""
+    found: dict[str, dict[str, list[set[str]]]] = {}
+    for line in text.splitlines():
+        if line.startswith("### "):
+            mistakes = found[line.removeprefix("### ")] = {}
+        elif line.startswith("- **"):
+            cells = mistakes[line.strip("- *`")] = []
+        elif line.startswith("  - "):
+            column, _, outcomes = line.removeprefix("  - ").partition(": ")
+            cells += [set(outcomes.split(OR))] * (2 if column == SAME else 1)
+    return found
+
+
+def measure() -> dict[str, dict[str, list[set[str]]]]:
+    """Make every mistake. Says on stderr how far it is."""
+    outcomes = {}
     for path in files.of_chapter(CHAPTERS["mistakes"]):
+        outcomes[path.stem] = {}
         for step in files.load(path).STEPS:
             if step.world.symptom:
                 print(step.__name__, file=sys.stderr)
-                lines.append(
-                    [
-                        f"[{path.stem}](lessons/mistakes/{path.name})",
-                        f"`{step.__name__}`",
-                        *measured(step),
-                    ]
-                )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+                outcomes[path.stem][step.__name__] = measured(step)
+    return outcomes
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else "README.md")
-    path.write_text(PART.updated(path.read_text(encoding="utf-8"), table()), encoding="utf-8")
+    PART.write(markdown(measure()))
