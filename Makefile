@@ -19,11 +19,12 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test notebooks lint again
+.PHONY: help tour test mutations notebooks lint again
 
 help:
 	@echo "make tour         run the twelve lessons"
 	@echo "make test         run the tests; ARGS='tests/test_cli.py -x' goes to pytest"
+	@echo "make mutations    plant faults one by one, and see the tests turn red"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them"
 	@echo "make lint         check style and format"
 	@echo
@@ -37,6 +38,9 @@ tour: $(VENV)/installed
 
 test: $(VENV)/installed-for-tests
 	$(BIN) -m pytest -n auto --dist worksteal $(ARGS)
+
+mutations: $(VENV)/installed-for-tests
+	$(BIN) tests/mutate.py $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
 	$(BIN) -m collectives.lesson.make.notebooks

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collectives.diagnosis.rules.snapshot import LEFT, State
-from collectives.recording import call_log
+from collectives.recording import call_log, stack
 
 
 class Rank:
@@ -106,8 +106,8 @@ class Rank:
 
     def _crash(self) -> tuple[int, tuple[str, int, str]]:
         """The signal that ended it, if faulthandler could tell, and where it stood: file, line, function."""
-        stack = self.folder and self.folder / f"{self.log.head()['pid']}.stack"
-        told = stack.read_text(errors="replace") if stack and stack.exists() else ""
+        crash = self.folder and self.folder / f"{self.log.head()['pid']}.stack"
+        told = crash.read_text(errors="replace") if crash and crash.exists() else ""
         cause = told.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
         number = next((one for one in signal.valid_signals() if signal.strsignal(one) == cause), 0)
         frames = [
