@@ -37,6 +37,9 @@ _RESULTS = {
     1: "killed",
 }  # pytest's exit statuses; all others: it did not run the tests
 
+# pytest, which ends at once: with a fault in the launcher Python's exit may wait for ranks that go on.
+_PYTEST = "import os, pytest, sys; status = pytest.main(); sys.stdout.flush(); os._exit(status)"
+
 # Every process that a test run starts has this variable in its environment.
 _MARK = "COLLECTIVES_MUTATION_RUN"
 
@@ -89,25 +92,15 @@ def _environ(copy: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def run_tests(copy: Path, tests: list[str], limit: float) -> tuple[str, str]:
+def run_tests(copy: Path, arguments: list[str], limit: float) -> tuple[str, str]:
     """Run the tests in the copy: a result as in the summary, and what pytest printed."""
     mark = uuid.uuid4().hex
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "--tb=short",
-        *tests,
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "--tb=short"]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-c", _PYTEST, *options, *arguments],
             cwd=copy,
-            env=_environ(copy) | {_MARK: mark},
+            env=_environ(copy) | {_MARK: mark, "TMPDIR": str(copy.parent)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -142,7 +135,7 @@ def try_mutation(copy: Path, mutation: Mutation, limit: float) -> tuple[str, str
     text = path.read_text(encoding="utf-8")
     path.write_text(mutation.applied(text), encoding="utf-8")
     try:
-        return run_tests(copy, list(mutation.tests), limit)
+        return run_tests(copy, ["-x", *mutation.tests], limit)
     finally:
         path.write_text(text, encoding="utf-8")
 
