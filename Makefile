@@ -19,12 +19,13 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test test-all notebooks lint again
+.PHONY: help tour test test-all mutations notebooks lint again
 
 help:
 	@echo "make tour         run the twelve lessons"
 	@echo "make test         run the tests but the slow ones; ARGS='tests/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
+	@echo "make mutations    plant faults one by one, and see the tests turn red"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them"
 	@echo "make lint         check style and format"
 	@echo
@@ -43,6 +44,9 @@ test: $(VENV)/installed-for-tests
 
 test-all: $(VENV)/installed-for-tests
 	$(PYTEST) $(ARGS)
+
+mutations: $(VENV)/installed-for-tests
+	$(BIN) tests/mutate.py $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
 	$(BIN) -m collectives.lesson.make.notebooks
