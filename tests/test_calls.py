@@ -1,4 +1,4 @@
-"""The records of spec/calls.py agree with torch: with its functions, its signatures and its data."""
+"""The records of spec/calls.py agree with torch: its functions, its signatures and its data."""
 
 import inspect
 import re
@@ -146,7 +146,7 @@ def make_call(name, rank, value):
 
 
 def all_collectives(rank, world_size, device):
-    """By name: what each run left in the buffers of this rank. In run g, rank g gives other data."""
+    """By name, what each run left in this rank's buffers. In run g, rank g gives other data."""
     found = {
         name: [make_call(name, rank, 5 if run == rank else 1) for run in range(SIZE + 1)]
         for name in COLLECTIVES
@@ -182,7 +182,7 @@ def test_what_a_rank_gives_is_left_alone_unless_the_result_replaces_it(name, mea
 
 
 def all_messages(rank, world_size, device):
-    """Each send with each receive of its kind; whether it returned a Work, and what was received."""
+    """By name, whether the call returned a Work, and whether its buffer holds the data sent."""
     found = {}
     for send, receive in (("send", "recv"), ("isend", "irecv")):
         found[(send, receive)[rank]] = message((send, receive)[rank], 1 - rank)

@@ -1,4 +1,4 @@
-"""Whether the members of a group, and the two ends of a message, asked for the same thing: pure comparison of calls."""
+"""Compare the calls of a group's members, and the two ends of a message. Pure."""
 
 import math
 import re
