@@ -66,6 +66,15 @@ def test_the_buffers_are_parameters_of_torch_in_the_same_order(name):
     assert set(buffers) == {word for word in parameters(name) if re.match(tensors, word)} - sizes
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_at_most_one_buffer_gives_and_one_gets(name):
+    spec = CALLS[name]
+    gives, gets = (sum(getattr(one, side) for one in spec.buffers) for side in ("gives", "gets"))
+    one_sided = {Flow.SEND: (1, 0), Flow.RECEIVE: (0, 1), Flow.GROUP: (0, 0)}
+    assert (gives, gets) == one_sided.get(spec.flow, (1, 1) if spec.buffers else (0, 0))
+    assert spec.in_place == (len(spec.buffers) == 1 and spec.flow not in one_sided)
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_the_peer_is_the_parameter_of_torch_and_fits_the_flow(name):
     spec = BY_NAME[name]
