@@ -12,7 +12,7 @@ _FILE_NAME = "<frozen importlib._bootstrap> collectives.recording.record"
 
 
 def hide_frame(function: Callable) -> Callable:
-    """Decorate a wrapper that calls the user's or torch's code, so that neither notices its frame."""
+    """Decorate a wrapper, so that neither warnings nor torch.compile notice its frame."""
     function.__code__ = function.__code__.replace(co_filename=_FILE_NAME)
     # Older versions of torch do not have these names; there torch.compile decides for itself.
     with contextlib.suppress(AttributeError):

@@ -36,7 +36,7 @@ class _Noted(NamedTuple):
 
 
 class _Inside(threading.local):
-    """Whether this thread is inside a noted call: the calls that torch makes there are not noted."""
+    """Whether this thread is inside a noted call. Calls that torch makes there are not noted."""
 
     call = False
 
