@@ -1,4 +1,4 @@
-"""The table of forms: every call of the twelve lessons, and its relatives, in the lessons' reading order."""
+"""The table of forms: every call of the lessons and its relatives, in reading order."""
 
 import importlib
 from collections.abc import Callable
@@ -20,11 +20,15 @@ FORMS: dict[str, Form] = {
 
 
 def called(form: Form) -> str | None:
-    """The name under which this torch has the form: the older one, else the newer one; None if it has neither."""
+    """The name under which this torch has the form: the older one, else the newer one.
+
+    None if it has neither.
+    """
     return next((name for name in (form.name, form.newer) if name and _find(name)), None)
 
 
 def function(form: Form) -> Callable:
+    """The function of torch.distributed that the form calls."""
     return _find(called(form))
 
 
