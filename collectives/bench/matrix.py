@@ -50,7 +50,7 @@ def _run(arguments: list[str], seconds: list[float]) -> int:
 
 
 def rows(seconds: dict[str, float], cells: dict[str, int], spawn: float) -> list[Row]:
-    """The table: from each run's seconds and number of cells, and `spawn`, its seconds for a cell."""
+    """The table, from each run's seconds and number of cells, and the seconds of a spawn."""
     table = []
     for name, (_, most, least) in _RUNS.items():
         count = cells[name]

@@ -123,14 +123,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Form:
-    """One call of torch.distributed.
+    """One call. `name` is its path under torch.distributed, as the older versions have it.
 
-    `name` is its path under torch.distributed in the older versions, `newer` the name that replaces
-    it. `plan(case)` returns the rank's buffers by name: a Buffer, a list of them, or any other
-    value, which is passed as it is. Under "result" stands what the call must return.
-    `call(function, case, buffers)` makes the call; the probe waits for a Work that it returns.
-    `dtypes` is "all", "few" (float32 and a few more), "float" (those with gradients) or "none" (the
-    caller brings no tensor). `fewest` is the smallest world size.
+    `newer` is the name that replaces it, for functions of submodules; for others see spec/calls.py.
+
+    `plan(case)` returns the rank's buffers by name: a Buffer, a list of them, or any other value,
+    which is passed as it is. Under "result" stands what the call must return. `call(function, case,
+    buffers)` makes the call; the probe waits for a Work that it returns. `dtypes` is "all", "few"
+    (float32 and a few more), "float" (those with gradients) or "none" (the caller brings no
+    tensor). `fewest` is the smallest world size.
     """
 
     collective: str

@@ -20,10 +20,7 @@ FORMS: dict[str, Form] = {
 
 
 def called(form: Form) -> str | None:
-    """The name under which this torch has the form: the older one, else the newer one.
-
-    None if it has neither.
-    """
+    """The name under which this torch has the form: the older one, else the newer one; None if it has neither."""
     return next((name for name in (form.name, form.newer) if name and _find(name)), None)
 
 
