@@ -132,8 +132,9 @@ def print_launches(rounds: int, ranks: int) -> None:
     from collectives import launch
     from collectives.backends import availability
 
-    # The ranks of spawn, too, listen on loopback only.
-    os.environ.update(availability.environment("gloo", ranks))
+    os.environ.update(
+        availability.environment("gloo", ranks)
+    )  # the ranks of spawn, too, listen on loopback only
     launch(one_all_reduce, ranks, backend="gloo")  # the first launch starts the server
     for number in range(rounds):
         faulthandler.dump_traceback_later(LIMIT, exit=True)
