@@ -1,4 +1,4 @@
-"""The recorded matrices: each can be read and is as claimed, and what became of a cell from version to version is told rightly."""
+"""The recorded matrices: each can be read and is as claimed; the history of a cell is right."""
 
 import json
 import subprocess
@@ -52,10 +52,8 @@ def test_where_a_recorded_matrix_has_no_answer_that_torch_had_no_such_function(f
     for one in found["cells"]:
         if one["state"] == measured.UNAVAILABLE:
             assert one["called"] is None
-            assert (
-                one["detail"]
-                == f"torch {found['torch']} has no torch.distributed.{one['form'].partition(':')[0]}"
-            )
+            name = one["form"].partition(":")[0]
+            assert one["detail"] == f"torch {found['torch']} has no torch.distributed.{name}"
 
 
 def mine() -> dict:
@@ -151,16 +149,17 @@ def test_a_recorded_matrix_that_was_edited_is_not_as_claimed():
 
 
 def versions(*states: str | None) -> tuple[dict, ...]:
-    """Matrices of torch 2.1, 2.2, ... in which the same cell has these states; None: it is not there, though its dtype is."""
+    """Matrices of torch 2.1, 2.2, ... in which the same cell has these states.
+
+    None: the matrix lacks the cell, but has another one with its dtype.
+    """
     found = []
     for minor, state in enumerate(states, 1):
-        other = cell("reduce")
-        its = (
-            []
-            if state is None
-            else [cell(state=state, detail="" if state == "works" else f"Error: {minor}")]
-        )
-        found.append(matrix(other, *its, torch=f"2.{minor}.0+cpu"))
+        cells = [cell("reduce")]
+        if state is not None:
+            detail = "" if state == "works" else f"Error: {minor}"
+            cells.append(cell(state=state, detail=detail))
+        found.append(matrix(*cells, torch=f"2.{minor}.0+cpu"))
     return tuple(found)
 
 

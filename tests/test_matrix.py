@@ -1,4 +1,4 @@
-"""The matrix tells the truth: about this torch's gloo, and about calls that lie, hang, crash, scribble or shout."""
+"""The matrix tells the truth: about this torch's gloo, and about calls that lie, hang or crash."""
 
 import json
 import os
@@ -32,11 +32,13 @@ LIES = {
         "all_reduce:AVG",
         "return real(tensor, op=dist.ReduceOp.SUM, group=options['group'])",
         "wrong",
-        "Mismatch: rank 0/2: tensor: got [4.0, 6.0, 4.0, 6.0, 4.0], should be [2.0, 3.0, 2.0, 3.0, 2.0]",
+        "Mismatch: rank 0/2: tensor: got [4.0, 6.0, 4.0, 6.0, 4.0], "
+        "should be [2.0, 3.0, 2.0, 3.0, 2.0]",
     ),
     "an all_gather that permutes": (
         "all_gather",
-        "real(tensor, *rest, **options); tensor.reverse(); copies = [x.clone() for x in tensor]; tensor.reverse()\n"
+        "real(tensor, *rest, **options)\n"
+        "    copies = [x.clone() for x in reversed(tensor)]\n"
         "    for x, copy in zip(tensor, copies): x.copy_(copy)",
         "wrong",
         "Mismatch: rank 0/2: outputs[0]: got [101.0,",
@@ -61,7 +63,8 @@ LIES = {
     ),
     "a call that writes before its tensor": (
         "all_reduce",
-        "real(tensor, *rest, **options); tensor.as_strided((1,), (1,), tensor.storage_offset() - 1)[0] = 7",
+        "real(tensor, *rest, **options)\n"
+        "    tensor.as_strided((1,), (1,), tensor.storage_offset() - 1)[0] = 7",
         "wrong",
         "the first at byte -4",
     ),
@@ -69,7 +72,8 @@ LIES = {
         "all_gather",
         "real(tensor, *rest, **options); rest[0].zero_()",
         "wrong",
-        "input, an input, changed: got [0.0, 0.0, 0.0, 0.0, 0.0], should be [1.0, 2.0, 3.0, 4.0, 5.0]",
+        "input, an input, changed: got [0.0, 0.0, 0.0, 0.0, 0.0], "
+        "should be [1.0, 2.0, 3.0, 4.0, 5.0]",
     ),
     "an async call without a Work": (
         "all_reduce:async",
@@ -79,7 +83,8 @@ LIES = {
     ),
     "a refusal on one rank": (
         "all_reduce",
-        "if dist.get_rank() == 1: raise TypeError('not this one\\nbecause of me')\n    return real(tensor, *rest, **options)",
+        "if dist.get_rank() == 1: raise TypeError('not this one\\nbecause of me')\n"
+        "    return real(tensor, *rest, **options)",
         "refuses",
         "TypeError: not this one",
     ),
@@ -103,7 +108,8 @@ LIES = {
     ),
     "a call that prints megabytes": (
         "all_reduce",
-        "os.write(1, b'x' * 2**23); print('y' * 2**23, flush=True); return real(tensor, *rest, **options)",
+        "os.write(1, b'x' * 2**23); print('y' * 2**23, flush=True)\n"
+        "    return real(tensor, *rest, **options)",
         "works",
         "",
     ),
@@ -245,7 +251,7 @@ def test_a_quick_run_gives_the_same_states_as_the_recorded_one_and_the_json_has_
 
 
 def test_no_probe_fails_by_itself():
-    """Every form and variant, in worlds of 1, 2 and 3: a failure of ours must not pass for a refusal."""
+    """Every form and variant, in worlds of 1, 2 and 3: a fault of the probe must not be a refusal."""
     alone = selection.select(["gloo"], world_sizes=[1], quick=True)
     three = selection.select(["gloo"], world_sizes=[3], quick=True)
     tried = [*alone, *(cell for cell in three if cell.variant in ("uneven", "subgroup", "root"))]
@@ -479,7 +485,8 @@ def test_under_torchrun_a_rank_that_fails_does_not_hold_up_the_others(tmp_path):
     (tmp_path / "ill.py").write_text(
         lie(
             "all_reduce",
-            "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\n    return real(tensor, *rest, **options)",
+            "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\n"
+            "    return real(tensor, *rest, **options)",
         )
         + lie(
             "reduce", "if dist.get_rank() == 0: raise ValueError('no')\n    time.sleep(600)"

@@ -1,4 +1,4 @@
-"""The flags that look at a measured matrix: what they print, and what they add to the exit status."""
+"""The flags that look at a measured matrix: what they print, and when the exit status is 1."""
 
 import json
 from dataclasses import replace

@@ -97,7 +97,8 @@ def test_cells_that_came_and_went_are_named_and_worse_comes_first():
     after = matrix(cell(state="wrong", detail="rank 0: got 1"), cell(dtype="int16"), cell(op="AVG"))
     assert [str(found) for found in recorded.differences(before, after)] == [
         "worse: all_reduce(SUM, float32) on gloo/cpu, 2 ranks: was works, is wrong (rank 0: got 1)",
-        "better: all_reduce(AVG, float32) on gloo/cpu, 2 ranks: was refuses (RuntimeError: no), is works",
+        "better: all_reduce(AVG, float32) on gloo/cpu, 2 ranks: "
+        "was refuses (RuntimeError: no), is works",
         "gone: all_reduce(SUM, int8) on gloo/cpu, 2 ranks: was works, is not measured",
         "new: all_reduce(SUM, int16) on gloo/cpu, 2 ranks: was not measured, is works",
     ]

@@ -1,1 +1,1 @@
-"""What a launch, a call, the matrix and MPI cost, as ratios of timings that were taken in turn in one run."""
+"""What a launch, a call, the matrix and MPI cost: ratios of timings taken in turn in one run."""

@@ -1,6 +1,7 @@
-"""What it costs a call to be noted for a diagnosis: the same ranks make it plainly and noted, in turn.
+"""What it costs to record a call for the diagnosis.
 
-A busy machine slows both, and so does one that dozes off: the best of each side is told, since whatever disturbs only adds to it.
+The same ranks make a call recorded and not recorded, in turn. A busy machine can only add time to
+either: so the best of each is what counts.
 """
 
 import tempfile
@@ -9,29 +10,31 @@ from collections.abc import Callable
 
 from collectives.bench.timing import LIMIT, Row
 
-# The most microseconds that a call may take longer.
-_MORE = 20
+# The most microseconds that recording may add to a call.
+_MOST = 20
 
-# How often a call is made in each half of a pair, how many pairs make a round, and how many calls come first, not timed: Python
-# learns anew which code is hot each time that the recorder comes or goes; in a program it comes once.
-_CALLS, _PAIRS, _FIRST = 200, 10, 200
+# How many calls are timed together, how many pairs of timings make a round, and how many calls come
+# first, not timed: each time that recording begins or ends, Python optimises its hot code again. In
+# a program that happens once.
+_CALLS, _PAIRS, _WARM_UP = 200, 10, 200
 
-# By the number of ranks, what is timed in them, and how many calls are noted in it. One rank waits for nobody.
+# By the number of ranks: what is timed in them, and how many calls are recorded in it. One rank
+# waits for nobody.
 _KINDS = {1: ("all_reduce in a world of one", 1), 2: ("isend, irecv, and a wait for each", 4)}
 
 
-def measure(rounds: int, tell: Callable[[str], None]) -> list[Row]:
-    """Time everything `rounds` times; `tell` hears, in words, what is being done."""
-    return rows(pairs(rounds, tell))
+def measure(rounds: int, report: Callable[[str], None]) -> list[Row]:
+    """Time everything `rounds` times; call `report` with what is being done, in words."""
+    return rows(pairs(rounds, report))
 
 
-def pairs(rounds: int, tell: Callable[[str], None]) -> dict[str, list[tuple[float, float]]]:
-    """By kind of call, pairs: microseconds of the processor that one noted call takes its thread, plain and noted."""
+def pairs(rounds: int, report: Callable[[str], None]) -> dict[str, list[tuple[float, float]]]:
+    """By kind of call: pairs of CPU microseconds that a call takes, not recorded and recorded."""
     from collectives import launch
 
     found = {}
     for ranks, (kind, _) in _KINDS.items():
-        tell(f"what it costs to note a call of {kind}")
+        report(f"what it costs to note a call of {kind}")
         found[kind] = launch(
             cost, ranks, args=(rounds * _PAIRS,), backend="gloo", timeout=LIMIT, diagnose=False
         )[0]
@@ -43,43 +46,46 @@ def rows(found: dict[str, list[tuple[float, float]]]) -> list[Row]:
 
 
 def _row(kind: str, pairs: list[tuple[float, float]]) -> Row:
-    plain, noted = map(min, zip(*pairs, strict=True))
-    more, ratio = noted - plain, noted / plain
-    met = "yes" if more <= _MORE else "no"
-    shown = f"noted for a diagnosis {noted:.1f} us", f"plain {plain:.1f} us"
-    return Row(f"a call of {kind}", *shown, ratio, f"<= {_MORE} us more: {more:.1f} us", met)
+    plain, recorded = map(min, zip(*pairs, strict=True))
+    more, ratio = recorded - plain, recorded / plain
+    met = "yes" if more <= _MOST else "no"
+    shown = f"noted for a diagnosis {recorded:.1f} us", f"plain {plain:.1f} us"
+    return Row(f"a call of {kind}", *shown, ratio, f"<= {_MOST} us more: {more:.1f} us", met)
 
 
 def cost(rank: int, world_size: int, device, pairs: int) -> list[tuple[float, float]]:
+    """A step: `pairs` pairs of CPU microseconds that a call takes, not recorded and recorded."""
     import torch
     import torch.distributed as dist
 
     from collectives.recording import rank_log, record
 
-    mine, theirs = torch.ones(4), torch.ones(4)
+    sent, received = torch.ones(4), torch.ones(4)
 
     def all_reduce():
-        dist.all_reduce(mine)
+        dist.all_reduce(sent)
 
     def exchange():
-        for work in [dist.isend(mine, 1 - rank), dist.irecv(theirs, 1 - rank)]:
+        for work in [dist.isend(sent, 1 - rank), dist.irecv(received, 1 - rank)]:
             work.wait()
 
-    call, noted = all_reduce if world_size == 1 else exchange, _KINDS[world_size][1]
-    log = rank_log.Log(file=tempfile.TemporaryFile())  # noqa: SIM115  closed by the log, which maps it
+    call, count = all_reduce if world_size == 1 else exchange, _KINDS[world_size][1]
+    # The log maps the file, and closes it.
+    log = rank_log.Log(file=tempfile.TemporaryFile())  # noqa: SIM115
     recording = record.Recording(log)
     timed = []
     for _ in range(pairs):
         plain = _time(call)
         recording.begin()
-        timed.append((plain / noted, _time(call) / noted))
+        timed.append((plain / count, _time(call) / count))
         recording.end()
     log.forget()
     return timed
 
 
 def _time(call: Callable) -> float:
-    for _ in range(_FIRST):
+    """CPU microseconds of this thread for one call."""
+    for _ in range(_WARM_UP):
         call()
     begin = time.thread_time()
     for _ in range(_CALLS):

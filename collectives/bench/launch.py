@@ -1,6 +1,7 @@
 """What a launch costs, as ratios of timings that were taken in turn in one run.
 
-This module imports nothing heavy: the ranks of `torch.multiprocessing.spawn` import it, and must not pay for our comforts.
+This module imports nothing heavy: the ranks of `torch.multiprocessing.spawn` import it too, and
+their start is timed.
 """
 
 import contextlib
@@ -20,88 +21,88 @@ RANKS = 4
 _MIB = 2**20
 
 
-def measure(rounds: int, tell: Callable[[str], None]) -> list[Row]:
-    """Time everything `rounds` times; `tell` hears, in words, what is being done."""
-    return rows(launches(rounds, tell) | _processes(rounds, tell))
+def measure(rounds: int, report: Callable[[str], None]) -> list[Row]:
+    """Time everything `rounds` times; call `report` with what is being done, in words."""
+    return rows(launches(rounds, report) | _processes(rounds, report))
 
 
 def rows(found: dict[str, list[float]]) -> list[Row]:
-    """The table, from all that was measured: seconds, and bytes of memory."""
-    middle = {name: statistics.median(values) for name, values in found.items()}
-    text = {
-        name: f"{value / _MIB:.0f} MiB" if name.startswith("memory") else f"{value:.2f} s"
-        for name, value in middle.items()
-    }
-
-    def row(
-        what: str,
-        first: tuple[str, str],
-        second: tuple[str, str],
-        target: str,
-        is_met: Callable[[float], bool] | None,
-    ):
-        """Each of the two: what it is called in `found`, and how it is shown."""
-        ratio = middle[first[0]] / middle[second[0]]
-        shown = [f"{label} {text[name]}" for name, label in (first, second)]
-        return Row(
-            what, *shown, ratio, target, "-" if is_met is None else "yes" if is_met(ratio) else "no"
-        )
-
-    lesson, imported = (
-        ("lesson", "python lessons/broadcast.py"),
-        ("import torch", 'python -c "import torch"'),
-    )
-    spawn, launch = ("spawn", "torch.multiprocessing.spawn"), ("launch", "launch")
+    """The table, from all figures by name: seconds, and bytes of memory."""
+    medians = {name: statistics.median(values) for name, values in found.items()}
     table = [
-        row(
+        _row(
+            medians,
             f"second launch of {RANKS} ranks",
-            spawn,
-            launch,
+            ("spawn", "torch.multiprocessing.spawn"),
+            ("launch", "launch"),
             ">= 20x, B <= 0.2 s",
-            lambda x: x >= 20 and middle["launch"] <= 0.2,
+            lambda ratio: ratio >= 20 and medians["launch"] <= 0.2,
         ),
-        row("a lesson, start to end", lesson, imported, "<= 2.2x", lambda x: x <= 2.2),
-        row(
+        _row(
+            medians,
+            "a lesson, start to end",
+            ("lesson", "python lessons/broadcast.py"),
+            ("import torch", 'python -c "import torch"'),
+            "<= 2.2x",
+            lambda ratio: ratio <= 2.2,
+        ),
+        _row(
+            medians,
             "the same under torchrun",
             ("torchrun", "torchrun lessons/broadcast.py"),
-            lesson,
+            ("lesson", "python lessons/broadcast.py"),
             ">= 1.7x",
-            lambda x: x >= 1.7,
+            lambda ratio: ratio >= 1.7,
         ),
     ]
-    if "memory, forkserver" in middle:
-        server = middle.get("memory, server", 0)
-        saved = (RANKS * (middle["memory, spawn"] - middle["memory, forkserver"]) - server) / _MIB
-        note = f"{RANKS} ranks save {saved:.0f} MiB, their server's own {'counted' if server else 'not counted'}"
-        table.append(
-            row(
-                "own memory of a rank",
-                ("memory, spawn", "spawn"),
-                ("memory, forkserver", "forkserver"),
-                note,
-                None,
-            )
-        )
-    return table
+    return [*table, _memory_row(medians)] if "memory, forkserver" in medians else table
+
+
+def _row(
+    medians: dict[str, float],
+    what: str,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    target: str,
+    is_met: Callable[[float], bool],
+) -> Row:
+    """A row of seconds. `first` and `second` are the name of a figure, and how it is shown."""
+    shown = [f"{label} {medians[name]:.2f} s" for name, label in (first, second)]
+    ratio = medians[first[0]] / medians[second[0]]
+    return Row(what, *shown, ratio, target, "yes" if is_met(ratio) else "no")
+
+
+def _memory_row(medians: dict[str, float]) -> Row:
+    """What a rank costs in memory, and what a world saves. It has no target."""
+    spawn, forkserver = medians["memory, spawn"], medians["memory, forkserver"]
+    server = medians.get("memory, server", 0)
+    saved = (RANKS * (spawn - forkserver) - server) / _MIB
+    counted = "counted" if server else "not counted"
+    note = f"{RANKS} ranks save {saved:.0f} MiB, their server's own {counted}"
+    first, second = f"spawn {spawn / _MIB:.0f} MiB", f"forkserver {forkserver / _MIB:.0f} MiB"
+    return Row("own memory of a rank", first, second, spawn / forkserver, note, "-")
 
 
 def launches(
-    rounds: int, tell: Callable[[str], None], ranks: int = RANKS
+    rounds: int, report: Callable[[str], None], ranks: int = RANKS
 ) -> dict[str, list[float]]:
-    """Timings from a fresh process, whose main module is empty: the ranks that spawn starts would run it again."""
+    """Figures by name, from a fresh process.
+
+    Its main module is empty, for the ranks that spawn starts run that again.
+    """
     found: dict[str, list[float]] = {}
     code = f"from collectives.bench import launch; launch.print_launches({rounds}, {ranks})"
     with process([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as started:
         for line in started.stdout:
             message = json.loads(line)
             if "about" in message:
-                tell(message["about"])
+                report(message["about"])
             else:
                 found.setdefault(message["name"], []).append(message["value"])
     return found
 
 
-def _processes(rounds: int, tell: Callable[[str], None]) -> dict[str, list[float]]:
+def _processes(rounds: int, report: Callable[[str], None]) -> dict[str, list[float]]:
     from collectives.lesson import files
 
     lesson = str(files.folder() / "broadcast.py")
@@ -113,14 +114,11 @@ def _processes(rounds: int, tell: Callable[[str], None]) -> dict[str, list[float
     found: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(rounds):
         for name, arguments in commands.items():
-            tell(f"whole processes, round {number + 1} of {rounds}: {name}")
-            with (
-                timed(found[name]),
-                process(
-                    [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-                ),
-            ):
-                pass
+            report(f"whole processes, round {number + 1} of {rounds}: {name}")
+            command = [sys.executable, *arguments]
+            with timed(found[name]):
+                with process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE):
+                    pass
     return found
 
 
@@ -140,39 +138,40 @@ def print_launches(rounds: int, ranks: int) -> None:
     launch(one_all_reduce, ranks, backend="gloo")  # the first launch starts the server
     for number in range(rounds):
         faulthandler.dump_traceback_later(LIMIT, exit=True)
-        _say(about=f"launches, round {number + 1} of {rounds}")
+        _print_message(about=f"launches, round {number + 1} of {rounds}")
         seconds: dict[str, list[float]] = {"spawn": [], "launch": []}
         with tempfile.TemporaryDirectory() as folder, timed(seconds["spawn"]):
             torch.multiprocessing.spawn(spawned, (ranks, str(Path(folder, "store"))), nprocs=ranks)
         with timed(seconds["launch"]):
             launch(one_all_reduce, ranks, backend="gloo")
         for name, (value,) in seconds.items():
-            _say(name=name, value=value)
+            _print_message(name=name, value=value)
     if "forkserver" in multiprocessing.get_all_start_methods():
         for method in ("spawn", "forkserver"):
-            _say(about=f"memory, {method}")
+            _print_message(about=f"memory, {method}")
             for value in launch(own_memory, ranks, backend="gloo", start_method=method):
-                _say(name=f"memory, {method}", value=value)
-        _say_server_memory()
+                _print_message(name=f"memory, {method}", value=value)
+        _print_server_memory()
 
 
-def _say(**message) -> None:
+def _print_message(**message) -> None:
+    """One line of JSON for `launches`."""
     print(json.dumps(message), flush=True)
 
 
 def one_all_reduce(rank: int, world_size: int, device) -> None:
-    """What both ways of starting ranks are to do: prove that the world is there."""
+    """What the ranks do, however they are started: prove that all of them are there."""
     import torch
     import torch.distributed as dist
 
-    one = torch.ones(1)
-    dist.all_reduce(one)
-    if one.item() != world_size:
-        raise RuntimeError(f"rank {rank}: {one.item()} ranks took part, should be {world_size}")
+    count = torch.ones(1)
+    dist.all_reduce(count)
+    if count.item() != world_size:
+        raise RuntimeError(f"rank {rank}: {count.item()} ranks took part, should be {world_size}")
 
 
 def spawned(rank: int, world_size: int, file: str) -> None:
-    """The same in a rank of torch.multiprocessing.spawn, which leaves it to us to make the group."""
+    """The same in a rank of torch.multiprocessing.spawn, which does not start the group itself."""
     import torch.distributed as dist
 
     dist.init_process_group(
@@ -183,7 +182,7 @@ def spawned(rank: int, world_size: int, file: str) -> None:
 
 
 def own_memory(rank: int, world_size: int, device) -> int:
-    """The bytes that would be free again if this rank ended, while all the others are there."""
+    """The bytes that only this rank uses (its unique set size), while all ranks are there."""
     import psutil
     import torch.distributed as dist
 
@@ -194,14 +193,14 @@ def own_memory(rank: int, world_size: int, device) -> int:
     return own
 
 
-def _say_server_memory() -> None:
-    """The own memory of the fork server, now that no rank shares it; nothing where the system does not let us look."""
+def _print_server_memory() -> None:
+    """The fork server's own memory, now that no rank shares it, if the system lets us see it."""
     from multiprocessing import forkserver
 
     import psutil
 
     with contextlib.suppress(psutil.Error):
-        _say(
+        _print_message(
             name="memory, server",
             value=psutil.Process(forkserver._forkserver._forkserver_pid).memory_full_info().uss,
         )

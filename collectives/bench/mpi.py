@@ -8,25 +8,26 @@ from collectives.bench.timing import Row
 
 RANKS = 4
 
-# Bytes of the tensor, calls in a row that are timed as one, and how many times faster than gloo MPI is to be.
+# Bytes of the tensor, how many calls in a row are timed together, and the least ratio of gloo's
+# time to MPI's.
 SIZES = {"16 MiB": (2**24, 3, 2), "64 KiB": (2**16, 50, 10), "4 B": (4, 100, 10)}
 
-# All rounds together take no longer than this, in seconds, on any machine worth measuring.
+# The time limit of all rounds together, in seconds.
 _LIMIT = 600.0
 
 
-def measure(rounds: int, tell: Callable[[str], None]) -> list[Row]:
-    """Time everything `rounds` times; `tell` hears, in words, what is being done."""
+def measure(rounds: int, report: Callable[[str], None]) -> list[Row]:
+    """Time everything `rounds` times; call `report` with what is being done, in words."""
     from collectives import launch
 
-    tell(f"all_reduce, {RANKS} ranks, {rounds} rounds of gloo and mpi in turn")
-    of_ranks = launch(in_turn, RANKS, args=(rounds, SIZES), backend="mpi", timeout=_LIMIT)
-    # A round has taken as long as its slowest rank.
-    found = {
-        what: [max(seconds) for seconds in zip(*(one[what] for one in of_ranks), strict=True)]
-        for what in of_ranks[0]
-    }
-    return rows({what: statistics.median(seconds) for what, seconds in found.items()})
+    report(f"all_reduce, {RANKS} ranks, {rounds} rounds of gloo and mpi in turn")
+    by_rank = launch(in_turn, RANKS, args=(rounds, SIZES), backend="mpi", timeout=_LIMIT)
+    medians = {}
+    for what in by_rank[0]:
+        rounds_of_ranks = zip(*(seconds[what] for seconds in by_rank), strict=True)
+        # A round takes as long as its slowest rank.
+        medians[what] = statistics.median(map(max, rounds_of_ranks))
+    return rows(medians)
 
 
 def rows(seconds: dict[tuple[str, str], float]) -> list[Row]:
@@ -45,7 +46,7 @@ def rows(seconds: dict[tuple[str, str], float]) -> list[Row]:
 def in_turn(
     rank: int, world_size: int, device, rounds: int, sizes: dict[str, tuple[int, int, int]]
 ) -> dict[tuple[str, str], list[float]]:
-    """In a rank: the seconds of a call in each round, by size and backend."""
+    """A step: the seconds of a call in each round, by size and backend."""
     import torch
     import torch.distributed as dist
 
@@ -55,7 +56,7 @@ def in_turn(
         x = torch.empty(length // 4)
         for _ in range(rounds):
             for backend, group in groups.items():
-                dist.all_reduce(x.fill_(1), group=group)  # connects, and warms the memory
+                dist.all_reduce(x.fill_(1), group=group)  # connects, and touches the memory
                 if not (x == world_size).all():
                     raise RuntimeError(f"rank {rank}: {backend} summed {world_size} ones to {x[0]}")
                 x.zero_()

@@ -1,6 +1,7 @@
 """What every measurement shares: a row of the table, a clock, and a process that always ends.
 
-This module imports nothing heavy: the ranks of `torch.multiprocessing.spawn` import it, and must not pay for our comforts.
+This module imports nothing heavy: the ranks of `torch.multiprocessing.spawn` import it too, and
+their start is timed.
 """
 
 import contextlib
@@ -9,13 +10,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# No single measurement takes this long, in seconds, on any machine worth measuring.
+# The time limit of a single measurement, in seconds.
 LIMIT = 300.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """Two things that were measured in turn, and how many times the first is the second."""
+    """Two figures that were measured in turn. `ratio` is the first divided by the second."""
 
     what: str
     first: str
@@ -27,6 +28,7 @@ class Row:
 
 @contextlib.contextmanager
 def timed(seconds: list[float]) -> Iterator[None]:
+    """Append to `seconds` how long the block takes."""
     begin = time.perf_counter()
     yield
     seconds.append(time.perf_counter() - begin)
@@ -34,23 +36,27 @@ def timed(seconds: list[float]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def process(command: list[str], **streams) -> Iterator[subprocess.Popen]:
-    """A process that ends with the block: by itself, or, when something goes wrong, with all that it started."""
+    """A process that ends with the block: by itself or, after an error, by force with its children.
+
+    RuntimeError if its exit status is not 0.
+    """
     import psutil
 
-    # In a session of its own: Ctrl-C is for this process alone, which then ends that one.
+    # In a session of its own: Ctrl-C reaches only this process, which then ends the other one.
     started = subprocess.Popen(command, start_new_session=True, **streams)
     try:
         yield started
         _, errors = started.communicate(timeout=LIMIT)
         if started.returncode:
-            told = (errors or b"").decode(errors="replace")
+            text = (errors or b"").decode(errors="replace")
             raise RuntimeError(
-                f"{' '.join(command)} ended with status {started.returncode}\n{told}"
+                f"{' '.join(command)} ended with status {started.returncode}\n{text}"
             )
     except BaseException:
         with contextlib.suppress(psutil.NoSuchProcess):
-            for one in [*psutil.Process(started.pid).children(recursive=True), started]:
+            children = psutil.Process(started.pid).children(recursive=True)
+            for running in [*children, started]:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    running.kill()
         started.wait()
         raise

@@ -1,7 +1,7 @@
 """All cells that a selection asks for."""
 
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 
 from collectives.spec import values
 from collectives.spec.calls import OPS
@@ -9,10 +9,13 @@ from collectives.spec.cell import Cell
 from collectives.spec.form import Form
 from collectives.spec.forms import FORMS
 
-# What "a few" dtypes are. Backends choose the code that runs by kind (float, integer, complex) more than by width, and how a tensor
-# lies in memory is independent of both. So variants are tried with one float and one integer; the plain forms with every dtype.
-_FEW = ("float32", "int64")
-_RELATIVES = ("float32", "int64", "bfloat16", "bool", "complex64")
+# The plain forms are tried with every dtype, their variants with one float and one integer.
+# Backends choose the code that runs by the kind of the dtype more than by its width, and how a
+# tensor lies in memory is independent of both.
+_VARIANTS = ("float32", "int64")
+
+# What the forms with `dtypes="few"` and `dtypes="float"` are tried with.
+_FEW = ("float32", "int64", "bfloat16", "bool", "complex64")
 _FLOATS = ("float32", "float64")
 
 
@@ -22,41 +25,45 @@ def cells(columns: list[tuple[str, str]], world_sizes: list[int]) -> Iterator[Ce
         for world_size in world_sizes:
             for form in FORMS.values():
                 if world_size >= form.fewest:
-                    yield from _of_form(
-                        form,
-                        Cell(form.collective, form.name, backend, device, None, None, world_size),
-                    )
+                    cell = Cell(form.collective, form.name, backend, device, None, None, world_size)
+                    yield from _cells_of(form, cell)
 
 
-def _of_form(form: Form, cell: Cell) -> Iterator[Cell]:
+def _cells_of(form: Form, cell: Cell) -> Iterator[Cell]:
+    """The cells of a form: `cell` with every dtype, reduction and variant."""
     for dtype in _dtypes(form):
-        for op in OPS if _has_product(form) else ("SUM",) if form.reduces else (None,):
-            yield dataclasses.replace(cell, dtype=dtype, op=op)
-    for variant in form.variants:
-        names = (
-            [f"root{rank}" for rank in range(1, cell.world_size)]
-            if variant == "root"
-            else [variant]
-        )
-        for name in names:
-            for dtype in (
-                [None] if form.dtypes == "none" else _FEW if form.dtypes == "all" else _FEW[:1]
-            ):
-                yield dataclasses.replace(
-                    cell,
-                    form=f"{form.name}:{name}",
-                    dtype=dtype,
-                    op="SUM" if form.reduces else None,
-                )
+        for op in _ops(form):
+            yield replace(cell, dtype=dtype, op=op)
+    op = "SUM" if form.reduces else None
+    for variant in _variants(form, cell.world_size):
+        for dtype in _variant_dtypes(form):
+            yield replace(cell, form=f"{form.name}:{variant}", dtype=dtype, op=op)
 
 
-def _has_product(form: Form) -> bool:
-    """Every dtype with every reduction: for the reducing forms of the lessons."""
-    return form.reduces and form.dtypes == "all"
+def _ops(form: Form) -> tuple[str | None, ...]:
+    """Only the forms with every dtype are tried with every reduction."""
+    if not form.reduces:
+        return (None,)
+    return OPS if form.dtypes == "all" else ("SUM",)
 
 
 def _dtypes(form: Form) -> list[str | None]:
-    chosen = {"all": tuple(values.DTYPES), "few": _RELATIVES, "float": _FLOATS, "none": (None,)}[
-        form.dtypes
-    ]
-    return [dtype for dtype in chosen if dtype is None or dtype in values.DTYPES]
+    if form.dtypes == "none":
+        return [None]
+    chosen = {"all": values.DTYPES, "few": _FEW, "float": _FLOATS}[form.dtypes]
+    return [dtype for dtype in chosen if dtype in values.DTYPES]
+
+
+def _variants(form: Form, world_size: int) -> list[str]:
+    """The variants; "root" stands for every root but rank 0."""
+    roots = [f"root{rank}" for rank in range(1, world_size)]
+    found = []
+    for variant in form.variants:
+        found += roots if variant == "root" else [variant]
+    return found
+
+
+def _variant_dtypes(form: Form) -> tuple[str | None, ...]:
+    if form.dtypes == "none":
+        return (None,)
+    return _VARIANTS if form.dtypes == "all" else _VARIANTS[:1]

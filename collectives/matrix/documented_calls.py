@@ -1,6 +1,7 @@
-"""Calls as docstrings of torch.distributed describe them, where no form of the matrix does: steps for `launch`.
+"""Calls that a docstring of torch.distributed describes and no form of the matrix makes.
 
-Each returns whether what came out is what its docstring says. See documented.toml for which docstring that is.
+They are steps for `launch`. Each returns whether the result is what the docstring says; its name
+leads to the docstring in documented.toml.
 """
 
 import torch
@@ -71,4 +72,4 @@ def complex_into_integers(rank, world_size, device) -> bool:
     pieces = [torch.tensor([complex(rank, other)], device=device) for other in range(world_size)]
     got = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size)]
     dist.all_to_all(got, pieces)
-    return all(one.item() == complex(other, rank) for other, one in enumerate(got))
+    return all(piece.item() == complex(other, rank) for other, piece in enumerate(got))

@@ -3,6 +3,8 @@
 This command records the matrix of a version, in an environment with that torch:
 
 collectives matrix --backend gloo --device cpu --json collectives/matrix/matrices/torch-2.14.json
+
+A torch before 2.9 also needs `--import collectives.matrix.older_torch`.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Which cells the words of the command line name."""
+"""The cells that the flags of the command line select."""
 
 import difflib
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _QUICK = "float32", "SUM"
 
 
 def columns(names: list[str] | None) -> list[tuple[str, str]]:
-    """Backends with the devices they work on. All that we know of, unless said otherwise."""
+    """The named backends with their devices; without names, all backends that we know."""
     if not names:
         return [
             (backend, device) for backend, devices in backends.DEVICES.items() for device in devices
@@ -27,12 +27,10 @@ def columns(names: list[str] | None) -> list[tuple[str, str]]:
 def _devices(backend: str) -> tuple[str, ...]:
     import torch.distributed as dist
 
+    if backend in backends.DEVICES:
+        return backends.DEVICES[backend]
     capable = dist.Backend.backend_capability.get(backend, ())
-    return (
-        backends.DEVICES.get(backend)
-        or tuple(device for device in ("cpu", "cuda") if device in capable)
-        or ("cpu",)
-    )
+    return tuple(device for device in ("cpu", "cuda") if device in capable) or ("cpu",)
 
 
 def select(
@@ -44,9 +42,10 @@ def select(
     quick: bool = False,
     device: list[str] | None = None,
 ) -> list[Cell]:
-    """The cells that match everything that was said. ValueError, with the nearest match and the list, for an unknown name.
+    """The cells that match all of these names.
 
-    A collective goes by its lesson's name, and any form by its own.
+    `collective` has names of lessons, which stand for all their forms, or names of forms.
+    ValueError for an unknown name, with the nearest known one and the list, and if no cell matches.
     """
     dtypes = _known("dtype", dtype or (), values.DTYPES)
     ops = _known("op", [name.upper() for name in op or ()], OPS)
@@ -66,7 +65,8 @@ def select(
     ]
     if not found:
         raise ValueError(
-            "no cell matches all of that: a dtype needs a form that takes tensors, an op one that reduces."
+            "no cell matches all of that: a dtype needs a form that takes tensors, "
+            "an op one that reduces."
         )
     return found
 
@@ -74,6 +74,7 @@ def select(
 def _known(
     flag: str, names: Iterable[str], listed: Iterable[str], also: Iterable[str] = ()
 ) -> list:
+    """The names as a list. ValueError for a name that is neither in `listed` nor in `also`."""
     for name in names:
         if name not in listed and name not in also:
             near = difflib.get_close_matches(name, [*listed, *also], 1)

@@ -1,1 +1,1 @@
-"""What each torch.distributed call is: its record, buffers and expected results, and the judge that tries it."""
+"""What each call of torch.distributed is: its buffers, its expected result, and the judge."""

@@ -1,11 +1,11 @@
-"""One cell of the matrix: which form of which call is tried, on which backend, with which dtype, reduction and world size."""
+"""One cell of the matrix: a form of a call, with its backend, dtype, reduction and world size."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is tried: these fields are the key of its answer."""
+    """What is tried. Two cells are the same if all of these fields are."""
 
     collective: str
     form: str
@@ -17,26 +17,32 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The form without its variant."""
+        """The form without the variant."""
         return self.form.partition(":")[0]
 
     @property
     def variant(self) -> str:
-        """As in "async"; "root" for every root (see `root`); empty for the plain form."""
+        """As in "async"; "root" for any root but rank 0; empty for the plain form."""
         variant = self.form.partition(":")[2]
         return "root" if variant.startswith("root") else variant
 
     @property
     def root(self) -> int:
-        """The global rank of the root. In a subgroup it is the second member, whose rank in the group is another number."""
+        """The global rank of the root.
+
+        In a subgroup of three or more it is the second member: its global rank is 2, its rank in
+        the group 1.
+        """
         if self.variant == "root":
             return int(self.form.partition(":root")[2])
-        return (
-            self.ranks[1] if self.variant == "subgroup" and len(self.ranks) > 2 else self.ranks[0]
-        )
+        has_choice = self.variant == "subgroup" and len(self.ranks) > 2
+        return self.ranks[1 if has_choice else 0]
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that take part. A subgroup is all but the first, where that leaves two: else a second group of all."""
-        everyone = tuple(range(self.world_size))
-        return everyone[1:] if self.variant == "subgroup" and self.world_size > 2 else everyone
+        """The global ranks that take part.
+
+        A subgroup has all ranks but the first. In a world of one or two it has all ranks.
+        """
+        leaves_one_out = self.variant == "subgroup" and self.world_size > 2
+        return tuple(range(1 if leaves_one_out else 0, self.world_size))

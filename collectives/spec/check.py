@@ -1,6 +1,7 @@
 """The proof in every lesson: what a rank got must equal a closed form, element by element."""
 
-# torch is imported where it is used: `import collectives` stays quick, so that a lesson's ranks can start beside its own import.
+# torch is imported where it is used. So `import collectives` is quick, and a lesson's ranks start
+# while the lesson imports torch.
 
 
 class Mismatch(AssertionError):
@@ -8,43 +9,38 @@ class Mismatch(AssertionError):
 
 
 def check(got, expected, call: str, *, rtol: float = 0.0) -> None:
-    """Raise `Mismatch` unless `got` equals `expected`: same type, dtype and shape, and every element the same.
+    """Raise `Mismatch` unless `got` equals `expected` in type, dtype, shape and every element.
 
-    `call` names the call that is being judged, as in "all_reduce(SUM)". `rtol` is a relative tolerance, for values that are rounded
-    (a quotient, a root); without it floating-point values must be equal to the last bit. Lists and tuples of tensors are compared
-    one by one. The proof is a `raise`, not an `assert`, so that `python -O` proves too.
+    `call` names the call that is checked, as in "all_reduce(SUM)". `rtol` is a relative tolerance
+    for values that are rounded (a quotient, a root); without it floating-point values must be equal
+    to the last bit. The tensors of lists and tuples are compared in pairs.
     """
+    # A `raise`, not an `assert`: `python -O` proves too.
     if _equal(got, expected, rtol):
         return
     import torch.distributed as dist
 
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    raise Mismatch(
-        f"rank {rank}/{world_size}: got {_show(got)}, should be {_show(expected)} [{call}{_context(got)}]"
-    )
+    values = f"got {_show(got)}, should be {_show(expected)}"
+    raise Mismatch(f"rank {rank}/{world_size}: {values} [{call}{_context(got)}]")
 
 
 def _equal(got, expected, rtol: float) -> bool:
     import torch
 
     if isinstance(expected, torch.Tensor):
-        if (
-            not isinstance(got, torch.Tensor)
-            or got.dtype != expected.dtype
-            or got.shape != expected.shape
-        ):
+        if not isinstance(got, torch.Tensor):
+            return False
+        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
             return False
         expected = expected.to(got.device)
-        return (
-            torch.allclose(got, expected, rtol=rtol, atol=0.0)
-            if rtol
-            else torch.equal(got, expected)
-        )
+        if rtol:
+            return torch.allclose(got, expected, rtol=rtol, atol=0.0)
+        return torch.equal(got, expected)
     if isinstance(expected, list | tuple):
-        same_length = isinstance(got, list | tuple) and len(got) == len(expected)
-        return same_length and all(
-            _equal(one, other, rtol) for one, other in zip(got, expected, strict=True)
-        )
+        if not isinstance(got, list | tuple) or len(got) != len(expected):
+            return False
+        return all(_equal(a, b, rtol) for a, b in zip(got, expected, strict=True))
     return type(got) is type(expected) and got == expected
 
 
@@ -54,11 +50,12 @@ def _show(value) -> str:
     if isinstance(value, torch.Tensor):
         return str(value.tolist())
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_show(one) for one in value) + "]"
+        return "[" + ", ".join(map(_show, value)) + "]"
     return repr(value)
 
 
 def _context(got) -> str:
+    """The dtype, shape and backend, for the message."""
     import torch
     import torch.distributed as dist
 

@@ -1,10 +1,11 @@
-"""What a form is: one call of torch.distributed, the buffers that each rank brings to it, and what they must hold afterwards."""
+"""A form: one call of torch.distributed, the ranks' buffers, and what they hold afterwards."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from collectives.spec import values
 
@@ -14,7 +15,10 @@ ANYTHING = object()
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor that a call reads or writes. `before` is None for an output, which is poisoned; `after` may be ANYTHING."""
+    """A tensor that a call reads or writes: its data before the call and after it.
+
+    `before` is None for an output: the probe fills that with wrong values. `after` may be ANYTHING.
+    """
 
     before: torch.Tensor | None
     after: Any
@@ -26,12 +30,16 @@ def sent(data: torch.Tensor) -> Buffer:
 
 
 def received(data: torch.Tensor) -> Buffer:
+    """An output: it must hold `data` afterwards."""
     return Buffer(None, data)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cell as one rank sees it. `rank` and `size` are those of the group; `root` and `ranks` are global ranks."""
+    """A cell as one rank sees it.
+
+    `rank` and `size` are those of the group; `root` and `ranks` are global ranks.
+    """
 
     rank: int
     ranks: tuple[int, ...]
@@ -64,7 +72,7 @@ class Case:
 
     @property
     def length(self) -> int:
-        """Odd, and enough places for every rank to stand out at one of them twice."""
+        """The number of elements: odd, and at two of them each rank's term differs from others'."""
         return {"scalar": 1, "empty": 0}.get(self.variant, 2 * self.size + 1)
 
     @property
@@ -73,39 +81,44 @@ class Case:
 
     @property
     def reduce_op(self):
-        import torch.distributed as dist
-
         if self.op == "PREMUL_SUM":
             return dist._make_nccl_premul_sum(float(values.FACTOR))
         return getattr(dist.ReduceOp, self.op)
 
     def lengths(self, rank: int | None = None) -> list[int]:
-        """How much each rank brings, or what `rank` has for each: the same for all, or one more from rank to rank."""
-        return [
-            self.length if not self.uneven else 1 + other + (rank or 0)
-            for other in range(self.size)
-        ]
+        """How many elements each rank brings, or how many `rank` has for each rank.
+
+        In the uneven variant each rank has one more than the rank before it.
+        """
+        if not self.uneven:
+            return [self.length] * self.size
+        return [1 + other + (rank or 0) for other in range(self.size)]
 
     def moved(self, code: int, length: int | None = None) -> torch.Tensor:
-        return values.moved(code, self.shape if length is None else (length,), self.dtype)
+        """Data for a call that does not reduce (see `values.moved`)."""
+        return values.moved(code, self._shape(length), self.dtype)
 
     def pair(self, source: int, target: int) -> torch.Tensor:
         """What one rank has for another."""
-        return self.moved(
-            source * self.size + target, self.lengths(source)[target] if self.uneven else None
-        )
+        length = self.lengths(source)[target] if self.uneven else None
+        return self.moved(source * self.size + target, length)
 
     def term(self, rank: int, start: int = 0, length: int | None = None) -> torch.Tensor:
-        return values.term(
-            rank, self.size, self.shape if length is None else (length,), self.dtype, start
-        )
+        """What a rank contributes to a reduction (see `values.term`)."""
+        return values.term(rank, self.size, self._shape(length), self.dtype, start)
 
     def reduced(self, start: int = 0, length: int | None = None) -> torch.Tensor:
-        """The reduction of all terms; where it has no meaning something of its shape, for no answer can be right (see probe)."""
-        shape = self.shape if length is None else (length,)
+        """The reduction of all terms.
+
+        If the reduction has no meaning, no result can be right (see probe): then this is any tensor
+        of its shape.
+        """
         if not values.has_meaning(self.op, self.dtype):
             return self.term(self.rank, start, length)
-        return values.reduced(self.op or "SUM", self.size, shape, self.dtype, start)
+        return values.reduced(self.op or "SUM", self.size, self._shape(length), self.dtype, start)
+
+    def _shape(self, length: int | None) -> tuple[int, ...]:
+        return self.shape if length is None else (length,)
 
 
 @dataclass(frozen=True)
@@ -114,9 +127,11 @@ class Form:
 
     `newer` is the name that replaces it, for functions of submodules; for others see spec/calls.py.
 
-    `plan(case)` gives the rank's buffers by name (a Buffer, a list of them, or any other value, which is passed as it is), and
-    under "result" what the call must return. `call(function, case, buffers)` makes the call; a Work that it returns is waited for.
-    `dtypes` is "all", "few" (float32 and a few more), "float" (what has gradients) or "none" (no tensor that the caller sees).
+    `plan(case)` returns the rank's buffers by name: a Buffer, a list of them, or any other value,
+    which is passed as it is. Under "result" stands what the call must return. `call(function, case,
+    buffers)` makes the call; the probe waits for a Work that it returns. `dtypes` is "all", "few"
+    (float32 and a few more), "float" (those with gradients) or "none" (the caller brings no
+    tensor). `fewest` is the smallest world size.
     """
 
     collective: str

@@ -1,8 +1,9 @@
-"""What runs in each rank of a cell: lay out the buffers, make the call, and look at every byte that it could have touched.
+"""What runs in each rank of a cell: lay out the buffers, make the call, compare every byte.
 
-Outputs are poisoned with the complement of what they must come to hold, so that a call that does nothing is wrong at every element.
-Guard bytes lie around every tensor, and in the gaps of one that is not contiguous: they must not change, and neither must inputs.
-All comparisons are of bits: a NaN, or a bool that is neither 0 nor 1, cannot hide.
+Before the call, an output holds the complement of what it must hold afterwards: so a call that does
+nothing is wrong at every element. There are guard bytes around every tensor, and in the gaps of a
+tensor that is not contiguous; neither they nor the inputs may change. All comparisons are of bits:
+a NaN, or a bool that is neither 0 nor 1, cannot hide.
 """
 
 import importlib
@@ -22,16 +23,19 @@ from collectives.spec.form import ANYTHING, Buffer, Case
 _GUARD = 64
 _GUARD_BYTE = 0x5A
 
-# Longer values are cut: thousands of answers go into one page.
+# Values are cut to so many letters: one page shows thousands of them.
 _SHOWN = 90
 
 
 class Refused(Exception):
-    """The call raised: a clear error, which the caller's `detail` repeats."""
+    """The call raised. The message has the type and the first line of its error."""
 
 
 class RankSetup:
-    """Travels to a rank with its cell: on arrival the rank falls silent, and imports the modules that bring a backend."""
+    """An argument for a rank that prepares it when it arrives there, before its group starts.
+
+    Unpickling it silences the rank and imports `modules`, which register a backend.
+    """
 
     def __init__(self, modules: tuple[str, ...] = ()):
         self.modules = modules
@@ -41,17 +45,20 @@ class RankSetup:
 
 
 def _set_up(modules: tuple[str, ...]) -> RankSetup:
-    """A probe may print megabytes, in C++ too: nobody reads them."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    # A call may print megabytes, in C++ too: nobody reads them.
+    null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+        os.dup2(null, descriptor)
+    os.close(null)
     import_modules(modules)
     return RankSetup(modules)
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
-    """Import by name, from the current folder too, which the `collectives` command does not look into by itself."""
+    """Import modules by name, from the current folder too.
+
+    By itself the `collectives` command does not look there.
+    """
     if modules and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for module in modules:
@@ -61,7 +68,10 @@ def import_modules(modules: tuple[str, ...]) -> None:
 def probe(
     rank: int, world_size: int, device: torch.device, cell: Cell, setup: RankSetup
 ) -> str | None:
-    """Try a cell in this rank. None where it works, else what was wrong; raises Refused where the call raised."""
+    """Try a cell in this rank: None if it works, else what was wrong.
+
+    Refused: the call raised. RuntimeError: the probe itself failed.
+    """
     form = forms.FORMS[cell.name]
     group = dist.group.WORLD
     try:
@@ -88,7 +98,7 @@ def probe(
         raise RuntimeError(f"the probe itself failed: {_first_line(error)}") from error
     try:
         result = _complete(form.call(forms.function(form), case, tensors), case)
-        _judge(case, memory, result, expected)
+        _check(case, memory, result, expected)
     except Mismatch as error:
         return f"Mismatch: rank {rank}/{world_size}: {error}"
     except Exception as error:
@@ -97,7 +107,7 @@ def probe(
 
 
 def _complete(result, case: Case):
-    """Wait for what is under way; return what the call returned, less its Work."""
+    """Wait until the call is complete; return its result, or None if that is a Work."""
     if case.is_async and result is None:
         raise Mismatch("async_op=True returned no Work to wait for")
     if hasattr(result, "wait") and not isinstance(result, torch.Tensor):
@@ -109,42 +119,38 @@ def _complete(result, case: Case):
 
 
 def _first_line(error: Exception) -> str:
-    """Type and first line; torch puts the number of a reduction into some messages as a control character."""
-    text = str(error).strip()
-    line = (
-        "".join(
-            letter if letter.isprintable() else repr(letter)[1:-1]
-            for letter in text.splitlines()[0]
-        )
-        if text
-        else ""
-    )
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    """The type and the first line of an error."""
+    kind, text = type(error).__name__, str(error).strip()
+    if not text:
+        return kind
+    # torch puts the number of a reduction into some messages as a control character.
+    letters = (x if x.isprintable() else repr(x)[1:-1] for x in text.splitlines()[0])
+    return f"{kind}: {''.join(letters)}"
 
 
 class _Memory:
-    """A tensor with guards around it, as it is before the call, and as it must be afterwards."""
+    """A tensor for the call, with guard bytes around it."""
 
     def __init__(self, buffer: Buffer, case: Case):
         self.buffer = buffer
+        # The tensor gets the dtype and the shape of `model`.
         model = buffer.before if buffer.after is ANYTHING else buffer.after
         self.step = 2 if case.variant == "noncontiguous" else 1
         size = _GUARD + model.numel() * self.step * model.element_size()
-        self.bytes = torch.full(
-            (-(-size // _GUARD) * _GUARD + _GUARD,),
-            _GUARD_BYTE,
-            dtype=torch.uint8,
-            device=case.device,
-        )
+        # Rounded up to a multiple of every dtype's size, and a guard at the end.
+        size = -(-size // _GUARD) * _GUARD + _GUARD
+        self.bytes = torch.full((size,), _GUARD_BYTE, dtype=torch.uint8, device=case.device)
         self.tensor = self._view(self.bytes, model)
         self.tensor.copy_(_complement(buffer.after) if buffer.before is None else buffer.before)
 
     def _view(self, memory: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+        """The place of the tensor in `memory`, which is laid out like `self.bytes`."""
         typed = memory.view(model.dtype)
         first = _GUARD // model.element_size()
         return typed[first : first + model.numel() * self.step : self.step].view(model.shape)
 
-    def judge(self, name: str, case: Case) -> None:
+    def check(self, name: str) -> None:
+        """Raise Mismatch unless the tensor and its guards are as they must be."""
         got = self.tensor.detach().cpu()
         if self.buffer.after is not ANYTHING:
             what = f"{name}, an input, changed" if self.buffer.before is self.buffer.after else name
@@ -155,52 +161,51 @@ class _Memory:
         if len(changed):
             place = changed[0].item() - _GUARD
             raise Mismatch(
-                f"{name}: the call wrote {len(changed)} bytes outside of the tensor, the first at byte {place}"
+                f"{name}: the call wrote {len(changed)} bytes outside of the tensor, "
+                f"the first at byte {place}"
             )
 
 
 def _lay_out(part, case: Case):
     if isinstance(part, list):
-        return [_lay_out(one, case) for one in part]
+        return [_lay_out(item, case) for item in part]
     return _Memory(part, case) if isinstance(part, Buffer) else part
 
 
 def _tensors(part):
     if isinstance(part, list):
-        return [_tensors(one) for one in part]
+        return [_tensors(item) for item in part]
     return part.tensor if isinstance(part, _Memory) else part
 
 
-def _judge(case: Case, memory: dict, result, expected) -> None:
+def _check(case: Case, memory: dict, result, expected) -> None:
     """Raise Mismatch unless everything is as it must be."""
     if case.op and not values.has_meaning(case.op, case.dtype):
         raise Mismatch(f"{case.op} has no meaning for {_name(case.dtype)}, and was not refused")
     for name, part in memory.items():
-        for number, one in enumerate(part if isinstance(part, list) else [part]):
-            if isinstance(one, _Memory):
-                one.judge(f"{name}[{number}]" if isinstance(part, list) else name, case)
+        if isinstance(part, _Memory):
+            part.check(name)
+        elif isinstance(part, list):
+            for number, item in enumerate(part):
+                item.check(f"{name}[{number}]")
     _same(result, expected, "returned")
 
 
 def _same(got, expected, what: str) -> None:
+    """Raise Mismatch unless both are the same, tensors bit by bit."""
     if expected is ANYTHING:
         return
     if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
-        facts = [(_name(one.dtype), list(one.shape)) for one in (got, expected)]
-        if facts[0] != facts[1]:
-            raise Mismatch(
-                f"{what}: got {facts[0][0]}{facts[0][1]}, should be {facts[1][0]}{facts[1][1]}"
-            )
+        if _type(got) != _type(expected):
+            raise Mismatch(f"{what}: got {_type(got)}, should be {_type(expected)}")
         if not torch.equal(_bits(got), _bits(expected)):
-            show = (
-                _show
-                if _show(got) != _show(expected)
-                else lambda tensor: f"the bytes {_show(_bits(tensor))}"
-            )
-            raise Mismatch(f"{what}: got {show(got)}, should be {show(expected)}")
+            texts = _show(got), _show(expected)
+            if texts[0] == texts[1]:
+                texts = [f"the bytes {_show(_bits(tensor))}" for tensor in (got, expected)]
+            raise Mismatch(f"{what}: got {texts[0]}, should be {texts[1]}")
     elif isinstance(expected, list) and isinstance(got, list | tuple) and len(got) == len(expected):
-        for number, (one, other) in enumerate(zip(got, expected, strict=True)):
-            _same(one, other, f"{what}[{number}]")
+        for number, pair in enumerate(zip(got, expected, strict=True)):
+            _same(*pair, f"{what}[{number}]")
     elif isinstance(expected, torch.Tensor) or type(got) is not type(expected) or got != expected:
         raise Mismatch(f"{what}: got {_cut(repr(got))}, should be {_cut(repr(expected))}")
 
@@ -210,7 +215,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _complement(tensor: torch.Tensor) -> torch.Tensor:
-    """Wrong at every element, and no other kind of bool."""
+    """A tensor that differs at every element, and in which every bool is valid."""
     if tensor.dtype is torch.bool:
         return ~tensor
     return (~_bits(tensor)).view(tensor.dtype).view(tensor.shape)
@@ -218,6 +223,10 @@ def _complement(tensor: torch.Tensor) -> torch.Tensor:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return f"{_name(tensor.dtype)}{list(tensor.shape)}"
 
 
 def _show(tensor: torch.Tensor) -> str:

@@ -1,7 +1,8 @@
-"""Inputs whose reductions are exact in every dtype, and the closed forms of what collectives make of them.
+"""Inputs whose reductions are exact in every dtype, and the results of collectives in closed form.
 
-Integers stand for the elements until the end, so that no rounding of ours can hide or cause a difference. Every reduction of the
-same inputs has another result, so that one which does another's work is noticed; and no two ranks send the same.
+Everything is computed with Python's integers and becomes a tensor at the end: no rounding of ours
+can hide or cause a difference. Each reduction of the same inputs has a different result, so that an
+AVG that sums is noticed. No two ranks send the same data.
 """
 
 import functools
@@ -10,7 +11,8 @@ import operator
 
 import torch
 
-# In the order of the grid. What a version of torch lacks is left out; floats of 8 bits get new members now and then.
+# In the order of the grid. A dtype that this torch lacks is left out. New floats of 8 bits appear
+# now and then: all are taken.
 _NAMES = (
     *(f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)),
     *("float16", "bfloat16", "float32", "float64", "bool", "complex64", "complex128"),
@@ -29,36 +31,37 @@ FACTOR = 2
 
 
 def moved(code: int, shape: tuple, dtype: torch.dtype) -> torch.Tensor:
-    """The data that `code` (a rank, or a pair of ranks) sends: different for every code, and at every place."""
+    """The data that `code` (a rank, or a number for a pair of ranks) sends.
+
+    It is different for every code, and at every place.
+    """
     places = range(math.prod(shape))
     if dtype is torch.bool:
-        return torch.tensor([(code + 1) >> place & 1 for place in places], dtype=dtype).reshape(
-            shape
-        )
-    if (
-        dtype.itemsize == 1
-    ):  # as bits: some floats of 8 bits know powers of two only. Below 113 none of them is a NaN.
-        return (
-            torch.tensor([(5 * code + place + 1) % 113 for place in places], dtype=torch.uint8)
-            .view(dtype)
-            .reshape(shape)
-        )
+        bits = [(code + 1) >> place & 1 for place in places]
+        return torch.tensor(bits, dtype=dtype).reshape(shape)
+    if dtype.itemsize == 1:
+        # As bytes: some floats of 8 bits have powers of two only. No byte below 113 is a NaN.
+        numbers = [(5 * code + place + 1) % 113 for place in places]
+        return torch.tensor(numbers, dtype=torch.uint8).view(dtype).reshape(shape)
     limit = 251 if dtype.itemsize == 2 else 65521  # integers up to 256 are exact in bfloat16
     numbers = [(100 * code + place + 1) % limit for place in places]
     return tensor([complex(x, -x) if dtype.is_complex else x for x in numbers], shape, dtype)
 
 
 def term(rank: int, size: int, shape: tuple, dtype: torch.dtype, start: int = 0) -> torch.Tensor:
-    """What rank `rank` of `size` contributes to a reduction: the elements from `start` on of one long array."""
-    return tensor(
-        [_element(rank, size, place, dtype) for place in range(start, start + math.prod(shape))],
-        shape,
-        dtype,
-    )
+    """What rank `rank` of `size` contributes to a reduction.
+
+    These are the elements from `start` on of one long array.
+    """
+    places = range(start, start + math.prod(shape))
+    return tensor([_element(rank, size, place, dtype) for place in places], shape, dtype)
 
 
 def has_meaning(op: str | None, dtype: torch.dtype) -> bool:
-    """Whether the reduction is defined: numbers with a fraction have no bits of their own, complex ones have no order."""
+    """Whether the reduction is defined for the dtype.
+
+    BAND, BOR and BXOR are not for floats and complex numbers; MIN and MAX not for complex numbers.
+    """
     if op in BITWISE:
         return not (dtype.is_floating_point or dtype.is_complex)
     return not (op in ("MIN", "MAX") and dtype.is_complex)
@@ -74,20 +77,20 @@ def reduced(op: str, size: int, shape: tuple, dtype: torch.dtype, start: int = 0
 
 
 def tensor(numbers: list, shape: tuple, dtype: torch.dtype) -> torch.Tensor:
-    """The numbers in a dtype; integers that are too large wrap around, as they do in the machine."""
+    """A tensor of these numbers. Integers that are too large wrap around, as in the machine."""
     if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool):
-        numbers = [
-            (x - torch.iinfo(dtype).min) % 2 ** (8 * dtype.itemsize) + torch.iinfo(dtype).min
-            for x in numbers
-        ]
+        least, count = torch.iinfo(dtype).min, 2 ** (8 * dtype.itemsize)
+        numbers = [(x - least) % count + least for x in numbers]
     return torch.tensor(numbers, dtype=dtype).reshape(shape)
 
 
 def _element(rank: int, size: int, place: int, dtype: torch.dtype):
-    """All ranks hold the same small number, one rank (another one at each place) that number plus `size`.
+    """What a rank contributes at a place: the same small number as all others, or `size` more.
 
-    So the sum is a multiple of `size`, and the average exact in integers too: 2 ranks hold 1 and 3, then 4 and 2. Three ranks or
-    more also hold 1, 2 and `size` at some places, in integers: else BOR or BXOR could not be told from MAX.
+    At each place another rank has `size` more. So the sum is a multiple of `size`, and the average
+    is exact in integers too: 2 ranks hold 1 and 3, then 4 and 2. At every fifth place, three or
+    more ranks hold the integers 1, 2 and `size` instead: otherwise BOR or BXOR would give the same
+    as MAX.
     """
     if dtype is torch.bool:
         return True if place % 5 == 4 else (place % size == rank) == (place % 2 == 0)
@@ -97,13 +100,17 @@ def _element(rank: int, size: int, place: int, dtype: torch.dtype):
         return 2 ** (place % 3)
     if not dtype.is_floating_point and size > 2 and place % 5 == 4:
         return {0: 2, 1: size}.get((rank + place) % size, 1)
-    # Products stay exact: in floats of 8 bits, which know 1, 1.25, 1.5 and 1.75 times a power of two, only those of 2 and 4 ranks.
-    small = 1 + place % 2 if size in (2, 4) or (size <= 8 and "float8" not in str(dtype)) else 1
+    # Products stay exact. In floats of 8 bits, which have 1, 1.25, 1.5 and 1.75 times a power of
+    # two, only those of 2 and 4 ranks do.
+    is_exact = size in (2, 4) or (size <= 8 and "float8" not in str(dtype))
+    small = 1 + place % 2 if is_exact else 1
     return small + size if place % size == rank else small
 
 
 def _reduce(op: str, column: list, is_bool: bool):
-    if is_bool:  # one bit: a sum is "any", a product is "all"; an average, as integers are divided, is "all" too
+    if is_bool:
+        # With one bit, a sum is `any` and a product is `all`. An average is `all` too, as integers
+        # are divided.
         names = {
             "SUM": any,
             "PREMUL_SUM": any,

@@ -1,4 +1,7 @@
-"""A backend that does nothing at all and says that it is done: whatever it passes has looked at no data. For `--import`."""
+"""A backend for `--import` that does nothing and says that it is done.
+
+A test that it passes has looked at no data.
+"""
 
 import torch.distributed as dist
 

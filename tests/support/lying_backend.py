@@ -1,4 +1,4 @@
-"""A third party's backend, in Python: gloo in all that it does, except that its AVG sums. `--import lying_backend` brings it."""
+"""A third party's backend for `--import`, in Python: it is gloo, except that its AVG sums."""
 
 import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Two backends for `--import`: of `broken` no world starts; `strict` starts, and refuses to send."""
+"""Two backends for `--import`: no world of `broken` starts; `strict` starts and does not send."""
 
 import torch.distributed as dist
 

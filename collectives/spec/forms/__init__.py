@@ -1,4 +1,4 @@
-"""The table of forms: every call of the twelve lessons, and its relatives, in the lessons' reading order."""
+"""The table of forms: every call of the lessons and its relatives, in reading order."""
 
 import importlib
 from collections.abc import Callable
@@ -26,6 +26,7 @@ def called(form: Form) -> str | None:
 
 
 def function(form: Form) -> Callable:
+    """The function of torch.distributed that the form calls."""
     return _find(called(form))
 
 

@@ -1,7 +1,8 @@
-"""The differentiable collectives of torch.distributed.nn: what each rank gets, and the gradients that flow back.
+"""The differentiable collectives of torch.distributed.nn: what each rank gets, and its gradients.
 
-Backward is the mirror image of forward: where data was gathered, gradients are scattered; where it was copied to all, they are
-summed. The gradient of rank r's output is rank r's term, so that sums of gradients have a closed form too.
+Backward is the mirror image of forward: where data was gathered, gradients are scattered; where it
+was copied to all ranks, gradients are summed. The gradient of rank r's output is rank r's term, so
+that sums of gradients have a closed form too.
 """
 
 import torch
@@ -10,14 +11,14 @@ from collectives.spec.form import ANYTHING, Form, received, sent
 
 
 def _back(outputs, gradients, inputs) -> list:
-    """Go backward; return what came out, and the gradients of what went in."""
+    """Run backward. Return a list of the outputs, and a list of the inputs' gradients."""
     outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
     torch.autograd.backward(
         outputs,
         [gradient.to(output.device) for output, gradient in zip(outputs, gradients, strict=True)],
     )
-    zeros = [torch.zeros_like(one) if one.grad is None else one.grad for one in inputs]
-    return [[output.detach() for output in outputs], zeros]
+    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in inputs]
+    return [[output.detach() for output in outputs], grads]
 
 
 def _gradients(case, count: int) -> list:
@@ -33,11 +34,11 @@ def _reduced(case):
     return {"input": sent(case.term(case.rank)), "result": [[case.reduced()], [case.reduced()]]}
 
 
-def _all_reduce(function, case, its):
+def _all_reduce(function, case, buffers):
     return _back(
-        function(its.input.requires_grad_(), case.reduce_op, case.group),
+        function(buffers.input.requires_grad_(), case.reduce_op, case.group),
         _gradients(case, 1),
-        [its.input],
+        [buffers.input],
     )
 
 
@@ -49,9 +50,9 @@ def _reduced_at_root(case):
     }
 
 
-def _reduce(function, case, its):
-    output = function(its.input.requires_grad_(), case.root, case.reduce_op, case.group)
-    return _back(output, _gradients(case, 1), [its.input])
+def _reduce(function, case, buffers):
+    output = function(buffers.input.requires_grad_(), case.root, case.reduce_op, case.group)
+    return _back(output, _gradients(case, 1), [buffers.input])
 
 
 def _from_root(case):
@@ -62,12 +63,12 @@ def _from_root(case):
     }
 
 
-def _broadcast(function, case, its):
-    # It may write into its input, which a leaf that requires a gradient forbids.
+def _broadcast(function, case, buffers):
+    # The call may write into its input, which autograd forbids for a leaf: hence the clone.
     return _back(
-        function(its.input.requires_grad_().clone(), case.root, case.group),
+        function(buffers.input.requires_grad_().clone(), case.root, case.group),
         _gradients(case, 1),
-        [its.input],
+        [buffers.input],
     )
 
 
@@ -78,9 +79,11 @@ def _gathered(case):
     }
 
 
-def _all_gather(function, case, its):
+def _all_gather(function, case, buffers):
     return _back(
-        function(its.input.requires_grad_(), case.group), _gradients(case, case.size), [its.input]
+        function(buffers.input.requires_grad_(), case.group),
+        _gradients(case, case.size),
+        [buffers.input],
     )
 
 
@@ -92,26 +95,26 @@ def _gathered_at_root(case):
     }
 
 
-def _gather(function, case, its):
+def _gather(function, case, buffers):
     return _back(
-        function(its.input.requires_grad_(), case.root, case.group),
+        function(buffers.input.requires_grad_(), case.root, case.group),
         _gradients(case, case.size),
-        [its.input],
+        [buffers.input],
     )
 
 
 def _scattered(case):
     back = _all(case, case.term)
     if not case.is_root:
-        back = [torch.zeros_like(one) for one in back]
+        back = [torch.zeros_like(gradient) for gradient in back]
     return {
         "inputs": [sent(case.moved(rank)) for rank in range(case.size)],
         "result": [[case.moved(case.rank)], back],
     }
 
 
-def _scatter(function, case, its):
-    inputs = [one.requires_grad_() for one in its.inputs]
+def _scatter(function, case, buffers):
+    inputs = [tensor.requires_grad_() for tensor in buffers.inputs]
     return _back(function(inputs, case.root, case.group), _gradients(case, 1), inputs)
 
 
@@ -123,25 +126,25 @@ def _piece_of_sum(case):
     }
 
 
-def _reduce_scatter(function, case, its):
-    inputs = [one.requires_grad_() for one in its.inputs]
+def _reduce_scatter(function, case, buffers):
+    inputs = [tensor.requires_grad_() for tensor in buffers.inputs]
     return _back(
-        function(its.output, inputs, case.reduce_op, case.group), _gradients(case, 1), inputs
+        function(buffers.output, inputs, case.reduce_op, case.group), _gradients(case, 1), inputs
     )
 
 
 def _pairs(case):
     after = _all(case, lambda other: case.pair(other, case.rank))
     return {
-        "outputs": [received(one) for one in after],
+        "outputs": [received(piece) for piece in after],
         "inputs": [sent(case.pair(case.rank, other)) for other in range(case.size)],
         "result": [after, _all(case, lambda other: case.term(other, case.rank * case.length))],
     }
 
 
-def _all_to_all(function, case, its):
-    inputs = [one.requires_grad_() for one in its.inputs]
-    return _back(function(its.outputs, inputs, case.group), _gradients(case, case.size), inputs)
+def _all_to_all(function, case, buffers):
+    inputs = [tensor.requires_grad_() for tensor in buffers.inputs]
+    return _back(function(buffers.outputs, inputs, case.group), _gradients(case, case.size), inputs)
 
 
 def _pairs_in_one(case):
@@ -149,14 +152,14 @@ def _pairs_in_one(case):
     after, back = (torch.cat(part) for part in pairs["result"])
     return {
         "output": received(after),
-        "input": sent(torch.cat([one.after for one in pairs["inputs"]])),
+        "input": sent(torch.cat([buffer.after for buffer in pairs["inputs"]])),
         "result": [[after], [back]],
     }
 
 
-def _all_to_all_single(function, case, its):
-    output = function(its.output, its.input.requires_grad_(), group=case.group)
-    return _back(output, [torch.cat(_gradients(case, case.size))], [its.input])
+def _all_to_all_single(function, case, buffers):
+    output = function(buffers.output, buffers.input.requires_grad_(), group=case.group)
+    return _back(output, [torch.cat(_gradients(case, case.size))], [buffers.input])
 
 
 def _form(collective, name, plan, call, reduces=False):

@@ -1,15 +1,20 @@
-"""The functional collectives: they return a new tensor that is complete when it is first used, and leave their input alone."""
+"""The functional collectives.
+
+They leave their input alone and return a new tensor, which is complete when it is first used.
+"""
+
+import torch
 
 from collectives.spec.form import Form, sent
 from collectives.spec.forms.move import splits
 
 
 def _wait(result):
-    """The plain tensors of what a functional collective returned."""
+    """The plain tensors in the result of a functional collective, complete."""
     from torch.distributed import _functional_collectives as functional
 
     if isinstance(result, list | tuple):
-        return [_wait(one) for one in result]
+        return [_wait(tensor) for tensor in result]
     return functional.wait_tensor(result)
 
 
@@ -21,8 +26,8 @@ def _reduced(case):
     return {"input": sent(case.term(case.rank)), "result": case.reduced()}
 
 
-def _all_reduce(function, case, its):
-    return _wait(function(its.input, _op(case), case.group))
+def _all_reduce(function, case, buffers):
+    return _wait(function(buffers.input, _op(case), case.group))
 
 
 def _several(case):
@@ -33,34 +38,30 @@ def _several(case):
     }
 
 
-def _all_reduce_coalesced(function, case, its):
-    return _wait(function(its.inputs, _op(case), case.group))
+def _all_reduce_coalesced(function, case, buffers):
+    return _wait(function(buffers.inputs, _op(case), case.group))
 
 
 def _from_root(case):
     return {"input": sent(case.moved(case.rank)), "result": case.moved(case.root)}
 
 
-def _broadcast(function, case, its):
-    return _wait(function(its.input, case.root, case.group))
+def _broadcast(function, case, buffers):
+    return _wait(function(buffers.input, case.root, case.group))
 
 
 def _gathered(case):
-    import torch
-
     return {
         "input": sent(case.moved(case.rank)),
         "result": torch.cat([case.moved(rank) for rank in range(case.size)]),
     }
 
 
-def _all_gather_tensor(function, case, its):
-    return _wait(function(its.input, 0, case.group))
+def _all_gather_tensor(function, case, buffers):
+    return _wait(function(buffers.input, 0, case.group))
 
 
 def _several_gathered(case):
-    import torch
-
     def whole(shift):
         return torch.cat([case.moved(rank + shift) for rank in range(case.size)])
 
@@ -71,8 +72,8 @@ def _several_gathered(case):
     }
 
 
-def _all_gather_coalesced(function, case, its):
-    return _wait(function(its.inputs, case.group))
+def _all_gather_coalesced(function, case, buffers):
+    return _wait(function(buffers.inputs, case.group))
 
 
 def _piece_of_sum(case):
@@ -82,8 +83,8 @@ def _piece_of_sum(case):
     }
 
 
-def _reduce_scatter_tensor(function, case, its):
-    return _wait(function(its.input, _op(case), 0, case.group))
+def _reduce_scatter_tensor(function, case, buffers):
+    return _wait(function(buffers.input, _op(case), 0, case.group))
 
 
 def _several_pieces(case):
@@ -94,13 +95,11 @@ def _several_pieces(case):
     }
 
 
-def _reduce_scatter_coalesced(function, case, its):
-    return _wait(function(its.inputs, _op(case), [0, 0], case.group))
+def _reduce_scatter_coalesced(function, case, buffers):
+    return _wait(function(buffers.inputs, _op(case), [0, 0], case.group))
 
 
 def _pairs(case):
-    import torch
-
     others = range(case.size)
     return {
         "input": sent(torch.cat([case.pair(case.rank, other) for other in others])),
@@ -108,18 +107,18 @@ def _pairs(case):
     }
 
 
-def _all_to_all_single(function, case, its):
+def _all_to_all_single(function, case, buffers):
     come, go = splits(case)
-    return _wait(function(its.input, come, go, case.group))
+    return _wait(function(buffers.input, come, go, case.group))
 
 
-def _from_the_one_before(case):
+def _from_previous_rank(case):
     return {"input": sent(case.moved(case.rank)), "result": case.moved((case.rank - 1) % case.size)}
 
 
-def _permute_tensor(function, case, its):
+def _permute_tensor(function, case, buffers):
     targets = [(rank + 1) % case.size for rank in range(case.size)]
-    return _wait(function(its.input, targets, case.group))
+    return _wait(function(buffers.input, targets, case.group))
 
 
 def _form(collective, name, plan, call, reduces=False, newer=None, variants=("subgroup",)):
@@ -165,5 +164,5 @@ FORMS = (
         _all_to_all_single,
         variants=("uneven", "subgroup"),
     ),
-    _form("all_to_all", "permute_tensor", _from_the_one_before, _permute_tensor, variants=()),
+    _form("all_to_all", "permute_tensor", _from_previous_rank, _permute_tensor, variants=()),
 )

@@ -1,5 +1,7 @@
 """The forms that move data as it is: broadcast, the gathers, scatter, all_to_all."""
 
+import torch
+
 from collectives.spec.form import Buffer, Form, received, sent
 
 _VARIANTS = ("noncontiguous", "empty", "scalar", "async", "subgroup")
@@ -10,38 +12,37 @@ def _from_root(case):
     return {"tensor": sent(data) if case.is_root else received(data)}
 
 
-def _broadcast(function, case, its):
-    return function(its.tensor, src=case.root, group=case.group, async_op=case.is_async)
+def _broadcast(function, case, buffers):
+    return function(buffers.tensor, src=case.root, group=case.group, async_op=case.is_async)
 
 
-def _own(case, rank):
+def _part(case, rank):
+    """What `rank` brings, or what the root has for it."""
     return case.moved(rank, case.lengths()[rank] if case.uneven else None)
 
 
 def _all(case):
     return {
-        "outputs": [received(_own(case, rank)) for rank in range(case.size)],
-        "input": sent(_own(case, case.rank)),
+        "outputs": [received(_part(case, rank)) for rank in range(case.size)],
+        "input": sent(_part(case, case.rank)),
     }
 
 
-def _all_gather(function, case, its):
-    return function(its.outputs, its.input, group=case.group, async_op=case.is_async)
+def _all_gather(function, case, buffers):
+    return function(buffers.outputs, buffers.input, group=case.group, async_op=case.is_async)
 
 
 def _all_in_one(case):
-    import torch
-
     whole = torch.stack([case.moved(rank) for rank in range(case.size)]).flatten()
     return {"output": received(whole), "input": sent(case.moved(case.rank))}
 
 
-def _one_to_one(function, case, its):
-    return function(its.output, its.input, group=case.group, async_op=case.is_async)
+def _one_to_one(function, case, buffers):
+    return function(buffers.output, buffers.input, group=case.group, async_op=case.is_async)
 
 
 def _all_lists(case):
-    """all_gather_coalesced: each rank brings a list of tensors, and gets every rank's list."""
+    """Each rank brings a list of tensors, and gets the lists of all ranks."""
     lists = [[case.moved(rank), case.moved(rank + case.size, 3)] for rank in range(case.size)]
     outputs = {
         f"outputs{rank}": [received(tensor) for tensor in tensors]
@@ -50,26 +51,30 @@ def _all_lists(case):
     return outputs | {"inputs": [sent(tensor) for tensor in lists[case.rank]]}
 
 
-def _all_gather_coalesced(function, case, its):
-    outputs = [getattr(its, f"outputs{rank}") for rank in range(case.size)]
-    return function(outputs, its.inputs, group=case.group, async_op=case.is_async)
+def _all_gather_coalesced(function, case, buffers):
+    outputs = [getattr(buffers, f"outputs{rank}") for rank in range(case.size)]
+    return function(outputs, buffers.inputs, group=case.group, async_op=case.is_async)
 
 
 def _gathered_at_root(case):
     return _all(case) if case.is_root else _all(case) | {"outputs": None}
 
 
-def _gather(function, case, its):
-    return function(its.input, its.outputs, dst=case.root, group=case.group, async_op=case.is_async)
+def _gather(function, case, buffers):
+    return function(
+        buffers.input, buffers.outputs, dst=case.root, group=case.group, async_op=case.is_async
+    )
 
 
 def _pieces_of_root(case):
-    inputs = [sent(_own(case, rank)) for rank in range(case.size)] if case.is_root else None
-    return {"output": received(_own(case, case.rank)), "inputs": inputs}
+    inputs = [sent(_part(case, rank)) for rank in range(case.size)] if case.is_root else None
+    return {"output": received(_part(case, case.rank)), "inputs": inputs}
 
 
-def _scatter(function, case, its):
-    return function(its.output, its.inputs, src=case.root, group=case.group, async_op=case.is_async)
+def _scatter(function, case, buffers):
+    return function(
+        buffers.output, buffers.inputs, src=case.root, group=case.group, async_op=case.is_async
+    )
 
 
 def _pairs(case):
@@ -80,13 +85,11 @@ def _pairs(case):
     }
 
 
-def _all_to_all(function, case, its):
-    return function(its.outputs, its.inputs, group=case.group, async_op=case.is_async)
+def _all_to_all(function, case, buffers):
+    return function(buffers.outputs, buffers.inputs, group=case.group, async_op=case.is_async)
 
 
 def _pairs_in_one(case):
-    import torch
-
     pairs = _pairs(case)
     whole = {name: torch.cat([buffer.after.flatten() for buffer in pairs[name]]) for name in pairs}
     return {"output": Buffer(None, whole["outputs"]), "input": sent(whole["inputs"])}
@@ -97,9 +100,11 @@ def splits(case) -> tuple[list[int], list[int]]:
     return [case.lengths(other)[case.rank] for other in range(case.size)], case.lengths(case.rank)
 
 
-def _all_to_all_single(function, case, its):
+def _all_to_all_single(function, case, buffers):
     come, go = splits(case) if case.uneven else (None, None)
-    return function(its.output, its.input, come, go, group=case.group, async_op=case.is_async)
+    return function(
+        buffers.output, buffers.input, come, go, group=case.group, async_op=case.is_async
+    )
 
 
 FORMS = (

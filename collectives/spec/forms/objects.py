@@ -1,71 +1,73 @@
-"""The forms that move Python objects, and those that move nothing: barriers and groups. The caller brings no tensor."""
+"""The forms to which the caller brings no tensor: Python objects, barriers and groups."""
 
 import datetime
 import time
 
+import torch
 import torch.distributed as dist
 
 from collectives.spec.form import Form
 
-# A barrier's last rank comes this much later than the others, in seconds: who left before it did not wait.
+# The last rank enters a barrier so much later than the others, in seconds: a rank that leaves
+# before that has not waited.
 _LATE = 0.05
 
 
-def _thing(rank: int) -> dict:
-    """What rank `rank` sends: a different length for each, as pickled objects are."""
+def _object(rank: int) -> dict:
+    """What rank `rank` sends. Each rank's object has another length when it is pickled."""
     return {"from": rank, "list": [rank] * (rank + 1), "text": "é" * rank}
 
 
-def _things(case) -> list[dict]:
-    return [_thing(rank) for rank in range(case.size)]
+def _objects(case) -> list[dict]:
+    return [_object(rank) for rank in range(case.size)]
 
 
 def _broadcast_objects(case):
-    return {"result": [_thing(case.root), None]}
+    return {"result": [_object(case.root), None]}
 
 
-def _broadcast_object_list(function, case, its):
-    objects = [_thing(case.root), None] if case.is_root else ["poison", "poison"]
+def _broadcast_object_list(function, case, buffers):
+    objects = [_object(case.root), None] if case.is_root else ["poison", "poison"]
     function(objects, src=case.root, group=case.group, device=case.device)
     return objects
 
 
 def _all_objects(case):
-    return {"result": _things(case)}
+    return {"result": _objects(case)}
 
 
-def _all_gather_object(function, case, its):
+def _all_gather_object(function, case, buffers):
     found = ["poison"] * case.size
-    function(found, _thing(case.rank), group=case.group)
+    function(found, _object(case.rank), group=case.group)
     return found
 
 
 def _objects_at_root(case):
-    return {"result": _things(case) if case.is_root else None}
+    return {"result": _objects(case) if case.is_root else None}
 
 
-def _gather_object(function, case, its):
+def _gather_object(function, case, buffers):
     found = ["poison"] * case.size if case.is_root else None
-    function(_thing(case.rank), found, dst=case.root, group=case.group)
+    function(_object(case.rank), found, dst=case.root, group=case.group)
     return found
 
 
 def _own_object(case):
-    return {"result": [_thing(case.rank)]}
+    return {"result": [_object(case.rank)]}
 
 
-def _scatter_object_list(function, case, its):
+def _scatter_object_list(function, case, buffers):
     found = ["poison"]
-    function(found, _things(case) if case.is_root else None, src=case.root, group=case.group)
+    function(found, _objects(case) if case.is_root else None, src=case.root, group=case.group)
     return found
 
 
-def _object_of_the_one_before(case):
-    return {"result": [_thing(case.rank - 1), None] if case.rank else None}
+def _object_of_previous_rank(case):
+    return {"result": [_object(case.rank - 1), None] if case.rank else None}
 
 
-def _object_chain(function, case, its):
-    """Either of the two, with the other at the other end of the chain of ranks."""
+def _object_chain(function, case, buffers):
+    """Both calls: each rank receives from the previous one, then sends to the next one."""
     found = ["poison", "poison"] if case.rank else None
     if found:
         dist.recv_object_list(
@@ -73,7 +75,7 @@ def _object_chain(function, case, its):
         )
     if case.rank < case.size - 1:
         dist.send_object_list(
-            [_thing(case.rank), None],
+            [_object(case.rank), None],
             dst=case.ranks[case.rank + 1],
             group=case.group,
             device=case.device,
@@ -81,34 +83,34 @@ def _object_chain(function, case, its):
     return found
 
 
-def _everyone_came(case):
+def _everyone_entered(case):
     return {"result": list(range(case.size))}
 
 
 def _wait_for_all(case, wait) -> list[int]:
-    """The ranks that had come when the barrier let this one go, by the marks that they left in the store."""
+    """The ranks that had entered the barrier when it let this one go, as the store knows them."""
     store = dist.distributed_c10d._get_default_store()
     if case.rank == case.size - 1:
         time.sleep(_LATE)
-    store.set(f"came/{case.rank}", "")
+    store.set(f"entered/{case.rank}", "")
     work = wait()
     if work is not None:
         work.wait()
-    return [rank for rank in range(case.size) if store.check([f"came/{rank}"])]
+    return [rank for rank in range(case.size) if store.check([f"entered/{rank}"])]
 
 
-def _barrier(function, case, its):
+def _barrier(function, case, buffers):
     return _wait_for_all(case, lambda: function(group=case.group, async_op=case.is_async))
 
 
-def _monitored_barrier(function, case, its):
+def _monitored_barrier(function, case, buffers):
     return _wait_for_all(
         case, lambda: function(group=case.group, timeout=datetime.timedelta(seconds=60))
     )
 
 
 def halves(case) -> list[list[int]]:
-    """The ranks in two groups, neither of them neighbours; one group where there is one rank."""
+    """The even and the odd members as two groups; one group where there is one rank."""
     return [half for half in (list(case.ranks[::2]), list(case.ranks[1::2])) if half]
 
 
@@ -118,20 +120,18 @@ def _own_half(case):
 
 
 def _facts(case, group) -> list:
-    """Who is in the group, my rank in it, and a sum over it that tells its members apart."""
-    import torch
-
+    """The group's members, this rank's number in it, and a sum that shows who took part."""
     total = torch.tensor([2 ** case.ranks[case.rank]], device=case.device)
     dist.all_reduce(total, group=group)
     return [dist.get_process_group_ranks(group), dist.get_rank(group), total.item()]
 
 
-def _new_group(function, case, its):
+def _new_group(function, case, buffers):
     groups = [function(half) for half in halves(case)]
     return _facts(case, groups[case.rank % 2])
 
 
-def _new_subgroups_by_enumeration(function, case, its):
+def _new_subgroups_by_enumeration(function, case, buffers):
     return _facts(case, function(halves(case))[0])
 
 
@@ -145,11 +145,11 @@ def _own_neighbours(case):
     return {"result": [mine, case.rank % size, sum(2**rank for rank in mine)]}
 
 
-def _new_subgroups(function, case, its):
+def _new_subgroups(function, case, buffers):
     return _facts(case, function(_neighbours(case))[0])
 
 
-def _split_group(function, case, its):
+def _split_group(function, case, buffers):
     return _facts(case, function(split_ranks=halves(case)))
 
 
@@ -159,10 +159,10 @@ def _form(collective, name, plan, call, variants=(), fewest=1):
 
 FORMS = (
     _form(
-        "send_recv", "send_object_list", _object_of_the_one_before, _object_chain, ("subgroup",), 2
+        "send_recv", "send_object_list", _object_of_previous_rank, _object_chain, ("subgroup",), 2
     ),
     _form(
-        "send_recv", "recv_object_list", _object_of_the_one_before, _object_chain, ("subgroup",), 2
+        "send_recv", "recv_object_list", _object_of_previous_rank, _object_chain, ("subgroup",), 2
     ),
     _form(
         "broadcast",
@@ -176,8 +176,8 @@ FORMS = (
     _form(
         "scatter", "scatter_object_list", _own_object, _scatter_object_list, ("subgroup", "root")
     ),
-    _form("barrier", "barrier", _everyone_came, _barrier, ("async", "subgroup")),
-    _form("barrier", "monitored_barrier", _everyone_came, _monitored_barrier, ("subgroup",)),
+    _form("barrier", "barrier", _everyone_entered, _barrier, ("async", "subgroup")),
+    _form("barrier", "monitored_barrier", _everyone_entered, _monitored_barrier, ("subgroup",)),
     _form("new_group", "new_group", _own_half, _new_group),
     _form("new_group", "new_subgroups", _own_neighbours, _new_subgroups),
     _form("new_group", "new_subgroups_by_enumeration", _own_half, _new_subgroups_by_enumeration),

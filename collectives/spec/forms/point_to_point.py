@@ -1,4 +1,7 @@
-"""The forms between two ranks: data goes along the chain of ranks, 0 to 1 to 2, so that no two wait for each other."""
+"""The forms between two ranks.
+
+Data goes along the chain of ranks, 0 to 1 to 2, so that no two ranks wait for each other.
+"""
 
 import torch.distributed as dist
 
@@ -9,14 +12,11 @@ _VARIANTS = ("noncontiguous", "empty", "scalar", "subgroup")
 
 def _chain(case, messages=1):
     """Each rank but the last sends; each but the first receives."""
-    first, last = case.rank == 0, case.rank == case.size - 1
+    outgoing = [sent(case.moved(2 * case.rank + number)) for number in range(messages)]
+    incoming = [received(case.moved(2 * case.rank - 2 + number)) for number in range(messages)]
     return {
-        "outgoing": []
-        if last
-        else [sent(case.moved(2 * case.rank + number)) for number in range(messages)],
-        "incoming": []
-        if first
-        else [received(case.moved(2 * case.rank - 2 + number)) for number in range(messages)],
+        "outgoing": outgoing if case.rank < case.size - 1 else [],
+        "incoming": incoming if case.rank > 0 else [],
     }
 
 
@@ -25,57 +25,57 @@ def _messages(case):
 
 
 def _messages_and_source(case):
-    """recv also says where the message came from."""
-    return _messages(case) | {
-        "result": [case.ranks[case.rank - 1]] * len(_messages(case)["incoming"])
-    }
+    """recv also returns the source of the message."""
+    plan = _messages(case)
+    return plan | {"result": [case.ranks[case.rank - 1]] * len(plan["incoming"])}
 
 
 def _tags(tensors) -> list[tuple[int, object]]:
+    """Each tensor with the tag of its message."""
     return [(7 + number, tensor) for number, tensor in enumerate(tensors)]
 
 
-def _send(function, case, its):
-    """Where there are tags, the receiver asks for the second message first."""
+def _send(function, case, buffers):
+    """The receiver asks for the last message first: with several messages, the tags must tell."""
     _wait(
         dist.irecv(tensor, case.ranks[case.rank - 1], case.group, tag)
-        for tag, tensor in reversed(_tags(its.incoming))
+        for tag, tensor in reversed(_tags(buffers.incoming))
     )
-    for tag, tensor in _tags(its.outgoing):
+    for tag, tensor in _tags(buffers.outgoing):
         function(tensor, case.ranks[case.rank + 1], group=case.group, tag=tag)
 
 
-def _isend(function, case, its):
-    for tag, tensor in reversed(_tags(its.incoming)):
+def _isend(function, case, buffers):
+    for tag, tensor in reversed(_tags(buffers.incoming)):
         dist.recv(tensor, case.ranks[case.rank - 1], case.group, tag)
     _wait(
         function(tensor, case.ranks[case.rank + 1], group=case.group, tag=tag)
-        for tag, tensor in _tags(its.outgoing)
+        for tag, tensor in _tags(buffers.outgoing)
     )
 
 
-def _recv(function, case, its):
+def _recv(function, case, buffers):
     source = None if case.variant == "any_source" else case.ranks[case.rank - 1]
     found = [
         function(tensor, source, group=case.group, tag=tag)
-        for tag, tensor in reversed(_tags(its.incoming))
+        for tag, tensor in reversed(_tags(buffers.incoming))
     ]
     _wait(
         dist.isend(tensor, case.ranks[case.rank + 1], case.group, tag)
-        for tag, tensor in _tags(its.outgoing)
+        for tag, tensor in _tags(buffers.outgoing)
     )
     return found
 
 
-def _irecv(function, case, its):
+def _irecv(function, case, buffers):
     source = None if case.variant == "any_source" else case.ranks[case.rank - 1]
     _wait(
         function(tensor, source, group=case.group, tag=tag)
-        for tag, tensor in reversed(_tags(its.incoming))
+        for tag, tensor in reversed(_tags(buffers.incoming))
     )
     _wait(
         dist.isend(tensor, case.ranks[case.rank + 1], case.group, tag)
-        for tag, tensor in _tags(its.outgoing)
+        for tag, tensor in _tags(buffers.outgoing)
     )
 
 
@@ -91,11 +91,11 @@ def _ring(case):
     }
 
 
-def _batch_isend_irecv(function, case, its):
+def _batch_isend_irecv(function, case, buffers):
     after, before = case.ranks[(case.rank + 1) % case.size], case.ranks[case.rank - 1]
     operations = [
-        dist.P2POp(dist.isend, its.outgoing, after, case.group),
-        dist.P2POp(dist.irecv, its.incoming, before, case.group),
+        dist.P2POp(dist.isend, buffers.outgoing, after, case.group),
+        dist.P2POp(dist.irecv, buffers.incoming, before, case.group),
     ]
     _wait(function(operations))
 

@@ -1,5 +1,7 @@
 """The forms that reduce: all_reduce, reduce, reduce_scatter and their relatives."""
 
+import torch.distributed as dist
+
 from collectives.spec.form import ANYTHING, Buffer, Form, received, sent
 
 _VARIANTS = ("noncontiguous", "empty", "scalar", "async", "subgroup")
@@ -9,22 +11,22 @@ def _in_place(case):
     return {"tensor": Buffer(case.term(case.rank), case.reduced())}
 
 
-def _all_reduce(function, case, its):
-    return function(its.tensor, op=case.reduce_op, group=case.group, async_op=case.is_async)
+def _all_reduce(function, case, buffers):
+    return function(buffers.tensor, op=case.reduce_op, group=case.group, async_op=case.is_async)
 
 
 def _to_root(case):
     return {"tensor": Buffer(case.term(case.rank), case.reduced() if case.is_root else ANYTHING)}
 
 
-def _reduce(function, case, its):
+def _reduce(function, case, buffers):
     return function(
-        its.tensor, dst=case.root, op=case.reduce_op, group=case.group, async_op=case.is_async
+        buffers.tensor, dst=case.root, op=case.reduce_op, group=case.group, async_op=case.is_async
     )
 
 
 def starts(case) -> list[int]:
-    """Where each rank's piece begins in the long array."""
+    """Where each rank's piece begins in the array that the pieces make up."""
     lengths = case.lengths()
     return [sum(lengths[:rank]) for rank in range(case.size)]
 
@@ -38,9 +40,9 @@ def _pieces(case):
     }
 
 
-def _reduce_scatter(function, case, its):
+def _reduce_scatter(function, case, buffers):
     return function(
-        its.output, its.inputs, op=case.reduce_op, group=case.group, async_op=case.is_async
+        buffers.output, buffers.inputs, op=case.reduce_op, group=case.group, async_op=case.is_async
     )
 
 
@@ -51,27 +53,25 @@ def _one_long_input(case):
     }
 
 
-def _reduce_scatter_tensor(function, case, its):
+def _reduce_scatter_tensor(function, case, buffers):
     return function(
-        its.output, its.input, op=case.reduce_op, group=case.group, async_op=case.is_async
+        buffers.output, buffers.input, op=case.reduce_op, group=case.group, async_op=case.is_async
     )
 
 
 def _several(case):
-    """Three tensors, which one call reduces together."""
+    """Three tensors that one call reduces together."""
     spans = [(0, None), (1, 2 * case.length), (5, 3)]
     return {"tensors": [Buffer(case.term(case.rank, *span), case.reduced(*span)) for span in spans]}
 
 
-def _all_reduce_coalesced(function, case, its):
-    return function(its.tensors, op=case.reduce_op, group=case.group, async_op=case.is_async)
+def _all_reduce_coalesced(function, case, buffers):
+    return function(buffers.tensors, op=case.reduce_op, group=case.group, async_op=case.is_async)
 
 
-def _coalescing_manager(function, case, its):
-    import torch.distributed as dist
-
+def _coalescing_manager(function, case, buffers):
     with function(group=case.group, device=case.device, async_ops=case.is_async) as manager:
-        for tensor in its.tensors:
+        for tensor in buffers.tensors:
             dist.all_reduce(tensor, op=case.reduce_op, group=case.group)
     return manager if case.is_async else None
 
