@@ -52,7 +52,7 @@ def run_every(*launcher, **environ):
     ],
 )
 def test_python_prints_what_the_notebook_shows(lesson):
-    """In a process of its own, which has imported nothing but what the lesson itself imports."""
+    """In its own process, which imports only what the lesson imports."""
     done = subprocess.run(
         [sys.executable, files.find(lesson), "--backend", "gloo"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What launch promises when all goes well: results in rank order, from functions of every kind, in ranks like fresh processes."""
+"""launch returns results in rank order, from functions of every kind, in ranks that are like fresh processes."""
 
 import functools
 import importlib.util
@@ -157,7 +157,7 @@ def test_twenty_launches_at_the_same_time_do_not_collide():
     assert results == {number: [2 * number + 1] * 2 for number in range(20)}
 
 
-# A warm rank cannot be told from a fresh one.
+# A rank that was forked is like a fresh process.
 
 
 def test_a_rank_has_the_environment_of_the_caller_at_launch(monkeypatch):

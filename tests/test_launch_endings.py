@@ -1,4 +1,4 @@
-"""However the caller ends, within 5 s no rank is left, and no file."""
+"""However the caller ends, after 5 s no rank and no file is left."""
 
 import os
 import signal
@@ -35,19 +35,19 @@ def sleepers(rank, world_size, device):
 
 @pytest.fixture
 def short():
-    """A folder with a short path."""
+    """A folder with a short path: that of a socket has at most 107 characters."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def caller(tmp_path, short):
-    """Starts a program whose ranks sleep; gives its process, its ranks' processes, and the folder for its temporary files."""
+    """Start a program whose ranks sleep; return its process, the processes of its ranks, and its temporary folder."""
     started = []
 
     def begin(body: str, ranks: int = 2):
         (tmp_path / "program.py").write_text(PROGRAM + textwrap.dedent(body))
-        folder = short / "tmp"  # the path of a socket has at most 107 letters
+        folder = short / "tmp"
         folder.mkdir()
         process = subprocess.Popen(
             [sys.executable, tmp_path / "program.py", tmp_path],

@@ -1,4 +1,4 @@
-"""launch in the world of a launcher: the same function, the same results, and the launcher's world is left as it was."""
+"""launch inside a launcher's world gives the same results and leaves that world as it was."""
 
 import json
 import os
@@ -124,7 +124,7 @@ for scenario in (
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory):
-    """Gives the facts of a scenario, by rank."""
+    """A function that returns the facts of a scenario, by rank."""
     facts, done = torchrun(tmp_path_factory.mktemp("joins"), SCENARIOS, nproc=3)
 
     def of(name: str) -> list:

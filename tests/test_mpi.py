@@ -148,7 +148,7 @@ def test_every_dtype_can_be_broadcast():
 
 
 def test_messages_go_from_tensor_to_tensor_without_a_copy():
-    """Zero-copy, proved by the bytes that a rank takes beyond its tensors while 64 MiB of them travel."""
+    """Measured by the memory that a rank uses beyond its tensors while it sends 64 MiB."""
     import resource
 
     def fn(rank, world_size, device):

@@ -1,4 +1,4 @@
-"""The launcher's promises, over MPI: a failure names its rank, nothing outlives the caller, nothing listens, no file is left."""
+"""launch over MPI: an error names its rank, no process outlives the caller, nothing listens, no file is left."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def failing(fn, nproc=3, **options) -> LaunchError:
-    """The error of a launch that fails; it leaves no rank behind, and another one works after it."""
+    """Launch a function that fails, and return the error. Checks that no rank is left and that launch still works."""
     launch(one_barrier, 1)  # the server of the ranks may stay
     before = children()
     with pytest.raises(LaunchError) as caught:

@@ -1,4 +1,4 @@
-"""A real DistributedDataParallel training over MPI gives the gradients that it gives over gloo."""
+"""Training with DistributedDataParallel over MPI gives the same gradients as over gloo."""
 
 import copy
 
@@ -51,7 +51,7 @@ def test_ddp_gives_the_gradients_that_it_gives_over_gloo_bit_for_bit(nproc, exac
 
 
 def float32_gradients(rank, world_size, device):
-    """DDP's gradients, and what this rank brings to their sums: its own gradients, which DDP divides before it adds."""
+    """DDP's gradients, and this rank's own ones, which DDP divides by n and then sums."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
     alone, ddp = copy.deepcopy(model), torch.nn.parallel.DistributedDataParallel(model)

@@ -1,4 +1,4 @@
-"""Pictures show what really happened: drawn from real runs of ranks, of right collectives and of wrong ones."""
+"""Pictures drawn from real runs, of right collectives and of wrong ones, show what happened."""
 
 import functools
 

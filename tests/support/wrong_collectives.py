@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 class _Done:
-    """A Work that was never any work."""
+    """A Work that is done from the start."""
 
     def wait(self):
         return True
