@@ -1,4 +1,4 @@
-"""The table of claims: which claim speaks of a cell, and what is found where a matrix is not as claimed."""
+"""The table of claims: which claim applies to a cell, and the findings where a matrix differs."""
 
 import pytest
 from hand_made import cell, matrix

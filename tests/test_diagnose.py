@@ -1,4 +1,6 @@
-"""`collectives diagnose` on real programs: each mistake is named with its rank and line, and what is right is left alone."""
+"""`collectives diagnose` on real programs: each mistake is named with its rank and line, and
+correct programs run as they would without it.
+"""
 
 import re
 import signal
@@ -148,7 +150,9 @@ def test_the_command_names_the_rank_that_raised_died_or_left_the_loop_early(
 
 @pytest.mark.slow  # launch names it, too
 def test_a_loss_that_meets_gradients_is_a_mismatch_on_the_rank_of_the_loss(tmp_path):
-    """One other rank may be named, too, if the launcher ended the rest before they could report their calls."""
+    """One other rank may be named, too, if the launcher ended the rest before they could report
+    their calls.
+    """
     verdict, _ = diagnose(tmp_path, *program("loss_meets_gradient"), hang_after=3)
     assert (verdict["verdict"], verdict["field"]) == ("mismatch", "shape"), verdict["says"]
     *others, guilty = verdict["guilty"]
@@ -301,7 +305,10 @@ RESTARTED = """
 
 
 def test_ranks_that_the_launcher_restarts_with_success_are_no_fault(tmp_path):
-    """As `torchrun --max-restarts` restarts them. Not with torchrun: its second attempt sometimes hangs (torch 2.13)."""
+    """As `torchrun --max-restarts` restarts them.
+
+    Not with torchrun: its second attempt sometimes hangs (torch 2.13).
+    """
     rank = " ".join(script(tmp_path, RESTARTED))
     shell = (
         f"for ATTEMPT in 0 1; do for RANK in 0 1; do export ATTEMPT RANK; {rank} & done; wait; done"
@@ -356,7 +363,9 @@ def test_an_exit_that_only_the_launcher_saw_is_taken_from_its_exit_status(progra
 
 
 def test_successive_worlds_in_the_same_processes_are_not_confused(tmp_path):
-    """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
+    """Under torchrun the steps of a lesson make one world after another, whose groups have the same
+    names.
+    """
     verdict, _ = diagnose(tmp_path, *TORCHRUN, str(files.folder() / "barrier.py"), hang_after=20)
     assert verdict["verdict"] == "ok", verdict["says"]
 
@@ -383,7 +392,9 @@ def test_a_program_that_fails_at_an_import_is_reported_with_the_line(tmp_path):
 
 
 def test_the_end_of_a_long_error_message_is_shown(tmp_path):
-    """For an exception in a DataLoader's worker, the message ends with the exception and begins with a traceback."""
+    """For an exception in a DataLoader's worker, the message ends with the exception and begins
+    with a traceback.
+    """
     verdict, _ = diagnose(
         tmp_path,
         *script(

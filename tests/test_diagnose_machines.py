@@ -1,4 +1,6 @@
-"""`collectives diagnose` on several machines: here two torchruns of one job, of which neither sees the other's ranks."""
+"""`collectives diagnose` on several machines: here two torchruns of one job, of which neither sees
+the other's ranks.
+"""
 
 import dataclasses
 import json

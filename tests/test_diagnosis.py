@@ -1,4 +1,4 @@
-"""From calls made up by hand to a verdict: the right kind, the right ranks, and no alarm where all is well."""
+"""From calls made by hand to a verdict: its kind, the guilty ranks, and no false alarm."""
 
 import dataclasses
 import json
@@ -601,7 +601,9 @@ def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_re
 
 
 def as_seen(call, draw):
-    """Whoever reads a log may see a call when it is entered and again when it is left, or only then."""
+    """Whoever reads a log may see a call when it is entered and again when it is left, or only
+    then.
+    """
     return (
         [dataclasses.replace(call, left=None, error=None), call] if draw.random() < 0.5 else [call]
     )
@@ -635,7 +637,9 @@ def test_what_serves_others_to_the_end_may_wait_for_more(text, kind):
 def test_calls_from_c_plus_plus_that_are_under_way_make_a_circle_only_when_nothing_moves(
     stalled, kind
 ):
-    """They are counted apart from those that the program itself makes in the same group, and may be waited for later."""
+    """They are counted apart from those that the program itself makes in the same group, and may be
+    waited for later.
+    """
     seen = Program(2).all("all_reduce", group="1").all("all_reduce", group="2")
     native = Program(2)
     for rank in range(2):

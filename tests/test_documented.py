@@ -1,4 +1,6 @@
-"""PyTorch's documentation against measurements: what differs is found, what does not is not, and the statements are really made."""
+"""PyTorch's documentation against measurements: differences are found, and only those, and the
+documentation really contains the statements.
+"""
 
 import pytest
 from hand_made import cell, matrix

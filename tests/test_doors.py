@@ -13,7 +13,8 @@ from collectives.lesson import files
 from collectives.lesson.make import notebooks
 from collectives.spec.catalogue import COLLECTIVES
 
-# Runs each lesson as a program, but all in the same process: importing torch takes longer than most lessons.
+# Runs each lesson as a program, but all in the same process: importing torch takes longer than most
+# lessons.
 EVERY = """
 import runpy, sys
 lessons, sys.argv[1:] = sys.argv[1:], []

@@ -77,7 +77,9 @@ def received_without_a_wait(rank, world_size, device):
         dist.send(ones(), dst=0)
     dist.barrier()
     if rank == 0:
-        del work  # subtle: gloo gives up a message whose Work is gone before it has come, and with it the barrier
+        # subtle: gloo gives up a message whose Work is gone before it has arrived, and with it the
+        # barrier.
+        del work
 
 
 def broadcast_without_a_wait(rank, world_size, device):

@@ -1,4 +1,4 @@
-"""The recorded matrices: each can be read and is as claimed, and what became of a cell from version to version is told rightly."""
+"""The recorded matrices: each can be read and is as claimed, and the history of a cell is right."""
 
 import json
 import subprocess
@@ -148,7 +148,9 @@ def test_a_recorded_matrix_that_was_edited_is_not_as_claimed():
 
 
 def versions(*states: str | None) -> tuple[dict, ...]:
-    """Matrices of torch 2.1, 2.2, ... in which the same cell has these states; None: it is not there, though its dtype is."""
+    """Matrices of torch 2.1, 2.2, ... in which the same cell has these states; None: it is not
+    there, though its dtype is.
+    """
     found = []
     for minor, state in enumerate(states, 1):
         other = cell("reduce")

@@ -1,4 +1,6 @@
-"""launch returns results in rank order, from functions of every kind, in ranks that are like fresh processes."""
+"""launch returns results in rank order, from functions of every kind, in ranks that are like fresh
+processes.
+"""
 
 import functools
 import importlib.util
@@ -257,7 +259,7 @@ def test_nothing_that_one_rank_changes_is_seen_by_a_later_one():
 
 def test_what_a_rank_prints_goes_where_the_caller_prints_now(capfd):
     with capfd.disabled():
-        # This starts the fork server, if nothing did so before. Its own output goes where ours went then.
+        # This starts the fork server, unless it runs already. Its output goes to the real stdout.
         launch(rank_and_size, 1)
     launch(lambda *_: print("first"), 1)
     assert capfd.readouterr().out == "first\n"

@@ -42,7 +42,9 @@ def short():
 
 @pytest.fixture
 def caller(tmp_path, short):
-    """Start a program whose ranks sleep; return its process, the processes of its ranks, and its temporary folder."""
+    """Start a program whose ranks sleep; return its process, the processes of its ranks, and its
+    temporary folder.
+    """
     started = []
 
     def begin(body: str, ranks: int = 2):
@@ -97,7 +99,7 @@ def is_empty(folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        # Spawned ranks find out about the end of the caller in the same way, whichever signal it was.
+        # Spawned ranks notice the end of the caller in the same way for every signal.
         pytest.param(name, method, marks=pytest.mark.slow if number and name != "SIGKILL" else ())
         for name in ("SIGKILL", "SIGTERM", "SIGINT")
         for number, method in enumerate(METHODS)

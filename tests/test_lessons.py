@@ -18,7 +18,10 @@ TIMEOUT = 100.0
 
 
 def run_steps(rank, world_size, device, steps):
-    """Runs in a rank: all steps of a lesson in one world. An error has a note that names the step."""
+    """Runs in a rank: all steps of a lesson in one world.
+
+    An error has a note that names the step.
+    """
     results = {}
     for step in steps:
         try:

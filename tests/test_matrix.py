@@ -1,4 +1,6 @@
-"""The matrix is right about this torch's gloo, and about calls that give wrong results, hang, crash, write out of bounds or print a lot."""
+"""The matrix is right about this torch's gloo, and about calls that give wrong results, hang,
+crash, write out of bounds or print a lot.
+"""
 
 import json
 import os
@@ -221,7 +223,9 @@ def test_a_quick_run_gives_the_same_states_as_the_recorded_one_and_the_json_has_
 
 
 def test_no_probe_fails_by_itself():
-    """In every form and variant: an error in the probe must not be counted as a refusal of the backend."""
+    """In every form and variant: an error in the probe must not be counted as a refusal of the
+    backend.
+    """
     alone = selection.select(["gloo"], world_sizes=[1], quick=True)
     three = selection.select(["gloo"], world_sizes=[3], quick=True)
     tried = [*alone, *(cell for cell in three if cell.variant in ("uneven", "subgroup", "root"))]

@@ -1,4 +1,6 @@
-"""launch over MPI: an error names its rank, no process outlives the caller, nothing listens, no file is left."""
+"""launch over MPI: an error names its rank, no process outlives the caller, nothing listens, no
+file is left.
+"""
 
 import os
 import signal
@@ -22,7 +24,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def failing(fn, nproc=3, **options) -> LaunchError:
-    """Launch a function that fails, and return the error. Checks that no rank is left and that launch still works."""
+    """Launch a function that fails, and return the error.
+
+    Checks that no rank is left and that launch still works.
+    """
     launch(one_barrier, 1)  # the server of the ranks may stay
     before = children()
     with pytest.raises(LaunchError) as caught:

@@ -90,7 +90,9 @@ def test_random_float32_gradients_differ_from_gloos_by_no_more_than_rounding(npr
 
 
 def two_ways(rank, world_size, device):
-    """Rank 1 does not begin to send its last layer's gradients before rank 0 has come to its first layer."""
+    """Rank 1 does not begin to send its last layer's gradients before rank 0 has come to its first
+    layer.
+    """
     store = dist.distributed_c10d._get_default_store()
     first, last = torch.nn.Linear(600, 600), torch.nn.Linear(600, 600)  # more than a bucket each
 

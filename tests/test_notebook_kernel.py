@@ -1,4 +1,6 @@
-"""In a Jupyter kernel launch works, an error fits on one screen, and the Stop button ends the world but not the kernel."""
+"""In a Jupyter kernel launch works, an error fits on one screen, and the Stop button ends the world
+but not the kernel.
+"""
 
 import re
 import threading

@@ -63,7 +63,9 @@ def test_the_cells_are_those_of_the_lesson(lesson):
 
 @every_file
 def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(lesson, tmp_path):
-    """Jupyter with jupytext writes the lesson when it saves the notebook: that must not change the lesson."""
+    """Jupyter with jupytext writes the lesson when it saves the notebook: that must not change the
+    lesson.
+    """
     for file in (lesson, notebooks.path_of(lesson), ROOT / "pyproject.toml"):
         copy = tmp_path / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The figure itself: told apart by letter as well as colour, said in words too, and the same bytes every time."""
+"""The figure: readable without colour, described in words, and the same bytes every time."""
 
 import itertools
 import os
@@ -83,7 +83,8 @@ def test_colours_of_ranks_differ_and_are_read_in_light_and_dark_ink():
     assert contrast(DARK, LIGHT) > 18
 
 
-# Brettel, Vienot and Mollon's dichromats, as Vienot's matrices on linear RGB: red-blind and green-blind.
+# Brettel, Vienot and Mollon's dichromats, as Vienot's matrices on linear RGB: red-blind and
+# green-blind.
 BLIND = {
     "red-blind": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),
     "green-blind": ((0.29275, 0.70725, 0.0), (0.29275, 0.70725, 0.0), (-0.02234, 0.02234, 1.0)),

@@ -178,7 +178,9 @@ def test_a_wrong_collective_shows(wrong):
 
 
 def test_a_scatter_that_permutes_shows_in_its_values():
-    """All comes from the root, whichever piece: the colours are those of a right scatter, the numbers are not."""
+    """All comes from the root, whichever piece: the colours are those of a right scatter, the
+    numbers are not.
+    """
     as_it_should_be, wrong = (
         draw_right("scatter", 4),
         draw_wrong("scatter", "scatter that permutes"),

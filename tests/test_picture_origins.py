@@ -165,7 +165,8 @@ def test_rounding_is_allowed_for_and_no_more():
     assert trace(before, [sum(before)] * 4, op="SUM").after[0][0].label == "r0-3"
     assert states(trace(before, [sum(before) * 1.0001] * 4, op="SUM").after[0]) == ["undefined"]
     coarse = [torch.tensor([10.0**rank], dtype=torch.bfloat16) for rank in range(4)]
-    # subtle: 8 bits hold 1100 as 1104, and 1111 as 1112: whether the small ones took part can't be seen.
+    # subtle: 8 bits hold 1100 as 1104, and 1111 as 1112: whether the small ones took part can't be
+    # seen.
     assert states(trace(coarse, [sum(coarse)] * 4, op="SUM").after[0]) == ["unknown"]
 
 

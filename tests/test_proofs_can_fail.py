@@ -1,4 +1,6 @@
-"""The proofs in the lessons work: with a wrong collective in its place, every lesson that uses it fails."""
+"""The proofs in the lessons work: with a wrong collective in its place, every lesson that uses it
+fails.
+"""
 
 import re
 import subprocess

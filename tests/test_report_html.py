@@ -14,7 +14,9 @@ NASTY = 'RuntimeError: <script>alert("1")</script> & {{title}} </script>'
 
 
 class Page(HTMLParser):
-    """The tables of a page as rows of texts, every element's attributes, and whether all that was opened was closed."""
+    """The tables of a page as rows of texts, every element's attributes, and whether all that was
+    opened was closed.
+    """
 
     VOID = ("meta", "input", "br", "link")
 

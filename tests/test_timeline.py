@@ -1,4 +1,4 @@
-"""The drawn timeline shows what the program orders, and nothing else: read from the figure's own objects."""
+"""The drawn timeline shows the order that the program enforces, and no other."""
 
 import itertools
 import re

@@ -1,4 +1,7 @@
-"""Correct programs. Diagnose must not report any of them: python correct_program.py NAME, or under torchrun."""
+"""Correct programs.
+
+Diagnose must not report any of them: python correct_program.py NAME, or under torchrun.
+"""
 
 import contextlib
 import datetime
@@ -185,7 +188,9 @@ def experts(rank, n):
 
 
 def other_order(rank, n):
-    """Some Works are waited for out of order, some are polled, some have a callback, some are dropped."""
+    """Some Works are waited for out of order, some are polled, some have a callback, some are
+    dropped.
+    """
     tensors = [torch.ones(10) for _ in range(6)]
     works = [dist.all_reduce(x, async_op=True) for x in tensors]
     for i in (3, 1, 0) if rank else (0, 2):
@@ -228,7 +233,9 @@ def nodes_and_leaders(rank, n):
 
 
 def groups_in_threads(rank, n):
-    """Each thread has its own group of all ranks, so that calls of different threads may come in any order."""
+    """Each thread has its own group of all ranks, so that calls of different threads may come in
+    any order.
+    """
     import threading
 
     groups = [dist.new_group() for _ in range(3)]

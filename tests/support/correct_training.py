@@ -1,4 +1,7 @@
-"""Correct programs that train a model. Diagnose must not report any of them: python correct_training.py NAME, or under torchrun."""
+"""Correct programs that train a model.
+
+Diagnose must not report any of them: python correct_training.py NAME, or under torchrun.
+"""
 
 import shutil
 import tempfile
@@ -195,7 +198,7 @@ def differentiates_through(rank, n):
 
 
 def clips_and_stops_together(rank, n):
-    """All ranks train until one of them has no more data; an all_reduce tells them."""
+    """All ranks train until one of them wants to stop; an all_reduce tells them."""
     model = DistributedDataParallel(_model())
     for step in range(100):
         _step(model)

@@ -60,7 +60,7 @@ def script(tmp_path, text):
 
 
 def diagnose_a_sleeper(tmp_path):
-    """A program under diagnosis that only sleeps; return the diagnosing process, and the pid of the program."""
+    """Diagnose a program that only sleeps; return the process of diagnose and the program's pid."""
     file = tmp_path / "pid"
     command = script(
         tmp_path,

@@ -1,6 +1,9 @@
-"""A program without any import of this package, with one mistake for each name: python faulty_program.py NAME [RANKS], or under torchrun.
+"""A program with one mistake for each name; it does not import this package.
 
-The line with the mistake, or where the rank at fault is, ends in `# <- RANK` (or `# <- all` where all are alike).
+    python faulty_program.py NAME [RANKS]   # or under torchrun
+
+The line with the mistake, or where the faulty rank stands, ends in `# <- RANK`, or in `# <- all`
+where every rank is at fault.
 """
 
 import ctypes

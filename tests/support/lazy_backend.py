@@ -1,4 +1,7 @@
-"""A backend that does nothing and reports success: a test that passes on it checks no data. For `--import`."""
+"""A backend that does nothing and reports success: a test that passes on it checks no data.
+
+For `--import`.
+"""
 
 import torch.distributed as dist
 

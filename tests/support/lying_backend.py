@@ -1,4 +1,7 @@
-"""A third party's backend, in Python: gloo in all that it does, except that its AVG sums. `--import lying_backend` brings it."""
+"""A third party's backend in Python: like gloo, except that its AVG sums.
+
+`--import lying_backend` brings it.
+"""
 
 import torch.distributed as dist
 
