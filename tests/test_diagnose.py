@@ -228,12 +228,19 @@ def test_a_correct_training_is_not_suspected_and_gives_no_hint(name, noticed):
     assert hints(noticed, "ok") == ()
 
 
+# Each of these resembles another one.
+SLOW = {"alone_in_the_world", "thinks_better_of_it"}
+
+
 @pytest.mark.parametrize(
-    ("program", "name"),
-    [(correct_training, "ddp"), *((correct_program, name) for name in correct_program.WHOLE)],
-    ids=["ddp", *correct_program.WHOLE],
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        for name in ("ddp", *correct_program.WHOLE)
+    ],
 )
-def test_diagnose_does_not_change_how_a_correct_program_ends(program, name, tmp_path):
+def test_diagnose_does_not_change_how_a_correct_program_ends(name, tmp_path):
+    program = correct_training if name == "ddp" else correct_program
     verdict, done = diagnose(tmp_path, sys.executable, program.__file__, name, hang_after=20)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
@@ -362,6 +369,7 @@ def test_an_exit_that_only_the_launcher_saw_is_taken_from_its_exit_status(progra
     assert ("died: rank 3" in done.stderr) == (status == 1), done.stderr
 
 
+@pytest.mark.slow  # as in correct_program.begins_again, but under torchrun
 def test_successive_worlds_in_the_same_processes_are_not_confused(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same
     names.

@@ -598,7 +598,10 @@ def test_when_the_diagnosis_itself_is_ended_the_program_is_too(number, tmp_path,
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+# Most other tests start their ranks by fork.
+@pytest.mark.parametrize(
+    "start", [pytest.param("fork", marks=pytest.mark.slow), "spawn", "forkserver"]
+)
 def test_ranks_are_seen_however_they_are_started(start, tmp_path):
     verdict, _ = diagnose(tmp_path, *program("skip", "3", start))
     assert [one["rank"] for one in verdict["guilty"]] == [2], verdict["says"]
@@ -612,6 +615,7 @@ def test_processes_that_come_and_change_are_no_fault(name, tmp_path):
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
+@pytest.mark.slow  # test_diagnose_start_up.py also starts its ranks in a shell
 def test_the_ranks_of_a_shell_script_are_seen(tmp_path):
     verdict, _ = diagnose(
         tmp_path,

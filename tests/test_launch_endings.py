@@ -194,6 +194,8 @@ def test_a_lesson_that_is_interrupted_says_so_in_a_line_and_ends_with_130(caller
     assert "Traceback" not in err
 
 
+# test_notebook_kernel.py also presses it; here a rank holds the interpreter lock meanwhile.
+@pytest.mark.slow
 def test_the_stop_button_of_a_notebook_ends_the_ranks_and_keeps_the_kernel(tmp_path):
     jupyter_client = pytest.importorskip(
         "jupyter_client", reason="needs the extra collectives[notebooks]"

@@ -400,6 +400,7 @@ def test_launch_joins_mpiexecs_world(tmp_path):
     )
 
 
+@pytest.mark.slow  # test_doors.py runs all lessons under mpiexec
 def test_a_lesson_prints_over_mpi_what_it_prints_over_gloo(monkeypatch, capsys):
     lesson, printed = str(files.find("all_reduce")), {}
     for backend in ("gloo", "mpi"):
