@@ -5,7 +5,8 @@ import os
 
 import torch  # noqa: F401  before any lesson: `collectives.lesson.run` starts the fork server where torch is not loaded yet
 
-# DistributedDataParallel and the functional collectives import the compiler: the server does it once, for the ranks of all tests.
+# DistributedDataParallel and the functional collectives import the compiler: the server does it
+# once, for the ranks of all tests.
 PRELOAD = ["torch._dynamo", "torch.distributed.nn", "collectives.spec.probe"]
 
 # On CI, a test that takes more seconds than this and is not marked `slow` is listed at the end.
@@ -15,7 +16,7 @@ _set_preload = multiprocessing.set_forkserver_preload
 
 
 def _set_preload_and_more(modules: list[str]) -> None:
-    """The server starts with the first launch, so that tests which launch nothing do not pay for it."""
+    """The server starts with the first launch: tests that launch nothing do not pay for it."""
     _set_preload([*PRELOAD, *modules])
 
 

@@ -1,12 +1,12 @@
-"""A judge that we did not write: PyTorch's own tests of its collectives, which lie in its wheel, asked of any backend.
+"""PyTorch's own tests of its collectives, from its wheel, run on any backend.
 
 pytest tests/pytorch_suite.py --backend mpi
 pytest tests/pytorch_suite.py --backend gloo -n 2 -k "all_reduce or barrier"
 pytest tests/pytorch_suite.py --backend X --import x_backend
 
-Each test runs as it stands in torch, in a fresh world of ranks. What is left out and what fails stands in pytorch_suite.toml, with
-the reasons; any other failure, and a known one that passes or fails otherwise, is an error. It takes minutes, so that pytest runs
-this file only when it is named.
+Each test runs unchanged, in a fresh world of ranks. pytorch_suite.toml lists the tests that are
+left out or fail, with the reasons. Any other failure is an error, and so is a known one that passes
+or fails in another way. It takes minutes: pytest runs this file only when it is named.
 """
 
 import importlib
@@ -39,7 +39,8 @@ def upstream_tests(backend: str) -> type:
     from torch.testing._internal import common_distributed
 
     if UPSTREAM not in sys.modules:
-        common_distributed.initialize_temp_directories()  # the tests of timeouts look for its INIT_METHOD
+        # The tests of timeouts look for its INIT_METHOD.
+        common_distributed.initialize_temp_directories()
         os.environ |= {"BACKEND": backend, "WORLD_SIZE": str(WORLD_SIZE)}
         server.start_server((UPSTREAM,))
     return importlib.import_module(UPSTREAM).DistributedTest._DistTestBase
@@ -95,9 +96,9 @@ def test_upstream(name, pytestconfig):
 
 
 def left_out(words: str) -> str | None:
-    """Why a test that torch skips with these words is left out here; None if it is asked all the same.
+    """The reason for which a test that torch skips with these words is left out; None: it runs.
 
-    Many of torch's marks go by a backend's name and say what it could not do years ago. A test decides better.
+    Many of torch's skips go by the name of a backend and are years old. A run decides better.
     """
     return next(
         (
@@ -135,10 +136,12 @@ def in_rank(rank, world_size, device, name, backend, _) -> str | None:
 
     upstream = importlib.import_module(UPSTREAM)
     upstream.INIT_METHOD = os.environ["INIT_METHOD"]
-    # subtle: with this name in the environment, which no test acts upon, the tests of subgroups do not insist on 8 ranks.
+    # subtle: with this name in the environment, which no test acts upon, the tests of subgroups do
+    # not insist on 8 ranks.
     os.environ["BACKEND"] = "mpi"
     if backend not in ("gloo", "nccl"):
-        # Whether the profiler shows the backend's calls is asked by the tests named after it, not by those of values.
+        # Whether the profiler shows the backend's calls is asked by the tests named after it, not
+        # by those of values.
         upstream.PROFILING_SUPPORTED_BACKENDS.clear()
         upstream.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.append(backend)
 

@@ -1,4 +1,6 @@
-"""`collectives diagnose` on real programs: each mistake is named with its rank and line, and what is right is left alone."""
+"""`collectives diagnose` on real programs: each mistake is named with its rank and line, and
+correct programs run as they would without it.
+"""
 
 import re
 import signal
@@ -30,7 +32,7 @@ from collectives.launcher.watch import LaunchWatch
 from collectives.lesson import files
 from collectives.recording.call_log import Reader
 
-# Each mistake: the kind of the error, and what differs, as the first line tells it.
+# Each mistake: the kind of the error, and words of its first line.
 MISTAKES = {
     "skip": ("mismatch", "different calls as #1"),
     "alone": ("hung", "only rank 0 joined barrier #0"),
@@ -148,7 +150,9 @@ def test_the_command_names_the_rank_that_raised_died_or_left_the_loop_early(
 
 @pytest.mark.slow  # launch names it, too
 def test_a_loss_that_meets_gradients_is_a_mismatch_on_the_rank_of_the_loss(tmp_path):
-    """And with another one where the launcher ended the rest before they could say what they called: one against one."""
+    """One other rank may be named, too, if the launcher ended the rest before they could report
+    their calls.
+    """
     verdict, _ = diagnose(tmp_path, *program("loss_meets_gradient"), hang_after=3)
     assert (verdict["verdict"], verdict["field"]) == ("mismatch", "shape"), verdict["says"]
     *others, guilty = verdict["guilty"]
@@ -184,7 +188,7 @@ def test_at_the_time_limit_a_rank_is_ended_together_with_its_child(tmp_path):
 
 @pytest.fixture
 def noticed(monkeypatch):
-    """What the ranks of the test's launches noticed of their own calls."""
+    """What the ranks of the test's launches noticed about their own calls."""
     found, close = [], LaunchWatch.close
 
     def read_and_close(watch):
@@ -196,7 +200,7 @@ def noticed(monkeypatch):
     return found
 
 
-# It lets Works go for which it has not waited.
+# It drops Works without waiting for them.
 GIVES_HINTS = {"other_order"}
 
 
@@ -224,12 +228,19 @@ def test_a_correct_training_is_not_suspected_and_gives_no_hint(name, noticed):
     assert hints(noticed, "ok") == ()
 
 
+# Each of these resembles another one.
+SLOW = {"alone_in_the_world", "thinks_better_of_it"}
+
+
 @pytest.mark.parametrize(
-    ("program", "name"),
-    [(correct_training, "ddp"), *((correct_program, name) for name in correct_program.WHOLE)],
-    ids=["ddp", *correct_program.WHOLE],
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        for name in ("ddp", *correct_program.WHOLE)
+    ],
 )
-def test_diagnose_does_not_change_how_a_correct_program_ends(program, name, tmp_path):
+def test_diagnose_does_not_change_how_a_correct_program_ends(name, tmp_path):
+    program = correct_training if name == "ddp" else correct_program
     verdict, done = diagnose(tmp_path, sys.executable, program.__file__, name, hang_after=20)
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
@@ -238,7 +249,7 @@ LOOKS_AROUND = """
     import atexit, os, threading, time, warnings
 
     @atexit.register
-    def last():  # the very last, for it was registered first
+    def last():  # registered first, so it runs last
         time.sleep(1.5 * int(os.environ["RANK"]))
         dist.barrier()
 
@@ -254,7 +265,7 @@ LOOKS_AROUND = """
 
 
 def test_a_program_with_strict_warnings_and_exit_handlers_runs_as_without_diagnose(tmp_path):
-    """It counts its threads, takes each warning for an error, and leaves calls to Python's exit."""
+    """It counts its threads, turns warnings into errors, and makes calls in exit handlers."""
     verdict, done = diagnose(tmp_path, *TORCHRUN[:-1], "2", script(tmp_path, LOOKS_AROUND)[1])
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
     assert "Exception ignored" not in done.stderr
@@ -301,7 +312,10 @@ RESTARTED = """
 
 
 def test_ranks_that_the_launcher_restarts_with_success_are_no_fault(tmp_path):
-    """As `torchrun --max-restarts` does it; by hand, since there now and then the second attempt hangs (torch 2.13)."""
+    """As `torchrun --max-restarts` restarts them.
+
+    Not with torchrun: its second attempt sometimes hangs (torch 2.13).
+    """
     rank = " ".join(script(tmp_path, RESTARTED))
     shell = (
         f"for ATTEMPT in 0 1; do for RANK in 0 1; do export ATTEMPT RANK; {rank} & done; wait; done"
@@ -312,7 +326,7 @@ def test_ranks_that_the_launcher_restarts_with_success_are_no_fault(tmp_path):
 
 
 def test_ranks_started_by_several_launchers_form_one_world(tmp_path):
-    """Each in a shell of its own; beside them, another world."""
+    """Each rank runs in its own subshell, and a second world runs at the same time."""
     one = f"{sys.executable} {correct_program.__file__} branches"
     shell = f"""
         export MASTER_ADDR=127.0.0.1 WORLD_SIZE=2
@@ -355,8 +369,11 @@ def test_an_exit_that_only_the_launcher_saw_is_taken_from_its_exit_status(progra
     assert ("died: rank 3" in done.stderr) == (status == 1), done.stderr
 
 
+@pytest.mark.slow  # as in correct_program.begins_again, but under torchrun
 def test_successive_worlds_in_the_same_processes_are_not_confused(tmp_path):
-    """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
+    """Under torchrun the steps of a lesson make one world after another, whose groups have the same
+    names.
+    """
     verdict, _ = diagnose(tmp_path, *TORCHRUN, str(files.folder() / "barrier.py"), hang_after=20)
     assert verdict["verdict"] == "ok", verdict["says"]
 
@@ -383,7 +400,9 @@ def test_a_program_that_fails_at_an_import_is_reported_with_the_line(tmp_path):
 
 
 def test_the_end_of_a_long_error_message_is_shown(tmp_path):
-    """An exception that a DataLoader's worker had stands below the whole traceback of the worker."""
+    """For an exception in a DataLoader's worker, the message ends with the exception and begins
+    with a traceback.
+    """
     verdict, _ = diagnose(
         tmp_path,
         *script(

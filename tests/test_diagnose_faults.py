@@ -1,4 +1,6 @@
-"""`collectives diagnose` where all goes wrong: always an end, a report that is right or says what it lacks, nothing left behind."""
+"""`collectives diagnose` under bad conditions: it always ends, its report is right or says what is
+missing, and nothing is left behind.
+"""
 
 import contextlib
 import json
@@ -35,7 +37,7 @@ linux = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch):
-    """Every process and every temporary folder of the test's program is gone at its end."""
+    """After the test no process and no temporary folder of its program is left."""
     folder = Path(tempfile.mkdtemp())  # a short path, as sockets need
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setitem(ENVIRON, "TMPDIR", str(folder))
@@ -71,7 +73,7 @@ def test_a_stopped_rank_is_told_from_one_that_computes(tmp_path):
 
 
 def test_a_log_whose_writer_was_killed_is_whole_up_to_there(tmp_path):
-    """A dozen writers are killed at any moment, and read all the while: no call is torn, none is missing."""
+    """Twelve writers are killed at random moments while they are read: no call is torn or lost."""
     for number in range(12):
         with open(tmp_path / "log", "wb+") as file:
             file.truncate(0)
@@ -105,7 +107,9 @@ def _write_for_ever(file):
 
 
 def test_a_log_that_has_a_beginning_has_all_of_it(tmp_path):
-    """Read while it is begun, a hundred times: else its process would be taken for another rank, of another world."""
+    """Read while it is begun, a hundred times: else its process would be taken for another rank, of
+    another world.
+    """
     for _ in range(100):
         with open(tmp_path / "log", "wb+") as file:
             file.truncate(SIZE)
@@ -126,7 +130,9 @@ def test_a_log_that_has_a_beginning_has_all_of_it(tmp_path):
 
 
 def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
-    """Of 3000 messages one end was lost, so that others might be taken for theirs; collectives are still compared."""
+    """Of 3000 messages one end was lost, so that others might be taken for theirs; collectives are
+    still compared.
+    """
     world = World()
     with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
         writers = [Writer(file, rank, 2) for rank, file in enumerate((one, other))]
@@ -164,7 +170,9 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
 
 
 def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
-    """A launcher may have RANK in its environment from another one, and a rank's child has that of the rank."""
+    """A launcher may have RANK in its environment from another one, and a rank's child has that of
+    the rank.
+    """
     worlds, writers = Worlds(tmp_path), {}
     pids = {
         "launcher": (0, os.getppid()),
@@ -189,7 +197,9 @@ def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
 def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that_called_nothing(
     tmp_path,
 ):
-    """Rank 0 left early, so that rank 3 raised; its launcher was faster than what it had to say of the calls from C++."""
+    """Rank 0 left early, so that rank 3 raised; its launcher was faster than what it had to say of
+    the calls from C++.
+    """
     world, gathered, reduced = World(), _from_cpp("all_gather", 1), _from_cpp("all_reduce", 2)
     told = (
         ([gathered], True),
@@ -444,7 +454,10 @@ def test_that_frames_are_named_neither_imports_the_compiler_nor_hides_it_from_ot
 
 
 def test_a_report_says_from_which_call_on_it_speaks(tmp_path):
-    """The parent looks once, at the end. The program is right as far as is known, and keeps its status."""
+    """The parent looks once, at the end.
+
+    The program is right as far as is known, and keeps its status.
+    """
     command = [sys.executable, "-c", ASLEEP, "diagnose", "--", *program("many_calls", "2")]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, timeout=120)
     assert "partial: " in done.stderr
@@ -585,7 +598,10 @@ def test_when_the_diagnosis_itself_is_ended_the_program_is_too(number, tmp_path,
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+# Most other tests start their ranks by fork.
+@pytest.mark.parametrize(
+    "start", [pytest.param("fork", marks=pytest.mark.slow), "spawn", "forkserver"]
+)
 def test_ranks_are_seen_however_they_are_started(start, tmp_path):
     verdict, _ = diagnose(tmp_path, *program("skip", "3", start))
     assert [one["rank"] for one in verdict["guilty"]] == [2], verdict["says"]
@@ -599,6 +615,7 @@ def test_processes_that_come_and_change_are_no_fault(name, tmp_path):
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
+@pytest.mark.slow  # test_diagnose_start_up.py also starts its ranks in a shell
 def test_the_ranks_of_a_shell_script_are_seen(tmp_path):
     verdict, _ = diagnose(
         tmp_path,

@@ -1,4 +1,6 @@
-"""`collectives diagnose` on several machines: here two torchruns of one job, of which neither sees the other's ranks."""
+"""`collectives diagnose` on several machines: here two torchruns of one job, of which neither sees
+the other's ranks.
+"""
 
 import dataclasses
 import json
@@ -38,7 +40,7 @@ LINES = {line.partition("# ")[2]: number for number, line in enumerate(PROGRAM.s
 
 
 def on_two_machines(tmp_path, what):
-    """By machine, the verdict and what was printed."""
+    """The verdict of each machine, and what it printed."""
     (tmp_path / "train.py").write_text(PROGRAM)
     job = [
         "--nnodes",
@@ -184,7 +186,7 @@ def test_a_store_that_has_gone_ends_the_exchange_without_an_error():
 
 
 def test_a_store_that_is_never_found_leaves_no_thread_behind(monkeypatch):
-    """Which, when the interpreter ends, now and then ends us by a signal."""
+    """Such a thread sometimes kills the process by a signal when the interpreter ends."""
     before = set(threading.enumerate())
     for name, value in {
         "RANK": 1,

@@ -1,4 +1,6 @@
-"""`collectives diagnose -- mpiexec ...`: the same diagnosis where MPI starts the ranks and carries their calls."""
+"""`collectives diagnose -- mpiexec ...`: the same diagnosis where MPI starts the ranks and carries
+their calls.
+"""
 
 import json
 import subprocess
@@ -71,5 +73,8 @@ def test_the_rank_and_the_line_are_named_under_mpiexec(what, kind, ranks, tmp_pa
 
 
 def _files_of_mpiexec():
-    """What it has written about the machine, for its ranks: always in /tmp, and removed if it ends well."""
+    """The files in which mpiexec describes the machine to its ranks.
+
+    It removes them if it ends well.
+    """
     return set(Path("/tmp").glob("hydra_hwloc_xmlfile_*"))

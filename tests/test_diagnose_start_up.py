@@ -14,15 +14,18 @@ JOINS = """
     import torch.distributed as dist
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     {}
-    dist.init_process_group("gloo", init_method=os.environ.get("METHOD"), rank=rank, world_size=size)  # line 6
+    method = os.environ.get("METHOD")
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=size)  # line 7
     dist.barrier()
 """
+LINE = 7
 
 
 def started_as(numbers, tmp_path, mistake="pass", n=3):
     """The verdict on ranks started by a shell, with these numbers as their RANK."""
     command = script(tmp_path, JOINS.format(mistake))
-    shell = f"for RANK in {' '.join(map(str, numbers))}; do export RANK; {' '.join(command)} & done; wait"
+    ranks = " ".join(map(str, numbers))
+    shell = f"for RANK in {ranks}; do export RANK; {' '.join(command)} & done; wait"
     places = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}", f"WORLD_SIZE={n}"]
     return diagnose(tmp_path, "env", *places, "sh", "-c", shell, hang_after=PATIENT)[0]
 
@@ -50,7 +53,7 @@ def test_two_processes_with_the_same_rank_are_reported(tmp_path):
 def test_a_rank_with_another_world_size_or_port_is_named(mistake, field, told, tmp_path):
     verdict = started_as(range(3), tmp_path, mistake)
     assert (verdict["verdict"], verdict["field"]) == ("mismatch", field), verdict["says"]
-    assert [(one["rank"], one["line"]) for one in verdict["guilty"]] == [(1, 6)]
+    assert [(one["rank"], one["line"]) for one in verdict["guilty"]] == [(1, LINE)]
     assert re.search(told, verdict["says"])
 
 
@@ -62,7 +65,7 @@ def test_ranks_that_join_under_the_number_of_another_rank_are_named(tmp_path):
     assert verdict["says"].startswith("hang: ranks 2,3 join as ranks 0,1, which others are"), (
         verdict["says"]
     )
-    assert [(one["rank"], one["line"]) for one in verdict["guilty"]] == [(2, 6), (3, 6)]
+    assert [(one["rank"], one["line"]) for one in verdict["guilty"]] == [(2, LINE), (3, LINE)]
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])

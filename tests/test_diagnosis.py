@@ -1,4 +1,4 @@
-"""From calls made up by hand to a verdict: the right kind, the right ranks, and no alarm where all is well."""
+"""From calls made by hand to a verdict: its kind, the guilty ranks, and no false alarm."""
 
 import dataclasses
 import json
@@ -639,7 +639,9 @@ def test_what_serves_others_to_the_end_may_wait_for_more(text, kind):
 def test_calls_from_c_plus_plus_that_are_under_way_make_a_circle_only_when_nothing_moves(
     stalled, kind
 ):
-    """They are counted apart from those that the program itself makes in the same group, and may be waited for later."""
+    """They are counted apart from those that the program itself makes in the same group, and may be
+    waited for later.
+    """
     seen = Program(2).all("all_reduce", group="1").all("all_reduce", group="2")
     native = Program(2)
     for rank in range(2):

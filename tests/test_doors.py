@@ -13,7 +13,8 @@ from collectives.lesson import files
 from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make import notebooks
 
-# Runs each lesson as a program, but all in the same process: importing torch takes longer than most lessons.
+# Runs each lesson as a program, but all in the same process: importing torch takes longer than most
+# lessons.
 EVERY = """
 import runpy, sys
 lessons, sys.argv[1:] = sys.argv[1:], []
@@ -54,7 +55,7 @@ def run_every(*launcher, **environ):
     ],
 )
 def test_python_prints_what_the_notebook_shows(lesson):
-    """In a process of its own, which has imported nothing but what the lesson itself imports."""
+    """In its own process, which imports only what the lesson imports."""
     done = subprocess.run(
         [sys.executable, files.find(lesson), "--backend", "gloo"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What a bug report needs to know is told, and telling it changes nothing."""
+"""`describe` names what a bug report needs, and changes nothing."""
 
 import multiprocessing
 import platform

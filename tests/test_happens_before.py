@@ -1,4 +1,4 @@
-"""The order of a run is found from its calls: by program order, messages and collectives, and by nothing else."""
+"""The order of calls follows from program order, messages and collectives, and from nothing else."""
 
 import itertools
 
@@ -132,7 +132,7 @@ def test_a_collective_in_the_background_orders_its_wait():
 
 
 def test_from_any_source_every_arrival_gives_the_same_order():
-    """Who came first differs between the runs; what is drawn does not."""
+    """The order of arrival differs between the runs; the drawing is the same."""
     runs = [
         program(f"recv:any{a} recv:any{b} recv:any{c}", *["send:0"] * 3)
         for a, b, c in itertools.permutations((1, 2, 3))

@@ -1,4 +1,4 @@
-"""Hints: what is risky inside one rank though all calls fit is named with its line; what is right gives none."""
+"""Hints: risky use within one rank is reported with its line; correct use is not."""
 
 import json
 import linecache
@@ -22,7 +22,7 @@ from collectives.recording.sink import Memory
 
 
 def hinted(step, ranks=2):
-    """The hints for all ranks that run this step."""
+    """Run a step and return the hints for all its ranks."""
 
     def noticing(rank, world_size, device):
         memory = Memory()
@@ -77,7 +77,9 @@ def received_without_a_wait(rank, world_size, device):
         dist.send(ones(), dst=0)
     dist.barrier()
     if rank == 0:
-        del work  # subtle: gloo gives up a message whose Work is gone before it has come, and with it the barrier
+        # subtle: gloo gives up a message whose Work is gone before it has arrived, and with it the
+        # barrier.
+        del work
 
 
 def broadcast_without_a_wait(rank, world_size, device):
@@ -104,7 +106,7 @@ def repeated(rank, world_size, device):
         dist.broadcast(torch.ones(1).expand(4), src=0)  # risky
 
 
-# What is risky -> the ranks that are told so, and what they are told.
+# Each risky step: the ranks that get the hint, and its text.
 RISKY = {
     sent_and_changed: (
         [0],
@@ -168,7 +170,7 @@ def changed_beside_it(rank, world_size, device):
 def left_an_output_that_torch_fills(rank, world_size, device):
     pieces = [ones() for _ in range(world_size)]
     work = dist.all_gather(pieces, ones(), async_op=True)
-    time.sleep(0.3)  # they are there
+    time.sleep(0.3)  # by now they have arrived
     work.wait()
 
 

@@ -159,7 +159,7 @@ def test_twenty_launches_at_the_same_time_do_not_collide():
     assert results == {number: [2 * number + 1] * 2 for number in range(20)}
 
 
-# A warm rank cannot be told from a fresh one.
+# A rank that was forked is like a fresh process.
 
 
 def test_a_rank_has_the_environment_of_the_caller_at_launch(monkeypatch):
@@ -259,7 +259,7 @@ def test_nothing_that_one_rank_changes_is_seen_by_a_later_one():
 
 def test_what_a_rank_prints_goes_where_the_caller_prints_now(capfd):
     with capfd.disabled():
-        # This starts the fork server, if nothing did so before. Its own output goes where ours went then.
+        # This starts the fork server, unless it runs already. Its output goes to the real stdout.
         launch(rank_and_size, 1)
     launch(lambda *_: print("first"), 1)
     assert capfd.readouterr().out == "first\n"

@@ -1,4 +1,4 @@
-"""However the caller ends, within 5 s no rank is left, and no file."""
+"""However the caller ends, after 5 s no rank and no file is left."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def sleepers(rank, world_size, device):
 
 @pytest.fixture
 def short():
-    """A folder with a short path."""
+    """A folder with a short path: that of a socket has at most 107 characters."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -50,7 +50,7 @@ def caller(tmp_path, short):
 
     def begin(body: str, ranks: int = 2):
         (tmp_path / "program.py").write_text(PROGRAM + textwrap.dedent(body))
-        folder = short / "tmp"  # the path of a socket has at most 107 letters
+        folder = short / "tmp"
         folder.mkdir()
         process = subprocess.Popen(
             [sys.executable, tmp_path / "program.py", tmp_path],
@@ -100,7 +100,7 @@ def is_empty(folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        # Spawned ranks find out about the end of the caller in the same way, whichever signal it was.
+        # Spawned ranks notice the end of the caller in the same way for every signal.
         pytest.param(name, method, marks=pytest.mark.slow if number and name != "SIGKILL" else ())
         for name in ("SIGKILL", "SIGTERM", "SIGINT")
         for number, method in enumerate(METHODS)
@@ -195,6 +195,8 @@ def test_a_lesson_that_is_interrupted_says_so_in_a_line_and_ends_with_130(caller
     assert "Traceback" not in err
 
 
+# test_notebook_kernel.py also presses it; here a rank holds the interpreter lock meanwhile.
+@pytest.mark.slow
 def test_the_stop_button_of_a_notebook_ends_the_ranks_and_keeps_the_kernel(tmp_path):
     jupyter_client = pytest.importorskip(
         "jupyter_client", reason="needs the extra collectives[notebooks]"

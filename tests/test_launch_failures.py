@@ -245,7 +245,7 @@ def test_a_world_in_which_all_return_but_one_cannot_end_gives_its_results():
     assert launch(fn, 2) == [0, 1]
 
 
-# What cannot travel.
+# What cannot be pickled.
 
 
 def test_a_function_that_cannot_be_pickled_is_a_bad_argument():
@@ -280,7 +280,7 @@ def test_arguments_that_only_the_caller_can_rebuild_say_so():
     assert "could not be rebuilt in the rank" in str(error)
 
 
-# Bad arguments: one sentence with the way out, before anything is started.
+# Bad arguments: an error that says what to use, before anything is started.
 
 
 @pytest.mark.parametrize(

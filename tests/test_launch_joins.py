@@ -1,4 +1,4 @@
-"""launch in the world of a launcher: the same function, the same results, and the launcher's world is left as it was."""
+"""launch inside a launcher's world gives the same results and leaves that world as it was."""
 
 import json
 import os
@@ -27,7 +27,9 @@ def total(rank, world_size, device):
 
 
 def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: tuple[str, ...] = ()):
-    """Run a program under torchrun; return the facts that each rank wrote, and the finished torchrun."""
+    """Run a program under torchrun; return the facts that each rank wrote, and the finished
+    torchrun.
+    """
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
@@ -45,7 +47,8 @@ def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: tuple[str, ...]
     return [json.loads(file.read_text()) if file.exists() else None for file in files], done
 
 
-# What goes well, or leaves the world as it was. One torchrun runs all of it: starting one takes longer than these functions.
+# What goes well, or leaves the world as it was. One torchrun runs all of it: starting one takes
+# longer than these functions.
 SCENARIOS = """
 def results_of_any_size_any_number_of_times():
     results = [launch(total) for _ in range(5)] + [launch(total, 3)]
@@ -124,7 +127,7 @@ for scenario in (
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory):
-    """Gives the facts of a scenario, by rank."""
+    """A function that returns the facts of a scenario, by rank."""
     facts, done = torchrun(tmp_path_factory.mktemp("joins"), SCENARIOS, nproc=3)
 
     def of(name: str) -> list:

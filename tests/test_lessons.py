@@ -1,4 +1,4 @@
-"""Every lesson, on every backend, at every world size: run, or skipped with a reason that teaches."""
+"""Every lesson runs on every backend and world size, or is skipped with a reason."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,10 @@ TIMEOUT = 100.0
 
 
 def run_steps(rank, world_size, device, steps):
-    """In a rank: every step of a lesson, one after the other, in one world. A note says which one failed."""
+    """Runs in a rank: all steps of a lesson in one world.
+
+    An error has a note that names the step.
+    """
     results = {}
     for step in steps:
         try:
@@ -64,7 +67,7 @@ CLAIMED = [(claim, step) for claim in claims.table() for step in claim.steps]
     ids=[f"{claim.backend}-{claim.device}-{step}" for claim, step in CLAIMED],
 )
 def test_what_is_claimed_not_to_work_does_not_work(claim, step):
-    """Better news than we tell is news too: then the claim must go."""
+    """If the call works after all, the claim must go."""
     if reason := backends.unavailable(claim.backend, claim.device, 4):
         pytest.skip(reason)
     if not claims.holds(claim.torch, torch.__version__):

@@ -1,4 +1,4 @@
-"""Every mistake of the museum shows its symptom, and its cure shows none."""
+"""Every mistake shows its symptom, and its cure shows none."""
 
 import linecache
 import re
@@ -32,7 +32,8 @@ LEVELS = list(mistakes_table.LEVELS.values())
 
 # What else may come, though the runs of the table did not see it.
 ALSO = {
-    # DETAIL lets the ranks meet before the call, so that nobody is late: then it is a race, which a reader may win.
+    # DETAIL lets the ranks meet before the call, so that nobody is late: then it is a race, which a
+    # reader may win.
     ("forgotten_wait", "DETAIL"): {"goes unnoticed"},
     # Rank 0 may lose rank 1 before it can name it.
     ("one_rank_raises", "DETAIL"): {"raises an error on rank 1: KeyError: 'loss'"},
@@ -41,7 +42,8 @@ ALSO = {
 lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
 
-@pytest.mark.slow  # it asks torch: what the lessons show is asked below, of the run that is diagnosed
+# It asks torch: what the lessons show is asked below, of the run that is diagnosed.
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_becomes_of_a_mistake_is_what_the_table_says(name, level):
@@ -206,7 +208,9 @@ def test_how_far_the_others_come_while_one_dies_is_not_told(other):
 
 
 def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
-    """One of its ranks starts the worlds of the mistakes, of four ranks each, and prints; the other waits."""
+    """One of its ranks starts the worlds of the mistakes, of four ranks each, and prints; the other
+    waits.
+    """
     file = FOLDER / "data.py"
     torchrun = [
         sys.executable,
@@ -245,7 +249,9 @@ def test_every_mistake_is_followed_by_its_cure_in_a_world_of_the_same_kind(path)
 
 @lesson
 def test_each_room_shows_symptom_cause_and_cure_in_this_order(path):
-    """A heading and the symptom, the mistake, its run; cause, cure and how to notice it early, the cure, its run."""
+    """A heading and the symptom, the mistake, its run; cause, cure and how to notice it early, the
+    cure, its run.
+    """
     cells = [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
     steps = [step.__name__ for step in lesson_files.load(path).STEPS]
     beginnings = (

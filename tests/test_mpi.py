@@ -147,7 +147,7 @@ def test_every_dtype_can_be_broadcast():
 
 
 def test_messages_go_from_tensor_to_tensor_without_a_copy():
-    """Zero-copy, proved by the bytes that a rank takes beyond its tensors while 64 MiB of them travel."""
+    """Measured by the memory that a rank uses beyond its tensors while it sends 64 MiB."""
     import resource
 
     def fn(rank, world_size, device):
@@ -401,6 +401,7 @@ def test_launch_joins_mpiexecs_world(tmp_path):
     )
 
 
+@pytest.mark.slow  # test_doors.py runs all lessons under mpiexec
 def test_a_lesson_prints_over_mpi_what_it_prints_over_gloo(monkeypatch, capsys):
     lesson, printed = str(files.find("all_reduce")), {}
     for backend in ("gloo", "mpi"):

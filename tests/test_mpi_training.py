@@ -1,4 +1,4 @@
-"""A real DistributedDataParallel training over MPI gives the gradients that it gives over gloo."""
+"""Training with DistributedDataParallel over MPI gives the same gradients as over gloo."""
 
 import copy
 

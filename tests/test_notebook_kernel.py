@@ -1,4 +1,6 @@
-"""In a plain Jupyter kernel: worlds start, a failure fits on one screen, and the Stop button ends the world and not the kernel."""
+"""In a Jupyter kernel launch works, an error fits on one screen, and the Stop button ends the world
+but not the kernel.
+"""
 
 import re
 import threading

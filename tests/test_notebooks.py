@@ -1,4 +1,4 @@
-"""The notebooks are what the lessons are, whole and small, and executing them once more changes nothing.
+"""The notebooks match the lessons, are complete and small, and do not change if they are executed again.
 
 (That they print what `python` prints is shown in test_doors.py.)
 """
@@ -71,7 +71,9 @@ def test_the_cells_are_those_of_the_lesson(lesson):
 
 @every_file
 def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(lesson, tmp_path):
-    """Jupyter with jupytext writes the lesson, too: whoever works in the notebook has not changed anything by that."""
+    """Jupyter with jupytext writes the lesson when it saves the notebook: that must not change the
+    lesson.
+    """
     for file in (lesson, notebooks.path_of(lesson), ROOT / "pyproject.toml"):
         copy = tmp_path / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +119,7 @@ def test_it_is_small(lesson):
 
 @pytest.fixture(scope="module")
 def kernel():
-    """One for all notebooks: each would import torch twice, for itself and for its ranks, which takes longer than most lessons."""
+    """One kernel for all notebooks: each kernel imports torch twice, for itself and for its ranks."""
     kernel = AsyncKernelManager()
     yield kernel
     asyncio.run(kernel.shutdown_kernel())

@@ -1,4 +1,4 @@
-"""The notebooks as a reader sees them: as a page in a real browser, with every picture, and without an error on its console."""
+"""In a real browser every notebook shows all its pictures, without an error on the console."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is traced to its origin is traced rightly, and what cannot be is not guessed."""
+"""The origin of a value is found, or said to be unknown; it is never guessed."""
 
 import functools
 import itertools

@@ -1,4 +1,6 @@
-"""The proofs in the lessons are worth something: substitute a wrong collective, and every lesson that uses it turns red."""
+"""The proofs in the lessons work: with a wrong collective in its place, every lesson that uses it
+fails.
+"""
 
 import re
 import subprocess
@@ -34,7 +36,7 @@ LESSONS = CHAPTERS["collectives"].names
 PAIRS = [(wrong, lesson) for wrong in WRONG for lesson in LESSONS if uses(lesson, wrong)]
 
 
-# Noticed, but not by a proof: what the wrong call left undone was needed to go on.
+# The lesson fails, but not by its proof: it needs what the wrong call left undone.
 RED_WITHOUT_A_PROOF = {
     ("broadcast_object_list that does nothing", "barrier"): {"raised"},  # there is no folder
     ("new_group that is the whole world", "send_recv"): {

@@ -1,4 +1,4 @@
-"""PyTorch's own tests, asked of a backend: a few of them on gloo, and proof that they turn red where they should."""
+"""PyTorch's own tests run on a backend: a few on gloo, and they fail where they should."""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""Correct programs, of which none may be suspected: python correct_program.py NAME, or under torchrun."""
+"""Correct programs.
+
+Diagnose must not report any of them: python correct_program.py NAME, or under torchrun.
+"""
 
 import contextlib
 import datetime
@@ -70,7 +73,7 @@ def branches(rank, n):
 
 
 def groups(rank, n):
-    """Groups that overlap, each at its own pace, and one that only its members make."""
+    """Overlapping groups, each at its own pace, and one that only its members create."""
     rows = [dist.new_group([one, (one + 1) % n]) for one in range(n)]
     x = torch.ones(3)
     for _ in range(3):
@@ -88,7 +91,7 @@ def groups(rank, n):
 
 
 def gives_up(rank, n):
-    """A time limit that the program sets itself, and has a plan for."""
+    """The program sets a time limit itself and handles the error."""
     doomed = dist.new_group(timeout=datetime.timedelta(seconds=1))
     try:
         dist.send(torch.ones(1), (rank + 1) % n, group=doomed)
@@ -134,7 +137,7 @@ def numbers_of_any_kind(rank, n):
 
 
 def waits_in_short_looks(rank, n):
-    """A wait that was too short is begun again."""
+    """A wait that times out is repeated."""
     for late in range(n):
         time.sleep(0.3 * (rank == late))
         work = dist.all_reduce(torch.ones(2), async_op=True)
@@ -185,7 +188,9 @@ def experts(rank, n):
 
 
 def other_order(rank, n):
-    """Work is waited for in another order than begun, asked whether it is done, followed by a callback, or let go."""
+    """Some Works are waited for out of order, some are polled, some have a callback, some are
+    dropped.
+    """
     tensors = [torch.ones(10) for _ in range(6)]
     works = [dist.all_reduce(x, async_op=True) for x in tensors]
     for i in (3, 1, 0) if rank else (0, 2):
@@ -196,7 +201,7 @@ def other_order(rank, n):
 
 
 def objects(rank, n):
-    """Of other kinds on each rank, tensors among them."""
+    """Objects of different types on each rank, tensors among them."""
     mine = [torch.ones(rank + 1), torch.ones(2, dtype=torch.int64), "text", None][rank % 4]
     dist.all_gather_object([None] * n, mine)
     dist.gather_object(mine, [None] * n if rank == 0 else None)
@@ -216,7 +221,7 @@ def barriers(rank, n):
 
 
 def nodes_and_leaders(rank, n):
-    """Sum in each node, then over the leaders, then tell the node."""
+    """Reduce in each node, then among the leaders, then broadcast in the node."""
     node, _ = dist.new_subgroups(2)
     leaders = dist.new_group(range(0, n, 2))
     x = torch.ones(3)
@@ -228,7 +233,9 @@ def nodes_and_leaders(rank, n):
 
 
 def groups_in_threads(rank, n):
-    """Each thread has a group of all ranks of its own, so that their calls may come in any order."""
+    """Each thread has its own group of all ranks, so that calls of different threads may come in
+    any order.
+    """
     import threading
 
     groups = [dist.new_group() for _ in range(3)]
@@ -286,7 +293,7 @@ def begins_again(rank, n):
 
 
 def refused(rank, n):
-    """What torch refuses before anything is sent may be tried, by some ranks alone."""
+    """Some ranks make calls that torch refuses before it sends anything."""
     if rank == 0:
         for call in (
             lambda: dist.all_reduce("text"),
@@ -306,7 +313,7 @@ def refused(rank, n):
 
 
 def forks(rank, n):
-    """Children that have no part in the world, begun before and amid its calls."""
+    """Children that do not take part in the world, forked between its calls."""
     for _ in range(2):
         if (child := os.fork()) == 0:
             dist.is_initialized()
@@ -322,7 +329,7 @@ def noisy(rank, n):
 
 
 def alone_in_the_world(rank, n):
-    """Each process has a world of its own, beside the others'."""
+    """Each process has its own world of one rank."""
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     for _ in range(rank + 1):
@@ -359,7 +366,7 @@ def into_tensors(rank, n):
 
 
 def thinks_better_of_it(rank, n):
-    """Tools end by sys.exit also where they are called as functions."""
+    """sys.exit is called and caught, as when a command-line tool is used as a function."""
     for _ in range(2):
         dist.barrier()
         with contextlib.suppress(SystemExit):
@@ -375,7 +382,7 @@ def some_leave_early(rank, n):
             time.sleep(0.2)
 
 
-# These end or begin worlds and processes of their own.
+# These start or end worlds and processes themselves.
 WHOLE = [
     "leaves_at_once",
     "thinks_better_of_it",
@@ -387,7 +394,7 @@ WHOLE = [
 
 
 def steps(module):
-    """The names of the programs of this file, or of one like it, that run in a world that is there."""
+    """The names of a module's programs that run in an existing world."""
     takes = {
         name: [*inspect.signature(one).parameters]
         for name, one in vars(module).items()

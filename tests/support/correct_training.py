@@ -1,4 +1,7 @@
-"""Correct programs that train a model, of which none may be suspected: python correct_training.py NAME, or under torchrun."""
+"""Correct programs that train a model.
+
+Diagnose must not report any of them: python correct_training.py NAME, or under torchrun.
+"""
 
 import shutil
 import tempfile
@@ -68,7 +71,7 @@ def joins_with_uneven_inputs(rank, n):
 
 
 def communicates_in_a_hook(rank, n):
-    """Each gradient is reduced as soon as it is there, and waited for at the end."""
+    """Each gradient is reduced as soon as it is ready; all are waited for at the end."""
     model, works = _model(), []
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(
@@ -195,7 +198,7 @@ def differentiates_through(rank, n):
 
 
 def clips_and_stops_together(rank, n):
-    """Until any rank has had enough, as all of them hear."""
+    """All ranks train until one of them wants to stop; an all_reduce tells them."""
     model = DistributedDataParallel(_model())
     for step in range(100):
         _step(model)

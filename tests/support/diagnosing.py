@@ -22,7 +22,7 @@ ENVIRON = {
 
 
 def lines_of(name):
-    """By rank ("all" for all of them), the lines that the program itself marks as those at fault in this mistake."""
+    """The lines of a mistake that the program marks as faulty, by rank ("all" for every rank)."""
     source = PROGRAM.read_text().splitlines()
     begin = source.index(f"def {name}(rank, n):")
     found = {}
@@ -35,7 +35,7 @@ def lines_of(name):
 
 
 def diagnose(tmp_path, *command, hang_after=2, timeout=100):
-    """The verdict as JSON, and the finished process."""
+    """Run a command under diagnose; return the verdict (its JSON) and the finished process."""
     file = tmp_path / "verdict.json"
     options = ["--hang-after", str(hang_after), "--timeout", str(timeout), "--json", str(file)]
     arguments = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *command]
@@ -60,7 +60,7 @@ def script(tmp_path, text):
 
 
 def diagnose_a_sleeper(tmp_path):
-    """A program under diagnosis that only sleeps; return the diagnosing process, and the pid of the program."""
+    """Diagnose a program that only sleeps; return the process of diagnose and the program's pid."""
     file = tmp_path / "pid"
     command = script(
         tmp_path,

@@ -1,6 +1,9 @@
-"""A program that knows nothing of us, with one mistake for each name: python faulty_program.py NAME [RANKS], or under torchrun.
+"""A program with one mistake for each name; it does not import this package.
 
-The line with the mistake, or where the rank at fault is, ends in `# <- RANK` (or `# <- all` where all are alike).
+    python faulty_program.py NAME [RANKS]   # or under torchrun
+
+The line with the mistake, or where the faulty rank stands, ends in `# <- RANK`, or in `# <- all`
+where every rank is at fault.
 """
 
 import ctypes
@@ -244,7 +247,7 @@ def stopped(rank, n):
 
 
 def many_calls(rank, n):
-    """Too many for whoever looks seldom."""
+    """More calls than a log keeps if it is read rarely."""
     peer = 1 - rank
     for i in range(3000):
         x = torch.ones(1 + i % 3)

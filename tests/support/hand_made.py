@@ -7,7 +7,10 @@ from collectives.recording.call import Call
 
 
 def program(*ranks: str, members=None) -> list[Call]:
-    """Calls from words, one string a rank: "send:1 recv:0 barrier broadcast:2 irecv:3 wait:0"; "!" failed, "..." never left."""
+    """Calls from words, one string a rank: "send:1 recv:0 barrier broadcast:2 irecv:3 wait:0".
+
+    A word with "!" failed; one with "..." never returned.
+    """
     calls = []
     for rank, words in enumerate(ranks):
         counts = itertools.count()

@@ -9,14 +9,18 @@ import psutil
 def hear_signals() -> None:
     """As `preexec_fn`: let a program receive Ctrl-C and a hang-up.
 
-    A test run in the background of a shell, or under nohup, ignores these signals, and what it starts inherits that.
+    A test run in the background of a shell, or under nohup, ignores these signals, and the
+    processes that it starts inherit that.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process still runs. A zombie does not: it has ended, and nobody has read its status yet."""
+    """Whether a process still runs.
+
+    A zombie does not: it has ended, and nobody has read its status yet.
+    """
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,7 +1,7 @@
 """Collectives that do the wrong thing, to prove that the lessons notice.
 
-Each takes the real function and returns a wrong one with the same signature. They lie, but they never hang: every rank still makes
-the real call, with all the others.
+Each takes the real function and returns a wrong one with the same signature. The wrong ones never
+hang: every rank still makes the real call, together with the others.
 """
 
 import functools
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 class _Done:
-    """A Work that was never any work."""
+    """A Work that is done from the start."""
 
     def wait(self):
         return True
