@@ -18,7 +18,7 @@ NAME = "collectives-rank-"
 starting = threading.Lock()
 
 # Seconds that a rank, or the start of one, gets to end by itself.
-GOODBYE = 5.0
+EXIT_TIMEOUT = 5.0
 
 
 class Event(NamedTuple):
@@ -150,14 +150,14 @@ def end_all(children: list[Child]) -> None:
     # Taking the lock lets a start that is under way finish, so that its process is killed too. If
     # the fork server is stuck we go on without the lock: a rank that it forks later finds its pipe
     # closed, and ends.
-    has_lock = starting.acquire(timeout=GOODBYE)
+    has_lock = starting.acquire(timeout=EXIT_TIMEOUT)
     for child in children:
         child.kill()
     if has_lock:
         starting.release()
     for child in children:
         if child.thread.ident is not None:
-            child.thread.join(GOODBYE)
+            child.thread.join(EXIT_TIMEOUT)
     for child in children:
         child.close()
 

@@ -6,7 +6,7 @@ import time
 
 from collectives.backends.mpi import pmi
 from collectives.launcher import failure, rank_spec
-from collectives.launcher.child import GOODBYE, Child, Event, end_all
+from collectives.launcher.child import EXIT_TIMEOUT, Child, Event, end_all
 from collectives.launcher.launch_spec import LaunchSpec
 from collectives.launcher.watch import LaunchWatch
 
@@ -61,7 +61,7 @@ class World:
             if event.kind == "returned":
                 returned[event.rank] = event.value
                 if len(returned) == len(self.children):
-                    deadline = time.monotonic() + GOODBYE
+                    deadline = time.monotonic() + EXIT_TIMEOUT
             elif event.kind == "ended" and event.value == 0 and event.rank in returned:
                 running.discard(event.rank)
             else:
