@@ -1,1 +1,1 @@
-"""Commands that write files of the repository: the notebooks, and parts of the documentation."""
+"""Commands that write into the repository: the notebooks, and the generated parts of the documentation."""
