@@ -125,7 +125,7 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["all_reduce", "--all"], "leave out"),
         (["-n", "2"], "name a lesson"),
@@ -147,10 +147,10 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
         "option",
     ],
 )
-def test_status_2_for_bad_usage(words, told):
+def test_status_2_for_bad_usage(words, message):
     result = collectives("run", *words)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
     assert not result.stdout
 
 

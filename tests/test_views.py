@@ -139,16 +139,16 @@ def test_a_lesson_file_takes_the_same_flags_and_its_trace_holds_all_of_its_steps
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--trace", "no/such/t.json"], "name a file in a folder that exists"),
         (["--save-picture", "p.jpg"], "written as .svg or .png"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(mine, words, told):
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(mine, words, message):
     result = collectives(mine, *words)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
     assert "proved" not in result.stdout
 
 
