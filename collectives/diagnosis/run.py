@@ -16,12 +16,10 @@ from pathlib import Path
 from collectives.diagnosis.rules import hints
 from collectives.diagnosis.rules.report import place, told, write
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.watch.hang_monitor import Suspicion
-from collectives.diagnosis.watch.job import Worlds
+from collectives.diagnosis.timing import POLL
+from collectives.diagnosis.watch.hang_monitor import HangMonitor
+from collectives.diagnosis.watch.job import Job
 from collectives.recording.call import Call
-
-# How often the ranks' files are read, in seconds.
-_TICK = 0.02
 
 
 def run(
@@ -48,14 +46,14 @@ def run(
             process = subprocess.Popen(command, env=environment(folder), preexec_fn=bound)
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
-        worlds = Worlds(folder)
+        job = Job(folder)
         try:
-            verdict = _watch(process, Suspicion(worlds, hang_after, tell), timeout)
+            verdict = _watch(process, HangMonitor(job, hang_after, tell), timeout)
         finally:
             _end_all(process, folder, others)
-            worlds.machines.close()
-        verdict = dataclasses.replace(verdict, hints=hints.hints(worlds.noticed(), verdict.kind))
-        return _with_notes(verdict, worlds), status(verdict, process.returncode)
+            job.nodes.close()
+        verdict = dataclasses.replace(verdict, hints=hints.hints(job.noticed(), verdict.kind))
+        return _with_notes(verdict, job), status(verdict, process.returncode)
     finally:
         _adopt_orphans(adopted)
         shutil.rmtree(folder, ignore_errors=True)
@@ -110,61 +108,61 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
     }
 
 
-def _watch(process: subprocess.Popen, suspicion: Suspicion, timeout: float | None) -> Verdict:
+def _watch(process: subprocess.Popen, monitor: HangMonitor, timeout: float | None) -> Verdict:
     begin = time.monotonic()
     while process.poll() is None:
-        if (verdict := suspicion.look()) is not None:
-            suspicion.publish(verdict)
+        if (verdict := monitor.look()) is not None:
+            monitor.publish(verdict)
             return verdict
         if timeout is not None and time.monotonic() > begin + timeout:
-            verdict = suspicion.last_word()
-            if verdict.kind in ("ok", "not-distributed"):
-                headline = f"slow: the program had not ended after {timeout:g} s"
-                return Verdict("slow", write(headline, verdict.lines, []), lines=verdict.lines)
-            return dataclasses.replace(
-                verdict, says=f"{verdict.says}\n  ended after {timeout:g} s, the time limit"
-            )
-        suspicion.worlds.sleep(_TICK)
-    suspicion.worlds.sleep(_TICK)
-    suspicion.worlds.poll()
-    if (world := suspicion.worlds.divided()) is not None:
-        suspicion.worlds.exchange(world, tell=True)
-    verdict = _at_the_end(suspicion.worlds, process.returncode)
-    return verdict if verdict.kind == "ok" else suspicion.worlds.machines.verdict or verdict
+            return _at_the_limit(monitor, timeout)
+        monitor.job.sleep(POLL)
+    job = monitor.job
+    job.sleep(POLL)
+    job.poll()
+    if (world := job.world_on_several_nodes()) is not None:
+        job.exchange(world, tell=True)
+    verdict = _at_the_end(job, process.returncode)
+    return verdict if verdict.kind == "ok" else job.nodes.verdict or verdict
 
 
-def _at_the_end(worlds: Worlds, code: int) -> Verdict:
+def _at_the_limit(monitor: HangMonitor, timeout: float) -> Verdict:
+    """The program has not ended in time."""
+    verdict = monitor.last_word()
+    if verdict.kind in ("ok", "not-distributed"):
+        headline = f"slow: the program had not ended after {timeout:g} s"
+        return Verdict("slow", write(headline, verdict.lines, []), lines=verdict.lines)
+    says = f"{verdict.says}\n  ended after {timeout:g} s, the time limit"
+    return dataclasses.replace(verdict, says=says)
+
+
+def _at_the_end(job: Job, code: int) -> Verdict:
     """The program has ended by itself."""
     if code == 0:
-        worlds.trust_launcher()
-    verdict, raised = worlds.verdict(stalled=True), worlds.first_raised()
+        job.trust_launcher()
+    verdict, raised = job.verdict(stalled=True), job.first_raised()
     if verdict.kind not in ("ok", "not-distributed") or code == 0:
         return verdict
     if raised is not None:
         file, line, function = raised["where"]
         rank = int(raised["rank"]) if raised["rank"] is not None else -1
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"
-        guilty = (Call(rank, -1, "", file=file, line=line, function=function),)
-        return Verdict(
-            "raised",
-            f"raised: {who}: {raised['text']}\n  {place(guilty[0])}",
-            guilty,
-            lines=verdict.lines,
-        )
+        guilty = Call(rank, -1, "", file=file, line=line, function=function)
+        says = f"raised: {who}: {raised['text']}\n  {place(guilty)}"
+        return Verdict("raised", says, (guilty,), lines=verdict.lines)
     if verdict.kind == "not-distributed":
         return verdict
     says = f"partial: the program ended with status {code}; its calls fitted, and no rank raised"
     return Verdict("partial", says, lines=verdict.lines)
 
 
-def _with_notes(verdict: Verdict, worlds: Worlds) -> Verdict:
-    notes = worlds.notes()
+def _with_notes(verdict: Verdict, job: Job) -> Verdict:
+    notes = job.notes()
     if not notes:
         return verdict
     kind = "partial" if verdict.kind == "ok" else verdict.kind
-    return dataclasses.replace(
-        verdict, kind=kind, says="\n  ".join([verdict.says.replace("ok:", "partial:", 1), *notes])
-    )
+    says = "\n  ".join([verdict.says.replace("ok:", "partial:", 1), *notes])
+    return dataclasses.replace(verdict, kind=kind, says=says)
 
 
 def _adopt_orphans(wanted: int = 1) -> int:
