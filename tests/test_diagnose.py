@@ -370,6 +370,41 @@ def test_an_ending_that_only_the_launcher_saw_is_what_the_launcher_says(program,
     assert ("died: rank 3" in done.stderr) == (status == 1), done.stderr
 
 
+INSTALLED = {
+    "library/communicate.py": """
+        import torch.distributed as dist
+        def gather(x):
+            dist.all_reduce(x)
+            dist.all_reduce(x)
+    """,
+    "library/scripts/train.py": """
+        import sys, time, torch, torch.distributed as dist
+        from library.communicate import gather
+        def main():
+            dist.init_process_group("gloo")
+            gather(torch.ones(1))
+            if dist.get_rank() == 1:
+                torch.utils.data.DataLoader([0], collate_fn=lambda x: time.sleep(100)).__iter__().__next__()
+            gather(torch.ones(1))  # waits
+        main()
+    """,
+}
+
+
+def test_of_a_program_that_is_run_from_inside_site_packages_its_own_lines_are_named(tmp_path):
+    """Else every rank would be at a line of torch, or of a library that the program calls."""
+    packages = tmp_path / "site-packages"
+    for name, text in INSTALLED.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(textwrap.dedent(text))
+    command = ["env", f"PYTHONPATH={packages}", *TORCHRUN[:-1], "2"]
+    script = packages / "library" / "scripts" / "train.py"
+    verdict, _ = diagnose(tmp_path, *command, str(script), hang_after=3, timeout=20)
+    assert verdict["verdict"] == "slow", verdict["says"]
+    places = {rank["rank"]: rank["where"] for rank in verdict["ranks"]}
+    assert places == {0: f"{script}:10 in main", 1: f"{script}:9 in main"}, verdict["says"]
+
+
 def test_several_worlds_in_the_same_processes_are_kept_apart(tmp_path):
     """Under torchrun the steps of a lesson make one world after another, whose groups have the same names."""
     verdict, _ = diagnose(tmp_path, *TORCHRUN, str(files.folder() / "barrier.py"), hang_after=20)

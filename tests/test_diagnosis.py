@@ -15,7 +15,7 @@ from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.unmatched import from_json, merge, to_json, unmatched
 from collectives.diagnosis.rules.wait_graph import find_cycle
 from collectives.diagnosis.run import as_json
-from collectives.recording import call_log
+from collectives.recording import call_log, stack
 from collectives.recording.call import Call, was_refused
 from collectives.recording.call_log import SLOTS, Reader, Writer
 
@@ -861,6 +861,27 @@ def what(**fields):
         line=3,
         **fields,
     )
+
+
+SITE = "/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["torch/a.py", "mine.py", "library/b.py", "program.py"], 1),
+        (["torch/a.py", "library/b.py", "tool/main.py", "tool/main.py", "torch/run.py"], 2),
+        (["torch/a.py", "<frozen runpy>"], None),
+        ([], None),
+    ],
+    ids=["innermost of the program", "innermost of an installed program", "torch alone", "none"],
+)
+def test_which_frame_of_a_stack_a_report_names(files, named):
+    def path(name):
+        return name if name in ("mine.py", "program.py") or "<" in name else f"{SITE}/{name}"
+
+    frames = [(path(name), line, "f") for line, name in enumerate(files, 1)]
+    assert stack.named(frames) == (None if named is None else frames[named])
 
 
 def test_the_log_gives_back_what_was_noted(tmp_path):

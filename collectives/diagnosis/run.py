@@ -1,4 +1,6 @@
-"""Run a program of torch.distributed, unchanged, watch what its ranks call, and say what went wrong."""
+"""Run a program of torch.distributed, unchanged, watch what its ranks call, and say what went
+wrong.
+"""
 
 import contextlib
 import ctypes
@@ -28,10 +30,12 @@ def run(
     timeout: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Verdict, int]:
-    """Run the command to its end, or until its fault is known; return the verdict and the exit status (see `status`).
+    """Run the command to its end, or until its fault is known; return the verdict and the exit
+    status (see `status`).
 
-    It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `tell` hears of what is slow. After
-    `timeout` seconds the program is ended as it is. Whatever happens, no process of it is left behind.
+    It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `tell`
+    hears of what is slow. After `timeout` seconds the program is ended as it is. Whatever happens,
+    no process of it is left behind.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="collectives-diagnose-"))
@@ -60,7 +64,9 @@ def run(
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This process's, with all that lets the recorder into the Python processes that are started in it."""
+    """This process's, with all that lets the recorder into the Python processes that are started in
+    it.
+    """
     paths = [str(Path(__file__).parents[1] / "recording" / "startup"), os.environ.get("PYTHONPATH")]
     return {
         **os.environ,
@@ -166,7 +172,9 @@ def _with_notes(verdict: Verdict, job: Job) -> Verdict:
 
 
 def _adopt_orphans(wanted: int = 1) -> int:
-    """Have orphans of our children become ours, so that none is lost sight of; return how it was before."""
+    """Have orphans of our children become ours, so that none is lost sight of; return how it was
+    before.
+    """
     if sys.platform != "linux":
         return 0
     libc, before = ctypes.CDLL(None), ctypes.c_int()
@@ -176,7 +184,9 @@ def _adopt_orphans(wanted: int = 1) -> int:
 
 
 def _end_with_us() -> None:
-    """In the child: whoever kills us so that we can end nothing ends the program (SIGTERM), as far as it ends its own children."""
+    """In the child: whoever kills us so that we can end nothing ends the program (SIGTERM), as far
+    as it ends its own children.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
@@ -187,7 +197,9 @@ def _children() -> set:
 
 
 def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
-    """Kill what is left of the program: its process tree, and whatever else of it has lost its parent; not our `others`."""
+    """Kill what is left of the program: its process tree, and whatever else of it has lost its
+    parent; not our `others`.
+    """
     import psutil
 
     _end_ranks(process, folder)
@@ -209,7 +221,8 @@ def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
 
 
 def _end_ranks(process: subprocess.Popen, folder: Path) -> None:
-    """Kill the program's ranks and its innermost processes: MPI's proxies, between, then remove their files and end.
+    """Kill the program's ranks and its innermost processes: MPI's proxies, between, then remove
+    their files and end.
 
     The command itself is stopped meanwhile, for it would only complain.
     """

@@ -1,9 +1,11 @@
-"""The file in which a process notes its calls while it runs: memory that the system keeps, however the process ends.
+"""The file in which a process notes its calls while it runs: memory that the system keeps, however
+the process ends.
 
-A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n + SLOTS takes its place.
-Whoever reads while the process writes has that long to see a call. A slot is small, for to write it is most of what a call costs:
-what a call asks for, mostly the same as before, is written once into a ring of texts. Behind these lie single texts: what the
-process says of itself when it is asked, what ended it, and what it noticed. Nothing here needs torch.
+A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n
++ SLOTS takes its place. Whoever reads while the process writes has that long to see a call. A slot
+is small, for to write it is most of what a call costs: what a call asks for, mostly the same as
+before, is written once into a ring of texts. Behind these lie single texts: what the process says
+of itself when it is asked, what ended it, and what it noticed. Nothing here needs torch.
 """
 
 import contextlib
@@ -22,9 +24,10 @@ from .call_text import decode, encode
 SLOTS = 4096
 _HEADER = 4096
 
-# `rank` is -1 as long as it is not known. `count`: how many calls were entered. `began`, `ended`: when the process began, and when it
-# ended by itself. `asked`: the number of the reader's last question. `world`: the same number in all ranks of one world. `written`:
-# how much was ever written into the ring of texts.
+# `rank` is -1 as long as it is not known. `count`: how many calls were entered. `began`, `ended`:
+# when the process began, and when it ended by itself. `asked`: the number of the reader's last
+# question. `world`: the same number in all ranks of one world. `written`: how much was ever written
+# into the ring of texts.
 _NAMES = [
     "pid",
     "parent",
@@ -41,17 +44,19 @@ _HEAD = struct.Struct("<8s q q q q q q q q q q")
 _MAGIC = b"calls  2"
 _RANK, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN = 24, 40, 56, 64, 72, 80
 
-# Instead of a rank: the process joins a world as another one than its launcher said, and notes that in another file.
+# Instead of a rank: the process joins a world as another one than its launcher said, and notes that
+# in another file.
 MOVED = -2
 
-# number, seq, of, entered, left, source, and how much had been written before its text and its error. -1 stands for None; `number`
-# is written last.
+# number, seq, of, entered, left, source, and how much had been written before its text and its
+# error. -1 stands for None; `number` is written last.
 _ENTRY = struct.Struct("<q q q q q q q q")
 _LEFT, _SOURCE, _ERROR = 32, 40, 56
 _TEXTS = _HEADER + SLOTS * _ENTRY.size
 _RING = 2**22
 _LENGTH = struct.Struct("<H")
-# Where the single texts lie: the answer to the reader's last question, the exception that ended the process, and its hints.
+# Where the single texts lie: the answer to the reader's last question, the exception that ended the
+# process, and its hints.
 ANSWER = _TEXTS + _RING
 RAISED = ANSWER + 2**18
 HINTS = RAISED + 2**13
@@ -59,7 +64,8 @@ SIZE = HINTS + 2**16
 # So many things are noticed, each once.
 _NOTICED = 48
 
-# A call that is open is told when it is so old, in nanoseconds: one that torch refuses because of its arguments has left by then.
+# A call that is open is told when it is so old, in nanoseconds: one that torch refuses because of
+# its arguments has left by then.
 _YOUNG = 100_000_000
 _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 
@@ -67,7 +73,8 @@ _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 class Writer:
     """Notes the calls of this process, as a `sink.Sink`.
 
-    subtle: numbers go through `words`. Whoever reads meanwhile sees the old one or the new; pack_into writes zeros first.
+    subtle: numbers go through `words`. Whoever reads meanwhile sees the old one or the new;
+    pack_into writes zeros first.
     """
 
     tensors = False
@@ -154,7 +161,8 @@ class Writer:
         begin = self.written
         if begin % _RING + size > _RING:
             begin = -(-begin // _RING) * _RING
-        # A new round: what was written first is overwritten soon, even if it is used again and again.
+        # A new round: what was written first is overwritten soon, even if it is used again and
+        # again.
         if begin // _RING != self.written // _RING:
             self.texts.clear()
         self.written = begin + size
@@ -166,14 +174,17 @@ class Writer:
 
 
 class Reader:
-    """Reads such a file, also while it is written. `lost`: how many calls it missed, or their ends; all before call `since`."""
+    """Reads such a file, also while it is written. `lost`: how many calls it missed, or their ends;
+    all before call `since`.
+    """
 
     def __init__(self, file: BinaryIO):
         """ValueError for a file whose writer is not done with the beginning."""
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.next = self.lost = self.since = 0
-        # Calls that are counted, and that are told later: just entered, or not yet written by their thread.
+        # Calls that are counted, and that are told later: just entered, or not yet written by their
+        # thread.
         self.late: list[int] = []
         self.open: dict[int, Call] = {}
 
@@ -197,9 +208,11 @@ class Reader:
         self.words[_ASKED // 8] = question
 
     def poll(self, has_ended: bool = False) -> Iterator[Call]:
-        """The calls that were entered or left since the last time, in order of their numbers: each once or twice.
+        """The calls that were entered or left since the last time, in order of their numbers: each
+        once or twice.
 
-        A call that was just entered is held back. `has_ended`: the process writes no more, and nothing is held back.
+        A call that was just entered is held back. `has_ended`: the process writes no more, and
+        nothing is held back.
         """
         newest = time.monotonic_ns() - (0 if has_ended else _YOUNG)
         head = self.head()

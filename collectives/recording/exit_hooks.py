@@ -1,7 +1,8 @@
-"""How a process of a program under diagnosis ends: an exception or an exit is reported before it is gone, a crash leaves its stack.
+"""How a process of a program under diagnosis ends: an exception or an exit is reported before it is
+gone, a crash leaves its stack.
 
-`sys.excepthook` does not see every exception: children of multiprocessing, torch.multiprocessing and our own launcher catch what
-ends them. So these are patched as well.
+`sys.excepthook` does not see every exception: children of multiprocessing, torch.multiprocessing
+and our own launcher catch what ends them. So these are patched as well.
 """
 
 import contextlib
@@ -24,7 +25,9 @@ exited: tuple[object, stack.Frame] | None = None
 
 
 def begin(report: Callable[[dict], None], on_process_start: Callable[[], None]) -> None:
-    """`report` gets what ends the process, as plain values; `on_process_start` is called when a process of multiprocessing begins."""
+    """`report` gets what ends the process, as plain values; `on_process_start` is called when a
+    process of multiprocessing begins.
+    """
     global _report, _on_process_start
     _report, _on_process_start = report, on_process_start
     _note_uncaught()
@@ -47,7 +50,9 @@ def note(error: BaseException) -> None:
 
 
 def note_exit() -> None:
-    """The process ends by itself, perhaps by a sys.exit with a status other than 0. The program may have caught that: it is a guess."""
+    """The process ends by itself, perhaps by a sys.exit with a status other than 0. The program may
+    have caught that: it is a guess.
+    """
     if exited is not None and exited[0] not in (None, 0):
         _note(f"SystemExit: {exited[0]}", exited[1], is_guess=True)
 
@@ -64,7 +69,9 @@ def _note(text: str, where: stack.Frame, is_guess: bool) -> None:
 
 
 def named(frames: list[stack.Frame]) -> stack.Frame:
-    """The frame that a report names, of those given innermost first; the innermost where no frame is the program's."""
+    """The frame that a report names, of those given innermost first; the innermost where no frame
+    is the program's.
+    """
     return stack.named(frames) or (*frames, stack.NOWHERE)[0]
 
 
@@ -72,7 +79,8 @@ def keep_stack(file: Path) -> bool:
     """Have a signal that ends the process write its stack; False if the program does so already."""
     if faulthandler.is_enabled():
         return False
-    # subtle: never closed. A program that closes all files, as a daemon does, may open one under the same number.
+    # subtle: never closed. A program that closes all files, as a daemon does, may open one under
+    # the same number.
     faulthandler.enable(os.open(file, os.O_WRONLY | os.O_CREAT))
     return True
 

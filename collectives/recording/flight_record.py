@@ -1,4 +1,6 @@
-"""What torch itself notes of collectives, those from C++ (DDP, functional collectives) too: its Flight Recorder."""
+"""What torch itself notes of collectives, those from C++ (DDP, functional collectives) too: its
+Flight Recorder.
+"""
 
 import contextlib
 import threading
@@ -41,7 +43,8 @@ def entries() -> list[list]:
 
 @contextlib.contextmanager
 def _without_compiler(torch) -> Iterator[None]:
-    """Keep torch from importing its compiler, which takes seconds: it looks for it to name frames. One thread at a time.
+    """Keep torch from importing its compiler, which takes seconds: it looks for it to name frames.
+    One thread at a time.
 
     subtle: other threads, which may be importing the compiler just now, find it as always.
     """

@@ -1,8 +1,10 @@
-"""In each process of a program under diagnosis: start to record when torch.distributed is imported, and note how the process ends.
+"""In each process of a program under diagnosis: start to record when torch.distributed is imported,
+and note how the process ends.
 
-The parent's private folder gets three files, named by the process id. `.calls`: the log of its calls, which also takes where its main
-thread is and what the Flight Recorder holds, when the parent asks and at the end. `.raised`: the exception that ended the process,
-a rank or not. `.stack`: where a signal ended it. The program does what it would do without us, and no error of ours reaches it.
+The parent's private folder gets three files, named by the process id. `.calls`: the log of its
+calls, which also takes where its main thread is and what the Flight Recorder holds, when the parent
+asks and at the end. `.raised`: the exception that ended the process, a rank or not. `.stack`: where
+a signal ended it. The program does what it would do without us, and no error of ours reaches it.
 """
 
 import atexit
@@ -25,7 +27,9 @@ _recording = None
 
 
 def begin(folder: str) -> None:
-    """In a program that `collectives diagnose` runs: record from the moment that it imports torch.distributed."""
+    """In a program that `collectives diagnose` runs: record from the moment that it imports
+    torch.distributed.
+    """
     global _folder
     _folder = Path(folder)
     exit_hooks.begin(_note_end, _on_process_start)
@@ -34,7 +38,9 @@ def begin(folder: str) -> None:
 
 
 def watch(file: BinaryIO) -> None:
-    """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program does so already."""
+    """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program
+    does so already.
+    """
     global _log
     if "COLLECTIVES_DIAGNOSE" not in os.environ:
         from . import record

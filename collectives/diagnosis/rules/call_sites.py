@@ -1,4 +1,6 @@
-"""From which lines the ranks make the collectives of one group: where a rank fell out of step although its calls fit. Pure."""
+"""From which lines the ranks make the collectives of one group: where a rank fell out of step
+although its calls fit. Pure.
+"""
 
 import functools
 import linecache
@@ -23,7 +25,9 @@ class Split:
 
 
 class CallSites:
-    """The lines from which the collectives of one group were called, as they are complete one after another."""
+    """The lines from which the collectives of one group were called, as they are complete one after
+    another.
+    """
 
     def __init__(self):
         self.last: dict[int, Call] = {}  # the last collective
@@ -48,10 +52,12 @@ class CallSites:
         self.last = calls
 
     def out_of_step(self, pending: dict[int, dict[int, Call]]) -> Difference | None:
-        """The first collective that ranks called from different lines because one of them is ahead of the others or behind.
+        """The first collective that ranks called from different lines because one of them is ahead
+        of the others or behind.
 
-        It shows in one of two ways: all ranks call together from each of these lines at other times; or a rank comes later to a line
-        from which another one called. `pending`: by seq, the calls of collectives that are not complete.
+        It shows in one of two ways: all ranks call together from each of these lines at other
+        times; or a rank comes later to a line from which another one called. `pending`: by seq, the
+        calls of collectives that are not complete.
         """
         for split in self.splits.values():
             lines = {rank: _line(call) for rank, call in split.calls.items()}
@@ -66,7 +72,8 @@ class CallSites:
         return None
 
     def swapped(self, calls: dict[int, Call]) -> Difference | None:
-        """Two equal calls that one rank makes in one order, and another rank in the other: the text of their lines shows it.
+        """Two equal calls that one rank makes in one order, and another rank in the other: the text
+        of their lines shows it.
 
         `calls`: the next collective.
         """
@@ -86,7 +93,8 @@ def _are_swapped(first: Call, second: Call, other_first: Call, other_second: Cal
     texts = [_text(*_line(call)) for call in four]
     if not texts[0] or texts[0] == texts[1] or texts[0:2] != [texts[3], texts[2]]:
         return False
-    # subtle: `if rank == i: f(a) else: f(b)` in a loop looks alike, but stays within two lines of one function.
+    # subtle: `if rank == i: f(a) else: f(b)` in a loop looks alike, but stays within two lines of
+    # one function.
     apart = len(_lines(dict(enumerate(four)))) == 4 or first.function != other_first.function
     asked = {(plain_name(call), call.op, call.peer, call.tensors) for call in four}
     return apart and len(asked) == 1

@@ -1,4 +1,4 @@
-"""Ranks that raised, died or left: which of them is to blame, and which only lost the others. Pure."""
+"""Ranks that raised, died or left: who is to blame, and who only lost the others. Pure."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,8 @@ from collectives.recording.call import POINT_TO_POINT, WORLD, Call
 def failed(snapshot: Snapshot) -> Verdict | None:
     """A rank that raised or died by itself; not one that only lost the others.
 
-    Of several, the first one; but one that died while it waited for others, or as it lost them, more likely died because of them.
+    Of several, the first one; but one that died while it waited for others, or as it lost them,
+    more likely died because of them.
     """
     found = {rank: one for rank, one in snapshot.states.items() if _failed(snapshot, rank)}
     if not found:
@@ -44,7 +45,9 @@ def _failed(snapshot: Snapshot, rank: int) -> bool:
 
 
 def _raised_alike(failed: dict[int, State], rank: int) -> list[int]:
-    """The ranks that raised the same as this one; or the one of them that all messages name, as DDP names the rank that differs."""
+    """The ranks that raised the same as this one; or the one of them that all messages name, as DDP
+    names the rank that differs.
+    """
 
     def kind(state: State) -> tuple:  # the message may differ from rank to rank
         return state.status, state.text.partition(":")[0], state.where
@@ -66,7 +69,9 @@ def _waited(snapshot: Snapshot, rank: int) -> bool:
 
 
 def _died_of_others(snapshot: Snapshot, rank: int) -> bool:
-    """Whether a rank died while it waited for, or as it lost, one that had returned before or that had lost another rank."""
+    """Whether a rank died while it waited for, or as it lost, one that had returned before or that
+    had lost another rank.
+    """
     opened, last = snapshot.matching.open.get(rank), snapshot.matching.last.get(rank)
     if opened:
         call = opened[max(opened)]
@@ -89,7 +94,9 @@ def _died_of_others(snapshot: Snapshot, rank: int) -> bool:
 
 
 def aborted(snapshot: Snapshot) -> Difference | None:
-    """gloo ends a process by SIGABRT if what it receives is longer than its tensor: whether calls, of C++ or Python, differ so."""
+    """gloo ends a process by SIGABRT if what it receives is longer than its tensor: whether calls,
+    of C++ or Python, differ so.
+    """
     ended = [
         rank
         for rank, state in snapshot.states.items()
@@ -114,7 +121,9 @@ def aborted(snapshot: Snapshot) -> Difference | None:
 
 
 def _calls_at_the_same_line(snapshot: Snapshot, inside: dict[int, Call]) -> dict[int, Call]:
-    """For ranks that are in no known call: the call that another rank makes at their line. What C++ called ended with the process."""
+    """For ranks that are in no known call: the call that another rank makes at their line. What C++
+    called ended with the process.
+    """
     found = {}
     for rank in snapshot.states.keys() - inside.keys():
         here = snapshot.place(rank)
@@ -126,7 +135,9 @@ def _calls_at_the_same_line(snapshot: Snapshot, inside: dict[int, Call]) -> dict
 
 
 def left_early(snapshot: Snapshot) -> Verdict | None:
-    """A rank lost others that had joined its call, and that left, without a word, before it was done."""
+    """A rank lost others that had joined its call, and that left, without a word, before it was
+    done.
+    """
     states = snapshot.states
     for rank, call in snapshot.inside.items():
         if states[rank].status != "raised":
@@ -153,7 +164,9 @@ def _left_before(state: State | None, at: int) -> bool:
 
 
 def lost(snapshot: Snapshot) -> Verdict | None:
-    """Ranks lost the others, and nothing shows why: the first of them. If it timed out, those that were last seen elsewhere."""
+    """Ranks lost the others, and nothing shows why: the first of them. If it timed out, those that
+    were last seen elsewhere.
+    """
     states = snapshot.states
     raised = {rank: state.at for rank, state in states.items() if state.status == "raised"}
     someone_runs = any(state.status in NOT_ENDED for state in states.values())

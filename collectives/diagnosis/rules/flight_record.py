@@ -23,7 +23,7 @@ _DTYPES = {
 def match_records(
     answers: dict[int, dict], members: dict[str, tuple[int, ...]], world_size: int
 ) -> Matching:
-    """`answers`: by rank, what it answered last (see recording/rank_log.py). `members`: by group."""
+    """`answers`: by rank, its last answer (see recording/rank_log.py). `members`: by group."""
     answers = {rank: answer for rank, answer in answers.items() if answer}
     # A process may join one world after another. Its answer is about the last one.
     worlds = Counter(answer["world"] for answer in answers.values())

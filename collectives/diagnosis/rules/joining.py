@@ -38,7 +38,7 @@ def circular(snapshot: Snapshot) -> Verdict | None:
 
 
 def not_joined(snapshot: Snapshot) -> Verdict | None:
-    """A collective in which some wait for others, who are in another call, have ended, or compute."""
+    """A collective in which some wait for others: these are elsewhere, have ended, or compute."""
     for matching in (snapshot.matching, snapshot.c10d):
         for sequence, seq in matching.waiting():
             waits = any(rank in snapshot.inside for rank in sequence.pending[seq])
@@ -82,7 +82,8 @@ def never_joined(
 def _will_never_join(snapshot: Snapshot, sequence: Sequence, rank: int) -> bool:
     """Whether the rank has ended, or destroyed the group.
 
-    Of collectives from C++ the latter is not certain: they may be known for others, and not yet for this rank.
+    Of collectives from C++ the latter is not certain: they may be known for others, and not yet for
+    this rank.
     """
     if snapshot.states[rank].status not in NOT_ENDED:
         return True

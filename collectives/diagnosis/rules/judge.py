@@ -1,17 +1,19 @@
-"""What every rank called -> a verdict: what went wrong, which ranks are to blame, and at which line. Pure: it starts nothing.
+"""Every rank's calls -> a verdict: what went wrong, which ranks are to blame, at which line. Pure.
 
-`judge` asks one rule after another; the first that finds a fault gives the verdict. A fault causes others: ranks that wait, time out
-or are ended. So the order goes from causes to what they cause:
+`judge` asks one rule after another, and the first that finds a fault gives the verdict. A fault
+causes others: ranks that wait, time out or are ended. So the order goes from causes to effects:
 
- 1. `differing`: calls that belong together and do not fit. This is a fault whatever else happened, and it explains all else.
+ 1. `differing`: calls that belong together and do not fit. This is a fault whatever else happened.
  2. `failed`: a rank raised or died by itself. The others then wait for it, or lose it.
  3. `stopped`, `same_rank`: ranks that cannot take part, whatever they called.
- 4. `crossed_tags`, `circular`: ranks that wait for each other. Nobody else can free them, so this comes before rules that would
-    blame only those who are absent from one of their calls.
- 5. `not_joined`: a collective that some have not joined. `came_late`: all have, but one after another had given up.
- 6. `not_met`: a message of which one end waits in vain. It comes after collectives: a rank that waits for a message is often absent
-    from a collective, and the report of that shows both.
- 7. `left_early`: a rank lost others that had left. `left_over`: all have ended, or nothing moves, and something is still unmatched.
+ 4. `crossed_tags`, `circular`: ranks that wait for each other. The rules that follow would blame
+    only those that are absent from one of their calls.
+ 5. `not_joined`: a collective that some ranks have not joined. `came_late`: all have joined it, but
+    one after another had given up.
+ 6. `not_met`: a message of which one end waits in vain. A rank that waits for a message is often
+    absent from a collective too; the report of that collective shows both, so it comes first.
+ 7. `left_early`: a rank lost others that had left. `left_over`: all ranks have ended, or nothing
+    moves, and a call is still unmatched.
  8. `lost`: ranks lost others, and nothing shows why.
 """
 
@@ -35,7 +37,9 @@ def diagnose(
     world_size: int = 0,
     stalled: bool = True,
 ) -> Verdict:
-    """The verdict on a program of which these calls are known. `stalled`: nothing has moved for as long as one may wait."""
+    """The verdict on a program of which these calls are known. `stalled`: nothing has moved for as
+    long as one may wait.
+    """
     return judge(Matching(calls), states or {}, world_size, stalled)
 
 
@@ -46,7 +50,9 @@ def judge(
     stalled: bool,
     c10d: Matching | None = None,
 ) -> Verdict:
-    """The same for calls that are matched already. `c10d`: the collectives that the Flight Recorder noted, those from C++ too."""
+    """The same for calls that are matched already. `c10d`: the collectives that the Flight Recorder
+    noted, those from C++ too.
+    """
     numbers = sorted({*matching.last, *states, *range(world_size)})
     if not numbers:
         return Verdict("not-distributed", "not-distributed: no process called torch.distributed")
@@ -70,7 +76,7 @@ def stopped(snapshot: Snapshot) -> Verdict | None:
 
 
 def same_rank(snapshot: Snapshot) -> Verdict | None:
-    """Ranks that name, as they join, the rank of another one, so that nobody is who they should be."""
+    """Ranks that join as the rank of another one, so that nobody is who they should be."""
     joining = {
         rank: call for rank, call in snapshot.inside.items() if call.name == "init_process_group"
     }

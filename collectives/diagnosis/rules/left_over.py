@@ -1,4 +1,6 @@
-"""Messages and collectives that have not found what they wait for, where no other rule explains it. Pure."""
+"""Messages and collectives that have not found what they wait for, where no other rule explains it.
+Pure.
+"""
 
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence

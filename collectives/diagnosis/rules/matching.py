@@ -1,7 +1,8 @@
-"""Put together what belongs together: the ranks' calls of one collective, and the two ends of each message.
+"""Put together what belongs together: the ranks' calls of one collective, and the two ends of each
+message.
 
-Calls are noted in any order, once as they are entered and once as they are left. What fits is forgotten; the first thing that does
-not fit is kept. Pure: it knows calls and nothing else.
+Calls are noted in any order, once as they are entered and once as they are left. What fits is
+forgotten; the first thing that does not fit is kept. Pure: it knows calls and nothing else.
 """
 
 from collections import defaultdict
@@ -17,9 +18,11 @@ from collectives.recording.call import sequence as _key
 
 @dataclass
 class Sequence:
-    """The collectives of one group, in order. The calls that make groups are a sequence of their own.
+    """The collectives of one group, in order. The calls that make groups are a sequence of their
+    own.
 
-    `pending`: by seq, the calls of collectives that are not complete. `counts`: by rank, how many it has entered.
+    `pending`: by seq, the calls of collectives that are not complete. `counts`: by rank, how many
+    it has entered.
     """
 
     members: tuple[int, ...] = ()
@@ -41,8 +44,9 @@ class Sequence:
 class Matching:
     """The calls of all ranks. `difference`: the first calls that belong together and do not fit.
 
-    By rank: `open`: the calls that it is inside, by number. `last`: its last call. `destroyed`: its call that destroyed the group of
-    all ranks, if it has begun no other. `given_up`: its call of the first collective that all joined and that failed for some.
+    By rank: `open`: the calls that it is inside, by number. `last`: its last call. `destroyed`: its
+    call that destroyed the group of all ranks, if it has begun no other. `given_up`: its call of
+    the first collective that all joined and that failed for some.
     """
 
     def __init__(self, calls: Iterable[Call] = ()):
@@ -60,7 +64,9 @@ class Matching:
             self.note(call)
 
     def note(self, call: Call) -> None:
-        """A call that was entered, or left. One that was left before it was first seen is noted once."""
+        """A call that was entered, or left. One that was left before it was first seen is noted
+        once.
+        """
         opened = self.open[call.rank]
         is_new = call.number not in opened
         if call.left is None:
@@ -99,7 +105,7 @@ class Matching:
                 del sequence.pending[min(sequence.pending)]
 
     def _forgive(self, call: Call) -> None:
-        """A difference does not matter if each of its ranks got an exception and this one goes on."""
+        """A difference does not matter if all its ranks got an exception and this one goes on."""
         found = self.difference
         if found and self.failed >= set(found.calls) and call.rank in self.failed:
             self.difference = None
@@ -129,7 +135,9 @@ class Matching:
             self.given_up = self.given_up or last
 
     def _waited(self, call: Call) -> None:
-        """A wait that was too short may be repeated: how the collective ended is what the last wait says."""
+        """A wait that was too short may be repeated: how the collective ended is what the last wait
+        says.
+        """
         joined = self.of(call).pending.get(call.seq, {}) if call.seq is not None else {}
         for calls in (joined, self.given_up):
             waited_for = calls.get(call.rank)
@@ -160,7 +168,9 @@ class Matching:
         return self.sequences[_key(call.group, call.awaited or call.name)]
 
     def waiting(self) -> list[tuple[Sequence, int]]:
-        """Collectives that some members have entered and others have not, those that have waited longest first."""
+        """Collectives that some members have entered and others have not, those that have waited
+        longest first.
+        """
 
         def began(found: tuple[Sequence, int]) -> int:
             sequence, seq = found

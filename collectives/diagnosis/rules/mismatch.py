@@ -10,7 +10,9 @@ from collectives.recording.call import POINT_TO_POINT, Call
 
 
 def differing(snapshot: Snapshot) -> Verdict | None:
-    """The first difference: between calls of Python, then where gloo aborted, then between calls of which torch tells."""
+    """The first difference: between calls of Python, then where gloo aborted, then between calls of
+    which torch tells.
+    """
     own, c10d = snapshot.matching, snapshot.c10d
     if own.difference is not None:
         call = next(iter(own.difference.calls.values()))
@@ -53,7 +55,9 @@ def mismatch(
 
 
 def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:
-    """If ranks fell out of step before that collective, say where, and put their calls there into the places of those to blame."""
+    """If ranks fell out of step before that collective, say where, and put their calls there into
+    the places of those to blame.
+    """
     step = sequence.out_of_step()
     if step is None or not set(step.guilty) <= set(places):
         return []

@@ -2,25 +2,26 @@
 
 `state` looks at one rank alone. The first row that holds decides:
 
-    facts                                                                  state
-    noted an exception (one that is a guess: and the status is not 0)      raised
-    runs, and a signal or a debugger holds it                              running, stopped
-    runs, and noted that it ends                                           returned
-    runs                                                                   running
-    ended by SIGTERM or unseen, and had given its last answer              returned
-    ended by a signal, or left the stack of a crash                        died
-    ended with status 0 or unseen, and noted that it ends                  returned
-    ended with status 0                                                    returned
-    ended with another status, and noted that it ends                      raised
-    ended with another status or unseen                                    died
+    facts                                                                state
+    noted an exception (if it is a guess: and its status is not 0)       raised
+    runs, and a signal or a debugger holds it                            running, stopped
+    runs, and noted that it ends                                         returned
+    runs                                                                 running
+    ended by SIGTERM or unseen, and had given its last answer            returned
+    ended by a signal, or left the stack of a crash                      died
+    ended with status 0 or unseen, and noted that it ends                returned
+    ended with status 0                                                  returned
+    ended with another status, and noted that it ends                    raised
+    ended with another status, or unseen                                 died
 
-`states` compares the ranks. A launcher ends all ranks, mostly by SIGTERM, once it sees one fail: they did not die by themselves. So
-where another rank failed first, a rank that died by SIGTERM or unseen (nobody knows its status) counts as follows:
+`states` compares the ranks. A launcher that sees a rank fail ends the others, mostly by SIGTERM:
+they did not die by themselves. So if another rank failed, this decides about a rank that died by
+SIGTERM or unseen (nobody knows its exit status):
 
-    is the only explanation why all others failed (see `_unseen_culprit`)  died
-    had destroyed its groups                                               returned
-    died by SIGTERM, or later than a launcher needs to react               running: where it was when its launcher ended it
-    died sooner                                                            died
+    nothing else explains why the others failed (`_unseen_culprit`)      died
+    had destroyed its groups                                             returned
+    died by SIGTERM, or later than a launcher needs to react             running, where it was then
+    died sooner                                                          died
 """
 
 import dataclasses
@@ -52,10 +53,12 @@ NOWHERE: Place = ("", 0, "")
 
 @dataclass(frozen=True)
 class State:
-    """`status`: running, returned, raised or died; missing if no process is known; elsewhere if it runs on a node that tells nothing.
+    """`status`: running, returned, raised or died; missing if no process is known; elsewhere if it
+    runs on a node that tells nothing.
 
-    `text`: its exception, or how it died. `at`: when it ended, in nanoseconds. `in_torch`: its main thread is in torch, below `where`.
-    `is_old`: `where` is from its last answer, and it may have gone on since.
+    `text`: its exception, or how it died. `at`: when it ended, in nanoseconds. `in_torch`: its main
+    thread is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have
+    gone on since.
     """
 
     status: str = "running"
@@ -71,8 +74,9 @@ class State:
 class Facts:
     """What is known about the process of one rank.
 
-    `exit_status`: negative for a signal, None if it is unknown. `exception` and `answer`: as the recorder wrote them (see
-    recording/rank_log.py), empty if it wrote none. `noted_end`: when the process noted that it ends, in nanoseconds, or 0.
+    `exit_status`: negative for a signal, None if it is unknown. `exception` and `answer`: as the
+    recorder wrote them (see recording/rank_log.py), empty if it wrote none. `noted_end`: when the
+    process noted that it ends, in nanoseconds, or 0.
     """
 
     gone_at: int | None = None  # when it was seen to have ended, in nanoseconds; None while it runs
@@ -108,7 +112,8 @@ class Facts:
     def seen_at(self) -> Place:
         """Where it answered that it is; nowhere if it has called something since.
 
-        subtle: a rank in C code may let no other thread run, and the recorder's thread cannot answer then.
+        subtle: a rank in C code may let no other thread run, and the recorder's thread cannot
+        answer then.
         """
         if self.answer.get("count") != self.calls or self.is_inside_call:
             return NOWHERE
@@ -121,7 +126,9 @@ def is_lost(text: str) -> bool:
 
 
 def timed_out(text: str) -> bool:
-    """Whether an exception says that another rank did not come in time. That rank may still be there."""
+    """Whether an exception says that another rank did not come in time. That rank may still be
+    there.
+    """
     return bool(_TIMED_OUT.search(text))
 
 
@@ -166,7 +173,8 @@ def states(
 ) -> dict[int, State]:
     """How each rank is, in the light of the others; see the second table.
 
-    `destroyed`: the calls by which ranks destroyed their groups. `are_all_known`: `ranks` are all ranks of the world.
+    `destroyed`: the calls by which ranks destroyed their groups. `are_all_known`: `ranks` are all
+    ranks of the world.
     """
     found = {rank: state(facts) for rank, facts in ranks.items()}
     failed_at = {rank: found[rank].at for rank in ranks if _failed(found[rank], ranks[rank])}
@@ -194,7 +202,9 @@ def states(
 
 
 def _failed(state: State, facts: Facts) -> bool:
-    """Whether it raised, or ended in a way that may be its own: not with status 0, and not by SIGTERM."""
+    """Whether it raised, or ended in a way that may be its own: not with status 0, and not by
+    SIGTERM.
+    """
     ended = facts.gone_at is not None
     return state.status == "raised" or (ended and facts.exit_status not in (0, -signal.SIGTERM))
 
@@ -202,7 +212,9 @@ def _failed(state: State, facts: Facts) -> bool:
 def _is_explained(
     states: dict[int, State], suspects: Collection[int], destroyed: Collection[int]
 ) -> bool:
-    """Whether the others failed for a reason other than the death of a suspect: a rank left, raised or died by itself."""
+    """Whether the others failed for a reason other than the death of a suspect: a rank left, raised
+    or died by itself.
+    """
     for rank, one in states.items():
         only_lost_another = is_lost(one.text) and not timed_out(one.text)
         if one.status == "returned" or rank in destroyed:
@@ -217,7 +229,9 @@ def _is_explained(
 def _unseen_culprit(
     suspects: dict[int, int], ranks: dict[int, Facts], failed_at: dict[int, int]
 ) -> int | None:
-    """The first suspect to die, of those whose status is unknown or who died too soon for a launcher to have ended them."""
+    """The first suspect to die, of those whose status is unknown or who died too soon for a
+    launcher to have ended them.
+    """
     too_soon = min(failed_at.values(), default=0) + LAUNCHER_REACTS_NS
     possible = [
         rank for rank, at in suspects.items() if ranks[rank].exit_status is None or at < too_soon

@@ -1,4 +1,6 @@
-"""Ranks that never meet: they join as another rank, in a world of another size, or at another place. Pure."""
+"""Ranks that never meet: they join as another rank, in a world of another size, or at another
+place. Pure.
+"""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,8 +15,9 @@ from collectives.recording.call import WORLD, Call
 class JoiningWorld:
     """What is known of the ranks of one world, by rank. `place`: a number for where they meet.
 
-    `joining`: the calls of those that wait for the others. `last`: their last calls. `launched_as`: the rank that the launcher gave
-    to their process. `meets`: where each of them looks for the others. `lines`: what each does, and where, for the report.
+    `joining`: the calls of those that wait for the others. `last`: their last calls. `launched_as`:
+    the rank that the launcher gave to their process. `meets`: where each of them looks for the
+    others. `lines`: what each does, and where, for the report.
     """
 
     place: int
@@ -37,7 +40,9 @@ def never_met(worlds: list[JoiningWorld]) -> Verdict | None:
 
 
 def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict | None:
-    """Ranks that name, as they join, the rank of another process, so that nobody is who they should be."""
+    """Ranks that name, as they join, the rank of another process, so that nobody is who they should
+    be.
+    """
     calls = {one.launched_as[rank]: call for one in alike for rank, call in one.joining.items()}
     absent = [rank for rank in world.absent if rank in calls and rank != calls[rank].rank]
     wrong = {rank: dataclasses.replace(calls[rank], rank=rank) for rank in absent}

@@ -14,9 +14,10 @@ from collectives.recording.call import GROUPS, Call
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls to blame; of a rank that is in
-    no call, its place, with an empty name. `lines`: by rank, what it does and where. `gives_up`: the first of the ranks that wait
-    does so after so many seconds, and may have a plan for that.
+    """`kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls
+    to blame; of a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
+    does and where. `gives_up`: the first of the ranks that wait does so after so many seconds, and
+    may have a plan for that.
     """
 
     kind: str
@@ -32,10 +33,12 @@ class Verdict:
 
 
 class Snapshot:
-    """All that is known at one moment. `c10d`: the collectives that torch's Flight Recorder noted, those from C++ too.
+    """All that is known at one moment. `c10d`: the collectives that torch's Flight Recorder noted,
+    those from C++ too.
 
-    `inside`: by rank, the call in which it waits or lost others. `computing`: the ranks that run and are in no call. `waiting`: those
-    that run and are in one. `stalled`: nothing has moved for so long that the program hangs.
+    `inside`: by rank, the call in which it waits or lost others. `computing`: the ranks that run
+    and are in no call. `waiting`: those that run and are in one. `stalled`: nothing has moved for
+    so long that the program hangs.
     """
 
     def __init__(self, matching: Matching, c10d: Matching, states: dict[int, State], stalled: bool):
@@ -77,8 +80,8 @@ class Snapshot:
     def waits_for(self, rank: int) -> list[int]:
         """The ranks for which the call that it is inside waits.
 
-        For a call from C++ that is known only when nothing moves: torch's record lags behind, and a rank does not wait at once for
-        all that is under way.
+        For a call from C++ that is known only when nothing moves: torch's record lags behind, and a
+        rank does not wait at once for all that is under way.
         """
         call = self.inside[rank]
         matching = self.matching_of(call)

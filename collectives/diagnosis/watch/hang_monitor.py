@@ -9,7 +9,9 @@ from collectives.diagnosis.watch.job import Job
 
 
 class HangMonitor:
-    """Looks at a job again and again. `hang_after`: how long nothing may move, in seconds. `tell` hears, once, of what is slow."""
+    """Looks at a job again and again. `hang_after`: how long nothing may move, in seconds. `tell`
+    hears, once, of what is slow.
+    """
 
     def __init__(
         self, job: Job, hang_after: float, tell: Callable[[str], None] = lambda text: None

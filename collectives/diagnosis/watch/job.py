@@ -21,8 +21,8 @@ OK_AS_SEEN = "ok: all that was seen fitted"
 class Job:
     """All worlds that a program makes, one after another or at once.
 
-    `worlds`: by a number for the place where the ranks meet, and by how many worlds met there before. `waiting`: the processes of
-    which it is not known yet whether they are ranks.
+    `worlds`: by a number for the place where the ranks meet, and by how many worlds met there
+    before. `waiting`: the processes of which it is not known yet whether they are ranks.
     """
 
     def __init__(self, folder: Path | None = None):
@@ -59,7 +59,9 @@ class Job:
                 self.known.add(path)
 
     def _assign(self, process: RankProcess, head: dict) -> None:
-        """Make it a rank of a world. A second process with its rank, or another size, begins the next world at that place."""
+        """Make it a rank of a world. A second process with its rank, or another size, begins the
+        next world at that place.
+        """
         generation = 0
         while True:
             world = self.worlds.setdefault((head["world"], generation), World())
@@ -92,7 +94,9 @@ class Job:
         return None
 
     def exchange(self, world: World, tell: bool) -> bool:
-        """Hear of its ranks on other nodes, and tell of ours if that is needed; whether those have gone on."""
+        """Hear of its ranks on other nodes, and tell of ours if that is needed; whether those have
+        gone on.
+        """
         moved = self.nodes.exchange(world.to_json, tell)
         world.hear(self.nodes.others)
         return moved
@@ -113,7 +117,8 @@ class Job:
         sleep(seconds, self.ranks())
 
     def _not_joined(self) -> list[RankProcess]:
-        """The processes that may be ranks and have not joined a world yet, in the order in which they began.
+        """The processes that may be ranks and have not joined a world yet, in the order in which
+        they began.
 
         Not a process that started a rank, nor one that a rank started.
         """
@@ -152,7 +157,9 @@ class Job:
         return before != self.records
 
     def trust_launcher(self) -> None:
-        """It reports success. That means nothing if a rank has raised: then it does not look how they end."""
+        """It reports success. That means nothing if a rank has raised: then it does not look how
+        they end.
+        """
         for world in self.worlds.values():
             raised = [rank.read(call_log.RAISED) for rank in world.ranks.values()]
             if all(one["is_guess"] for one in raised if one):
@@ -164,7 +171,9 @@ class Job:
         return all(rank.gone is not None for rank in self.ranks())
 
     def verdict(self, stalled: bool) -> Verdict:
-        """Of the first world that has a fault. One that raised or died is forgotten once its launcher has started the next."""
+        """Of the first world that has a fault. One that raised or died is forgotten once its
+        launcher has started the next.
+        """
         if stalled and (verdict := self._never_met()) is not None:
             return verdict
         self._expect(stalled)
@@ -193,7 +202,9 @@ class Job:
         return never_met([world.as_joining(place) for place, world in parts])
 
     def _verdict(self, world: World, stalled: bool) -> Verdict:
-        """What seems to be missing or wrong may be due to a call that was not seen, if one of its ranks could not be watched."""
+        """What seems to be missing or wrong may be due to a call that was not seen, if one of its
+        ranks could not be watched.
+        """
         verdict, unwatched = world.verdict(stalled), {path.stem for path in self._unwatched()}
         pids = {str(rank.log.head()["pid"]) for rank in world.ranks.values()}
         is_partial = unwatched and (world.absent() or pids & unwatched)
@@ -223,7 +234,9 @@ class Job:
         return list(self.folder.glob("*.unwatched")) if self.folder else []
 
     def first_raised(self) -> dict | None:
-        """The first exception that ended a process, a rank or not, and is no consequence of another's."""
+        """The first exception that ended a process, a rank or not, and is no consequence of
+        another's.
+        """
         found = []
         for path in self.folder.glob("*.raised"):
             with contextlib.suppress(OSError, ValueError):

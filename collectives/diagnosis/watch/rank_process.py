@@ -16,7 +16,9 @@ from collectives.recording import call_log, stack
 
 
 class RankProcess:
-    """One process that is a rank, or will be one. `gone`: when it was seen to have ended, and its exit status if that is known."""
+    """One process that is a rank, or will be one. `gone`: when it was seen to have ended, and its
+    exit status if that is known.
+    """
 
     def __init__(self, file: BinaryIO, folder: Path | None = None):
         self.log = call_log.Reader(file)
@@ -61,18 +63,23 @@ class RankProcess:
         return state(self.facts())
 
     def _crash(self) -> tuple[int, Place]:
-        """The signal that ended it, if faulthandler noted that, and the innermost frame of the program's own."""
+        """The signal that ended it, if faulthandler noted that, and the innermost frame of the
+        program's own.
+        """
         if self.folder is None:
             return 0, NOWHERE
         file = self.folder / f"{self.log.head()['pid']}.stack"
         text = file.read_text(errors="replace") if file.exists() else ""
         cause = text.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
         signals = (one for one in signal.valid_signals() if signal.strsignal(one) == cause)
-        return next(signals, 0), stack.place(text)
+        place = stack.named(stack.main_thread(text))
+        return next(signals, 0), place or NOWHERE
 
 
 def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
-    """Note at once which of the ranks end meanwhile, and how: nobody can see that once their parent has asked for it."""
+    """Note at once which of the ranks end meanwhile, and how: nobody can see that once their parent
+    has asked for it.
+    """
     until, running = time.monotonic() + seconds, {}
     for rank in ranks:
         if rank.gone is None and hasattr(os, "pidfd_open"):
@@ -92,7 +99,9 @@ def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
 
 
 def _ending(pid: int) -> tuple[int | None] | None:
-    """None while the process runs; else its exit status, negative for a signal, or None if its parent has already asked for it."""
+    """None while the process runs; else its exit status, negative for a signal, or None if its
+    parent has already asked for it.
+    """
     state, *fields = _stat(pid) or [""]
     if not state:
         if sys.platform == "linux":

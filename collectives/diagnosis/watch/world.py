@@ -44,8 +44,9 @@ class World:
     def has_room(self, head: dict) -> bool | None:
         """Whether a process may be a rank of this world; None if that will show.
 
-        Of several processes with one rank, the one that calls first is the rank: others may just have inherited its environment, as
-        its launcher or its children. A process that has begun another program before its first call is still the same rank.
+        Of several processes with one rank, the one that calls first is the rank: others may just
+        have inherited its environment, as its launcher or its children. A process that has begun
+        another program before its first call is still the same rank.
         """
         if min(self.size, head["world_size"]) > 0 and self.size != head["world_size"]:
             return False
@@ -159,7 +160,9 @@ class World:
         }
 
     def hear(self, others: dict[int, dict]) -> None:
-        """What other nodes tell of their ranks, as `to_json` gives it. `clock_ahead`: of theirs against ours, in nanoseconds."""
+        """What other nodes tell of their ranks, as `to_json` gives it. `clock_ahead`: of theirs
+        against ours, in nanoseconds.
+        """
         self.elsewhere, self.merged = {}, None
         for number in set(self.absent()) & set(others):
             told = others[number]
