@@ -1,13 +1,8 @@
-"""Run a program of torch.distributed, unchanged, watch what its ranks call, and say what went
-wrong.
-"""
+"""Run a program of torch.distributed unchanged, watch its ranks, and report what went wrong."""
 
-import contextlib
-import ctypes
 import dataclasses
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +16,12 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import POLL
 from collectives.diagnosis.watch.hang_monitor import HangMonitor
 from collectives.diagnosis.watch.job import Job
+from collectives.diagnosis.watch.process_tree import (
+    adopt_orphans,
+    children,
+    end_all,
+    end_with_parent,
+)
 from collectives.recording.call import Call
 
 
@@ -30,12 +31,11 @@ def run(
     timeout: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Verdict, int]:
-    """Run the command to its end, or until its fault is known; return the verdict and the exit
-    status (see `status`).
+    """Run the command to its end, or until its fault is known.
 
     It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `tell`
-    hears of what is slow. After `timeout` seconds the program is ended as it is. Whatever happens,
-    no process of it is left behind.
+    gets a report of what is slow. After `timeout` seconds the program is ended. Whatever happens,
+    no process of it is left behind. Returns the verdict, and the exit status (see `status`).
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="collectives-diagnose-"))
@@ -43,10 +43,10 @@ def run(
         raise ValueError(
             f"no folder for what the ranks note: {error}. TMPDIR may name another place."
         ) from None
-    adopted, others = _adopt_orphans(), _children()
+    adopted, others = adopt_orphans(), children()
     try:
         try:
-            bound = _end_with_us if sys.platform == "linux" else None
+            bound = end_with_parent if sys.platform == "linux" else None
             process = subprocess.Popen(command, env=environment(folder), preexec_fn=bound)
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
@@ -54,19 +54,17 @@ def run(
         try:
             verdict = _watch(process, HangMonitor(job, hang_after, tell), timeout)
         finally:
-            _end_all(process, folder, others)
+            end_all(process, folder, others)
             job.nodes.close()
         verdict = dataclasses.replace(verdict, hints=hints.hints(job.noticed(), verdict.kind))
         return _with_notes(verdict, job), status(verdict, process.returncode)
     finally:
-        _adopt_orphans(adopted)
+        adopt_orphans(adopted)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This process's, with all that lets the recorder into the Python processes that are started in
-    it.
-    """
+    """This process's environment, and what loads the recorder in each Python process."""
     paths = [str(Path(__file__).parents[1] / "recording" / "startup"), os.environ.get("PYTHONPATH")]
     return {
         **os.environ,
@@ -169,95 +167,3 @@ def _with_notes(verdict: Verdict, job: Job) -> Verdict:
     kind = "partial" if verdict.kind == "ok" else verdict.kind
     says = "\n  ".join([verdict.says.replace("ok:", "partial:", 1), *notes])
     return dataclasses.replace(verdict, kind=kind, says=says)
-
-
-def _adopt_orphans(wanted: int = 1) -> int:
-    """Have orphans of our children become ours, so that none is lost sight of; return how it was
-    before.
-    """
-    if sys.platform != "linux":
-        return 0
-    libc, before = ctypes.CDLL(None), ctypes.c_int()
-    libc.prctl(37, ctypes.byref(before))  # PR_GET_CHILD_SUBREAPER
-    libc.prctl(36, wanted)  # PR_SET_CHILD_SUBREAPER
-    return before.value
-
-
-def _end_with_us() -> None:
-    """In the child: whoever kills us so that we can end nothing ends the program (SIGTERM), as far
-    as it ends its own children.
-    """
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def _children() -> set:
-    import psutil
-
-    return set(psutil.Process().children())
-
-
-def _end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
-    """Kill what is left of the program: its process tree, and whatever else of it has lost its
-    parent; not our `others`.
-    """
-    import psutil
-
-    _end_ranks(process, folder)
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        found = [
-            one
-            for one in _family(process, folder, others)
-            if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
-        ]
-        if not found:
-            break
-        for one in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        psutil.wait_procs(found, timeout=0.5)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(5)
-
-
-def _end_ranks(process: subprocess.Popen, folder: Path) -> None:
-    """Kill the program's ranks and its innermost processes: MPI's proxies, between, then remove
-    their files and end.
-
-    The command itself is stopped meanwhile, for it would only complain.
-    """
-    import psutil
-
-    if process.poll() is not None:  # its number may be another's by now
-        return
-    with contextlib.suppress(psutil.Error):
-        command = psutil.Process(process.pid)
-        command.suspend()
-        below, known = (
-            command.children(recursive=True),
-            {int(file.name.partition("-")[0]) for file in folder.glob("*.calls")},
-        )
-        between = [
-            one
-            for one in below
-            if one.pid not in known and any(other.ppid() == one.pid for other in below)
-        ]
-        for one in sorted(
-            set(below) - set(between), key=lambda one: one.pid not in known
-        ):  # a rank, then the child it waits for
-            one.kill()
-        psutil.wait_procs(between, timeout=0.3)
-
-
-def _family(process: subprocess.Popen, folder: Path, others: set) -> list:
-    import psutil
-
-    found = {}
-    for child in _children() - others:  # the program, and the orphans that we adopted
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found |= {one.pid: one for one in [child, *child.children(recursive=True)]}
-    for one in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if one.pid != os.getpid() and one.environ().get("COLLECTIVES_DIAGNOSE") == str(folder):
-                found[one.pid] = one
-    return list(found.values())

@@ -1,12 +1,14 @@
 """The file in which a process notes its calls while it runs: memory that the system keeps, however
 the process ends.
 
-A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n
-+ SLOTS takes its place. Whoever reads while the process writes has that long to see a call. A slot
-is small, for to write it is most of what a call costs: what a call asks for, mostly the same as
-before, is written once into a ring of texts. Behind these lie single texts: what the process says
-of itself when it is asked, what ended it, and what it noticed. Nothing here needs torch.
+A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call
+n + SLOTS takes its place, so a reader has that long to see it. A slot is small, because writing it
+is most of what a call costs: what a call asks for is mostly the same as before, and is written once
+into a ring of texts. Behind these lie single texts: the last answer of the process, what ended it,
+and what it noticed. Nothing here needs torch.
 """
+
+# long: the writer and the reader of one format stand side by side.
 
 import contextlib
 import dataclasses
