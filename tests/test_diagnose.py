@@ -2,10 +2,12 @@
 correct programs run as they would without it.
 """
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import correct_program
@@ -367,6 +369,43 @@ def test_an_exit_that_only_the_launcher_saw_is_taken_from_its_exit_status(progra
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     assert ("died: rank 3" in done.stderr) == (status == 1), done.stderr
+
+
+INSTALLED = {
+    "library/communicate.py": """
+        import torch.distributed as dist
+        def gather(x):
+            dist.all_reduce(x)
+    """,
+    "library/scripts/train.py": """
+        import torch, torch.distributed as dist
+        from library.communicate import gather
+        def main():
+            dist.init_process_group("gloo")
+            gather(torch.ones(1))
+            if dist.get_rank() == 1:
+                dist.recv(torch.ones(1), src=0)
+            gather(torch.ones(1))
+        main()
+    """,
+}
+
+
+def test_of_a_program_that_is_run_from_inside_site_packages_its_own_lines_are_named(
+    tmp_path, monkeypatch
+):
+    """Else each rank would be at a line of torch, or of a library that the program calls."""
+    packages = tmp_path / "site-packages"
+    for name, text in INSTALLED.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(textwrap.dedent(text).lstrip())
+    paths = [str(packages), ENVIRON.get("PYTHONPATH", "")]
+    monkeypatch.setitem(ENVIRON, "PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    program = packages / "library" / "scripts" / "train.py"
+    verdict, _ = diagnose(tmp_path, *TORCHRUN[:-1], "2", str(program), hang_after=3)
+    assert verdict["verdict"] == "hang", verdict["says"]
+    places = {rank["rank"]: rank["where"] for rank in verdict["ranks"]}
+    assert places == {0: f"{program}:8 in main", 1: f"{program}:7 in main"}, verdict["says"]
 
 
 @pytest.mark.slow  # as in correct_program.begins_again, but under torchrun

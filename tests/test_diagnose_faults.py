@@ -21,9 +21,10 @@ from diagnosing import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program,
 from processes import is_alive
 
 from collectives.diagnosis import run as diagnosing
-from collectives.diagnosis.rules.judge import State, judge
-from collectives.diagnosis.watch.job import Worlds
-from collectives.diagnosis.watch.rank_process import Rank, sleep
+from collectives.diagnosis.rules.judge import judge
+from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.watch.job import Job
+from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import World
 from collectives.recording.call import What
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
@@ -136,7 +137,7 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
     world = World()
     with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
         writers = [Writer(file, rank, 2) for rank, file in enumerate((one, other))]
-        world.ranks = {rank: Rank(file) for rank, file in enumerate((one, other))}
+        world.ranks = {rank: RankProcess(file) for rank, file in enumerate((one, other))}
         for number in range(SLOTS + 3000):
             for rank, writer in enumerate(writers):
                 call = What(
@@ -173,7 +174,7 @@ def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
     """A launcher may have RANK in its environment from another one, and a rank's child has that of
     the rank.
     """
-    worlds, writers = Worlds(tmp_path), {}
+    worlds, writers = Job(tmp_path), {}
     pids = {
         "launcher": (0, os.getppid()),
         "zero": (0, os.getpid()),
@@ -212,7 +213,7 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
         for rank, (collectives, last) in enumerate(told):
             file = files.enter_context(open(tmp_path / str(rank), "wb+"))
             writer = Writer(file, rank, len(told))
-            world.ranks[rank] = Rank(file)
+            world.ranks[rank] = RankProcess(file)
             answer = {
                 "where": where,
                 "in_torch": True,
@@ -255,7 +256,7 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
 )
 def test_what_a_rank_answered_holds_until_its_next_call(answer, gone, status, where, tmp_path):
     with open(tmp_path / "log", "wb+") as file:
-        writer, rank = Writer(file, 0, 1), Rank(file)
+        writer, rank = Writer(file, 0, 1), RankProcess(file)
         writer.leave(writer.enter(0, None, What("barrier"), {}), None, None)
         writer.put(
             ANSWER,
@@ -274,7 +275,7 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
     world = World()
     with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
         raised, leaving = Writer(one, 0, 2), Writer(other, 1, 2)
-        world.ranks = {0: Rank(one), 1: Rank(other)}
+        world.ranks = {0: RankProcess(one), 1: RankProcess(other)}
     lost = {
         "text": "RuntimeError: connection closed by peer",
         "where": ["train.py", 7, "step"],
@@ -326,7 +327,7 @@ def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_i
     world = World()
     for number, ending in enumerate((None, *gone)):
         with open(tmp_path / str(number), "wb+") as file:
-            writer, world.ranks[number] = Writer(file, number, 3), Rank(file)
+            writer, world.ranks[number] = Writer(file, number, 3), RankProcess(file)
         if ending is None:
             raised = {
                 "text": f"RuntimeError: {text}",
@@ -345,7 +346,7 @@ def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_i
 
 @pytest.mark.parametrize(("raises", "status"), [(True, "died"), (False, "returned")])
 def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises, status, tmp_path):
-    worlds = Worlds(tmp_path)
+    worlds = Job(tmp_path)
     for number in range(2):
         with open(tmp_path / f"{number}.calls", "xb+") as file:
             writer = Writer(file, number, 2, world=77)
@@ -371,7 +372,7 @@ def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises
 def test_how_a_rank_ends_is_noted_while_one_sleeps(tmp_path):
     child = subprocess.Popen(["sleep", "60"])
     with open(tmp_path / "log", "wb+") as file:
-        writer, rank = Writer(file, 0, 1), Rank(file)
+        writer, rank = Writer(file, 0, 1), RankProcess(file)
     writer.words[1] = child.pid
     child.send_signal(signal.SIGKILL)
     for _ in range(300):
@@ -389,11 +390,11 @@ def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_c
     log.enter(0, None, What("barrier"), {})
     (file,) = tmp_path.glob("*.calls")
     with open(file, "rb+") as written:
-        rank = Rank(written)
+        rank = RankProcess(written)
     rank.gone = 1, None
     for call, is_last in (("destroy_process_group", True), ("barrier", False)):
         log.enter(None, None, What(call), {})
-        assert rank.has_last_word() == is_last, call
+        assert rank.facts().answer_is_current == is_last, call
     log.forget()
     rank.log.close()
 
@@ -538,7 +539,8 @@ def test_what_a_rank_did_that_could_not_be_watched_is_no_fault(breaks, tmp_path)
             Writer(other, 1, 2, world=7)
         else:
             os.remove(tmp_path / "1.calls")
-        worlds = Worlds(tmp_path)
+        worlds = Job(tmp_path)
+        time.sleep(0.15)  # what was just called is held back
         worlds.poll()
         assert worlds.verdict(stalled=True).kind in ("hang", "slow")
         (tmp_path / f"{os.getpid()}.unwatched").write_text("OSError: no room")

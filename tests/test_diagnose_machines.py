@@ -15,7 +15,7 @@ from processes import free_port
 
 from collectives.diagnosis import run as diagnose
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.watch.across_nodes import Machines
+from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.recording.call import Call
 
 PROGRAM = """
@@ -112,7 +112,7 @@ def test_a_healthy_job_whose_ranks_compute_for_long_keeps_its_output_and_status(
 @pytest.fixture
 def machines():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    found = [Machines() for _ in range(3)]
+    found = [NodeExchange() for _ in range(3)]
     for number, machine in enumerate(found):
         for _ in range(10):  # it tries again where the system is too busy, as it does in a job
             machine.open(("127.0.0.1", store.port), str(number))
@@ -176,7 +176,7 @@ def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
 
 def test_a_store_that_has_gone_ends_the_exchange_without_an_error():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    machine = Machines()
+    machine = NodeExchange()
     machine.open(("127.0.0.1", store.port), "0")
     machine.opening.join()
     del store

@@ -11,12 +11,12 @@ from collectives.diagnosis.rules.compare import compare
 from collectives.diagnosis.rules.judge import diagnose, judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import WINDOW
-from collectives.diagnosis.rules.snapshot import LEFT as LEFT_AT_THE_END
-from collectives.diagnosis.rules.snapshot import State
-from collectives.diagnosis.rules.unmatched import from_json, left_over, to_json, together
+from collectives.diagnosis.rules.rank_state import LEFT as LEFT_AT_THE_END
+from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.unmatched import from_json, merge, to_json, unmatched
 from collectives.diagnosis.rules.wait_graph import find_cycle
 from collectives.diagnosis.run import as_json
-from collectives.recording import call_log
+from collectives.recording import call_log, stack
 from collectives.recording.call import Call, was_refused
 from collectives.recording.call_log import SLOTS, Reader, Writer
 
@@ -743,8 +743,8 @@ def test_calls_from_c_plus_plus_make_a_circle_with_one_from_python_only_when_not
     ddp.all("all_reduce", [0, 1, 3], left=None)
     own = Matching(Program(4).call(2, "barrier", left=None).calls)
     states = {rank: State(in_torch=rank != 2) for rank in range(4)}
-    assert judge(own, states, 4, stalled=False, native=Matching(ddp.calls)).kind == "ok"
-    verdict = judge(own, states, 4, stalled=True, native=Matching(ddp.calls))
+    assert judge(own, states, 4, stalled=False, c10d=Matching(ddp.calls)).kind == "ok"
+    verdict = judge(own, states, 4, stalled=True, c10d=Matching(ddp.calls))
     assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.cycle) == (
         "hang",
         [2],
@@ -771,7 +771,7 @@ def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatc
         2: LOST,
         aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, at=1),
     }
-    verdict = judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls))
+    verdict = judge(Matching(own.calls), states, 3, stalled=False, c10d=Matching(native.calls))
     assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == (
         "mismatch",
         "shape",
@@ -784,7 +784,7 @@ def test_who_left_the_group_may_have_joined_a_call_from_c_plus_plus_that_is_not_
     native = wait_in(Program(3), [0, 2])
     states = {rank: State(in_torch=rank != 1) for rank in range(3)}
     assert (
-        judge(Matching(own.calls), states, 3, stalled=False, native=Matching(native.calls)).kind
+        judge(Matching(own.calls), states, 3, stalled=False, c10d=Matching(native.calls)).kind
         == "ok"
     )
 
@@ -875,6 +875,27 @@ def what(**fields):
         line=3,
         **fields,
     )
+
+
+SITE = "/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["torch/a.py", "mine.py", "library/b.py", "program.py"], 1),
+        (["torch/a.py", "library/b.py", "tool/main.py", "tool/main.py", "torch/run.py"], 2),
+        (["torch/a.py", "<frozen runpy>"], None),
+        ([], None),
+    ],
+    ids=["innermost of the program", "innermost of an installed program", "torch alone", "none"],
+)
+def test_which_frame_of_a_stack_a_report_names(files, named):
+    def path(name):
+        return name if name in ("mine.py", "program.py") or "<" in name else f"{SITE}/{name}"
+
+    frames = [(path(name), line, "f") for line, name in enumerate(files, 1)]
+    assert stack.named(frames) == (None if named is None else frames[named])
 
 
 def test_the_log_gives_back_what_was_noted(tmp_path):
@@ -984,9 +1005,9 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
         Matching(call for call in program.calls if call.rank in ranks) for ranks in ((0, 1), (2, 3))
     ]
     told = [
-        json.loads(json.dumps(to_json(left_over(machines[rank // 2], rank)))) for rank in range(4)
+        json.loads(json.dumps(to_json(unmatched(machines[rank // 2], rank)))) for rank in range(4)
     ]
-    verdict = judge(together(map(from_json, told)), states, 4, stalled=True)
+    verdict = judge(merge(map(from_json, told)), states, 4, stalled=True)
     assert (verdict.kind, [call.rank for call in verdict.guilty], verdict.seq) == (
         "hang",
         [3],
@@ -995,7 +1016,7 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
     odd = dataclasses.replace(machines[0].open[0][3 * n - 1], op="MAX", rank=3)
     machines[1].note(odd)
     verdict = judge(
-        together(left_over(machines[rank // 2], rank) for rank in range(4)), states, 4, stalled=True
+        merge(unmatched(machines[rank // 2], rank) for rank in range(4)), states, 4, stalled=True
     )
     assert (verdict.kind, verdict.field, [call.rank for call in verdict.guilty]) == (
         "mismatch",

@@ -16,7 +16,7 @@ from collectives.diagnosis import run as run_diagnosis
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.make import picture
-from collectives.recording import call_log, exit_hooks, pending_work, rank_log
+from collectives.recording import call_log, exit_hooks, flight_record, pending_work, rank_log
 
 ROOT = Path(__file__).parent.parent
 PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -150,7 +150,7 @@ def test_the_numbers_of_the_diagnosis_are_those_of_the_code():
     assert f"a file of {call_log.SIZE / 2**20:.1f} MiB" in page
     assert f"its last {call_log.SLOTS} calls" in page
     assert f"wakes {1 / rank_log._LOOK:g} times a second" in page
-    assert f"the last {rank_log._TOLD} of them" in page
+    assert f"the last {flight_record._MOST} of them" in page
 
 
 # What one can type.

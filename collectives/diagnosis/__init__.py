@@ -1,1 +1,3 @@
-"""Which rank hangs, and at which line: rules/ compares what the ranks called, watch/ follows their processes."""
+"""Which rank hangs, and at which line: rules/ compares what the ranks called, watch/ follows their
+processes.
+"""

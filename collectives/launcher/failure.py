@@ -116,5 +116,5 @@ def hung(
 
 
 def _in_collective(stack: str) -> bool:
-    frames = main_thread(stack)
-    return any(f"{os.sep}torch{os.sep}distributed{os.sep}" in frame["file"] for frame in frames)
+    files = (file for file, *_ in main_thread(stack))
+    return any(f"{os.sep}torch{os.sep}distributed{os.sep}" in file for file in files)

@@ -7,18 +7,19 @@ import time
 from collectives.launcher import failure
 from collectives.recording import call_log
 
-# What the calls can explain better than the exceptions that come of it.
+# The verdicts that explain more than the exceptions that follow from them.
 _EXPLAINED = ("hang", "mismatch")
 
 
 class LaunchWatch:
-    """`files`: where the ranks note their calls; they have no name, and so cannot outlive us. `at_once`: a fault ends the world as
-    soon as it is certain."""
+    """`files`: where the ranks note their calls; they have no name, so none is left behind.
+    `at_once`: a fault ends the launch as soon as it is certain.
+    """
 
     def __init__(self, at_once: bool):
         self.at_once = at_once
         self.files: list = []
-        self.suspicion = None
+        self._started = None
 
     def give_files(self, seats: list) -> list:
         """The same seats, each with a file."""
@@ -33,48 +34,50 @@ class LaunchWatch:
         ]
 
     def look(self) -> None:
-        """LaunchError if the ranks' calls do not fit, or they wait for each other."""
-        verdict = self._suspicion().look()
+        """Raise LaunchError if the ranks' calls do not fit, or if ranks wait for each other."""
+        verdict = self._monitor().look()
         if verdict is not None and verdict.kind in _EXPLAINED:
             raise failure.differ(verdict)
 
     def check(self) -> None:
-        """The same, for ranks that have all returned."""
+        """The same for ranks that have all returned."""
         if self.at_once and (verdict := self._verdict()).kind in _EXPLAINED:
             raise failure.differ(verdict)
 
     def explain(self, error: failure.LaunchError) -> failure.LaunchError:
-        """A better error for ranks that raised or died, if they only lost each other."""
+        """A better error for ranks that raised or died only because they lost each other."""
         if not self.at_once:
             return error
-        worlds = self._suspicion().worlds
-        worlds.hear_all()  # what C++ has called is known by the answers alone
-        for world in worlds.worlds.values():
+        job = self._monitor().job
+        job.hear_all()  # what C++ has called is known by the answers alone
+        for world in job.worlds.values():
             if error.exitcode and (rank := world.ranks.get(error.rank)) is not None:
-                rank.gone = (rank.gone or (time.monotonic_ns(),))[0], error.exitcode
+                gone_at = rank.gone[0] if rank.gone else time.monotonic_ns()
+                rank.gone = gone_at, error.exitcode
         verdict = self._verdict()
         return failure.differ(verdict, error) if verdict.kind in _EXPLAINED else error
 
     def last_word(self) -> str:
-        """What their calls say of ranks for whom time is up; empty if nothing."""
-        verdict = self._suspicion().last_word()
+        """What the calls say of ranks whose time is up; empty if nothing."""
+        verdict = self._monitor().last_word()
         return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
 
     def close(self) -> None:
         for file in self.files:
             file.close()
 
-    def _suspicion(self):
-        from collectives.diagnosis.watch.hang_monitor import Suspicion
-        from collectives.diagnosis.watch.job import Worlds
-        from collectives.diagnosis.watch.rank_process import Rank
+    def _monitor(self):
+        from collectives.diagnosis.watch.hang_monitor import HangMonitor
+        from collectives.diagnosis.watch.job import Job
+        from collectives.diagnosis.watch.rank_process import RankProcess
 
-        if self.suspicion is None:
-            worlds = Worlds()
-            worlds.waiting = [Rank(file) for file in self.files]
-            self.suspicion = Suspicion(worlds, hang_after=5.0)
-        return self.suspicion
+        if self._started is None:
+            job = Job()
+            job.waiting = [RankProcess(file) for file in self.files]
+            self._started = HangMonitor(job, hang_after=5.0)
+        return self._started
 
     def _verdict(self):
-        self._suspicion().worlds.poll()
-        return self.suspicion.worlds.verdict(stalled=True)
+        job = self._monitor().job
+        job.poll()
+        return job.verdict(stalled=True)

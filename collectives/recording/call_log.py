@@ -1,48 +1,64 @@
-"""The file in which a process notes its calls while it runs: memory that the system keeps, however the process ends.
+"""The file in which a process notes its calls while it runs: memory that the system keeps, however
+the process ends.
 
-A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call n + SLOTS takes its place.
-Whoever reads while the process writes has that long to see a call. A slot is small, for to write it is most of what a call costs:
-what a call asks for, mostly the same as before, is written once into a ring of texts. Behind these lie single texts: what the
-process says of itself when it is asked, what ended it, and what it noticed. Nothing here needs torch.
+A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call
+n + SLOTS takes its place, so a reader has that long to see it. A slot is small, because writing it
+is most of what a call costs: what a call asks for is mostly the same as before, and is written once
+into a ring of texts. Behind these lie single texts: the last answer of the process, what ended it,
+and what it noticed. Nothing here needs torch.
 """
+
+# long: the writer and the reader of one format stand side by side.
 
 import contextlib
 import dataclasses
-import functools
-import itertools
 import json
 import mmap
 import os
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import BinaryIO
 
 from .call import Call, Noticed, What
+from .call_text import decode, encode
 
 SLOTS = 4096
 _HEADER = 4096
 
-# pid, parent's pid, rank (-1: not known yet), world size, how many calls were entered, when the process came, when it ended of its
-# own accord, the number of the last question that the reader asked, a number that the ranks of one world share, and how much was
-# ever written into the ring of texts.
+# `rank` is -1 as long as it is not known. `count`: how many calls were entered. `began`, `ended`:
+# when the process began, and when it ended by itself. `asked`: the number of the reader's last
+# question. `world`: the same number in all ranks of one world. `written`: how much was ever written
+# into the ring of texts.
+_NAMES = [
+    "pid",
+    "parent",
+    "rank",
+    "world_size",
+    "count",
+    "began",
+    "ended",
+    "asked",
+    "world",
+    "written",
+]
 _HEAD = struct.Struct("<8s q q q q q q q q q q")
 _MAGIC = b"calls  2"
 _RANK, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN = 24, 40, 56, 64, 72, 80
 
-# Instead of a rank: the process joins a world as another one than its launcher said, and notes that in another file.
+# Instead of a rank: the process joins a world as another one than its launcher said, and notes that
+# in another file.
 MOVED = -2
 
-# number, seq, of, entered, left, source, and how much had been written before its text and its error. -1 stands for None; `number`
-# is written last.
+# number, seq, of, entered, left, source, and how much had been written before its text and its
+# error. -1 stands for None; `number` is written last.
 _ENTRY = struct.Struct("<q q q q q q q q")
 _LEFT, _SOURCE, _ERROR = 32, 40, 56
 _TEXTS = _HEADER + SLOTS * _ENTRY.size
 _RING = 2**22
-_LONGEST = 800
 _LENGTH = struct.Struct("<H")
-# Where the single texts lie: the answer to the reader's last question, the exception that ended the process, and its hints.
+# Where the single texts lie: the answer to the reader's last question, the exception that ended the
+# process, and its hints.
 ANSWER = _TEXTS + _RING
 RAISED = ANSWER + 2**18
 HINTS = RAISED + 2**13
@@ -50,7 +66,8 @@ SIZE = HINTS + 2**16
 # So many things are noticed, each once.
 _NOTICED = 48
 
-# A call that is open is told when it is so old, in nanoseconds: one that torch refuses because of its arguments has left by then.
+# A call that is open is told when it is so old, in nanoseconds: one that torch refuses because of
+# its arguments has left by then.
 _YOUNG = 100_000_000
 _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 
@@ -58,16 +75,16 @@ _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
 class Writer:
     """Notes the calls of this process, as a `sink.Sink`.
 
-    subtle: numbers go through `words`. Whoever reads meanwhile sees the old one or the new; pack_into writes zeros first.
+    subtle: numbers go through `words`. Whoever reads meanwhile sees the old one or the new;
+    pack_into writes zeros first.
     """
 
     tensors = False
 
     def __init__(self, file: BinaryIO, rank: int, world_size: int, world: int = 0):
         file.truncate(SIZE)
-        if hasattr(
-            os, "posix_fallocate"
-        ):  # subtle: where there is no room for a hole's page, writing it ends the process (SIGBUS)
+        # subtle: to write into a hole of the file ends the process (SIGBUS) if the disk is full.
+        if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, SIZE)
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
@@ -109,7 +126,7 @@ class Writer:
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
         text = self.texts.get(what)
         if text is None:
-            text = self.texts[what] = self._write(_encode(what))
+            text = self.texts[what] = self._write(encode(what))
         number, self.count = self.count, self.count + 1
         words, place = self.words, _place(number)
         seq, of = -1 if seq is None else seq, -1 if of is None else of
@@ -137,20 +154,18 @@ class Writer:
     def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
         key = kind, what, at
         if key not in self.noticed and len(self.noticed) < _NOTICED:
-            self.noticed[key] = [kind, _encode(what).decode(), at]
+            self.noticed[key] = [kind, encode(what).decode(), at]
             self.put(HINTS, json.dumps(list(self.noticed.values())).encode())
 
     def _write(self, text: bytes) -> int:
         """Into the ring, in one piece; return where it lies."""
         size = _LENGTH.size + len(text)
-        begin = (
-            self.written
-            if self.written % _RING + size <= _RING
-            else -(-self.written // _RING) * _RING
-        )
-        if (
-            begin // _RING != self.written // _RING
-        ):  # what came first is overwritten soon, even if it is used again and again
+        begin = self.written
+        if begin % _RING + size > _RING:
+            begin = -(-begin // _RING) * _RING
+        # A new round: what was written first is overwritten soon, even if it is used again and
+        # again.
+        if begin // _RING != self.written // _RING:
             self.texts.clear()
         self.written = begin + size
         self.words[_WRITTEN // 8] = self.written  # first: from now on what lay there cannot be read
@@ -161,14 +176,17 @@ class Writer:
 
 
 class Reader:
-    """Reads such a file, also while it is written. `lost`: how many calls it missed, or their ends; all before call `since`."""
+    """Reads such a file, also while it is written. `lost`: how many calls it missed, or their ends;
+    all before call `since`.
+    """
 
     def __init__(self, file: BinaryIO):
         """ValueError for a file whose writer is not done with the beginning."""
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.next = self.lost = self.since = 0
-        # Calls that are counted, and that are told later: just entered, or not yet written by their thread.
+        # Calls that are counted, and that are told later: just entered, or not yet written by their
+        # thread.
         self.late: list[int] = []
         self.open: dict[int, Call] = {}
 
@@ -179,19 +197,7 @@ class Reader:
     def head(self) -> dict | None:
         """None for a file that is not one of ours, or not ready yet."""
         magic, *values = _HEAD.unpack_from(self.memory, 0)
-        names = (
-            "pid",
-            "parent",
-            "rank",
-            "world_size",
-            "count",
-            "began",
-            "ended",
-            "asked",
-            "world",
-            "written",
-        )
-        return dict(zip(names, values, strict=True)) if magic == _MAGIC else None
+        return dict(zip(_NAMES, values, strict=True)) if magic == _MAGIC else None
 
     def text(self, place: int) -> bytes:
         """Empty if there is none, or if it is just being written."""
@@ -204,9 +210,11 @@ class Reader:
         self.words[_ASKED // 8] = question
 
     def poll(self, has_ended: bool = False) -> Iterator[Call]:
-        """The calls that were entered or left since the last time, in order of their numbers: each once or twice.
+        """The calls that were entered or left since the last time, in order of their numbers: each
+        once or twice.
 
-        A call that was just entered is held back. `has_ended`: the process writes no more, and nothing is held back.
+        A call that was just entered is held back. `has_ended`: the process writes no more, and
+        nothing is held back.
         """
         newest = time.monotonic_ns() - (0 if has_ended else _YOUNG)
         head = self.head()
@@ -243,10 +251,10 @@ class Reader:
     def noticed(self) -> list[Noticed]:
         """What the process noticed so far."""
         with contextlib.suppress(ValueError):  # it is just being written
-            rank, told = self.head()["rank"], json.loads(self.text(HINTS))
+            rank, noticed = self.head()["rank"], json.loads(self.text(HINTS))
             return [
-                Noticed(kind, Call(rank, -1, **vars(_decode(what.encode()))), at and tuple(at))
-                for kind, what, at in told
+                Noticed(kind, Call(rank, -1, **vars(decode(what.encode()))), at and tuple(at))
+                for kind, what, at in noticed
             ]
         return []
 
@@ -263,17 +271,9 @@ class Reader:
         seq, of, left, source = (
             None if value == -1 else value for value in (seq, of, left, source)
         )
+        noted = {"seq": seq, "of": of, "source": source, "error": error}
         times = {"entered": entered, "left": left}
-        return Call(
-            rank=rank,
-            number=number,
-            seq=seq,
-            of=of,
-            source=source,
-            error=error,
-            **times,
-            **vars(_decode(text)),
-        )
+        return Call(rank=rank, number=number, **noted, **times, **vars(decode(text)))
 
     def _written(self, begin: int) -> bytes | None:
         """A text of the ring; None if it is no longer there."""
@@ -287,54 +287,3 @@ class Reader:
 def _place(number: int) -> int:
     """Of the call's slot."""
     return _HEADER + number % SLOTS * _ENTRY.size
-
-
-def _encode(what: What) -> bytes:
-    """As JSON in which repetitions are counted; what still is too long for a slot loses what only large worlds have."""
-    for fields in (
-        {},
-        {"splits": None},
-        {"tensors": what.tensors[:1], "ranks": None},
-        {"members": (), "file": what.file[-100:]},
-    ):
-        what = replace(what, **fields)
-        runs = replace(what, members=_ranges(what.members), tensors=_runs(what.tensors))
-        text = _json(runs)
-        if len(text) <= _LONGEST:
-            return text
-    return _json(What(what.name[:40], what.group[:100]))
-
-
-def _json(what: What) -> bytes:
-    return json.dumps(list(vars(what).values()), separators=(",", ":")).encode()
-
-
-@functools.lru_cache(SLOTS)
-def _decode(text: bytes) -> What:
-    what = What(*json.loads(text))
-    members = tuple(rank for begin, end in what.members for rank in range(begin, end))
-    tensors = tuple(text for text, count in what.tensors for _ in range(count))
-    splits = what.splits and tuple(part and tuple(part) for part in what.splits)
-    return replace(
-        what,
-        members=members,
-        tensors=tensors,
-        splits=splits,
-        ranks=what.ranks and tuple(map(tuple, what.ranks)),
-    )
-
-
-def _ranges(numbers: tuple[int, ...]) -> list[list[int]]:
-    """(0, 1, 2, 5) as [[0, 3], [5, 6]]."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number:
-            found[-1][1] += 1
-        else:
-            found.append([number, number + 1])
-    return found
-
-
-def _runs(texts: tuple[str, ...]) -> list[list]:
-    """("a", "a", "b") as [["a", 2], ["b", 1]]."""
-    return [[text, len(list(same))] for text, same in itertools.groupby(texts)]

@@ -3,7 +3,7 @@
 import functools
 import os
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 
 import torch
 
@@ -34,21 +34,21 @@ def caller() -> _Place:
     known = _own.get(key)
     if known is not None:
         return known[1]
-    library = None
+    libraries = []
     while frame is not None and (kind := _kind(frame.f_code.co_filename)) != _OWN:
-        if kind == _LIBRARY and library is None:
-            library = frame
+        if kind == _LIBRARY:
+            libraries.append(_place(frame))
         frame = frame.f_back
-    found = frame or library
-    if found is None:
-        place = "", 0, ""
-    else:
-        place = found.f_code.co_filename, found.f_lineno, found.f_code.co_name
+    place = _place(frame) if frame else stack.named(libraries) or (*libraries, stack.NOWHERE)[0]
     if frame is first:
         if len(_own) >= 4096:  # a program that makes code as it runs
             _own.clear()
         _own[key] = first.f_code, place
     return place
+
+
+def _place(frame: FrameType) -> _Place:
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
 @functools.cache

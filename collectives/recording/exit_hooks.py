@@ -1,6 +1,8 @@
-"""How a process of a program under diagnosis ends: an exception or an exit is told before it is gone, a crash leaves its stack.
+"""How a process of a program under diagnosis ends: an exception or an exit is reported before it is
+gone, a crash leaves its stack.
 
-`sys.excepthook` does not see all: children of multiprocessing, torch.multiprocessing and our own launcher catch what ends them.
+`sys.excepthook` does not see every exception: children of multiprocessing, torch.multiprocessing
+and our own launcher catch what ends them. So these are patched as well.
 """
 
 import contextlib
@@ -15,62 +17,70 @@ from pathlib import Path
 
 from . import stack
 
-_say: Callable[[dict], None] = lambda told: None  # noqa: E731
-_come: Callable[[], None] = lambda: None  # noqa: E731
+_report: Callable[[dict], None] = lambda noted: None  # noqa: E731
+_on_process_start: Callable[[], None] = lambda: None  # noqa: E731
 
-# Where the program called sys.exit last, and with what, if it has called nothing of torch.distributed since.
-exited: tuple[object, list] | None = None
+# What the program gave to sys.exit, and where, if it has called nothing of torch.distributed since.
+exited: tuple[object, stack.Frame] | None = None
 
 
-def begin(say: Callable[[dict], None], come: Callable[[], None]) -> None:
-    """`say` is told what ends the process, as plain values; `come` is called as one of multiprocessing begins."""
-    global _say, _come
-    _say, _come = say, come
+def begin(report: Callable[[dict], None], on_process_start: Callable[[], None]) -> None:
+    """`report` gets what ends the process, as plain values; `on_process_start` is called when a
+    process of multiprocessing begins.
+    """
+    global _report, _on_process_start
+    _report, _on_process_start = report, on_process_start
     _note_uncaught()
     _note_exit()
 
 
-def listen(say: Callable[[dict], None]) -> None:
-    """The same, where somebody else catches exceptions and calls `note`."""
-    global _say
-    _say = say
+def listen(report: Callable[[dict], None]) -> None:
+    """The same where somebody else catches exceptions and calls `note`."""
+    global _report
+    _report = report
 
 
 def note(error: BaseException) -> None:
-    """Say which exception ends this process, at once: the other ranks will soon fail too."""
+    """Report the exception that ends this process, at once: the other ranks will soon fail too."""
     if not isinstance(error, SystemExit):
-        frames = [
-            [frame.filename, frame.lineno, frame.name]
-            for frame in traceback.extract_tb(error.__traceback__)
-        ]
-        _tell(
-            " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":"),
-            own(frames[::-1]),
-        )
+        found = traceback.extract_tb(error.__traceback__)
+        frames = [(frame.filename, frame.lineno, frame.name) for frame in reversed(found)]
+        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        _note(text, named(frames), is_guess=False)
 
 
 def note_exit() -> None:
-    """The process ends of its own accord, perhaps by a sys.exit that is no success."""
+    """The process ends by itself, perhaps by a sys.exit with a status other than 0. The program may
+    have caught that: it is a guess.
+    """
     if exited is not None and exited[0] not in (None, 0):
-        _tell(f"SystemExit: {exited[0]}", exited[1], is_guess=True)
+        _note(f"SystemExit: {exited[0]}", exited[1], is_guess=True)
 
 
-def _tell(text: str, where: list, is_guess: bool = False) -> None:
-    """`is_guess`: the program may have caught it; its exit status will show."""
+def _note(text: str, where: stack.Frame, is_guess: bool) -> None:
     if (
         len(text) > 500
-    ):  # the cause is where it begins, or, of an exception that a worker process had, where it ends
+    ):  # the cause stands at the begin, or at the end if a worker process raised it
         text = f"{text[:250]} ... {text[-245:]}"
-    told = {"at": time.monotonic_ns(), "text": text, "rank": os.environ.get("RANK"), "where": where}
+    rank = os.environ.get("RANK")
+    noted = {"at": time.monotonic_ns(), "text": text, "rank": rank, "where": where}
     with contextlib.suppress(Exception):
-        _say(told | {"is_guess": is_guess})
+        _report(noted | {"is_guess": is_guess})
+
+
+def named(frames: list[stack.Frame]) -> stack.Frame:
+    """The frame that a report names, of those given innermost first; the innermost where no frame
+    is the program's.
+    """
+    return stack.named(frames) or (*frames, stack.NOWHERE)[0]
 
 
 def keep_stack(file: Path) -> bool:
-    """A signal that ends the process writes where it stood there; False where the program sees to that itself."""
+    """Have a signal that ends the process write its stack; False if the program does so already."""
     if faulthandler.is_enabled():
         return False
-    # subtle: never closed. A program that closes all files, as a daemon does, has one of its own by that number then.
+    # subtle: never closed. A program that closes all files, as a daemon does, may open one under
+    # the same number.
     faulthandler.enable(os.open(file, os.O_WRONLY | os.O_CREAT))
     return True
 
@@ -90,19 +100,15 @@ def _note_exit() -> None:
     def exit(*status):
         global exited
         frame = sys._getframe(1)
-        if not stack.is_library(
-            frame.f_code.co_filename
-        ):  # multiprocessing and others end so what they caught
-            exited = (
-                status[0] if status else None,
-                [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name],
-            )
+        place = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        if not stack.is_library(place[0]):  # multiprocessing and others pass on so what they caught
+            exited = status[0] if status else None, place
         real(*status)
 
     sys.exit = exit
 
 
-def _note_what_spawn_catches(spawn) -> None:
+def _patch_spawn(spawn) -> None:
     real = spawn._wrap
 
     @functools.wraps(real)
@@ -112,18 +118,18 @@ def _note_what_spawn_catches(spawn) -> None:
     spawn._wrap = _wrap
 
 
-def _note_what_processes_catch(process) -> None:
+def _patch_process(process) -> None:
     real = _noting(process.BaseProcess.run)
 
     @functools.wraps(real)
     def run(*args):
-        _come()
+        _on_process_start()
         return real(*args)
 
     process.BaseProcess.run = run
 
 
-def _note_what_launch_catches(rank) -> None:
+def _patch_launch(rank) -> None:
     real = rank.describe
 
     @functools.wraps(real)
@@ -134,11 +140,11 @@ def _note_what_launch_catches(rank) -> None:
     rank.describe = describe
 
 
-# What to do with which module, when it has been imported.
+# By module, what to do when it has been imported.
 HOOKS = {
-    "torch.multiprocessing.spawn": _note_what_spawn_catches,
-    "multiprocessing.process": _note_what_processes_catch,
-    "collectives.launcher.rank": _note_what_launch_catches,
+    "torch.multiprocessing.spawn": _patch_spawn,
+    "multiprocessing.process": _patch_process,
+    "collectives.launcher.rank": _patch_launch,
 }
 
 
@@ -152,14 +158,3 @@ def _noting(fn: Callable) -> Callable:
             raise
 
     return noting
-
-
-def own(frames: list) -> list:
-    """The innermost frame, of those given innermost first, that is the program's own; else the innermost.
-
-    Not one without a line: that begins code which a library has made, a dataclass's methods, say.
-    """
-    return next(
-        (frame for frame in frames if frame[1] and not stack.is_library(frame[0])),
-        frames[0] if frames else ["", 0, ""],
-    )

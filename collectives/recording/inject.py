@@ -1,9 +1,10 @@
-"""In each process of a program under diagnosis: bring the recorder in when torch.distributed comes, and say how the process ends.
+"""In each process of a program under diagnosis: start to record when torch.distributed is imported,
+and note how the process ends.
 
-What is written, into the diagnosing parent's private folder, is named by the process id: `.calls`, the log of its calls, which also
-takes where its main thread stands and what the Flight Recorder holds, when the parent asks and at the end; `.raised`, the exception
-that ended a process, a rank or not; `.stack`, where a signal ended it. Nothing here changes what the program does, and no fault of
-ours may reach it.
+The parent's private folder gets three files, named by the process id. `.calls`: the log of its
+calls, which also takes where its main thread is and what the Flight Recorder holds, when the parent
+asks and at the end. `.raised`: the exception that ended the process, a rank or not. `.stack`: where
+a signal ended it. The program does what it would do without us, and no error of ours reaches it.
 """
 
 import atexit
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import call_log, exit_hooks
-from .rank_log import Log, confess
+from .rank_log import Log, write_error
 
 _folder: Path | None = None
 _log: Log | None = None
@@ -26,22 +27,26 @@ _recording = None
 
 
 def begin(folder: str) -> None:
-    """In a program that `collectives diagnose` runs: record from the moment that it imports torch.distributed."""
+    """In a program that `collectives diagnose` runs: record from the moment that it imports
+    torch.distributed.
+    """
     global _folder
     _folder = Path(folder)
-    exit_hooks.begin(_say, _come)
-    atexit.register(end)  # now, so that it comes after all that the program wants done at its end
+    exit_hooks.begin(_note_end, _on_process_start)
+    atexit.register(end)  # now, so that it runs after all that the program registers
     sys.meta_path.insert(0, _Hook())
 
 
 def watch(file: BinaryIO) -> None:
-    """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program does so already."""
+    """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program
+    does so already.
+    """
     global _log
     if "COLLECTIVES_DIAGNOSE" not in os.environ:
         from . import record
 
         _log = Log(file=file)
-        exit_hooks.listen(_say)
+        exit_hooks.listen(_note_end)
         record.Recording(_log).begin()
 
 
@@ -87,29 +92,28 @@ def _record(c10d) -> None:
         _recording = record.Recording(_log)
         _recording.begin()
     except Exception as error:
-        confess(_folder, error)
+        write_error(_folder, error)
         return
     os.register_at_fork(
-        before=lambda: (
-            _log.answering.acquire()
-        ),  # what our thread has locked inside torch would stay so in the child
+        # What our thread has locked inside torch would stay locked in the child.
+        before=lambda: _log.answering.acquire(),
         after_in_parent=lambda: _log.answering.release(),
         after_in_child=lambda: (_log.forget(), _recording.start_anew()),
     )
-    # A child of multiprocessing's forks does not come to atexit, but to its own list of what to do last.
+    # A child that multiprocessing forks does not run atexit's functions, but a list of its own.
     multiprocessing.util.register_after_fork(
         _log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100)
     )
 
 
-def _come() -> None:
+def _on_process_start() -> None:
     """A process of multiprocessing begins what it is for."""
     if _log is not None:
-        _log.come()
+        _log.on_process_start()
 
 
 def end() -> None:
-    """The process ends of its own accord."""
+    """The process ends by itself."""
     if _log is not None and _log.writer is not None:
         exit_hooks.note_exit()
         with contextlib.suppress(Exception):
@@ -119,9 +123,9 @@ def end() -> None:
         _log.writer.set_ended()
 
 
-def _say(told: dict) -> None:
-    """What ends this process."""
-    text = json.dumps(told)
+def _note_end(noted: dict) -> None:
+    """`noted`: what ends this process; see exit_hooks."""
+    text = json.dumps(noted)
     if _log is not None and _log.writer:
         _log.writer.put(call_log.RAISED, text.encode())
         _log.last_answer()

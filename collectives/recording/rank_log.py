@@ -1,4 +1,6 @@
-"""The log of one rank: which process it is, where its calls are written, and what it answers when the diagnosing parent asks."""
+"""The log of one rank: which rank the process is, where its calls are written, and what it answers
+to the diagnosing parent.
+"""
 
 import _thread
 import contextlib
@@ -10,22 +12,21 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from . import call_log, exit_hooks
+from . import call_log, exit_hooks, flight_record
 from .call import WORLD, place_of
+from .meeting_place import job_store, meeting_place
 
-# So often a rank looks whether the parent has asked it something, in seconds.
+# How often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
-
-# So many of the Flight Recorder's records are told.
-_TOLD = 500
 
 
 class Log:
-    """A sink that opens its file, in the folder, when it is needed: a child that was forked gets one of its own."""
+    """A sink that opens its file, in the folder, when it is needed: a child that was forked opens
+    one of its own.
+    """
 
     tensors = False
 
@@ -33,28 +34,23 @@ class Log:
         self.folder = folder
         self.writer: call_log.Writer | None = None
         self.keeps_stack = False
-        self.joining: int | None = None
-        self.meets = ""  # where it meets the other ranks
-        self.broken = self.ending = self.is_below_a_rank = False
-        self.destroyed = -1  # how many calls it had made when it ended its groups
+        self.joining: int | None = None  # the number of the call that joins a world
+        self.meets = ""  # where the ranks of its world meet
+        self.broken = self.is_ending = self.is_below_a_rank = False
+        self.destroyed = -1  # how many calls it had made when it destroyed its groups
         self.answering = threading.RLock()
-        self.worlds = self.first = (
-            0  # how many worlds it has joined, and the Flight Recorder's first record of the last one
-        )
+        self.worlds = 0  # how many it has joined
+        self.first_record = 0  # of the Flight Recorder, that belongs to the last of these
         if "RANK" in os.environ:
             self._open(file)
 
     def _open(self, file: BinaryIO | None = None, rank: int | None = None) -> call_log.Writer:
-        with file or open(
-            self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls", "xb+"
-        ) as file:
+        path = self.folder and self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls"
+        with file or open(path, "xb+") as file:
             self.meets = meeting_place({})
-            self.writer = call_log.Writer(
-                file,
-                _environ("RANK") if rank is None else rank,
-                _environ("WORLD_SIZE"),
-                _number(self.meets),
-            )
+            rank = _environ("RANK") if rank is None else rank
+            world_size = _environ("WORLD_SIZE")
+            self.writer = call_log.Writer(file, rank, world_size, _number(self.meets))
         if self.folder and not self.keeps_stack:
             self.keeps_stack = exit_hooks.keep_stack(self.folder / f"{os.getpid()}.stack")
         # subtle: not by threading, where a program may count or join all threads that there are.
@@ -71,51 +67,42 @@ class Log:
                     self.answer()
 
     def answer(self) -> None:
-        """Say where the main thread stands, and what torch itself has noted."""
+        """Write where the main thread is, and what torch itself has noted."""
         with self.answering:
             self._answer()
 
     def last_answer(self) -> None:
-        """The same when the process ends: a launcher may kill it first, and then what it answered before is old."""
-        self.ending = True
+        """The same when the process ends: a launcher may kill it soon, and its last answer would be
+        old then.
+        """
+        self.is_ending = True
         self.answer()
 
     def _answer(self) -> None:
-        count, frame = self.writer.count, sys._current_frames().get(threading.main_thread().ident)
-        frames = (
-            [[one.filename, one.lineno, one.name] for one in traceback.extract_stack(frame)][::-1]
-            if frame
-            else []
-        )
-        in_torch = (
-            any(
-                f"{os.sep}torch{os.sep}" in file
-                for file, *_ in frames[: frames.index(exit_hooks.own(frames))]
-            )
-            if frames
-            else False
-        )
-        told = {
-            "where": exit_hooks.own(frames),
-            "in_torch": in_torch,
+        count = self.writer.count
+        frames = _main_thread()
+        where = exit_hooks.named(frames)
+        above = [file for file, *_ in frames[: frames.index(where) if frames else 0]]
+        answer = {
+            "where": where,
+            "in_torch": any(f"{os.sep}torch{os.sep}" in file for file in above),
             "count": count,
-            "last": self.ending,
-        }
-        told |= {
+            "last": self.is_ending,
             "world": self.worlds,
             "meets": self.meets,
             "launched_as": _environ("RANK"),
-            "store": _store(),
-        }
-        told |= {
+            "store": job_store(),
             "exit": exit_hooks.exited and exit_hooks.exited[1],
             "destroyed": self.destroyed == count,
         }
-        told["collectives"] = [entry for record, *entry in _flight_record() if record >= self.first]
-        self.writer.put(call_log.ANSWER, json.dumps(told).encode())
+        records = flight_record.entries()
+        answer["collectives"] = [entry for record, *entry in records if record >= self.first_record]
+        self.writer.put(call_log.ANSWER, json.dumps(answer).encode())
 
-    def come(self) -> None:
-        """In a new process of multiprocessing: if it is no worker of a rank, it may be a rank that has not said so yet."""
+    def on_process_start(self) -> None:
+        """In a new process of multiprocessing: unless a rank started it as a worker, it may become
+        a rank.
+        """
         if self.folder and self.writer is None and not self.is_below_a_rank:
             with contextlib.suppress(OSError):
                 self._open()
@@ -124,9 +111,7 @@ class Log:
         """In a forked child: what is in the file is the parent's."""
         self.is_below_a_rank |= self.writer is not None and self.writer.place()[0] >= 0
         self.writer = self.joining = None
-        self.answering = (
-            threading.RLock()
-        )  # the parent's other threads, who may hold it, are not here
+        self.answering = threading.RLock()  # another thread of the parent may hold the old one
         if self.keeps_stack:
             faulthandler.disable()
             self.keeps_stack = False
@@ -137,53 +122,57 @@ class Log:
         try:
             writer = self.writer or self._open()
             if what.name == "init_process_group":
-                writer = self._sit(given)
+                writer = self._take_rank(given)
                 self.joining = writer.count
-            exit_hooks.exited = None  # whoever caught it goes on
+            exit_hooks.exited = None  # the program caught it and goes on
             number = writer.enter(seq, of, what, given)
             if what.name == "destroy_process_group" and what.group == WORLD:
                 self.destroyed = writer.count
                 with contextlib.suppress(Exception):
-                    self.answer()  # others lose it now, and the launcher may end it before it comes to its end
+                    self.answer()  # its launcher may end it before it comes to its end
             return number
-        except (
-            Exception
-        ) as error:  # no room for a log, say: the program goes on, unseen from here on
+        except Exception as error:  # no room for a log, say: the program goes on unwatched
             self.broken = True
-            confess(self.folder, error)
+            write_error(self.folder, error)
             return -1
 
-    def _sit(self, given: dict) -> call_log.Writer:
-        """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
+    def _take_rank(self, given: dict) -> call_log.Writer:
+        """Become the rank that init_process_group is given. Another one than before gets a log of
+        its own.
+        """
         (rank, size), before = place_of(given), self.writer.place()
-        moves = before[0] >= 0 and any(
-            old not in (-1, new) for old, new in zip(before, (rank, size), strict=True)
-        )
+        changed = any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
+        moves = before[0] >= 0 and changed
         if moves and self.folder:
-            (self.writer.set_ended if self.writer.count else self.writer.set_moved)()
+            if self.writer.count:
+                self.writer.set_ended()
+            else:
+                self.writer.set_moved()
             self._open(rank=-1)
         self.meets = meeting_place(given)
         if rank >= 0:
-            self.writer.set_place(
-                rank,
-                size,
-                self.writer.world() if before[0] >= 0 and not moves else _number(self.meets),
-            )
+            stays = before[0] >= 0 and not moves
+            world = self.writer.world() if stays else _number(self.meets)
+            self.writer.set_place(rank, size, world)
         return self.writer
 
     def leave(self, number, error, source):
         if self.broken:
             return
         if self.joining == number and error is None:
-            c10d = sys.modules["torch.distributed.distributed_c10d"]
-            self.writer.set_place(c10d.get_rank(), c10d.get_world_size(), self.writer.world())
-            self.worlds += 1
-            if c10d.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE") or 1):
-                self.answer()  # which store the job has
-            if self.worlds > 1:
-                with contextlib.suppress(Exception), self.answering:
-                    self.first = max((record + 1 for record, *_ in _flight_record()), default=0)
+            self._joined()
         self.writer.leave(number, error, source)
+
+    def _joined(self) -> None:
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        self.writer.set_place(c10d.get_rank(), c10d.get_world_size(), self.writer.world())
+        self.worlds += 1
+        if c10d.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE") or 1):
+            self.answer()  # which store the job has
+        if self.worlds > 1:
+            with contextlib.suppress(Exception), self.answering:
+                records = (record for record, *_ in flight_record.entries())
+                self.first_record = max(records, default=-1) + 1
 
     def done(self, number, given):
         pass
@@ -193,93 +182,22 @@ class Log:
             self.writer.notice(kind, what, at)
 
 
-def confess(folder: Path, error: Exception) -> None:
-    """Say why this process is not watched."""
+def write_error(folder: Path, error: Exception) -> None:
+    """Note why this process is not watched."""
     with contextlib.suppress(Exception):
         (folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
+
+
+def _main_thread() -> list[tuple[str, int, str]]:
+    """The frames of the main thread, innermost first."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    found = traceback.extract_stack(frame) if frame else []
+    return [(one.filename, one.lineno, one.name) for one in reversed(found)]
 
 
 def _environ(name: str) -> int:
     return int(os.environ.get(name) or -1)
 
 
-def meeting_place(given: dict) -> str:
-    """Where the ranks of one world meet: host and port, or a file; those of another world most often meet elsewhere."""
-    store, method = given.get("store"), given.get("init_method")
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    if (path := getattr(store, "path", None)) or hasattr(store, "port"):
-        return str(path or f"port {store.port}")
-    if method not in (None, "env://"):
-        return str(method).partition("://")[2]
-    if "MASTER_PORT" in os.environ:
-        return f"{os.environ.get('MASTER_ADDR')}:{os.environ['MASTER_PORT']}"
-    return f"children of {os.getppid()}"
-
-
 def _number(meets: str) -> int:
     return zlib.crc32(meets.encode())
-
-
-def _store() -> tuple[str, int] | None:
-    """Host and port of the store that the job has; None where all ranks are on this machine, as far as their launcher says."""
-    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
-        return None
-    c10d = sys.modules["torch.distributed.distributed_c10d"]
-    if c10d.is_initialized():
-        store = c10d._get_default_store()
-        while hasattr(store, "underlying_store"):
-            store = store.underlying_store
-        return (store.host, store.port) if hasattr(store, "port") else None
-    place = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    return (place[0], int(place[1])) if all(place) else None
-
-
-@contextlib.contextmanager
-def _without_compiler(torch) -> Iterator[None]:
-    """To name frames torch asks itself for the compiler, and would import it, for seconds: it is told that there is none. One
-    thread at a time.
-
-    subtle: other threads, which may be importing the compiler just now, find it as always.
-    """
-    real, here = torch.__getattr__, threading.get_ident()
-
-    def __getattr__(name):
-        if name == "_inductor" and threading.get_ident() == here:
-            raise AttributeError(name)
-        return real(name)
-
-    torch.__getattr__ = __getattr__
-    try:
-        yield
-    finally:
-        torch.__getattr__ = real
-
-
-def _flight_record() -> list:
-    """Every collective that this process put under way, those from C++ too, as far as torch remembers."""
-    import pickle
-
-    import torch
-    from torch._C import _distributed_c10d
-
-    told = []
-    with _without_compiler(torch):
-        trace = _distributed_c10d._dump_fr_trace()
-    for entry in pickle.loads(trace)["entries"][-_TOLD:]:
-        if not entry["is_p2p"]:
-            frames = [
-                [frame["filename"], frame["line"], frame["name"]] for frame in entry["frames"]
-            ]
-            fields = (
-                "process_group",
-                "collective_seq_id",
-                "profiling_name",
-                "input_sizes",
-                "input_dtypes",
-                "retired",
-            )
-            told.append(
-                [entry["record_id"], *(entry[field] for field in fields), exit_hooks.own(frames)]
-            )
-    return told

@@ -1,14 +1,19 @@
-"""Read a stack that faulthandler wrote: which thread matters, which frame is the program's own, and what it says there."""
+"""Which frame of a stack a report names, and how to read a stack that faulthandler wrote."""
 
 import linecache
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+Frame = tuple[str, int, str]  # file, line, function
+NOWHERE: Frame = ("", 0, "")
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = tuple(str(Path(path).resolve()) for path in {sys.base_prefix, sys.prefix})
+_TORCH = f"site-packages{os.sep}torch{os.sep}"
 
 
 def where(stack: str) -> str:
@@ -16,31 +21,52 @@ def where(stack: str) -> str:
     frames = main_thread(stack)
     if not frames:
         return "an unknown place: it did not answer (stopped, or not yet started)"
-    own = [frame for frame in frames if not is_library(frame["file"])]
-    frame = (own or frames)[0]
-    call = linecache.getline(frame["file"], int(frame["line"])).strip()
-    path = (
-        os.path.relpath(frame["file"])
-        if frame["file"].startswith(os.getcwd() + os.sep)
-        else frame["file"]
-    )
-    return f"{path}:{frame['line']} in {frame['function']}" + (f": {call}" if call else "")
+    file, line, function = named(frames) or frames[0]
+    call = linecache.getline(file, line).strip()
+    path = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
+    return f"{path}:{line} in {function}" + (f": {call}" if call else "")
 
 
-def main_thread(stack: str) -> list[dict[str, str]]:
-    """The frames, innermost first, of the thread that runs the rank's function: the last one that faulthandler lists."""
-    threads: list[list[dict[str, str]]] = []
+def main_thread(stack: str) -> list[Frame]:
+    """The frames, innermost first, of the thread that runs the rank's function: the last one that
+    faulthandler lists.
+    """
+    threads: list[list[Frame]] = []
     for line in stack.splitlines():
         if "(most recent call first)" in line:
             threads.append([])
         elif threads and (match := _FRAME.match(line)):
-            threads[-1].append(match.groupdict())
+            threads[-1].append((match["file"], int(match["line"]), match["function"]))
     return threads[-1] if threads else []
 
 
+def named(frames: Iterable[Frame]) -> Frame | None:
+    """The frame that a report names, of those given innermost first; None if all are Python's,
+    torch's or ours.
+
+    This is the innermost frame of the program's own. If all frames are a library's, the program was
+    run from inside site-packages. Its file is then the outermost one, and this is the innermost
+    frame there.
+    """
+    frames = [
+        frame for frame in frames if frame[1]
+    ]  # line 0: the begin of code that a library made, as a dataclass's methods
+    for frame in frames:
+        if not is_library(frame[0]):
+            return frame
+    installed = [frame for frame in frames if _is_installed(frame[0])]
+    return next((frame for frame in installed if frame[0] == installed[-1][0]), None)
+
+
 def is_library(file: str) -> bool:
+    """Whether the file is no program's: of an installed package, Python's own, or ours."""
     if file.startswith((_PACKAGE, "<frozen")):
         return True
     return "site-packages" in file or (
         file.startswith(_LIBRARY) and f"{os.sep}lib{os.sep}python" in file
     )
+
+
+def _is_installed(file: str) -> bool:
+    """Whether the file is of an installed package other than torch and this one."""
+    return "site-packages" in file and _TORCH not in file and not file.startswith(_PACKAGE)

@@ -1,91 +1,80 @@
-"""Put together what belongs together: the ranks' calls of one collective, and the two ends of each message.
+"""Put together what belongs together: the ranks' calls of one collective, and the two ends of each
+message.
 
-Calls are noted in any order, twice each: as they are entered, and as they are left. What fits is forgotten; the first thing that
-does not fit is kept. Pure: it knows calls and nothing else.
+Calls are noted in any order, once as they are entered and once as they are left. What fits is
+forgotten; the first thing that does not fit is kept. Pure: it knows calls and nothing else.
 """
 
-import functools
-import linecache
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from collectives.diagnosis.rules.compare import (
-    Difference,
-    compare,
-    compare_message,
-    minority,
-    plain_name,
-)
+from collectives.diagnosis.rules.call_sites import CallSites
+from collectives.diagnosis.rules.compare import Difference, compare, compare_message
 from collectives.diagnosis.rules.messages import WINDOW, Messages
-from collectives.recording.call import WORLD, Call, sequence, was_refused
+from collectives.recording.call import WORLD, Call, was_refused
+from collectives.recording.call import sequence as _key
 from collectives.spec.calls import POINT_TO_POINT
-
-# So many places of a program are remembered as being called by all ranks together.
-_PLACES = 10_000
-
-
-@dataclass
-class Odd:
-    """A collective that its members called from different places. `usual`: they do so with roles that change, as roots do."""
-
-    calls: dict[int, Call]
-    after: dict[int, Call] = field(default_factory=dict)  # the next collective
-    usual: bool = False
 
 
 @dataclass
 class Sequence:
-    """The collectives of one group, in order; the making of groups is a sequence of its own."""
+    """The collectives of one group, in order. The calls that make groups are a sequence of their
+    own.
+
+    `pending`: by seq, the calls of collectives that are not complete. `counts`: by rank, how many
+    it has entered.
+    """
 
     members: tuple[int, ...] = ()
     pending: dict[int, dict[int, Call]] = field(default_factory=lambda: defaultdict(dict))
     counts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    before: dict[int, Call] = field(
-        default_factory=dict
-    )  # the calls of the last collective that was complete
-    common: set[tuple] = field(default_factory=set)  # places from which all members called together
-    odd: dict[frozenset, Odd] = field(
-        default_factory=dict
-    )  # by their places, the first collective called from these
+    sites: CallSites = field(default_factory=CallSites)
 
     def absent(self, seq: int) -> tuple[int, ...]:
+        """The members that have not entered the collective."""
+        joined = self.pending.get(seq, {})
         return tuple(
-            rank
-            for rank in self.members
-            if rank not in self.pending.get(seq, {}) and self.counts[rank] <= seq
+            rank for rank in self.members if rank not in joined and self.counts[rank] <= seq
         )
+
+    def out_of_step(self) -> Difference | None:
+        return self.sites.out_of_step(self.pending)
 
 
 class Matching:
-    """`difference`: the first calls that belong together and do not fit. `matched`: how many collectives and messages did fit."""
+    """The calls of all ranks. `difference`: the first calls that belong together and do not fit.
+
+    By rank: `open`: the calls that it is inside, by number. `last`: its last call. `destroyed`: its
+    call that destroyed the group of all ranks, if it has begun no other. `given_up`: its call of
+    the first collective that all joined and that failed for some.
+    """
 
     def __init__(self, calls: Iterable[Call] = ()):
         self.sequences: dict[tuple, Sequence] = defaultdict(Sequence)
+        self.messages = Messages()
         self.open: dict[int, dict[int, Call]] = defaultdict(dict)
         self.last: dict[int, Call] = {}
-        self.messages = Messages()
+        self.destroyed: dict[int, Call] = {}
+        self.given_up: dict[int, Call] = {}
         self.difference: Difference | None = None
-        self.refused: set[int] = set()  # the ranks whose calls of that difference raised
-        self.given_up: dict[
-            int, Call
-        ] = {}  # the first collective that all joined, and that failed for some
-        self.destroyed: dict[
-            int, Call
-        ] = {}  # where ranks ended the group of all ranks, as far as they began no other
-        self.matched = 0
+        self.failed: set[int] = set()  # the ranks whose calls of that difference raised
+        self.matched = 0  # how many collectives and messages fitted
         self.lossy = False  # calls were missed: that a message has no other end means nothing
         for call in calls:
             self.note(call)
 
     def note(self, call: Call) -> None:
-        """A call that was entered, or left. One that was left before it was first seen is noted once."""
+        """A call that was entered, or left. One that was left before it was first seen is noted
+        once.
+        """
         opened = self.open[call.rank]
         is_new = call.number not in opened
         if call.left is None:
             opened[call.number] = call
         else:
             opened.pop(call.number, None)
+        last = self.last.get(call.rank)
         if is_new:
             if call.name != "destroy_process_group":
                 self.last[call.rank] = call
@@ -94,7 +83,7 @@ class Matching:
                 self.destroyed[call.rank] = call
             self._forgive(call)
             self._enter(call)
-        elif (last := self.last.get(call.rank)) is not None and last.number == call.number:
+        elif last is not None and last.number == call.number:
             self.last[call.rank] = call  # which bears its error by now
         if call.left is not None:
             self._leave(call)
@@ -105,33 +94,28 @@ class Matching:
         if call.name in POINT_TO_POINT:
             self._met(self.messages.post(call))
         elif call.seq is not None and call.name != "wait":
-            its = self.of(call)
-            its.members = its.members or call.members
-            missed = its.counts[call.rank] < call.seq
-            its.counts[call.rank] = max(its.counts[call.rank], call.seq + 1)
-            its.pending[call.seq][call.rank] = call
-            for seq in sorted(its.pending) if missed else [call.seq]:
-                if not its.absent(seq):
-                    self._complete(its, seq)
-            if len(its.pending) > WINDOW:
-                del its.pending[min(its.pending)]
+            sequence = self.of(call)
+            sequence.members = sequence.members or call.members
+            missed = sequence.counts[call.rank] < call.seq
+            sequence.counts[call.rank] = max(sequence.counts[call.rank], call.seq + 1)
+            sequence.pending[call.seq][call.rank] = call
+            for seq in sorted(sequence.pending) if missed else [call.seq]:
+                if not sequence.absent(seq):
+                    self._complete(sequence, seq)
+            if len(sequence.pending) > WINDOW:
+                del sequence.pending[min(sequence.pending)]
 
     def _forgive(self, call: Call) -> None:
-        """A difference of which every rank was told by an exception, and went on, was none that matters."""
-        if (
-            self.difference
-            and self.refused >= set(self.difference.calls)
-            and call.rank in self.refused
-        ):
+        """A difference does not matter if all its ranks got an exception and this one goes on."""
+        found = self.difference
+        if found and self.failed >= set(found.calls) and call.rank in self.failed:
             self.difference = None
 
     def _leave(self, call: Call) -> None:
-        if (
-            call.error
-            and self.difference
-            and self.difference.calls.get(call.rank, call).number == call.number
-        ):
-            self.refused.add(call.rank)
+        if call.error and self.difference:
+            differing = self.difference.calls.get(call.rank, call)
+            if differing.number == call.number:
+                self.failed.add(call.rank)
         if call.name in POINT_TO_POINT or call.name == "wait":
             self._met(self.messages.arrived(call))
             if call.error:
@@ -139,44 +123,35 @@ class Matching:
         if call.name == "wait":
             self._waited(call)
         elif call.error and call.seq is not None:
-            its = self.of(call)
-            joined = its.pending.get(call.seq, {})
-            if call.rank in joined:
-                joined[call.rank] = call
-            elif call.rank in its.before and its.before[call.rank].number == call.number:
-                its.before[call.rank] = call
-                self._note_given_up(its.before)
+            self._failed(call)
+
+    def _failed(self, call: Call) -> None:
+        """A collective that raised: what is known of it bears its error from now on."""
+        sequence = self.of(call)
+        joined, last = sequence.pending.get(call.seq, {}), sequence.sites.last
+        if call.rank in joined:
+            joined[call.rank] = call
+        elif call.rank in last and last[call.rank].number == call.number:
+            last[call.rank] = call
+            self.given_up = self.given_up or last
 
     def _waited(self, call: Call) -> None:
-        """A wait that was too short may be repeated: what the collective came to is what the last one says."""
+        """A wait that was too short may be repeated: how the collective ended is what the last wait
+        says.
+        """
         joined = self.of(call).pending.get(call.seq, {}) if call.seq is not None else {}
         for calls in (joined, self.given_up):
-            if (one := calls.get(call.rank)) is not None and one.number == call.of:
-                calls[call.rank] = replace(one, error=call.error, left=call.left)
+            waited_for = calls.get(call.rank)
+            if waited_for is not None and waited_for.number == call.of:
+                calls[call.rank] = replace(waited_for, error=call.error, left=call.left)
 
-    def _complete(self, its: Sequence, seq: int) -> None:
-        calls = its.pending.pop(seq)
+    def _complete(self, sequence: Sequence, seq: int) -> None:
+        calls = sequence.pending.pop(seq)
         self.matched += 1
-        difference = compare(calls) or _swapped(its.before, calls)
-        self._keep(difference)
-        if (odd := its.odd.get(_places(its.before))) is not None and odd.calls is its.before:
-            odd.after = calls
-        places = _places(calls)
-        if len(places) == 1 and len(its.common) < _PLACES:
-            its.common |= places
-        elif len(places) > 1 and len(its.odd) < _PLACES:
-            odd = its.odd.setdefault(places, Odd(calls))
-            odd.usual |= any(
-                _place(odd.calls[rank]) != _place(call)
-                for rank, call in calls.items()
-                if rank in odd.calls
-            )
+        self._keep(compare(calls) or sequence.sites.swapped(calls))
+        sequence.sites.note(calls)
         if any(call.error for call in calls.values()):
-            self._note_given_up(calls)
-        its.before = calls
-
-    def _note_given_up(self, calls: dict[int, Call]) -> None:
-        self.given_up = self.given_up or calls
+            self.given_up = self.given_up or calls
 
     def _met(self, ends: tuple[Call, Call] | None) -> None:
         if ends is not None:
@@ -187,77 +162,25 @@ class Matching:
     def _keep(self, difference: Difference | None) -> None:
         if self.difference is None and difference is not None:
             self.difference = difference
-            self.refused = {rank for rank, call in difference.calls.items() if call.error}
+            self.failed = {rank for rank, call in difference.calls.items() if call.error}
 
     def of(self, call: Call) -> Sequence:
-        """The sequence of the collective that this call, or the Work that it waits for, is."""
-        return self.sequences[sequence(call.group, call.awaited or call.name)]
+        """The sequence of the collective that this call is, or whose Work it waits for."""
+        return self.sequences[_key(call.group, call.awaited or call.name)]
 
     def waiting(self) -> list[tuple[Sequence, int]]:
-        """Collectives that some members have entered and others have not, those that have waited longest first."""
+        """Collectives that some members have entered and others have not, those that have waited
+        longest first.
+        """
+
+        def began(found: tuple[Sequence, int]) -> int:
+            sequence, seq = found
+            return min(call.entered for call in sequence.pending[seq].values())
+
         found = [
-            (its, seq)
-            for its in self.sequences.values()
-            for seq, calls in its.pending.items()
+            (sequence, seq)
+            for sequence in self.sequences.values()
+            for seq, calls in sequence.pending.items()
             if calls
         ]
-        return sorted(
-            found, key=lambda one: min(call.entered for call in one[0].pending[one[1]].values())
-        )
-
-
-def out_of_step(its: Sequence) -> Difference | None:
-    """Where ranks began to make equal calls from different places: places from which at other times all of them call together,
-    or places that one rank comes to a call later than the others."""
-    for odd in its.odd.values():
-        places = {rank: _place(call) for rank, call in odd.calls.items()}
-        after = odd.after or its.pending.get(next(iter(odd.calls.values())).seq + 1, {})
-        shifted = any(
-            _place(call) in set(places.values()) - {places.get(rank)}
-            for rank, call in after.items()
-        )
-        if (shifted and not odd.usual) or set(places.values()) <= its.common:
-            return Difference("order", minority(places), odd.calls)
-    return None
-
-
-def _place(call: Call) -> tuple[str, int]:
-    return call.file, call.line
-
-
-def _places(calls: dict[int, Call]) -> frozenset:
-    return frozenset(map(_place, calls.values()))
-
-
-def _swapped(before: dict[int, Call], calls: dict[int, Call]) -> Difference | None:
-    """Two equal calls that one rank makes in one order and another rank in the other: told by the words of the program."""
-    if len(_places(calls)) == 1:
-        return None
-    ranks = [rank for rank in calls if rank in before]
-    for one in ranks:
-        for other in ranks:
-            four = [before[one], calls[one], before[other], calls[other]]
-            first, second, third, fourth = (_words(*_place(call)) for call in four)
-            crossed = first == fourth != second == third and first
-            # subtle: `if rank == i: f(a) else: f(b)` in a loop looks alike, but stays within two lines of one function.
-            apart = (
-                len({(call.file, call.line) for call in four}) == 4
-                or four[0].function != four[1].function
-            )
-            if (
-                crossed
-                and apart
-                and len({(plain_name(call), call.op, call.peer, call.tensors) for call in four})
-                == 1
-            ):
-                return Difference(
-                    "order",
-                    minority({rank: _words(*_place(before[rank])) for rank in ranks}),
-                    before,
-                )
-    return None
-
-
-@functools.lru_cache
-def _words(file: str, line: int) -> str:
-    return linecache.getline(file, line).partition("#")[0].strip()
+        return sorted(found, key=began)

@@ -1,4 +1,5 @@
-"""Put together the two ends of each message: the sends and the receives of one channel meet in the order in which they were posted.
+"""Put together the two ends of each message: the sends and the receives of one channel meet in the
+order in which they were posted.
 
 Pure: it knows calls and nothing else.
 """
@@ -9,16 +10,18 @@ from dataclasses import dataclass, field
 from collectives.recording.call import Call
 from collectives.spec.calls import SENDS
 
-# So many ends of one channel wait for their other ends; those that have waited longest are forgotten then.
+# So many ends of one channel wait for their other ends; those that have waited longest are
+# forgotten then.
 WINDOW = 4096
 
 
 @dataclass
 class End:
-    """`waiting`: the calls that have not met another end, by rank and number. `before`: how many calls came before these.
+    """`waiting`: the calls that have not met another end, by rank and number. `before`: how many
+    calls came before these.
 
-    `forgotten`: how many of those before never met another end, as far as is known. `failed`: the last that ended in an error
-    before it met one.
+    `forgotten`: how many of those before never met another end, as far as is known. `failed`: the
+    last that ended in an error before it met one.
     """
 
     waiting: OrderedDict[tuple[int, int], Call] = field(default_factory=OrderedDict)
@@ -27,7 +30,9 @@ class End:
     failed: tuple[int, int] | None = None
 
     def take(self) -> Call | None:
-        """The call that has waited longest; None if nothing waits, or if it is one that was forgotten."""
+        """The call that has waited longest; None if nothing waits, or if it is one that was
+        forgotten.
+        """
         if self.forgotten:
             self.forgotten -= 1
             return None
@@ -43,7 +48,7 @@ class End:
 
 
 def channel(call: Call, source: int | None = None) -> tuple:
-    """The group, the sender, the receiver and the tag. `source`: of a receive that took what came."""
+    """Group, sender, receiver and tag. `source`: of a receive that took what came."""
     there = call.peer if source is None else source
     ranks = (call.rank, there) if call.name in SENDS else (there, call.rank)
     return call.group, *ranks, call.tag
@@ -76,7 +81,9 @@ class Messages:
         return self._meet(call, channel(call), self.receives, self.sends)
 
     def arrived(self, call: Call) -> tuple[Call, Call] | None:
-        """A receive, or the wait for it, was left: if it took what came, it is known now whose message that was."""
+        """A receive, or the wait for it, was left: if it took what came, it is known now whose
+        message that was.
+        """
         posted = self.from_any.pop(_awaited(call), None)
         if posted is None or call.source is None or call.error:
             return None
@@ -101,7 +108,9 @@ class Messages:
         return (call, other) if own is self.sends else (other, call)
 
     def is_certain(self, receive: Call) -> bool:
-        """subtle: where a rank receives from any source and from named ones, which message met which receive is not known."""
+        """subtle: where a rank receives from any source and from named ones, which message met
+        which receive is not known.
+        """
         return (receive.group, receive.rank, receive.tag) not in self.mixed
 
     def unmatched(self) -> list[Call]:
@@ -110,7 +119,9 @@ class Messages:
         return [*(call for end in ends for call in end.waiting.values()), *self.from_any.values()]
 
     def is_unmatched(self, call: Call) -> bool:
-        """Whether the call, or the one whose Work it waits for, has no other end, or had none when it ended in an error."""
+        """Whether the call, or the one whose Work it waits for, has no other end, or had none when
+        it ended in an error.
+        """
         if any(_key(one) == _awaited(call) for one in self.unmatched()):
             return True
         for own, others in ((self.sends, self.receives), (self.receives, self.sends)):

@@ -1,87 +1,83 @@
-"""Ranks that can never meet, where nothing moves: they join as somebody else, in a world of another size, or at another place."""
+"""Ranks that never meet: they join as another rank, in a world of another size, or at another
+place. Pure.
+"""
 
 import dataclasses
+from dataclasses import dataclass
 
 from collectives.diagnosis.rules.compare import minority
 from collectives.diagnosis.rules.report import against, join_as, place, ranks, told, write
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.watch.world import World
-from collectives.recording import call_log
-from collectives.recording.call import WORLD
+from collectives.recording.call import WORLD, Call
 
 
-def apart(worlds: dict[tuple, World]) -> Verdict | None:
-    """`worlds`: by where their ranks meet, and a number for each that met there."""
-    parts = {place: world for place, world in worlds.items() if world.absent() or world.joining()}
-    if not any(world.joining() for world in parts.values()) or any(
-        world.has_ended() for world in parts.values()
-    ):
-        return None
-    for (meets, _), world in parts.items():
-        same = [
-            other for (at, _), other in parts.items() if at == meets and other.size == world.size
-        ]
-        if (verdict := _as_others(world, same)) is not None:
+@dataclass(frozen=True)
+class JoiningWorld:
+    """What is known of the ranks of one world, by rank. `place`: a number for where they meet.
+
+    `joining`: the calls of those that wait for the others. `last`: their last calls. `launched_as`:
+    the rank that the launcher gave to their process. `meets`: where each of them looks for the
+    others. `lines`: what each does, and where, for the report.
+    """
+
+    place: int
+    size: int
+    absent: list[int]
+    joining: dict[int, Call]
+    last: dict[int, Call]
+    launched_as: dict[int, int]
+    meets: dict[int, str]
+    lines: dict[int, tuple[str, str]]
+
+
+def never_met(worlds: list[JoiningWorld]) -> Verdict | None:
+    """`worlds`: those in which ranks are absent or wait for others."""
+    for world in worlds:
+        alike = [one for one in worlds if (one.place, one.size) == (world.place, world.size)]
+        if (verdict := _joined_as_others(world, alike)) is not None:
             return verdict
-    return _split([*parts.values()])
+    return _joined_elsewhere(worlds)
 
 
-def _as_others(world: World, worlds: list[World]) -> Verdict | None:
-    """Ranks that name, as they join, the rank of another process, so that nobody is who they should be."""
-    joining = [
-        (one.ranks[number], call) for one in worlds for number, call in one.joining().items()
-    ]
-    named = {rank.read(call_log.ANSWER).get("launched_as"): call for rank, call in joining}
-    absent = [
-        number for number in world.absent() if number in named and number != named[number].rank
-    ]
-    wrong = {number: dataclasses.replace(named[number], rank=number) for number in absent}
+def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict | None:
+    """Ranks that name, as they join, the rank of another process, so that nobody is who they should
+    be.
+    """
+    calls = {one.launched_as[rank]: call for one in alike for rank, call in one.joining.items()}
+    absent = [rank for rank in world.absent if rank in calls and rank != calls[rank].rank]
+    wrong = {rank: dataclasses.replace(calls[rank], rank=rank) for rank in absent}
     if not wrong:
         return None
-    lines = _lines(world) | {
-        number: (f"in {told(call)}", place(call)) for number, call in wrong.items()
-    }
-    says = write(join_as(wrong, {named[number].rank for number in wrong}), lines, [])
+    lines = {rank: (f"in {told(call)}", place(call)) for rank, call in wrong.items()}
+    lines = world.lines | lines
+    says = write(join_as(wrong, {calls[rank].rank for rank in wrong}), lines, [])
     return Verdict("hang", says, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)
 
 
-def _split(parts: list[World]) -> Verdict | None:
-    """Parts that would make a whole, were they one world."""
-    seats = [(number, world) for world in parts for number in world.ranks]
-    world_of = dict(seats)
-    if len(world_of) < len(seats):
-        return None  # they are jobs of their own: a rank is there twice
-    called = {
-        number: world.matching.last[number]
-        for number, world in seats
-        if number in world.matching.last
-    }
-    sizes = {number: f"world_size={world_of[number].size}" for number in called}
-    places = {
-        number: world_of[number].ranks[number].read(call_log.ANSWER).get("meets", "")
-        for number in called
-    }
-    for field, sides in (("world_size", sizes), ("store", places)):
+def _joined_elsewhere(worlds: list[JoiningWorld]) -> Verdict | None:
+    """Ranks that would make one world together, if they agreed on its size and its place."""
+    here = [rank for world in worlds for rank in world.meets]
+    if len(set(here)) < len(here):
+        return None  # a rank is there twice: these are several jobs
+    calls = {rank: call for world in worlds for rank, call in world.last.items()}
+    sizes = {rank: f"world_size={world.size}" for world in worlds for rank in world.last}
+    meets = {rank: world.meets[rank] for world in worlds for rank in world.last}
+    for field, sides in (("world_size", sizes), ("store", meets)):
         if len({side for side in sides.values() if side}) > 1:
-            guilty = minority(sides)
-            there = [
-                (side, ranks(number for number in sides if sides[number] == side))
-                for side in sorted(set(sides.values()))
-            ]
-            note = "; ".join(f"{side or 'somewhere'} on {who}" for side, who in there)
-            lines = {
-                number: line
-                for world in parts
-                for number, line in _lines(world).items()
-                if number in world.ranks
-            }
-            says = write(
-                f"mismatch: {field} of init_process_group: {against(guilty, called)}", lines, [note]
-            )
-            calls = tuple(called[number] for number in guilty)
-            return Verdict("mismatch", says, calls, group=WORLD, seq=0, field=field, lines=lines)
+            return _disagree(field, sides, calls, worlds)
     return None
 
 
-def _lines(world: World) -> dict[int, tuple[str, str]]:
-    return world.verdict(stalled=True).lines
+def _disagree(
+    field: str, sides: dict[int, str], calls: dict[int, Call], worlds: list[JoiningWorld]
+) -> Verdict:
+    guilty = minority(sides)
+    note = "; ".join(
+        f"{side or 'somewhere'} on {ranks(rank for rank in sides if sides[rank] == side)}"
+        for side in sorted(set(sides.values()))
+    )
+    lines = {rank: world.lines[rank] for world in worlds for rank in world.meets}
+    headline = f"mismatch: {field} of init_process_group: {against(guilty, calls)}"
+    says = write(headline, lines, [note])
+    blamed = tuple(calls[rank] for rank in guilty)
+    return Verdict("mismatch", says, blamed, group=WORLD, seq=0, field=field, lines=lines)

@@ -1,51 +1,25 @@
 """All that is known of the ranks at one moment, and the verdict that is given on it. Pure."""
 
 import dataclasses
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
+from collectives.diagnosis.rules.rank_state import State, is_lost
 from collectives.diagnosis.rules.report import place, told, write
 from collectives.diagnosis.rules.wait_graph import waits_for
 from collectives.recording.call import Call
 from collectives.spec.calls import GROUPS
 
-# What an exception says when it is another rank that is gone, or that did not come: the cause is elsewhere.
-_TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
-_LOST = re.compile(
-    rf"{_TIMED_OUT.pattern}|closed by peer|reset by peer|connection refused|broken pipe|remote (process|worker)|recvValue|sendBytes"
-    r"|failed to (recv|connect)|not all ranks|failed to pass|LaunchError|ChildFailedError|ProcessRaised|ProcessExited",
-    re.IGNORECASE,
-)
-
-# How a rank returned that said nothing at its end, and with which its launcher was content.
-LEFT = "left by os._exit, or was ended by its launcher"
-
-NOT_ENDED = ("running", "missing", "elsewhere")
-
-
-@dataclass(frozen=True)
-class State:
-    """`status`: running, returned, raised, died; missing where no process is known, elsewhere where another machine tells nothing.
-
-    `text`: its exception, or how it died. `where`: file, line, function. `in_torch`: its main thread is in torch, below it.
-    """
-
-    status: str = "running"
-    text: str = ""
-    where: tuple[str, int, str] = ("", 0, "")
-    at: int = 0
-    in_torch: bool = False
-    stopped: bool = False  # by SIGSTOP, say, or a debugger
-    is_old: bool = False  # `where` is what it answered last, and it may have gone on since
-
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls to blame; of a rank that is in
-    no call, its place, with an empty name. `lines`: by rank, what it does and where."""
+    """`kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls
+    to blame; of a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
+    does and where. `gives_up`: the first of the ranks that wait does so after so many seconds, and
+    may have a plan for that.
+    """
 
     kind: str
     says: str
@@ -54,75 +28,70 @@ class Verdict:
     group: str | None = None
     seq: int | None = None
     field: str | None = None
-    gives_up: float | None = (
-        None  # the ranks wait no longer than so many seconds, and may have a plan for that
-    )
+    gives_up: float | None = None
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
     hints: tuple[Hint, ...] = ()
 
 
-def is_lost(text: str) -> bool:
-    """Whether an exception only tells that another rank is gone or did not come."""
-    return bool(_LOST.search(text))
+class Snapshot:
+    """All that is known at one moment. `c10d`: the collectives that torch's Flight Recorder noted,
+    those from C++ too.
 
+    `inside`: by rank, the call in which it waits or lost others. `computing`: the ranks that run
+    and are in no call. `waiting`: those that run and are in one. `stalled`: nothing has moved for
+    so long that the program hangs.
+    """
 
-def timed_out(text: str) -> bool:
-    """Whether another rank did not come in time, which may well be there."""
-    return bool(_TIMED_OUT.search(text))
-
-
-class Scene:
-    """All that is known at one moment."""
-
-    def __init__(
-        self, matching: Matching, native: Matching, states: dict[int, State], stalled: bool
-    ):
+    def __init__(self, matching: Matching, c10d: Matching, states: dict[int, State], stalled: bool):
         self.matching = matching
-        self.native = native
+        self.c10d = c10d
         self.states = states
         self.stalled = stalled
         self.inside = {rank: call for rank in states if (call := self._inside(rank)) is not None}
-        self.computing = [
-            rank
-            for rank, state in states.items()
-            if state.status == "running" and rank not in self.inside
-        ]
-        self.waiting = [rank for rank in self.inside if states[rank].status == "running"]
+        running = [rank for rank, state in states.items() if state.status == "running"]
+        self.computing = [rank for rank in running if rank not in self.inside]
+        self.waiting = [rank for rank in running if rank in self.inside]
 
     def _inside(self, rank: int) -> Call | None:
-        """The call in which a rank waits, or in which it lost the others."""
-        state, last = self.states[rank], self.matching.last.get(rank)
+        state = self.states[rank]
         if state.status in ("returned", "died"):
             return None
-        if opened := self.matching.open.get(rank):
-            return opened[max(opened)]
+        if (call := self._open_call(rank)) is not None:
+            return call
         if state.status == "raised":
-            lost = [
-                one
-                for one in (last, self.native.last.get(rank))
-                if one and (one.error or one.line == state.where[1])
-            ]
-            return lost[0] if lost and is_lost(state.text) else None
-        under_way = self.native.open.get(rank, {}).values()
-        return next(
-            (
-                call
-                for call in under_way
-                if state.in_torch or (call.file, call.line) == state.where[:2]
-            ),
-            None,
-        )
+            return self._lost_in(rank) if is_lost(state.text) else None
+        for call in self.c10d.open.get(rank, {}).values():
+            if state.in_torch or (call.file, call.line) == state.where[:2]:
+                return call
+        return None
+
+    def _open_call(self, rank: int) -> Call | None:
+        """The last call that it is inside, of those that Python made."""
+        opened = self.matching.open.get(rank)
+        return opened[max(opened)] if opened else None
+
+    def _lost_in(self, rank: int) -> Call | None:
+        """The call in which a rank lost others: it raised, or stands where the rank raised."""
+        for matching in (self.matching, self.c10d):
+            call = matching.last.get(rank)
+            if call is not None and (call.error or call.line == self.states[rank].where[1]):
+                return call
+        return None
 
     def waits_for(self, rank: int) -> list[int]:
-        """The ranks for which the call that it is inside waits. Of one from C++ that is known only when nothing moves: that it is
-        under way need not mean that its rank waits for it, and torch's record lags behind."""
-        call, matching = self.inside[rank], self.matching_of(self.inside[rank])
+        """The ranks for which the call that it is inside waits.
+
+        For a call from C++ that is known only when nothing moves: torch's record lags behind, and a
+        rank does not wait at once for all that is under way.
+        """
+        call = self.inside[rank]
+        matching = self.matching_of(call)
         return waits_for(matching, call) if self.stalled or matching is self.matching else []
 
     def matching_of(self, call: Call) -> Matching:
-        """Where the call is counted: one from C++ in a count of its own."""
+        """Where the call is counted: one from C++ is in a count of its own."""
         known = (self.matching.last.get(call.rank), *self.matching.open.get(call.rank, {}).values())
-        return self.matching if any(call is one for one in known) else self.native
+        return self.matching if any(call is one for one in known) else self.c10d
 
     def place(self, rank: int) -> Call:
         """What stands for a rank: its call, or where it is, or its last call."""
@@ -135,47 +104,41 @@ class Scene:
         file, line, function = self.states[rank].where
         last = self.matching.last.get(rank)
         if last is None or last.name in GROUPS:
-            last = self.native.last.get(rank, last)
-        return (
-            last
-            if not file and last is not None
-            else Call(rank, -1, "", file=file, line=line, function=function)
-        )
+            last = self.c10d.last.get(rank, last)
+        if not file and last is not None:
+            return last
+        return Call(rank, -1, "", file=file, line=line, function=function)
 
     def _died_in(self, rank: int) -> Call | None:
-        opened = self.matching.open.get(rank)
-        return opened[max(opened)] if opened and self.states[rank].status == "died" else None
+        return self._open_call(rank) if self.states[rank].status == "died" else None
 
     def line(self, rank: int, call: Call | None = None) -> tuple[str, str]:
-        """What a rank does, and where."""
+        """What a rank does, and where, for the report. `call`: the one to tell of it."""
         state = self.states.get(rank, State())
         call = call or self.inside.get(rank)
-        if call is not None:
-            has_left = call.left is not None or state.status == "returned"
-            return told(
-                call
-            ) if has_left else f"{'stopped ' * state.stopped}in {told(call)}", place(call)
+        if call is None:
+            return self._line_without_call(rank, state)
+        if call.left is not None or state.status == "returned":
+            return told(call), place(call)
+        return f"stopped in {told(call)}" if state.stopped else f"in {told(call)}", place(call)
+
+    def _line_without_call(self, rank: int, state: State) -> tuple[str, str]:
         here = self.place(rank)
-        doing = {
-            "returned": state.text or "returned",
-            "running": state.text or ("computing" if here.file else "no call yet"),
-            "died": state.text or "died",
-            "missing": state.text,
-            "elsewhere": state.text,
-        }
-        doing["raised"] = f"raised {state.text}"[:90]
-        if here.name == "init_process_group":  # as good as nothing: it may be the launcher's
-            return doing[state.status], ""
-        last = (
-            f", last in {told(here)}"
-            if here.name
-            else ", last seen"
-            if state.is_old and here.file
-            else ""
-        )
+        if state.status == "raised":
+            doing = f"raised {state.text}"[:90]
+        elif state.status == "running" and not state.text:
+            doing = "computing" if here.file else "no call yet"
+        else:
+            doing = state.text or state.status
+        if here.name == "init_process_group":  # as good as no call: it may be the launcher's
+            return doing, ""
         if here is self._died_in(rank):
-            last = f" in {told(here)}"
-        return doing[state.status] + last, place(here)
+            doing += f" in {told(here)}"
+        elif here.name:
+            doing += f", last in {told(here)}"
+        elif state.is_old and here.file:
+            doing += ", last seen"
+        return doing, place(here)
 
     def verdict(
         self,
@@ -185,18 +148,12 @@ class Scene:
         notes: Iterable[str] = (),
         **fields,
     ) -> Verdict:
-        waiting = [
-            *fields.get("guilty", ()),
-            *self.inside.values(),
-        ]  # one that gives up may set the others free
-        limits = [
-            call.timeout for call in waiting if call.timeout is not None and call.left is None
-        ]
+        """`calls`: by rank, those to tell of. `fields`: of the Verdict."""
+        # If one of these gives up, it may set the others free.
+        waiting = [*fields.get("guilty", ()), *self.inside.values()]
+        limits = [call.timeout for call in waiting if call.left is None]
+        limits = [limit for limit in limits if limit is not None]
         fields["gives_up"] = min(limits, default=None)
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
-        return Verdict(
-            kind,
-            headline if kind == "ok" else write(headline, lines, list(notes)),
-            lines=lines,
-            **fields,
-        )
+        says = headline if kind == "ok" else write(headline, lines, list(notes))
+        return Verdict(kind, says, lines=lines, **fields)

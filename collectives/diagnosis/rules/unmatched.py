@@ -1,4 +1,6 @@
-"""What one machine tells another of a rank: the calls that have found no counterpart among those that it knows. Pure."""
+"""What one node tells another of a rank: its calls that have found no counterpart among those that
+the node knows. Pure.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -9,81 +11,91 @@ from collectives.diagnosis.rules.messages import channel
 from collectives.recording.call import Call, from_plain, plain, sequence
 from collectives.spec.calls import POINT_TO_POINT, SENDS
 
+_OTHER = {"send": "recv", "recv": "send"}
+
 
 @dataclass(frozen=True)
-class LeftOver:
-    """`last`: the rank's last call. `before`: by channel, how many of its sends and receives came before those in `calls`."""
+class Unmatched:
+    """`last`: the rank's last call. `before`: by channel, how many of its sends and receives came
+    before those in `calls`.
+    """
 
     calls: tuple[Call, ...] = ()
     last: Call | None = None
     before: tuple[tuple[tuple, int], ...] = ()
 
 
-def left_over(matching: Matching, rank: int) -> LeftOver:
-    found = {}
-    for its in matching.sequences.values():
-        found |= {
-            joined[rank].number: joined[rank] for joined in its.pending.values() if rank in joined
-        }
-    found |= {
-        call.number: call for call in matching.messages.from_any.values() if call.rank == rank
-    }
+def unmatched(matching: Matching, rank: int) -> Unmatched:
+    calls: dict[int, Call] = {}
+    for one in matching.sequences.values():
+        joined = (calls_of[rank] for calls_of in one.pending.values() if rank in calls_of)
+        calls |= {call.number: call for call in joined}
+    from_any = matching.messages.from_any.values()
+    calls |= {call.number: call for call in from_any if call.rank == rank}
     before = []
-    for at, ends in ((1, matching.messages.sends), (2, matching.messages.receives)):
+    sides = (("send", 1, matching.messages.sends), ("recv", 2, matching.messages.receives))
+    for kind, at, ends in sides:
         for key, end in ends.items():
             if key[at] == rank:
-                before.append((("send" if at == 1 else "recv", *key), end.before))
-                found |= {
-                    number: dataclasses.replace(call, peer=key[3 - at])
-                    for (_, number), call in end.waiting.items()
-                }
-    inside = matching.open[rank]
-    found = {
-        number: call if call.left else dataclasses.replace(call, left=call.entered)
-        for number, call in found.items()
-    } | inside
-    return LeftOver(
-        tuple(found[number] for number in sorted(found)), matching.last.get(rank), tuple(before)
-    )
+                before.append(((kind, *key), end.before))
+                waiting = ((number, call) for (_, number), call in end.waiting.items())
+                peer = key[3 - at]
+                calls |= {number: dataclasses.replace(call, peer=peer) for number, call in waiting}
+    for number, call in calls.items():
+        if not call.left:  # it may have returned since; those that have not are added below
+            calls[number] = dataclasses.replace(call, left=call.entered)
+    calls |= matching.open[rank]
+    in_order = tuple(calls[number] for number in sorted(calls))
+    return Unmatched(in_order, matching.last.get(rank), tuple(before))
 
 
-def together(left_overs: Iterable[LeftOver]) -> Matching:
-    """All ranks' left-over calls. What came before the window of one of them can no longer be compared, and is left out."""
-    left_overs = list(left_overs)
-    first: dict[tuple, int] = {}
-    for one in left_overs:
-        own: dict[tuple, int] = {}
-        for call in one.calls:
-            if call.seq is not None and call.name != "wait":
-                own.setdefault(sequence(call.group, call.name), call.seq)
-        first |= {key: max(seq, first.get(key, 0)) for key, seq in own.items()}
-    before = {key: count for one in left_overs for key, count in one.before}
-    surplus = {
-        key: max(0, before.get((_OTHER[key[0]], *key[1:]), count) - count)
-        for key, count in before.items()
-    }
+def merge(ranks: Iterable[Unmatched]) -> Matching:
+    """Match the calls of all ranks. What came before the first known call of one of them cannot be
+    compared, and is left out.
+    """
+    ranks = list(ranks)
+    first = _first_known(ranks)
+    surplus = _surplus(ranks)
     matching = Matching()
-    for call in (call for one in left_overs for call in one.calls):
+    for call in (call for rank in ranks for call in rank.calls):
         if call.name in POINT_TO_POINT and call.peer is not None:
             key = "send" if call.name in SENDS else "recv", *channel(call)
             if surplus.get(key, 0):
                 surplus[key] -= 1
                 continue
-        elif (
-            call.seq is not None
-            and call.name != "wait"
-            and call.seq < first[sequence(call.group, call.name)]
-        ):
+        elif _is_collective(call) and call.seq < first[sequence(call.group, call.name)]:
             continue
         matching.note(call)
-    matching.last |= {one.last.rank: one.last for one in left_overs if one.last is not None}
+    matching.last |= {rank.last.rank: rank.last for rank in ranks if rank.last is not None}
     return matching
 
 
-_OTHER = {"send": "recv", "recv": "send"}
+def _is_collective(call: Call) -> bool:
+    return call.seq is not None and call.name != "wait"
 
 
-def to_json(one: LeftOver) -> dict:
+def _first_known(ranks: list[Unmatched]) -> dict[tuple, int]:
+    """Of each sequence, the first seq from which the calls of all ranks are known."""
+    first: dict[tuple, int] = {}
+    for rank in ranks:
+        own: dict[tuple, int] = {}
+        for call in filter(_is_collective, rank.calls):
+            own.setdefault(sequence(call.group, call.name), call.seq)
+        first |= {key: max(seq, first.get(key, 0)) for key, seq in own.items()}
+    return first
+
+
+def _surplus(ranks: list[Unmatched]) -> dict[tuple, int]:
+    """Of each side of a channel, how many calls met other ends that are no longer known."""
+    before = {key: count for rank in ranks for key, count in rank.before}
+    surplus = {}
+    for (kind, *ends), count in before.items():
+        other = before.get((_OTHER[kind], *ends), count)
+        surplus[kind, *ends] = max(0, other - count)
+    return surplus
+
+
+def to_json(one: Unmatched) -> dict:
     last = None if one.last is None else plain(one.last)
     return {
         "calls": [plain(call) for call in one.calls],
@@ -92,10 +104,7 @@ def to_json(one: LeftOver) -> dict:
     }
 
 
-def from_json(told: dict) -> LeftOver:
-    last = None if told["last"] is None else from_plain(told["last"])
-    return LeftOver(
-        tuple(map(from_plain, told["calls"])),
-        last,
-        tuple((tuple(key), count) for key, count in told["before"]),
-    )
+def from_json(values: dict) -> Unmatched:
+    last = None if values["last"] is None else from_plain(values["last"])
+    before = tuple((tuple(key), count) for key, count in values["before"])
+    return Unmatched(tuple(map(from_plain, values["calls"])), last, before)

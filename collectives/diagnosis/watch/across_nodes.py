@@ -1,7 +1,9 @@
-"""The machines of one job: what their parents tell each other, through the store that the job already has.
+"""The nodes of one job: what their parents tell each other, through the store that the job already
+has.
 
-While all is well nothing is told. A parent tells what its ranks have called when nothing has moved for a while, when a rank has
-ended, and when another machine has told something; to notice that it looks into the store now and then.
+While all is well nothing is told. A parent tells what its ranks have called when nothing has moved
+for a while, when a rank has ended, and when another node has told something. It looks into the
+store now and then to notice that.
 """
 
 import dataclasses
@@ -13,20 +15,21 @@ import time
 import zlib
 from collections.abc import Callable
 
-from collectives.diagnosis.rules.snapshot import NOT_ENDED, Verdict
+from collectives.diagnosis.rules.rank_state import NOT_ENDED
+from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.diagnosis.timing import STORE_ANSWERS
 from collectives.recording.call import from_plain, plain
 
 _PREFIX = "collectives/diagnose"
 
-# A store on another machine has this long to answer, in seconds.
-_PATIENCE = 5.0
 
+class NodeExchange:
+    """`verdict`: what another node has found out. `others`: the ranks of other nodes of which we
+    know how they are now.
 
-class Machines:
-    """`verdict`: what another machine has found out. `others`: the ranks of other machines of which we know how they are now.
-
-    Whatever a machine tells bears a count, which grows when its ranks have gone on, and the counts that it has heard of others:
-    what answers our own last words was told while our ranks stood where they stand. So does what is told of ranks that have ended.
+    Each message bears a count, which grows when the ranks of its node have gone on, and the counts
+    that it has heard from others. A message that bears our own last count was told while our ranks
+    were where they are now, and is valid. So is every message about ranks that have ended.
     """
 
     def __init__(self):
@@ -35,74 +38,75 @@ class Machines:
         self.name = ""
         self.clock = time.time_ns() - time.monotonic_ns()
         self.count = 0
-        self.progress = ""
+        self.progress = ""  # what the ranks had done when we told it last
         self.answered: dict[str, int] | None = None
-        self.told: dict[str, dict] = {}
+        self.told: dict[str, dict] = {}  # by node, its last message
         self.others: dict[int, dict] = {}
         self.verdict: Verdict | None = None
 
-    def open(self, place: tuple[str, int], name: str) -> None:
-        """Connect to the store while others go on: torch is imported for it. `name`: unlike those of the other machines."""
+    def open(self, store: tuple[str, int], name: str) -> None:
+        """Connect to the store, in a thread: it imports torch. `name`: unlike those of the other
+        nodes.
+        """
         if self.opening is None:
             self.name = name
-            self.opening = threading.Thread(target=self._open, args=place, daemon=True)
+            self.opening = threading.Thread(target=self._open, args=store, daemon=True)
             self.opening.start()
 
     def _open(self, host: str, port: int) -> None:
-        os.environ.setdefault(
-            "TORCH_CPP_LOG_LEVEL", "FATAL"
-        )  # that the store ends with the job is no news
+        # That the store ends with the job is no news.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
         import torch.distributed as dist
 
-        patience = datetime.timedelta(seconds=_PATIENCE)
+        timeout = datetime.timedelta(seconds=STORE_ANSWERS)
+        options = {"is_master": False, "wait_for_workers": False, "timeout": timeout}
         try:
-            self.store = dist.TCPStore(
-                host, port, is_master=False, wait_for_workers=False, timeout=patience
-            )
+            self.store = dist.TCPStore(host, port, **options)
         except RuntimeError:
             self.opening = None  # it may not be there yet
 
     def close(self) -> None:
-        """Have a connection that is being made come to an end: who leaves in the midst of it is ended by a signal."""
+        """Wait for a connection that is being made: a process that ends meanwhile is ended by a
+        signal.
+        """
         if (opening := self.opening) is not None:
             opening.join()
 
     def exchange(self, ranks: Callable[[], dict[int, dict]], tell: bool) -> bool:
-        """Whether ranks of other machines have gone on. `ranks`: what we have to tell of ours, as an answer or if `tell`."""
+        """Whether ranks of other nodes have gone on. `ranks`: what we have to tell of ours, as an
+        answer or if `tell`.
+        """
         if self.store is None:
             return False
-        before = {name: one["count"] for name, one in self.told.items()}
+        before = {name: message["count"] for name, message in self.told.items()}
         try:
             self._hear()
-            heard = {name: one["count"] for name, one in self.told.items()}
+            heard = {name: message["count"] for name, message in self.told.items()}
             if tell or heard != (self.answered or {}):
                 self._tell_of(ranks(), heard)
         except RuntimeError:  # the store has gone with the job
             self.store = None
-        return (
-            any(before.get(name, count) != count for name, count in heard.items())
-            if self.store
-            else False
-        )
+            return False
+        return any(before.get(name, count) != count for name, count in heard.items())
 
     def _tell_of(self, ranks: dict[int, dict], heard: dict[str, int]) -> None:
-        progress = json.dumps(
-            [{**one, "answer": one["answer"].get("collectives")} for one in ranks.values()]
-        )
+        records = [{**rank, "answer": rank["answer"].get("collectives")} for rank in ranks.values()]
+        progress = json.dumps(records)
         self.count, self.progress = self.count + (progress != self.progress), progress
         self._tell({"ranks": ranks, "heard": heard})
         self.answered = heard
         self.others = {}
-        for one in self.told.values():
-            ended = all(rank["state"]["status"] not in NOT_ENDED for rank in one["ranks"].values())
-            if ended or one["heard"].get(self.name) == self.count:
-                later = one["clock"] - self.clock
-                self.others |= {
-                    int(number): {**rank, "later": later} for number, rank in one["ranks"].items()
-                }
+        for message in self.told.values():
+            states = [rank["state"]["status"] for rank in message["ranks"].values()]
+            have_ended = not any(state in NOT_ENDED for state in states)
+            if have_ended or message["heard"].get(self.name) == self.count:
+                ahead = {"clock_ahead": message["clock"] - self.clock}
+                self.others |= {int(rank): told | ahead for rank, told in message["ranks"].items()}
 
     def publish(self, verdict: Verdict, patience: float) -> None:
-        """Tell all machines, and give those that listen so many seconds to hear it before we end our part of the job."""
+        """Tell all nodes. Those that listen have `patience` seconds to hear it before we end our
+        part of the job.
+        """
         if self.store is None or self.verdict is not None:
             return
         try:
@@ -114,9 +118,10 @@ class Machines:
         except RuntimeError:
             self.store = None
 
-    def _tell(self, what: dict) -> None:
-        what = {"clock": self.clock, "count": self.count, "ranks": {}, "heard": {}, **what}
-        self.store.set(f"{_PREFIX}/{self.name}", zlib.compress(json.dumps(what).encode()))
+    def _tell(self, message: dict) -> None:
+        empty = {"clock": self.clock, "count": self.count, "ranks": {}, "heard": {}}
+        packed = zlib.compress(json.dumps(empty | message).encode())
+        self.store.set(f"{_PREFIX}/{self.name}", packed)
         if self.name not in self._names():
             self.store.append(f"{_PREFIX}/names", f"{self.name} ")
 
@@ -126,31 +131,22 @@ class Machines:
 
     def _hear(self) -> None:
         for name in self._names():
-            if name != self.name:
-                one = self.told[name] = json.loads(
-                    zlib.decompress(self.store.get(f"{_PREFIX}/{name}"))
-                )
-                if "verdict" in one:
-                    self.verdict = _from_plain(one["verdict"])
-                    self.store.set(f"{_PREFIX}/{self.name}/has heard {name}", "")
+            if name == self.name:
+                continue
+            packed = self.store.get(f"{_PREFIX}/{name}")
+            message = self.told[name] = json.loads(zlib.decompress(packed))
+            if "verdict" in message:
+                self.verdict = _from_plain(message["verdict"])
+                self.store.set(f"{_PREFIX}/{self.name}/has heard {name}", "")
 
 
 def _to_plain(verdict: Verdict) -> dict:
-    fields = {
-        field.name: getattr(verdict, field.name)
-        for field in dataclasses.fields(verdict)
-        if field.name != "hints"
-    }
-    return {**fields, "guilty": [plain(call) for call in verdict.guilty]}
+    names = (field.name for field in dataclasses.fields(verdict) if field.name != "hints")
+    values = {name: getattr(verdict, name) for name in names}
+    return {**values, "guilty": [plain(call) for call in verdict.guilty]}
 
 
-def _from_plain(told: dict) -> Verdict:
-    lines = {int(rank): tuple(line) for rank, line in told["lines"].items()}
-    return Verdict(
-        **{
-            **told,
-            "guilty": tuple(map(from_plain, told["guilty"])),
-            "cycle": tuple(told["cycle"]),
-            "lines": lines,
-        }
-    )
+def _from_plain(values: dict) -> Verdict:
+    guilty = tuple(map(from_plain, values["guilty"]))
+    lines = {int(rank): tuple(line) for rank, line in values["lines"].items()}
+    return Verdict(**{**values, "guilty": guilty, "cycle": tuple(values["cycle"]), "lines": lines})

@@ -1,13 +1,15 @@
-"""All worlds that a program under diagnosis makes: found by the files that its processes write."""
+"""All worlds that a program under diagnosis makes, found by the files that its processes write."""
 
 import contextlib
 import json
 from pathlib import Path
 
-from collectives.diagnosis.rules.rendezvous import apart
-from collectives.diagnosis.rules.snapshot import Verdict, is_lost
-from collectives.diagnosis.watch.across_nodes import Machines
-from collectives.diagnosis.watch.rank_process import Rank, sleep
+from collectives.diagnosis.rules.rank_state import is_lost
+from collectives.diagnosis.rules.rendezvous import never_met
+from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.diagnosis.timing import ANSWER
+from collectives.diagnosis.watch.across_nodes import NodeExchange
+from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import World
 from collectives.recording import call_log, stack
 from collectives.recording.call import Noticed
@@ -15,220 +17,228 @@ from collectives.recording.call import Noticed
 NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
 OK_AS_SEEN = "ok: all that was seen fitted"
 
-# A process that runs has answered by then, in seconds.
-_ANSWER = 0.25
 
+class Job:
+    """All worlds that a program makes, one after another or at once.
 
-class Worlds:
-    """All worlds that a program makes, one after another or at once."""
+    `worlds`: by a number for the place where the ranks meet, and by how many worlds met there
+    before. `waiting`: the processes of which it is not known yet whether they are ranks.
+    """
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder
         self.known: set[Path] = set()
-        self.waiting: list[Rank] = []
-        self.worlds: dict[tuple, World] = {}
-        self.heard = 0
-        self.machines = Machines()
+        self.waiting: list[RankProcess] = []
+        self.worlds: dict[tuple[int, int], World] = {}
+        self.records = 0  # a hash of what the Flight Recorders noted
+        self.nodes = NodeExchange()
+
+    def ranks(self) -> list[RankProcess]:
+        return [rank for world in self.worlds.values() for rank in world.ranks.values()]
 
     def poll(self) -> bool:
         """Read what is new; whether anything has moved."""
-        for path in set(self.folder.glob("*.calls") if self.folder else ()) - self.known:
-            with (
-                contextlib.suppress(ValueError, OSError),
-                open(path, "rb+") as file,
-            ):  # its writer is not done with the beginning
-                self.waiting.append(Rank(file, self.folder))
-                self.known.add(path)
+        self._open_new_logs()
         for world in self.worlds.values():
-            world.leave_out_moved()
+            world.remove_moved()
         waiting, self.waiting = self.waiting, []
-        for rank in sorted(waiting, key=lambda one: (one.log.head() or {"began": 0})["began"]):
-            head = rank.log.head()
+        began = {process: (process.log.head() or {"began": 0})["began"] for process in waiting}
+        for process in sorted(waiting, key=began.get):
+            head = process.log.head()
             if head is not None and head["rank"] >= 0:
-                self._seat(rank, head)
+                self._assign(process, head)
             elif head is None or head["rank"] != call_log.MOVED:
-                self.waiting.append(rank)
+                self.waiting.append(process)
         return sum(world.poll() for world in self.worlds.values()) > 0
 
-    def _seat(self, rank: Rank, head: dict) -> None:
-        """Those that meet at one place are one world; a second process of the same rank, or another size, begins the next one."""
+    def _open_new_logs(self) -> None:
+        for path in set(self.folder.glob("*.calls") if self.folder else ()) - self.known:
+            # One whose writer is not done with its beginning is opened the next time.
+            with contextlib.suppress(ValueError, OSError), open(path, "rb+") as file:
+                self.waiting.append(RankProcess(file, self.folder))
+                self.known.add(path)
+
+    def _assign(self, process: RankProcess, head: dict) -> None:
+        """Make it a rank of a world. A second process with its rank, or another size, begins the
+        next world at that place.
+        """
         generation = 0
-        while (
-            room := self.worlds.setdefault((head["world"], generation), World()).has_room(head)
-        ) is False:
-            full = self.worlds[head["world"], generation]
-            if (
-                (sits := full.ranks.get(head["rank"])) is not None
-                and sits.gone is None
-                and full.absent()
-            ):
-                full.twice.add(head["rank"])
+        while True:
+            world = self.worlds.setdefault((head["world"], generation), World())
+            room = world.has_room(head)
+            if room is not False:
+                break
+            other = world.ranks.get(head["rank"])
+            if other is not None and other.gone is None and world.absent():
+                world.duplicates.add(head["rank"])
             generation += 1
         if room is None:
-            self.waiting.append(rank)
+            self.waiting.append(process)
             return
-        ranks = self.worlds[head["world"], generation].ranks
-        before, ranks[head["rank"]] = ranks.get(head["rank"]), rank
+        before = world.ranks.get(head["rank"])
+        world.ranks[head["rank"]] = process
         if before is not None:
             self.waiting.append(before)
 
-    def divided(self) -> World | None:
-        """The world of which other machines have a part; connects to its store."""
+    def world_on_several_nodes(self) -> World | None:
+        """The world of which other nodes have a part; connects to its store."""
         for (_, generation), world in self.worlds.items():
-            if world.absent():
-                if self.machines.opening is None:
-                    places = (
-                        rank.read(call_log.ANSWER).get("store") for rank in world.ranks.values()
-                    )
-                    if (place := next(filter(None, places), None)) is not None:
-                        self.machines.open(place, f"{generation}.{min(world.ranks)}")
-                return world if self.machines.opening is not None else None
+            if not world.absent():
+                continue
+            if self.nodes.opening is None:
+                answers = (rank.read(call_log.ANSWER) for rank in world.ranks.values())
+                stores = (answer.get("store") for answer in answers)
+                if (store := next(filter(None, stores), None)) is not None:
+                    self.nodes.open(store, f"{generation}.{min(world.ranks)}")
+            return world if self.nodes.opening is not None else None
         return None
 
     def exchange(self, world: World, tell: bool) -> bool:
-        """Hear of its ranks on other machines, and tell of ours if that is needed; whether those have gone on."""
-        moved = self.machines.exchange(world.tell, tell)
-        world.hear(self.machines.others)
+        """Hear of its ranks on other nodes, and tell of ours if that is needed; whether those have
+        gone on.
+        """
+        moved = self.nodes.exchange(world.to_json, tell)
+        world.hear(self.nodes.others)
         return moved
 
     def ask(self) -> None:
         for world in self.worlds.values():
             world.ask()
-        for process in self._nowhere():
+        for process in self._not_joined():
             process.log.ask(process.log.head()["asked"] + 1)
 
     def hear_all(self) -> None:
         """What every process calls and answers just now."""
         self.poll()
         self.ask()
-        self.sleep(_ANSWER)
+        self.sleep(ANSWER)
 
     def sleep(self, seconds: float) -> None:
-        sleep(seconds, [rank for world in self.worlds.values() for rank in world.ranks.values()])
+        sleep(seconds, self.ranks())
 
-    def _nowhere(self) -> list[Rank]:
-        """The processes that may be ranks and have not said so yet, in the order in which they began."""
-        ranks = [rank.log.head() for world in self.worlds.values() for rank in world.ranks.values()]
+    def _not_joined(self) -> list[RankProcess]:
+        """The processes that may be ranks and have not joined a world yet, in the order in which
+        they began.
+
+        Not a process that started a rank, nor one that a rank started.
+        """
+        ranks = [rank.log.head() for rank in self.ranks()]
         pids, parents = {head["pid"] for head in ranks}, {head["parent"] for head in ranks}
-        heads = [(one, one.log.head()) for one in self.waiting]
-        return [
-            one
-            for one, head in heads
-            if head
-            and head["rank"] < 0
-            and head["pid"] not in parents
-            and head["parent"] not in pids
-        ]
+        found = []
+        for process in self.waiting:
+            head = process.log.head()
+            if head is None or head["rank"] >= 0:
+                continue
+            if head["pid"] not in parents and head["parent"] not in pids:
+                found.append(process)
+        return found
 
     def _expect(self, stalled: bool) -> None:
-        """If as many processes have joined nothing as one world lacks ranks, these will be the ranks. Others, as a server of
-        multiprocessing, run nothing of the program's own."""
-        lacking = [
-            world for world in self.worlds.values() if world.absent() and not world.has_begun
-        ]
+        """If as many processes have not joined as one world lacks ranks, these will be the ranks.
+
+        Other processes, as a server of multiprocessing, run nothing of the program's own.
+        """
+        lacking = [one for one in self.worlds.values() if one.absent() and not one.has_begun]
         for world in lacking:
-            processes = self._nowhere() if stalled and len(lacking) == 1 else []
+            processes = self._not_joined() if stalled and len(lacking) == 1 else []
             for process in processes:
                 process.look()
             processes = [one for one in processes if not stack.is_library(one.state().where[0])]
-            world.expected = (
-                dict(zip(world.absent(), processes, strict=True))
-                if len(processes) == len(world.absent())
-                else {}
-            )
+            absent = world.absent()
+            if len(processes) != len(absent):
+                processes = []
+            world.not_joined = dict(zip(absent, processes, strict=False))
 
-    def has_heard_more(self) -> bool:
+    def has_new_records(self) -> bool:
         """Whether torch's own record of any rank has grown since the last time."""
-        entries = [
-            rank.read(call_log.ANSWER).get("collectives", [])
-            for world in self.worlds.values()
-            for rank in world.ranks.values()
-        ]
-        told = [[(entry[0], entry[1], entry[5]) for entry in one] for one in entries]
-        before, self.heard = self.heard, hash(json.dumps(told))
-        return before != self.heard
+        answers = [rank.read(call_log.ANSWER).get("collectives", []) for rank in self.ranks()]
+        records = [[(group, seq, entry[-2]) for group, seq, *entry in one] for one in answers]
+        before, self.records = self.records, hash(json.dumps(records))
+        return before != self.records
 
     def trust_launcher(self) -> None:
-        """It is content. That means nothing of a world in which a rank has raised: it does not ask how they end."""
+        """It reports success. That means nothing if a rank has raised: then it does not look how
+        they end.
+        """
         for world in self.worlds.values():
-            ranks = world.ranks.values()
-            if not any(
-                raised and not raised["is_guess"]
-                for raised in (rank.read(call_log.RAISED) for rank in ranks)
-            ):
-                for rank in ranks:
+            raised = [rank.read(call_log.RAISED) for rank in world.ranks.values()]
+            if all(one["is_guess"] for one in raised if one):
+                for rank in world.ranks.values():
                     rank.trust_launcher()
 
     def are_gone(self) -> bool:
         """Whether no rank runs any more."""
-        return all(
-            rank.gone is not None for world in self.worlds.values() for rank in world.ranks.values()
-        )
+        return all(rank.gone is not None for rank in self.ranks())
 
     def verdict(self, stalled: bool) -> Verdict:
-        """Of the first world that has anything to say. One that raised or died is forgotten once its launcher has begun anew."""
-        if stalled and (verdict := apart(self.worlds)) is not None:
+        """Of the first world that has a fault. One that raised or died is forgotten once its
+        launcher has started the next.
+        """
+        if stalled and (verdict := self._never_met()) is not None:
             return verdict
         self._expect(stalled)
-        called = {
-            place: world for place, world in self.worlds.items() if world.matching.last
-        } or self.worlds
-        verdicts = [
-            verdict
-            for (place, generation), world in called.items()
-            if (verdict := self._verdict(world, stalled)).kind not in ("raised", "died")
-            or (place, generation + 1) not in self.worlds
+        called = {key: world for key, world in self.worlds.items() if world.matching.last}
+        verdicts = []
+        for (place, generation), world in (called or self.worlds).items():
+            verdict = self._verdict(world, stalled)
+            is_over = (place, generation + 1) in self.worlds
+            if not (is_over and verdict.kind in ("raised", "died")):
+                verdicts.append(verdict)
+        if not verdicts:
+            return Verdict("not-distributed", NOT_DISTRIBUTED)
+        return next((verdict for verdict in verdicts if verdict.kind != "ok"), verdicts[-1])
+
+    def _never_met(self) -> Verdict | None:
+        """Nothing moves: whether ranks wait for others that look for them elsewhere."""
+        parts = [
+            (place, world)
+            for (place, _), world in self.worlds.items()
+            if world.absent() or world.joining()
         ]
-        first = next((verdict for verdict in verdicts if verdict.kind != "ok"), None)
-        return first or (verdicts[-1] if verdicts else Verdict("not-distributed", NOT_DISTRIBUTED))
+        if not any(world.joining() for _, world in parts):
+            return None
+        if any(world.has_ended() for _, world in parts):
+            return None
+        return never_met([world.as_joining(place) for place, world in parts])
 
     def _verdict(self, world: World, stalled: bool) -> Verdict:
-        """What seems to be missing or odd may be due to a call that was not seen, if one of its ranks could not be watched."""
+        """What seems to be missing or wrong may be due to a call that was not seen, if one of its
+        ranks could not be watched.
+        """
         verdict, unwatched = world.verdict(stalled), {path.stem for path in self._unwatched()}
-        is_partial = unwatched and (
-            world.absent()
-            or any(str(rank.log.head()["pid"]) in unwatched for rank in world.ranks.values())
-        )
-        return (
-            Verdict("ok", OK_AS_SEEN)
-            if is_partial and verdict.kind in ("hang", "mismatch", "slow")
-            else verdict
-        )
+        pids = {str(rank.log.head()["pid"]) for rank in world.ranks.values()}
+        is_partial = unwatched and (world.absent() or pids & unwatched)
+        if is_partial and verdict.kind in ("hang", "mismatch", "slow"):
+            return Verdict("ok", OK_AS_SEEN)
+        return verdict
 
     def noticed(self) -> list[Noticed]:
-        return [
-            one
-            for world in self.worlds.values()
-            for rank in world.ranks.values()
-            for one in rank.log.noticed()
-        ]
+        return [one for rank in self.ranks() for one in rank.log.noticed()]
 
     def notes(self) -> list[str]:
         """What the report cannot speak of."""
-        told = []
+        notes = []
         for world in self.worlds.values():
-            told += [
-                f"rank {number}: {rank.log.lost} calls went by unseen; this speaks of its calls from #{rank.log.since} on"
-                for number, rank in world.ranks.items()
-                if rank.log.lost
-            ]
-        return [
-            *told,
-            *(
-                f"process {path.stem} could not be watched: {path.read_text()}"
-                for path in self._unwatched()
-            ),
-        ]
+            for number, rank in world.ranks.items():
+                if rank.log.lost:
+                    lost, since = rank.log.lost, rank.log.since
+                    notes.append(
+                        f"rank {number}: {lost} calls went by unseen; "
+                        f"this speaks of its calls from #{since} on"
+                    )
+        for path in self._unwatched():
+            notes.append(f"process {path.stem} could not be watched: {path.read_text()}")
+        return notes
 
     def _unwatched(self) -> list[Path]:
         return list(self.folder.glob("*.unwatched")) if self.folder else []
 
     def first_raised(self) -> dict | None:
-        """The first exception that ended a process, a rank or not, and is no consequence of another's."""
+        """The first exception that ended a process, a rank or not, and is no consequence of
+        another's.
+        """
         found = []
         for path in self.folder.glob("*.raised"):
             with contextlib.suppress(OSError, ValueError):
                 found.append(json.loads(path.read_text()))
-        return min(
-            (one for one in found), key=lambda one: (is_lost(one["text"]), one["at"]), default=None
-        )
+        return min(found, key=lambda one: (is_lost(one["text"]), one["at"]), default=None)

@@ -1,4 +1,4 @@
-"""One rank of a program under diagnosis, seen through the file that its process writes: what it calls, and how it ends."""
+"""One rank of a program under diagnosis, seen through the file that its process writes."""
 
 import contextlib
 import json
@@ -11,115 +11,75 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives.diagnosis.rules.snapshot import LEFT, State
+from collectives.diagnosis.rules.rank_state import NOWHERE, Facts, Place, State, state
 from collectives.recording import call_log, stack
 
 
-class Rank:
-    """One process that has, or will have, a rank."""
+class RankProcess:
+    """One process that is a rank, or will be one. `gone`: when it was seen to have ended, and its
+    exit status if that is known.
+    """
 
     def __init__(self, file: BinaryIO, folder: Path | None = None):
         self.log = call_log.Reader(file)
         self.folder = folder
-        self.gone: tuple[int, int | None] | None = None  # when it was seen to have ended, and how
+        self.gone: tuple[int, int | None] | None = None
 
     def look(self) -> None:
+        """Note whether it has ended."""
         if self.gone is None and (ending := _ending(self.log.head()["pid"])) is not None:
             self.gone = time.monotonic_ns(), ending[0]
 
     def trust_launcher(self) -> None:
-        """The launcher, which alone could see how this rank ended, or ended it itself, is content."""
+        """Its launcher reports success: it saw how this rank ended, or ended it itself."""
         if self.gone is not None and self.gone[1] in (None, -signal.SIGTERM):
             self.gone = self.gone[0], 0
 
     def read(self, place: int) -> dict:
+        """What the process wrote there (see call_log): call_log.ANSWER or call_log.RAISED."""
         with contextlib.suppress(ValueError):
             return json.loads(self.log.text(place))
         return {}
 
-    def has_last_word(self) -> bool:
-        """Whether its answers are of now: it runs, or answered when it ended, or when it had destroyed its groups and called no
-        more."""
-        if self.gone is None and not self.log.text(call_log.RAISED):
-            return True
-        answer = self.read(call_log.ANSWER)
-        return bool(
-            answer.get("last")
-            or (answer.get("destroyed") and answer["count"] == self.log.head()["count"])
+    def facts(self) -> Facts:
+        head = self.log.head()
+        gone_at, exit_status = self.gone or (None, None)
+        crash_signal, crash_place = (0, NOWHERE) if gone_at is None else self._crash()
+        return Facts(
+            gone_at=gone_at,
+            exit_status=exit_status,
+            exception=self.read(call_log.RAISED),
+            answer=self.read(call_log.ANSWER),
+            noted_end=head["ended"],
+            calls=head["count"],
+            is_inside_call=bool(self.log.open),
+            is_stopped=gone_at is None and _stat(head["pid"])[:1] in (["T"], ["t"]),
+            crash_signal=crash_signal,
+            crash_place=crash_place,
         )
-
-    def has_failed(self) -> bool:
-        """Whether it raised, or ended badly, as far as can be told cheaply."""
-        left_badly = self.gone is not None and self.gone[1] != 0 and not self.log.head()["ended"]
-        return left_badly or bool(self.log.text(call_log.RAISED))
 
     def state(self) -> State:
-        answer, raised = self.read(call_log.ANSWER), self.read(call_log.RAISED)
-        where, in_torch = tuple(answer.get("where") or ("", 0, "")), bool(answer.get("in_torch"))
-        if raised and not (raised["is_guess"] and self.gone is not None and self.gone[1] == 0):
-            return State("raised", raised["text"], tuple(raised["where"]), raised["at"])
-        # It may have gone on since it last answered: as a rank in C that lets no other thread run, ours included, to answer.
-        seen = (
-            where
-            if answer.get("count") == self.log.head()["count"] and not self.log.open
-            else ("", 0, "")
-        )
-        ended, left = (self.log.head() or {}).get("ended"), tuple(answer.get("exit") or ("", 0, ""))
-        if self.gone is None:
-            if _stat(self.log.head()["pid"])[:1] in (
-                ["T"],
-                ["t"],
-            ):  # where it stood when it last answered, it may have left
-                return State(text="is stopped", stopped=True)
-            return (
-                State("returned", where=left, at=ended)
-                if ended
-                else State(where=seen, in_torch=in_torch and bool(seen[0]))
-            )
-        at, status = self.gone
-        if answer.get("last") and status in (
-            None,
-            -signal.SIGTERM,
-        ):  # its launcher came while Python ended it
-            return State("returned", where=left, at=at)
-        crash, stood = self._crash()
-        if crash or (status is not None and status < 0):
-            return State(
-                "died",
-                f"was killed by {_signal(crash or -status)}",
-                stood if stood[0] else seen,
-                at,
-                is_old=not stood[0],
-            )
-        if ended and not status:
-            return State("returned", where=left, at=ended)
-        if status == 0:
-            return State("returned", LEFT, at=at)
-        text = (
-            f"ended with exit status {status}" if status else "died (killed, or left by os._exit)"
-        )
-        return (
-            State("raised", text, where, at)
-            if ended
-            else State("died", text, seen, at, is_old=True)
-        )
+        """How it is, as far as that is known without the other ranks."""
+        return state(self.facts())
 
-    def _crash(self) -> tuple[int, tuple[str, int, str]]:
-        """The signal that ended it, if faulthandler could tell, and where it stood: file, line, function."""
-        crash = self.folder and self.folder / f"{self.log.head()['pid']}.stack"
-        told = crash.read_text(errors="replace") if crash and crash.exists() else ""
-        cause = told.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
-        number = next((one for one in signal.valid_signals() if signal.strsignal(one) == cause), 0)
-        frames = [
-            (frame["file"], int(frame["line"]), frame["function"])
-            for frame in stack.main_thread(told)
-        ]
-        own = next((frame for frame in frames if not stack.is_library(frame[0])), ("", 0, ""))
-        return number, own
+    def _crash(self) -> tuple[int, Place]:
+        """The signal that ended it, if faulthandler noted that, and the innermost frame of the
+        program's own.
+        """
+        if self.folder is None:
+            return 0, NOWHERE
+        file = self.folder / f"{self.log.head()['pid']}.stack"
+        text = file.read_text(errors="replace") if file.exists() else ""
+        cause = text.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
+        signals = (one for one in signal.valid_signals() if signal.strsignal(one) == cause)
+        place = stack.named(stack.main_thread(text))
+        return next(signals, 0), place or NOWHERE
 
 
-def sleep(seconds: float, ranks: Iterable[Rank]) -> None:
-    """Note at once which of the ranks end meanwhile, and how: when their parent has asked for that, nobody else can."""
+def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
+    """Note at once which of the ranks end meanwhile, and how: nobody can see that once their parent
+    has asked for it.
+    """
     until, running = time.monotonic() + seconds, {}
     for rank in ranks:
         if rank.gone is None and hasattr(os, "pidfd_open"):
@@ -139,7 +99,9 @@ def sleep(seconds: float, ranks: Iterable[Rank]) -> None:
 
 
 def _ending(pid: int) -> tuple[int | None] | None:
-    """None while a process runs; else its exit status if it can be known (a signal is negative): before its parent has asked."""
+    """None while the process runs; else its exit status, negative for a signal, or None if its
+    parent has already asked for it.
+    """
     state, *fields = _stat(pid) or [""]
     if not state:
         if sys.platform == "linux":
@@ -159,10 +121,3 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
-
-
-def _signal(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"

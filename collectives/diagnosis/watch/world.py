@@ -1,83 +1,70 @@
 """The ranks of one world under diagnosis: what they call, and how each is."""
 
 import dataclasses
-import signal
-from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from collectives.diagnosis.rules import rank_state
+from collectives.diagnosis.rules.flight_record import match_records
 from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
-from collectives.diagnosis.rules.snapshot import State, Verdict, is_lost, timed_out
-from collectives.diagnosis.rules.unmatched import LeftOver, from_json, left_over, to_json, together
-from collectives.diagnosis.watch.rank_process import Rank
+from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.rendezvous import JoiningWorld
+from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, to_json, unmatched
+from collectives.diagnosis.watch.rank_process import RankProcess
 from collectives.recording import call_log
-from collectives.recording.call import WORLD, Call, label
-
-# A rank that is gone for reasons unknown this much after another one raised was ended by their launcher, in nanoseconds.
-_LAUNCHER = 60_000_000
-
-_DTYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-}
-_DTYPES |= {"Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
+from collectives.recording.call import Call
 
 
 class Elsewhere(NamedTuple):
-    """What is known of a rank on another machine."""
+    """What is known of a rank on another node."""
 
     state: State
     answer: dict
-    left_over: LeftOver
+    unmatched: Unmatched
 
 
 class World:
     """Ranks that belong together."""
 
     def __init__(self):
-        self.ranks: dict[int, Rank] = {}
+        self.ranks: dict[int, RankProcess] = {}
         self.elsewhere: dict[int, Elsewhere] = {}
         self.matching = Matching()
-        self.together: Matching | None = None  # with the calls of other machines
+        self.merged: Matching | None = None  # with the calls of other nodes
         self.asked = 0
-        self.twice: set[int] = (
-            set()
-        )  # the ranks as which a second process came while the first one was there
-        self.has_begun = False  # all ranks, here and elsewhere, have met
-        self.expected: dict[
-            int, Rank
-        ] = {}  # absent ranks, as far as it is clear which processes they will be
+        self.duplicates: set[int] = set()  # ranks that two running processes claimed to be
+        self.has_begun = False  # all ranks, on all nodes, have met
+        self.not_joined: dict[int, RankProcess] = {}  # the processes that will be absent ranks
 
     @property
     def size(self) -> int:
         return max((rank.log.head()["world_size"] for rank in self.ranks.values()), default=0)
 
     def has_room(self, head: dict) -> bool | None:
-        """None: it will show. Of processes with one rank the seat is its who calls first: others may just have the environment of
-        that rank, as its launcher or its children. One that began another program before it called anything keeps its seat."""
+        """Whether a process may be a rank of this world; None if that will show.
+
+        Of several processes with one rank, the one that calls first is the rank: others may just
+        have inherited its environment, as its launcher or its children. A process that has begun
+        another program before its first call is still the same rank.
+        """
         if min(self.size, head["world_size"]) > 0 and self.size != head["world_size"]:
             return False
-        if (sits := self.ranks.get(head["rank"])) is None:
+        if (other := self.ranks.get(head["rank"])) is None:
             return True
-        taken = sits.log.head()
+        taken = other.log.head()
         if taken["pid"] == head["pid"] and not taken["count"]:
             return True
-        if sits.gone is not None:
+        if other.gone is not None:
             return False
         return not taken["count"] if head["count"] else None
 
-    def leave_out_moved(self) -> None:
-        """Who joined another world than its launcher had said was never here."""
-        self.ranks = {
-            number: rank
-            for number, rank in self.ranks.items()
-            if rank.log.head()["rank"] != call_log.MOVED
-        }
+    def remove_moved(self) -> None:
+        """Remove processes that joined another world than their launcher said."""
+        heads = {number: rank.log.head() for number, rank in self.ranks.items()}
+        for number, head in heads.items():
+            if head["rank"] == call_log.MOVED:
+                del self.ranks[number]
 
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""
@@ -88,13 +75,12 @@ class World:
             for call in rank.log.poll(has_ended):
                 self.matching.lossy |= rank.log.lost > 0
                 self.matching.note(call)
-                self.has_begun |= (
-                    call.name == "init_process_group" and call.left is not None and not call.error
-                )
+                joins = call.name == "init_process_group"
+                self.has_begun |= joins and call.left is not None and not call.error
                 moved = True
             self.matching.lossy |= rank.log.lost > 0
-        if moved:  # what other machines told is of another moment
-            self.elsewhere, self.together = {}, None
+        if moved:  # what other nodes told is of another moment
+            self.elsewhere, self.merged = {}, None
         return moved
 
     def ask(self) -> None:
@@ -103,174 +89,93 @@ class World:
             rank.log.ask(self.asked)
 
     def states(self) -> dict[int, State]:
-        """How each rank is. Ranks that their launcher ended, since another had failed, count as being where they were."""
-        states = {number: rank.state() for number, rank in self.ranks.items()}
-        own = {
-            one: state.at
-            for one, state in states.items()
-            if state.status == "raised" or self._died_of(one) not in (0, -signal.SIGTERM)
-        }
-        culprit = self._culprit(states, own)
-        for number, state in states.items():
-            first = min((one for one in own if one != number), key=own.get, default=None)
-            died_of = self._died_of(number)
-            if (
-                first is None
-                or state.status != "died"
-                or died_of not in (None, -signal.SIGTERM)
-                or number == culprit
-            ):
-                continue
-            since = own[first] + (0 if timed_out(states[first].text) else _LAUNCHER)
-            if number in self.matching.destroyed:
-                states[number] = State(
-                    "returned", at=self.matching.destroyed[number].entered
-                )  # all that was left to do was to end
-            elif died_of == -signal.SIGTERM or state.at > since:
-                states[number] = State(
-                    text="was ended by its launcher", where=state.where, is_old=state.is_old
-                )
-        return states | {number: self._state_elsewhere(number) for number in self.absent()}
+        """How each rank is."""
+        facts = {number: rank.facts() for number, rank in self.ranks.items()}
+        absent = self.absent()
+        here = rank_state.states(facts, self.matching.destroyed, are_all_known=not absent)
+        return here | {number: self._state_of_absent(number) for number in absent}
 
-    def _culprit(self, states: dict[int, State], own: dict[int, int]) -> int | None:
-        """Where all that is known is that ranks lost others: the first of those that may have ended of their own accord."""
-        is_explained = self.absent() or any(
-            state.status == "returned"
-            or (state.status == "raised" and (timed_out(state.text) or not is_lost(state.text)))
-            or (state.status == "died" and self._died_of(one) not in (None, -signal.SIGTERM))
-            or one in self.matching.destroyed
-            for one, state in states.items()
-        )
-        first = min(own.values(), default=0)
-        ended = {one: state.at for one, state in states.items() if state.status == "died"}
-        may_be = [
-            one for one in ended if self._died_of(one) is None or ended[one] < first + _LAUNCHER
-        ]
-        return None if is_explained else min(may_be, key=ended.get, default=None)
+    def _state_of_absent(self, number: int) -> State:
+        if number in self.elsewhere:
+            return self.elsewhere[number].state
+        if number in self.not_joined:
+            return self.not_joined[number].state()
+        if self.has_begun:
+            text = "runs on a machine that tells nothing: diagnose its command there, too"
+            return State("elsewhere", text)
+        text = "no process has come with this rank"
+        if self.duplicates:
+            text += f", but two as rank {', '.join(map(str, sorted(self.duplicates)))}"
+        return State("missing", text)
 
     def has_ended(self) -> bool:
         """Whether a rank has failed, or all have returned."""
-        ranks = self.ranks.values()
-        return any(rank.has_failed() for rank in ranks) or all(
-            rank.log.head()["ended"] for rank in ranks
-        )
+        facts = [rank.facts() for rank in self.ranks.values()]
+        return any(one.has_failed for one in facts) or all(one.noted_end for one in facts)
 
     def absent(self) -> list[int]:
-        """The ranks that have no process on this machine."""
+        """The ranks that have no process on this node, or none that has joined."""
         return [number for number in range(self.size) if number not in self.ranks]
 
     def joining(self) -> dict[int, Call]:
         """The calls of the ranks that wait to meet the others."""
-        opened = {
-            number: [*calls.values()] for number, calls in self.matching.open.items() if calls
-        }
-        return {
-            number: calls[-1]
-            for number, calls in opened.items()
-            if calls[-1].name == "init_process_group"
-        }
+        last = {number: max(calls) for number, calls in self.matching.open.items() if calls}
+        calls = {number: self.matching.open[number][call] for number, call in last.items()}
+        return {rank: call for rank, call in calls.items() if call.name == "init_process_group"}
 
-    def _state_elsewhere(self, number: int) -> State:
-        if number in self.elsewhere:
-            return self.elsewhere[number].state
-        if number in self.expected:
-            return self.expected[number].state()
-        if self.has_begun:
-            return State(
-                "elsewhere", "runs on a machine that tells nothing: diagnose its command there, too"
-            )
-        instead = (
-            f", but two as rank {', '.join(map(str, sorted(self.twice)))}" if self.twice else ""
+    def as_joining(self, place: int) -> JoiningWorld:
+        """`place`: a number for where the ranks meet."""
+        answers = {number: rank.read(call_log.ANSWER) for number, rank in self.ranks.items()}
+        last = self.matching.last
+        return JoiningWorld(
+            place,
+            self.size,
+            self.absent(),
+            self.joining(),
+            last={number: last[number] for number in self.ranks if number in last},
+            launched_as={number: one.get("launched_as") for number, one in answers.items()},
+            meets={number: one.get("meets", "") for number, one in answers.items()},
+            lines=self.verdict(stalled=True).lines,
         )
-        return State("missing", f"no process has come with this rank{instead}")
-
-    def _died_of(self, number: int) -> int | None:
-        """The exit status of a rank, 0 while it runs, None where it is not known."""
-        gone = self.ranks[number].gone
-        return 0 if gone is None else gone[1]
 
     def verdict(self, stalled: bool) -> Verdict:
-        if self.elsewhere and self.together is None:
-            left_overs = [left_over(self.matching, number) for number in self.ranks]
-            self.together = together(
-                [*left_overs, *(one.left_over for one in self.elsewhere.values())]
-            )
-            self.together.difference = self.matching.difference or self.together.difference
-            self.together.lossy = self.matching.lossy
-        return judge(
-            self.together or self.matching, self.states(), self.size, stalled, self.native()
-        )
+        if self.elsewhere and self.merged is None:
+            here = [unmatched(self.matching, number) for number in self.ranks]
+            self.merged = merge([*here, *(one.unmatched for one in self.elsewhere.values())])
+            self.merged.difference = self.matching.difference or self.merged.difference
+            self.merged.lossy = self.matching.lossy
+        matching = self.merged or self.matching
+        return judge(matching, self.states(), self.size, stalled, self._flight_record())
 
-    def tell(self) -> dict[int, dict]:
-        """What another machine wants to know of our ranks, as plain values."""
+    def to_json(self) -> dict[int, dict]:
+        """What another node wants to know of our ranks."""
         states = self.states()
-        told = {}
-        for number, rank in self.ranks.items():
-            own = {
+        return {
+            number: {
                 "state": dataclasses.asdict(states[number]),
                 "answer": rank.read(call_log.ANSWER),
+                **to_json(unmatched(self.matching, number)),
             }
-            told[number] = {**own, **to_json(left_over(self.matching, number))}
-        return told
+            for number, rank in self.ranks.items()
+        }
 
     def hear(self, others: dict[int, dict]) -> None:
-        """What other machines tell of their ranks. Their clocks are so many nanoseconds `later` than ours."""
-        self.elsewhere, self.together = {}, None
+        """What other nodes tell of their ranks, as `to_json` gives it. `clock_ahead`: of theirs
+        against ours, in nanoseconds.
+        """
+        self.elsewhere, self.merged = {}, None
         for number in set(self.absent()) & set(others):
             told = others[number]
             state = State(**told["state"])
-            state = dataclasses.replace(
-                state, where=tuple(state.where), at=state.at and state.at + told["later"]
-            )
+            at = state.at and state.at + told["clock_ahead"]
+            state = dataclasses.replace(state, where=tuple(state.where), at=at)
             self.elsewhere[number] = Elsewhere(state, told["answer"], from_json(told))
 
-    def native(self) -> Matching:
-        """What the Flight Recorder of each rank told last."""
-        groups = {
-            group: sequence.members for (group, _), sequence in self.matching.sequences.items()
-        }
-        # What a rank that was killed told last may be old.
-        fresh = {
-            number: rank for number, rank in sorted(self.ranks.items()) if rank.has_last_word()
-        }
-        answers = {number: rank.read(call_log.ANSWER) for number, rank in fresh.items()}
+    def _flight_record(self) -> Matching:
+        """What torch itself has noted in each rank, as far as its last answer is current."""
+        facts = {number: rank.facts() for number, rank in sorted(self.ranks.items())}
+        answers = {number: one.answer for number, one in facts.items() if one.answer_is_current}
         answers |= {number: one.answer for number, one in self.elsewhere.items()}
-        # A process may join one world after another: what it tells is of its last.
-        last = Counter(answer["world"] for answer in answers.values() if answer).most_common(1)
-        told = {
-            rank: answer["collectives"]
-            for rank, answer in answers.items()
-            if answer and answer["world"] == last[0][0]
-        }
-        return Matching(
-            call
-            for rank in told
-            for call in self._native_calls(rank, told[rank], groups, set(told), last[0][0])
-        )
-
-    def _native_calls(
-        self, rank: int, entries: list, groups: dict, answered: set[int], world: int
-    ) -> Iterator[Call]:
-        for number, ((name, description), seq, called, sizes, dtypes, retired, where) in enumerate(
-            entries
-        ):
-            group = WORLD if description == "default_pg" else label(name, world)
-            members = groups.get(group) or (tuple(range(self.size)) if group == WORLD else ())
-            members = tuple(one for one in members if one in answered)
-            tensors = tuple(
-                f"{_DTYPES.get(kind, kind)}{size}"
-                for size, kind in zip(sizes, dtypes, strict=False)
-            )
-            place = dict(zip(("file", "line", "function"), where, strict=True))
-            name = called.partition(":")[2].lstrip("_")
-            yield Call(
-                rank,
-                number,
-                name,
-                group,
-                members,
-                seq - 1,
-                tensors=tensors,
-                left=1 if retired else None,
-                **place,
-            )
+        sequences = self.matching.sequences.items()
+        members = {group: sequence.members for (group, _), sequence in sequences}
+        return match_records(answers, members, self.size)

@@ -12,7 +12,8 @@ from types import CodeType
 
 from collectives.diagnosis.rules.hints import hints, write
 from collectives.diagnosis.rules.judge import diagnose
-from collectives.diagnosis.rules.snapshot import State, Verdict
+from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.lesson import files
 from collectives.lesson import mistakes as mistake
 from collectives.lesson.chapters import CHAPTERS

@@ -1,7 +1,9 @@
-"""Python runs this at its start in every process of a program that `collectives diagnose` runs: PYTHONPATH leads here.
+"""Python runs this at its start in every process of a program that `collectives diagnose` runs:
+PYTHONPATH leads here.
 
-It loads the recorder, then runs the sitecustomize that would have run without us. The recorder is loaded under a package name of
-its own: the program may have a module `collectives` of its own, or none at all.
+It loads the recorder, then runs the sitecustomize that would have run without us. The recorder is
+loaded under a package name of its own: the program may have a module `collectives` of its own, or
+none at all.
 """
 
 import importlib.machinery

@@ -1,0 +1,63 @@
+"""The collectives that torch's Flight Recorder noted, those from C++ too, as calls. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from collectives.diagnosis.rules.matching import Matching
+from collectives.recording.call import WORLD, Call, label
+
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+}
+
+
+def match_records(
+    answers: dict[int, dict], members: dict[str, tuple[int, ...]], world_size: int
+) -> Matching:
+    """`answers`: by rank, its last answer (see recording/rank_log.py). `members`: by group."""
+    answers = {rank: answer for rank, answer in answers.items() if answer}
+    # A process may join one world after another. Its answer is about the last one.
+    worlds = Counter(answer["world"] for answer in answers.values())
+    world = max(worlds, key=worlds.get, default=0)
+    entries = {
+        rank: answer["collectives"] for rank, answer in answers.items() if answer["world"] == world
+    }
+    members = {WORLD: tuple(range(world_size))} | {
+        group: ranks for group, ranks in members.items() if ranks
+    }
+    answered = {
+        group: tuple(rank for rank in ranks if rank in entries) for group, ranks in members.items()
+    }
+    return Matching(
+        call for rank in entries for call in _calls(rank, entries[rank], answered, world)
+    )
+
+
+def _calls(rank: int, entries: list, members: dict, world: int) -> Iterator[Call]:
+    for number, entry in enumerate(entries):
+        (name, description), seq, profiling_name, sizes, dtypes, retired, where = entry
+        group = WORLD if description == "default_pg" else label(name, world)
+        shapes = zip(sizes, dtypes, strict=False)
+        file, line, function = where
+        yield Call(
+            rank,
+            number,
+            name=profiling_name.partition(":")[2].lstrip("_"),  # "gloo:all_reduce"
+            group=group,
+            members=members.get(group, ()),
+            seq=seq - 1,
+            tensors=tuple(f"{_DTYPES.get(dtype, dtype)}{size}" for size, dtype in shapes),
+            left=1 if retired else None,
+            file=file,
+            line=line,
+            function=function,
+        )

@@ -1,0 +1,122 @@
+"""Ranks that wait for others in a collective: who has not joined it, or came too late. Pure."""
+
+from collections.abc import Iterable
+
+from collectives.diagnosis.rules.compare import compare, minority
+from collectives.diagnosis.rules.matching import Sequence
+from collectives.diagnosis.rules.mismatch import mismatch, out_of_step
+from collectives.diagnosis.rules.rank_state import NOT_ENDED
+from collectives.diagnosis.rules.report import ranks
+from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
+from collectives.diagnosis.rules.wait_graph import find_cycle
+from collectives.recording.call import Call
+
+
+def circular(snapshot: Snapshot) -> Verdict | None:
+    """Ranks each of which waits for the next."""
+    edges = {
+        rank: [other for other in snapshot.waits_for(rank) if other in snapshot.inside]
+        for rank in snapshot.inside
+    }
+    cycle = find_cycle(edges)
+    if not cycle:
+        return None
+    note = f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}"
+    found = []
+    for rank in cycle:
+        call = snapshot.inside[rank]
+        if call.seq is not None:
+            sequence = snapshot.matching_of(call).of(call)
+            found.append(never_joined(snapshot, sequence, call.seq, cycle, [note]))
+    found = [verdict for verdict in found if verdict is not None]
+    if found:  # each is true; the one that blames fewest ranks says most
+        return min(found, key=lambda verdict: len(verdict.guilty))
+    guilty = tuple(snapshot.inside[rank] for rank in sorted(cycle))
+    headline = f"hang: {ranks(cycle)} wait for each other"
+    fields = {"guilty": guilty, "cycle": cycle, "group": guilty[0].group}
+    return snapshot.verdict("hang", headline, notes=[note], **fields)
+
+
+def not_joined(snapshot: Snapshot) -> Verdict | None:
+    """A collective in which some wait for others: these are elsewhere, have ended, or compute."""
+    for matching in (snapshot.matching, snapshot.c10d):
+        for sequence, seq in matching.waiting():
+            waits = any(rank in snapshot.inside for rank in sequence.pending[seq])
+            if waits and (verdict := never_joined(snapshot, sequence, seq)) is not None:
+                return verdict
+    return None
+
+
+def never_joined(
+    snapshot: Snapshot, sequence: Sequence, seq: int, cycle: tuple = (), notes: Iterable[str] = ()
+) -> Verdict | None:
+    """`cycle`: ranks that wait for each other, if this collective is part of that."""
+    joined = sequence.pending.get(seq, {})
+    absent = [rank for rank in sequence.absent(seq) if rank in snapshot.states]
+    ended = [rank for rank in absent if _will_never_join(snapshot, sequence, rank)]
+    if not joined or not absent or not (snapshot.stalled or ended or cycle):
+        return None
+    if (difference := compare(joined)) is not None:
+        return mismatch(snapshot, difference)
+    elsewhere = [rank for rank in absent if snapshot.states[rank].status == "elsewhere"]
+    if not snapshot.waiting and len(elsewhere) == len(absent):
+        return None
+    call = next(iter(joined.values()))
+    what = f"{call.name} #{seq} of group {call.group}"
+    computing = [rank for rank in absent if rank in snapshot.computing or rank in elsewhere]
+    if computing and not ended and not cycle:
+        kind, blamed = "slow", computing
+        says = f"{ranks(computing)} {'has' if len(computing) == 1 else 'have'} not joined {what}"
+    else:
+        kind, blamed = "hang", minority({rank: rank in joined for rank in (*joined, *absent)})
+        says = f"{ranks(absent)} never joined {what}"
+        if len(absent) > len(joined):
+            says = f"only {ranks(joined)} joined {what}"
+    places = {rank: joined.get(rank) or snapshot.place(rank) for rank in blamed}
+    notes = [*notes, *out_of_step(sequence, places, before=seq)]
+    guilty = tuple(places[rank] for rank in sorted(places))
+    fields = {"guilty": guilty, "cycle": cycle, "group": call.group, "seq": seq}
+    return snapshot.verdict(kind, f"{kind}: {says}", notes=notes, **fields)
+
+
+def _will_never_join(snapshot: Snapshot, sequence: Sequence, rank: int) -> bool:
+    """Whether the rank has ended, or destroyed the group.
+
+    Of collectives from C++ the latter is not certain: they may be known for others, and not yet for
+    this rank.
+    """
+    if snapshot.states[rank].status not in NOT_ENDED:
+        return True
+    is_own = any(sequence is one for one in snapshot.matching.sequences.values())
+    return is_own and rank in snapshot.matching.destroyed
+
+
+def came_late(snapshot: Snapshot) -> Verdict | None:
+    """All joined a collective, but one so late that another had given up, and ended for it."""
+    calls: dict[int, Call] = snapshot.matching.given_up
+    ended = [
+        call
+        for rank, call in calls.items()
+        if call.error and snapshot.states[rank].status == "raised"
+    ]
+    if not ended:
+        return None
+    first = min(ended, key=lambda call: call.left)
+    late = {rank: call for rank, call in calls.items() if call.entered > first.left}
+    if not late:
+        return None
+    waited = (first.left - first.entered) / 1e9
+    came_after = (min(call.entered for call in late.values()) - first.entered) / 1e9
+    what = f"{first.name} #{first.seq} of group {first.group}"
+    return snapshot.verdict(
+        "slow",
+        f"slow: {ranks(late)} came to {what} when rank {first.rank} had given up",
+        calls,
+        [
+            f"rank {first.rank} gave up after {waited:.1f} s; "
+            f"the other side came after {came_after:.1f} s"
+        ],
+        guilty=tuple(late.values()),
+        group=first.group,
+        seq=first.seq,
+    )

@@ -1,0 +1,100 @@
+"""Messages and collectives that have not found what they wait for, where no other rule explains it.
+Pure.
+"""
+
+from collectives.diagnosis.rules.compare import compare, minority
+from collectives.diagnosis.rules.matching import Sequence
+from collectives.diagnosis.rules.mismatch import mismatch
+from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED
+from collectives.diagnosis.rules.report import ranks
+from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
+from collectives.diagnosis.rules.wait_graph import kind_of
+from collectives.recording.call import Call
+from collectives.spec.calls import POINT_TO_POINT, RECEIVES
+
+
+def not_met(snapshot: Snapshot) -> Verdict | None:
+    """A message of which one end waits for the other, in vain."""
+
+    def lost_others(call: Call) -> bool:
+        peer = snapshot.states.get(call.peer)
+        return call.peer in snapshot.inside and peer.status == "raised"
+
+    # Ranks whose peer has lost others itself tell less than ranks whose peer has just returned.
+    for call in sorted(snapshot.inside.values(), key=lost_others):
+        if kind_of(call) in POINT_TO_POINT and (verdict := _other_end(snapshot, call)) is not None:
+            return verdict
+    return None
+
+
+def _other_end(snapshot: Snapshot, call: Call) -> Verdict | None:
+    """Who does not send or receive what this call waits for."""
+    rank, states = call.rank, snapshot.states
+    missing = snapshot.waits_for(rank)
+    if not missing and call.peer is None and not snapshot.matching.messages.sent_to(call):
+        missing = list(states)
+    missing = [other for other in missing if other in states and other != rank]
+    running = [other for other in missing if states[other].status in NOT_ENDED]
+    # A rank that takes what comes from anybody may be a server, which its launcher will end.
+    may_go_on = running or call.peer is None
+    if not missing or (may_go_on and not snapshot.stalled):
+        return None
+    computing = [other for other in running if other in snapshot.computing]
+    kind, blamed = ("slow", computing) if computing else ("hang", sorted((rank, *missing)))
+    who = f"{ranks(missing)} to receive its message"
+    if kind_of(call) in RECEIVES:
+        who = f"a message from {ranks(missing)}"
+    guilty = tuple(map(snapshot.place, blamed))
+    headline = f"{kind}: rank {rank} waits for {who}"
+    return snapshot.verdict(kind, headline, guilty=guilty, group=call.group)
+
+
+def left_over(snapshot: Snapshot) -> Verdict | None:
+    """All ranks have ended, or nothing moves: what has still no counterpart never got one."""
+    if any(state.status in ("running", "missing") for state in snapshot.states.values()):
+        return _nothing_moves(snapshot)
+    for matching in (snapshot.matching, snapshot.c10d):
+        for sequence, seq in matching.waiting():
+            if (verdict := _incomplete(snapshot, sequence, seq)) is not None:
+                return verdict
+    return None if snapshot.matching.lossy else _unmatched_message(snapshot)
+
+
+def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
+    if not snapshot.stalled or not snapshot.inside or snapshot.computing:
+        return None
+    guilty = tuple(snapshot.inside.values())
+    waits = "waits" if len(guilty) == 1 else "wait"
+    headline = f"hang: {ranks(snapshot.inside)} {waits}, and nothing moves"
+    return snapshot.verdict("hang", headline, guilty=guilty)
+
+
+def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | None:
+    """A collective that some ranks never joined."""
+    joined = sequence.pending[seq]
+    if (difference := compare(joined)) is not None:
+        return mismatch(snapshot, difference)
+    absent = [rank for rank in sequence.absent(seq) if snapshot.states[rank].status != "elsewhere"]
+    # If it raised in all ranks, these were told, and went on.
+    if not absent or all(call.error for call in joined.values()):
+        return None
+    call = next(iter(joined.values()))
+    blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
+    guilty = tuple(joined.get(rank) or snapshot.place(rank) for rank in blamed)
+    what = f"{ranks(absent)} never joined {call.name} #{seq} of group {call.group}"
+    fields = {"guilty": guilty, "group": call.group, "seq": seq, "field": "call"}
+    return snapshot.verdict("mismatch", f"mismatch: {what}", joined, **fields)
+
+
+def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
+    states = snapshot.states
+    for call in snapshot.matching.messages.unmatched():
+        if call.peer in states and states[call.peer].status == "elsewhere":
+            continue
+        if call.name in RECEIVES and states[call.rank].text == LEFT:  # it served others to the end
+            continue
+        guilty = (call, snapshot.place(call.peer)) if call.peer in states else (call,)
+        headline = f"mismatch: the message of rank {call.rank} has no other end"
+        fields = {"guilty": guilty, "group": call.group, "field": "call"}
+        return snapshot.verdict("mismatch", headline, {call.rank: call}, **fields)
+    return None
