@@ -12,7 +12,7 @@ from collectives.spec.forms import FORMS
 # The plain forms are tried with every dtype, their variants with one float and one integer.
 # Backends choose the code that runs by the kind of the dtype more than by its width, and how a
 # tensor lies in memory is independent of both.
-_VARIANTS = ("float32", "int64")
+_VARIANT_DTYPES = ("float32", "int64")
 
 # What the forms with `dtypes="few"` and `dtypes="float"` are tried with.
 _FEW = ("float32", "int64", "bfloat16", "bool", "complex64")
@@ -66,4 +66,4 @@ def _variants(form: Form, world_size: int) -> list[str]:
 def _variant_dtypes(form: Form) -> tuple[str | None, ...]:
     if form.dtypes == "none":
         return (None,)
-    return _VARIANTS if form.dtypes == "all" else _VARIANTS[:1]
+    return _VARIANT_DTYPES if form.dtypes == "all" else _VARIANT_DTYPES[:1]

@@ -36,7 +36,7 @@ def _tags(tensors) -> list[tuple[int, object]]:
 
 
 def _send(function, case, buffers):
-    """The receiver asks for the last message first: with several messages, the tags must tell."""
+    """The receiver asks for the last message first: the tag decides which message it gets."""
     _wait(
         dist.irecv(tensor, case.ranks[case.rank - 1], case.group, tag)
         for tag, tensor in reversed(_tags(buffers.incoming))
