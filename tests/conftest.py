@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 
-import torch  # noqa: F401  before any lesson: `collectives.lesson.run` starts the fork server where torch is not loaded yet
-
 # DistributedDataParallel and the functional collectives import the compiler: the server does it
 # once, for the ranks of all tests.
 PRELOAD = ["torch._dynamo", "torch.distributed.nn", "collectives.spec.probe"]
