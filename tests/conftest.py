@@ -8,7 +8,7 @@ import os
 PRELOAD = ["torch._dynamo", "torch.distributed.nn", "collectives.spec.probe"]
 
 # On CI, a test that takes more seconds than this and is not marked `slow` is listed at the end.
-LIMIT = 10.0
+LIMIT = 20.0
 
 _set_preload = multiprocessing.set_forkserver_preload
 
