@@ -10,9 +10,7 @@ from collectives.recording.call import POINT_TO_POINT, Call
 
 
 def differing(snapshot: Snapshot) -> Verdict | None:
-    """The first difference: between calls of Python, then where gloo aborted, then between calls of
-    which torch tells.
-    """
+    """The first difference between calls: of Python, then where gloo aborted, then of C++."""
     own, c10d = snapshot.matching, snapshot.c10d
     if own.difference is not None:
         call = next(iter(own.difference.calls.values()))
@@ -55,8 +53,9 @@ def mismatch(
 
 
 def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:
-    """If ranks fell out of step before that collective, say where, and put their calls there into
-    the places of those to blame.
+    """Say where ranks fell out of step before that collective, if they did.
+
+    Their calls there replace those in `places`, which holds the calls to blame.
     """
     step = sequence.out_of_step()
     if step is None or not set(step.guilty) <= set(places):
