@@ -1,3 +1,1 @@
-"""Which rank hangs, and at which line: rules/ compares what the ranks called, watch/ follows their
-processes.
-"""
+"""Which rank hangs, and at which line: rules/ compares calls, watch/ follows processes."""

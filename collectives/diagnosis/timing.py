@@ -1,5 +1,4 @@
-"""Every duration on which a verdict depends, in one place. In seconds, except where the name ends
-in NS.
+"""Every duration on which a verdict depends. In seconds, unless the name ends in NS.
 
 Two more belong to the recorder, which imports nothing from here: a rank looks for questions every
 0.05 s (recording/rank_log.py), and a call is read once it is 0.1 s old (recording/call_log.py).

@@ -12,8 +12,10 @@ _EXPLAINED = ("hang", "mismatch")
 
 
 class LaunchWatch:
-    """`files`: where the ranks note their calls; they have no name, so none is left behind.
-    `at_once`: a fault ends the launch as soon as it is certain.
+    """Watches the ranks of one launch.
+
+    `files`: where the ranks note their calls. They have no name, so none is left behind. `at_once`:
+    a fault ends the launch as soon as it is certain.
     """
 
     def __init__(self, at_once: bool):

@@ -1,5 +1,4 @@
-"""The file in which a process notes its calls while it runs: memory that the system keeps, however
-the process ends.
+"""The file in which a process notes its calls. It survives however the process ends.
 
 A header, then a ring of slots, one for each call: call number n lies in slot n % SLOTS until call
 n + SLOTS takes its place, so a reader has that long to see it. A slot is small, because writing it
@@ -176,8 +175,9 @@ class Writer:
 
 
 class Reader:
-    """Reads such a file, also while it is written. `lost`: how many calls it missed, or their ends;
-    all before call `since`.
+    """Reads such a file, also while it is written.
+
+    `lost`: how many calls, or ends of calls, it missed; all of them are before call `since`.
     """
 
     def __init__(self, file: BinaryIO):
@@ -210,8 +210,7 @@ class Reader:
         self.words[_ASKED // 8] = question
 
     def poll(self, has_ended: bool = False) -> Iterator[Call]:
-        """The calls that were entered or left since the last time, in order of their numbers: each
-        once or twice.
+        """The calls that were entered or left since the last time, in order; each once or twice.
 
         A call that was just entered is held back. `has_ended`: the process writes no more, and
         nothing is held back.

@@ -1,5 +1,4 @@
-"""How a process of a program under diagnosis ends: an exception or an exit is reported before it is
-gone, a crash leaves its stack.
+"""How a process under diagnosis ends: note its exception or exit, and the stack of a crash.
 
 `sys.excepthook` does not see every exception: children of multiprocessing, torch.multiprocessing
 and our own launcher catch what ends them. So these are patched as well.
@@ -25,8 +24,9 @@ exited: tuple[object, stack.Frame] | None = None
 
 
 def begin(report: Callable[[dict], None], on_process_start: Callable[[], None]) -> None:
-    """`report` gets what ends the process, as plain values; `on_process_start` is called when a
-    process of multiprocessing begins.
+    """`report` gets what ends the process, as plain values.
+
+    `on_process_start` is called when a process of multiprocessing begins.
     """
     global _report, _on_process_start
     _report, _on_process_start = report, on_process_start
@@ -50,8 +50,9 @@ def note(error: BaseException) -> None:
 
 
 def note_exit() -> None:
-    """The process ends by itself, perhaps by a sys.exit with a status other than 0. The program may
-    have caught that: it is a guess.
+    """The process ends by itself. Report a sys.exit with a status other than 0.
+
+    This is a guess: the program may have caught it.
     """
     if exited is not None and exited[0] not in (None, 0):
         _note(f"SystemExit: {exited[0]}", exited[1], is_guess=True)
@@ -69,9 +70,7 @@ def _note(text: str, where: stack.Frame, is_guess: bool) -> None:
 
 
 def named(frames: list[stack.Frame]) -> stack.Frame:
-    """The frame that a report names, of those given innermost first; the innermost where no frame
-    is the program's.
-    """
+    """The frame that a report names, of those given innermost first; else the innermost."""
     return stack.named(frames) or (*frames, stack.NOWHERE)[0]
 
 

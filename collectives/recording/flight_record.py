@@ -1,6 +1,4 @@
-"""What torch itself notes of collectives, those from C++ (DDP, functional collectives) too: its
-Flight Recorder.
-"""
+"""torch's own record of collectives, those from C++ (such as DDP) too: its Flight Recorder."""
 
 import contextlib
 import threading
@@ -43,10 +41,10 @@ def entries() -> list[list]:
 
 @contextlib.contextmanager
 def _without_compiler(torch) -> Iterator[None]:
-    """Keep torch from importing its compiler, which takes seconds: it looks for it to name frames.
-    One thread at a time.
+    """Keep torch from importing its compiler to name frames, which takes seconds.
 
-    subtle: other threads, which may be importing the compiler just now, find it as always.
+    One thread at a time. subtle: other threads, which may be importing the compiler just now, find
+    it as always.
     """
     real, here = torch.__getattr__, threading.get_ident()
 

@@ -1,5 +1,4 @@
-"""In each process of a program under diagnosis: start to record when torch.distributed is imported,
-and note how the process ends.
+"""Record the calls of a process under diagnosis, and note how it ends.
 
 The parent's private folder gets three files, named by the process id. `.calls`: the log of its
 calls, which also takes where its main thread is and what the Flight Recorder holds, when the parent
@@ -27,9 +26,7 @@ _recording = None
 
 
 def begin(folder: str) -> None:
-    """In a program that `collectives diagnose` runs: record from the moment that it imports
-    torch.distributed.
-    """
+    """In a program under diagnosis: record once it imports torch.distributed."""
     global _folder
     _folder = Path(folder)
     exit_hooks.begin(_note_end, _on_process_start)
@@ -38,9 +35,7 @@ def begin(folder: str) -> None:
 
 
 def watch(file: BinaryIO) -> None:
-    """In a rank of `launch`: note its calls there from now on. Whoever diagnoses the whole program
-    does so already.
-    """
+    """In a rank of `launch`: note its calls, unless the whole program is under diagnosis."""
     global _log
     if "COLLECTIVES_DIAGNOSE" not in os.environ:
         from . import record

@@ -5,9 +5,7 @@ import sys
 
 
 def meeting_place(given: dict) -> str:
-    """Host and port, or a file, from the arguments of init_process_group and the environment. Other
-    worlds mostly meet elsewhere.
-    """
+    """Host and port, or a file, from the arguments of init_process_group and the environment."""
     method = given.get("init_method")
     store = _innermost(given.get("store"))
     if (path := getattr(store, "path", None)) or hasattr(store, "port"):
@@ -20,9 +18,7 @@ def meeting_place(given: dict) -> str:
 
 
 def job_store() -> tuple[str, int] | None:
-    """Host and port of the job's store; None if its launcher says that all ranks are on this
-    machine.
-    """
+    """Host and port of the job's store; None if all ranks are said to be on this machine."""
     if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
         return None
     c10d = sys.modules["torch.distributed.distributed_c10d"]

@@ -1,6 +1,4 @@
-"""The log of one rank: which rank the process is, where its calls are written, and what it answers
-to the diagnosing parent.
-"""
+"""The log of one rank: which rank it is, its calls, and its answers to the diagnosing parent."""
 
 import _thread
 import contextlib
@@ -24,9 +22,7 @@ _LOOK = 0.05
 
 
 class Log:
-    """A sink that opens its file, in the folder, when it is needed: a child that was forked opens
-    one of its own.
-    """
+    """A sink that opens its file, in the folder, when it is needed: a forked child has its own."""
 
     tensors = False
 
@@ -72,9 +68,7 @@ class Log:
             self._answer()
 
     def last_answer(self) -> None:
-        """The same when the process ends: a launcher may kill it soon, and its last answer would be
-        old then.
-        """
+        """The same when the process ends: a launcher may kill it before the parent asks again."""
         self.is_ending = True
         self.answer()
 
@@ -100,9 +94,7 @@ class Log:
         self.writer.put(call_log.ANSWER, json.dumps(answer).encode())
 
     def on_process_start(self) -> None:
-        """In a new process of multiprocessing: unless a rank started it as a worker, it may become
-        a rank.
-        """
+        """In a new process of multiprocessing: it may become a rank, unless a rank started it."""
         if self.folder and self.writer is None and not self.is_below_a_rank:
             with contextlib.suppress(OSError):
                 self._open()
@@ -137,9 +129,7 @@ class Log:
             return -1
 
     def _take_rank(self, given: dict) -> call_log.Writer:
-        """Become the rank that init_process_group is given. Another one than before gets a log of
-        its own.
-        """
+        """Become the rank that init_process_group is given; a different one has a new log."""
         (rank, size), before = place_of(given), self.writer.place()
         changed = any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
         moves = before[0] >= 0 and changed

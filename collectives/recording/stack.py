@@ -28,9 +28,7 @@ def where(stack: str) -> str:
 
 
 def main_thread(stack: str) -> list[Frame]:
-    """The frames, innermost first, of the thread that runs the rank's function: the last one that
-    faulthandler lists.
-    """
+    """The frames of the main thread, innermost first: faulthandler lists it last."""
     threads: list[list[Frame]] = []
     for line in stack.splitlines():
         if "(most recent call first)" in line:
@@ -41,8 +39,7 @@ def main_thread(stack: str) -> list[Frame]:
 
 
 def named(frames: Iterable[Frame]) -> Frame | None:
-    """The frame that a report names, of those given innermost first; None if all are Python's,
-    torch's or ours.
+    """The frame that a report names; None if all are Python's, torch's or ours.
 
     This is the innermost frame of the program's own. If all frames are a library's, the program was
     run from inside site-packages. Its file is then the outermost one, and this is the innermost

@@ -1,6 +1,4 @@
-"""From which lines the ranks make the collectives of one group: where a rank fell out of step
-although its calls fit. Pure.
-"""
+"""The lines from which ranks call the collectives of one group: who is out of step. Pure."""
 
 import functools
 import linecache
@@ -25,9 +23,7 @@ class Split:
 
 
 class CallSites:
-    """The lines from which the collectives of one group were called, as they are complete one after
-    another.
-    """
+    """The lines from which the collectives of one group were called, noted in their order."""
 
     def __init__(self):
         self.last: dict[int, Call] = {}  # the last collective
@@ -52,8 +48,7 @@ class CallSites:
         self.last = calls
 
     def out_of_step(self, pending: dict[int, dict[int, Call]]) -> Difference | None:
-        """The first collective that ranks called from different lines because one of them is ahead
-        of the others or behind.
+        """The first collective that ranks called from different lines because one rank is ahead.
 
         It shows in one of two ways: all ranks call together from each of these lines at other
         times; or a rank comes later to a line from which another one called. `pending`: by seq, the
@@ -72,8 +67,7 @@ class CallSites:
         return None
 
     def swapped(self, calls: dict[int, Call]) -> Difference | None:
-        """Two equal calls that one rank makes in one order, and another rank in the other: the text
-        of their lines shows it.
+        """Two equal calls that two ranks make in opposite orders, as the text of their lines shows.
 
         `calls`: the next collective.
         """

@@ -46,8 +46,9 @@ def _failed(snapshot: Snapshot, rank: int) -> bool:
 
 
 def _raised_alike(failed: dict[int, State], rank: int) -> list[int]:
-    """The ranks that raised the same as this one; or the one of them that all messages name, as DDP
-    names the rank that differs.
+    """The ranks that raised the same exception at the same line as this one.
+
+    If all their messages name one of them, only that one: DDP names the rank that differs.
     """
 
     def kind(state: State) -> tuple:  # the message may differ from rank to rank
@@ -70,8 +71,9 @@ def _waited(snapshot: Snapshot, rank: int) -> bool:
 
 
 def _died_of_others(snapshot: Snapshot, rank: int) -> bool:
-    """Whether a rank died while it waited for, or as it lost, one that had returned before or that
-    had lost another rank.
+    """Whether a rank died because it waited for others, or lost them.
+
+    One of these had returned before, or had lost another rank itself.
     """
     opened, last = snapshot.matching.open.get(rank), snapshot.matching.last.get(rank)
     if opened:
@@ -95,8 +97,9 @@ def _died_of_others(snapshot: Snapshot, rank: int) -> bool:
 
 
 def aborted(snapshot: Snapshot) -> Difference | None:
-    """gloo ends a process by SIGABRT if what it receives is longer than its tensor: whether calls,
-    of C++ or Python, differ so.
+    """The difference between the calls of ranks that gloo ended by SIGABRT.
+
+    gloo does this if a message is longer than the tensor for it. The calls may be from C++.
     """
     ended = [
         rank
@@ -122,8 +125,9 @@ def aborted(snapshot: Snapshot) -> Difference | None:
 
 
 def _calls_at_the_same_line(snapshot: Snapshot, inside: dict[int, Call]) -> dict[int, Call]:
-    """For ranks that are in no known call: the call that another rank makes at their line. What C++
-    called ended with the process.
+    """For each rank that is in no known call: the call that another rank makes at its line.
+
+    The record of what C++ called ended with the process.
     """
     found = {}
     for rank in snapshot.states.keys() - inside.keys():
@@ -136,9 +140,7 @@ def _calls_at_the_same_line(snapshot: Snapshot, inside: dict[int, Call]) -> dict
 
 
 def left_early(snapshot: Snapshot) -> Verdict | None:
-    """A rank lost others that had joined its call, and that left, without a word, before it was
-    done.
-    """
+    """A rank lost others that had joined its call, and that left before it was done."""
     states = snapshot.states
     for rank, call in snapshot.inside.items():
         if states[rank].status != "raised":
@@ -165,8 +167,9 @@ def _left_before(state: State | None, at: int) -> bool:
 
 
 def lost(snapshot: Snapshot) -> Verdict | None:
-    """Ranks lost the others, and nothing shows why: the first of them. If it timed out, those that
-    were last seen elsewhere.
+    """Ranks lost others, and nothing shows why: blame the first of them.
+
+    If it timed out, blame those that were last seen elsewhere.
     """
     states = snapshot.states
     raised = {rank: state.at for rank, state in states.items() if state.status == "raised"}

@@ -37,8 +37,9 @@ def diagnose(
     world_size: int = 0,
     stalled: bool = True,
 ) -> Verdict:
-    """The verdict on a program of which these calls are known. `stalled`: nothing has moved for as
-    long as one may wait.
+    """The verdict on a program that made these calls.
+
+    `stalled`: nothing has moved for so long that a rank that waits hangs.
     """
     return judge(Matching(calls), states or {}, world_size, stalled)
 
@@ -50,8 +51,9 @@ def judge(
     stalled: bool,
     c10d: Matching | None = None,
 ) -> Verdict:
-    """The same for calls that are matched already. `c10d`: the collectives that the Flight Recorder
-    noted, those from C++ too.
+    """The same for calls that are matched already.
+
+    `c10d`: the collectives that torch's Flight Recorder noted, those from C++ too.
     """
     numbers = sorted({*matching.last, *states, *range(world_size)})
     if not numbers:

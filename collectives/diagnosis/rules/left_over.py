@@ -1,6 +1,4 @@
-"""Messages and collectives that have not found what they wait for, where no other rule explains it.
-Pure.
-"""
+"""Messages and collectives that wait in vain, where no earlier rule explains it. Pure."""
 
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence

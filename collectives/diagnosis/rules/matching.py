@@ -1,5 +1,4 @@
-"""Put together what belongs together: the ranks' calls of one collective, and the two ends of each
-message.
+"""Match the ranks' calls of each collective, and the two ends of each message. Pure.
 
 Calls are noted in any order, once as they are entered and once as they are left. What fits is
 forgotten; the first thing that does not fit is kept. Pure: it knows calls and nothing else.
@@ -19,8 +18,7 @@ from collectives.spec.calls import POINT_TO_POINT
 
 @dataclass
 class Sequence:
-    """The collectives of one group, in order. The calls that make groups are a sequence of their
-    own.
+    """The collectives of one group, in order. Calls that make groups have their own sequence.
 
     `pending`: by seq, the calls of collectives that are not complete. `counts`: by rank, how many
     it has entered.
@@ -65,9 +63,7 @@ class Matching:
             self.note(call)
 
     def note(self, call: Call) -> None:
-        """A call that was entered, or left. One that was left before it was first seen is noted
-        once.
-        """
+        """A call that was entered, or left; noted once if it has left when it is first seen."""
         opened = self.open[call.rank]
         is_new = call.number not in opened
         if call.left is None:
@@ -136,9 +132,7 @@ class Matching:
             self.given_up = self.given_up or last
 
     def _waited(self, call: Call) -> None:
-        """A wait that was too short may be repeated: how the collective ended is what the last wait
-        says.
-        """
+        """A wait may time out and be repeated: the last one says how the collective ended."""
         joined = self.of(call).pending.get(call.seq, {}) if call.seq is not None else {}
         for calls in (joined, self.given_up):
             waited_for = calls.get(call.rank)
@@ -169,9 +163,7 @@ class Matching:
         return self.sequences[_key(call.group, call.awaited or call.name)]
 
     def waiting(self) -> list[tuple[Sequence, int]]:
-        """Collectives that some members have entered and others have not, those that have waited
-        longest first.
-        """
+        """Collectives that some members have entered and others have not, the oldest first."""
 
         def began(found: tuple[Sequence, int]) -> int:
             sequence, seq = found

@@ -1,5 +1,4 @@
-"""Put together the two ends of each message: the sends and the receives of one channel meet in the
-order in which they were posted.
+"""Match the two ends of each message: those of one channel meet in the order of their calls.
 
 Pure: it knows calls and nothing else.
 """
@@ -17,11 +16,11 @@ WINDOW = 4096
 
 @dataclass
 class End:
-    """`waiting`: the calls that have not met another end, by rank and number. `before`: how many
-    calls came before these.
+    """One end of a channel: the calls of its sender, or of its receiver.
 
-    `forgotten`: how many of those before never met another end, as far as is known. `failed`: the
-    last that ended in an error before it met one.
+    `waiting`: the calls that have not met another end, by rank and number. `before`: how many calls
+    came before these. `forgotten`: how many of those before never met another end, as far as is
+    known. `failed`: the last that ended in an error before it met one.
     """
 
     waiting: OrderedDict[tuple[int, int], Call] = field(default_factory=OrderedDict)
@@ -30,9 +29,7 @@ class End:
     failed: tuple[int, int] | None = None
 
     def take(self) -> Call | None:
-        """The call that has waited longest; None if nothing waits, or if it is one that was
-        forgotten.
-        """
+        """The call that has waited longest; None if nothing waits, or if that call is forgotten."""
         if self.forgotten:
             self.forgotten -= 1
             return None
@@ -81,9 +78,7 @@ class Messages:
         return self._meet(call, channel(call), self.receives, self.sends)
 
     def arrived(self, call: Call) -> tuple[Call, Call] | None:
-        """A receive, or the wait for it, was left: if it took what came, it is known now whose
-        message that was.
-        """
+        """A receive, or the wait for it, has left: now the sender of what it took is known."""
         posted = self.from_any.pop(_awaited(call), None)
         if posted is None or call.source is None or call.error:
             return None
@@ -108,8 +103,9 @@ class Messages:
         return (call, other) if own is self.sends else (other, call)
 
     def is_certain(self, receive: Call) -> bool:
-        """subtle: where a rank receives from any source and from named ones, which message met
-        which receive is not known.
+        """Whether it is known which message met this receive.
+
+        subtle: it is not where a rank receives both from any source and from named ones.
         """
         return (receive.group, receive.rank, receive.tag) not in self.mixed
 
@@ -119,9 +115,7 @@ class Messages:
         return [*(call for end in ends for call in end.waiting.values()), *self.from_any.values()]
 
     def is_unmatched(self, call: Call) -> bool:
-        """Whether the call, or the one whose Work it waits for, has no other end, or had none when
-        it ended in an error.
-        """
+        """Whether the call, or the one that it waits for, has (or had) no other end."""
         if any(_key(one) == _awaited(call) for one in self.unmatched()):
             return True
         for own, others in ((self.sends, self.receives), (self.receives, self.sends)):

@@ -11,9 +11,7 @@ from collectives.spec.calls import POINT_TO_POINT, RECEIVES, SENDS
 
 
 def differing(snapshot: Snapshot) -> Verdict | None:
-    """The first difference: between calls of Python, then where gloo aborted, then between calls of
-    which torch tells.
-    """
+    """The first difference between calls: of Python, then where gloo aborted, then of C++."""
     own, c10d = snapshot.matching, snapshot.c10d
     if own.difference is not None:
         call = next(iter(own.difference.calls.values()))
@@ -56,8 +54,9 @@ def mismatch(
 
 
 def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:
-    """If ranks fell out of step before that collective, say where, and put their calls there into
-    the places of those to blame.
+    """Say where ranks fell out of step before that collective, if they did.
+
+    Their calls there replace those in `places`, which holds the calls to blame.
     """
     step = sequence.out_of_step()
     if step is None or not set(step.guilty) <= set(places):

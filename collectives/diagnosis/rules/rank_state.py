@@ -53,12 +53,12 @@ NOWHERE: Place = ("", 0, "")
 
 @dataclass(frozen=True)
 class State:
-    """`status`: running, returned, raised or died; missing if no process is known; elsewhere if it
-    runs on a node that tells nothing.
+    """How a rank is.
 
-    `text`: its exception, or how it died. `at`: when it ended, in nanoseconds. `in_torch`: its main
-    thread is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have
-    gone on since.
+    `status`: running, returned, raised or died; missing if no process is known; elsewhere if it
+    runs on a node that tells nothing. `text`: its exception, or how it died. `at`: when it ended,
+    in nanoseconds. `in_torch`: its main thread is in torch, below `where`. `is_old`: `where` is
+    from its last answer, and it may have gone on since.
     """
 
     status: str = "running"
@@ -126,9 +126,7 @@ def is_lost(text: str) -> bool:
 
 
 def timed_out(text: str) -> bool:
-    """Whether an exception says that another rank did not come in time. That rank may still be
-    there.
-    """
+    """Whether an exception says that another rank, which may still run, did not come in time."""
     return bool(_TIMED_OUT.search(text))
 
 
@@ -202,9 +200,7 @@ def states(
 
 
 def _failed(state: State, facts: Facts) -> bool:
-    """Whether it raised, or ended in a way that may be its own: not with status 0, and not by
-    SIGTERM.
-    """
+    """Whether it raised, or ended perhaps by itself: neither with status 0 nor by SIGTERM."""
     ended = facts.gone_at is not None
     return state.status == "raised" or (ended and facts.exit_status not in (0, -signal.SIGTERM))
 
@@ -212,9 +208,7 @@ def _failed(state: State, facts: Facts) -> bool:
 def _is_explained(
     states: dict[int, State], suspects: Collection[int], destroyed: Collection[int]
 ) -> bool:
-    """Whether the others failed for a reason other than the death of a suspect: a rank left, raised
-    or died by itself.
-    """
+    """Whether a rank that is no suspect left, raised or died by itself: then the others lost it."""
     for rank, one in states.items():
         only_lost_another = is_lost(one.text) and not timed_out(one.text)
         if one.status == "returned" or rank in destroyed:
@@ -229,8 +223,9 @@ def _is_explained(
 def _unseen_culprit(
     suspects: dict[int, int], ranks: dict[int, Facts], failed_at: dict[int, int]
 ) -> int | None:
-    """The first suspect to die, of those whose status is unknown or who died too soon for a
-    launcher to have ended them.
+    """The first suspect to die that no launcher can have ended, as far as is known.
+
+    Its status is unknown, or it died before a launcher could react to another failure.
     """
     too_soon = min(failed_at.values(), default=0) + LAUNCHER_REACTS_NS
     possible = [

@@ -1,6 +1,4 @@
-"""Ranks that never meet: they join as another rank, in a world of another size, or at another
-place. Pure.
-"""
+"""Ranks that never meet: as another rank, in a world of another size, or elsewhere. Pure."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -40,9 +38,7 @@ def never_met(worlds: list[JoiningWorld]) -> Verdict | None:
 
 
 def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict | None:
-    """Ranks that name, as they join, the rank of another process, so that nobody is who they should
-    be.
-    """
+    """Ranks that join as the rank of another process."""
     calls = {one.launched_as[rank]: call for one in alike for rank, call in one.joining.items()}
     absent = [rank for rank in world.absent if rank in calls and rank != calls[rank].rank]
     wrong = {rank: dataclasses.replace(calls[rank], rank=rank) for rank in absent}

@@ -15,10 +15,12 @@ from collectives.spec.calls import GROUPS
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls
-    to blame; of a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
-    does and where. `gives_up`: the first of the ranks that wait does so after so many seconds, and
-    may have a plan for that.
+    """What is wrong, and who is to blame.
+
+    `kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls to
+    blame; for a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
+    does and where. `gives_up`: the first rank that waits gives up after so many seconds; the
+    program may handle that.
     """
 
     kind: str
@@ -34,12 +36,12 @@ class Verdict:
 
 
 class Snapshot:
-    """All that is known at one moment. `c10d`: the collectives that torch's Flight Recorder noted,
-    those from C++ too.
+    """All that is known at one moment.
 
-    `inside`: by rank, the call in which it waits or lost others. `computing`: the ranks that run
-    and are in no call. `waiting`: those that run and are in one. `stalled`: nothing has moved for
-    so long that the program hangs.
+    `c10d`: the collectives that torch's Flight Recorder noted, those from C++ too. `inside`: by
+    rank, the call in which it waits or lost others. `computing`: the ranks that run and are in no
+    call. `waiting`: those that run and are in one. `stalled`: nothing has moved for so long that
+    the program hangs.
     """
 
     def __init__(self, matching: Matching, c10d: Matching, states: dict[int, State], stalled: bool):

@@ -1,6 +1,4 @@
-"""What one node tells another of a rank: its calls that have found no counterpart among those that
-the node knows. Pure.
-"""
+"""What one node tells another of a rank: its calls that found no counterpart there. Pure."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -16,8 +14,9 @@ _OTHER = {"send": "recv", "recv": "send"}
 
 @dataclass(frozen=True)
 class Unmatched:
-    """`last`: the rank's last call. `before`: by channel, how many of its sends and receives came
-    before those in `calls`.
+    """The calls of one rank that found no counterpart on its node, and its last call.
+
+    `before`: by channel, how many of its sends and receives came before those in `calls`.
     """
 
     calls: tuple[Call, ...] = ()
@@ -50,8 +49,9 @@ def unmatched(matching: Matching, rank: int) -> Unmatched:
 
 
 def merge(ranks: Iterable[Unmatched]) -> Matching:
-    """Match the calls of all ranks. What came before the first known call of one of them cannot be
-    compared, and is left out.
+    """Match the calls of all ranks.
+
+    Calls before the first known one of another rank cannot be compared, and are left out.
     """
     ranks = list(ranks)
     first = _first_known(ranks)

@@ -1,3 +1,1 @@
-"""The processes under diagnosis: which rank each one is, how it ends, and when nothing moves any
-more.
-"""
+"""The processes under diagnosis: which ranks they are, how they end, when nothing moves."""

@@ -1,5 +1,4 @@
-"""The nodes of one job: what their parents tell each other, through the store that the job already
-has.
+"""What the parents on the nodes of one job tell each other, through the store of the job.
 
 While all is well nothing is told. A parent tells what its ranks have called when nothing has moved
 for a while, when a rank has ended, and when another node has told something. It looks into the
@@ -24,12 +23,13 @@ _PREFIX = "collectives/diagnose"
 
 
 class NodeExchange:
-    """`verdict`: what another node has found out. `others`: the ranks of other nodes of which we
-    know how they are now.
+    """What this node tells the others, and has heard from them.
 
-    Each message bears a count, which grows when the ranks of its node have gone on, and the counts
-    that it has heard from others. A message that bears our own last count was told while our ranks
-    were where they are now, and is valid. So is every message about ranks that have ended.
+    `verdict`: what another node has found out. `others`: the ranks of other nodes whose present
+    state is known. Each message bears a count, which grows when the ranks of its node have gone on,
+    and the counts that it has heard from others. A message that bears our own last count was told
+    while our ranks were where they are now, and is valid. So is every message about ranks that have
+    ended.
     """
 
     def __init__(self):
@@ -45,9 +45,7 @@ class NodeExchange:
         self.verdict: Verdict | None = None
 
     def open(self, store: tuple[str, int], name: str) -> None:
-        """Connect to the store, in a thread: it imports torch. `name`: unlike those of the other
-        nodes.
-        """
+        """Connect to the store, in a thread: this imports torch. `name`: unlike other nodes'."""
         if self.opening is None:
             self.name = name
             self.opening = threading.Thread(target=self._open, args=store, daemon=True)
@@ -66,15 +64,14 @@ class NodeExchange:
             self.opening = None  # it may not be there yet
 
     def close(self) -> None:
-        """Wait for a connection that is being made: a process that ends meanwhile is ended by a
-        signal.
-        """
+        """Wait until the connection is made: a signal ends a process that exits meanwhile."""
         if (opening := self.opening) is not None:
             opening.join()
 
     def exchange(self, ranks: Callable[[], dict[int, dict]], tell: bool) -> bool:
-        """Whether ranks of other nodes have gone on. `ranks`: what we have to tell of ours, as an
-        answer or if `tell`.
+        """Whether ranks of other nodes have gone on.
+
+        `ranks`: what to tell of ours. It is told if `tell`, or as an answer.
         """
         if self.store is None:
             return False
@@ -104,9 +101,7 @@ class NodeExchange:
                 self.others |= {int(rank): told | ahead for rank, told in message["ranks"].items()}
 
     def publish(self, verdict: Verdict, patience: float) -> None:
-        """Tell all nodes. Those that listen have `patience` seconds to hear it before we end our
-        part of the job.
-        """
+        """Tell all nodes. Wait up to `patience` seconds until those that listen have heard it."""
         if self.store is None or self.verdict is not None:
             return
         try:

@@ -9,8 +9,9 @@ from collectives.diagnosis.watch.job import Job
 
 
 class HangMonitor:
-    """Looks at a job again and again. `hang_after`: how long nothing may move, in seconds. `tell`
-    hears, once, of what is slow.
+    """Looks at a job again and again, and decides when a verdict is certain.
+
+    `hang_after`: how long nothing may move, in seconds. `tell` gets a report of what is slow, once.
     """
 
     def __init__(

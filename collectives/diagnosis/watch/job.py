@@ -59,8 +59,10 @@ class Job:
                 self.known.add(path)
 
     def _assign(self, process: RankProcess, head: dict) -> None:
-        """Make it a rank of a world. A second process with its rank, or another size, begins the
-        next world at that place.
+        """Make it a rank of a world.
+
+        A second process with the same rank, or another world size, begins the next world at that
+        place.
         """
         generation = 0
         while True:
@@ -94,9 +96,7 @@ class Job:
         return None
 
     def exchange(self, world: World, tell: bool) -> bool:
-        """Hear of its ranks on other nodes, and tell of ours if that is needed; whether those have
-        gone on.
-        """
+        """Hear of the ranks on other nodes, and tell of ours; whether those have gone on."""
         moved = self.nodes.exchange(world.to_json, tell)
         world.hear(self.nodes.others)
         return moved
@@ -117,8 +117,7 @@ class Job:
         sleep(seconds, self.ranks())
 
     def _not_joined(self) -> list[RankProcess]:
-        """The processes that may be ranks and have not joined a world yet, in the order in which
-        they began.
+        """The processes that may be ranks and have not joined a world yet, oldest first.
 
         Not a process that started a rank, nor one that a rank started.
         """
@@ -157,8 +156,9 @@ class Job:
         return before != self.records
 
     def trust_launcher(self) -> None:
-        """It reports success. That means nothing if a rank has raised: then it does not look how
-        they end.
+        """It reports success, so its ranks ended well.
+
+        That means nothing if a rank has raised: such a launcher does not look how its ranks end.
         """
         for world in self.worlds.values():
             raised = [rank.read(call_log.RAISED) for rank in world.ranks.values()]
@@ -171,8 +171,9 @@ class Job:
         return all(rank.gone is not None for rank in self.ranks())
 
     def verdict(self, stalled: bool) -> Verdict:
-        """Of the first world that has a fault. One that raised or died is forgotten once its
-        launcher has started the next.
+        """The verdict on the first world that has a fault.
+
+        A world that failed is forgotten once its launcher has started the next.
         """
         if stalled and (verdict := self._never_met()) is not None:
             return verdict
@@ -202,9 +203,7 @@ class Job:
         return never_met([world.as_joining(place) for place, world in parts])
 
     def _verdict(self, world: World, stalled: bool) -> Verdict:
-        """What seems to be missing or wrong may be due to a call that was not seen, if one of its
-        ranks could not be watched.
-        """
+        """If a rank could not be watched, a call that seems to be missing may be its call."""
         verdict, unwatched = world.verdict(stalled), {path.stem for path in self._unwatched()}
         pids = {str(rank.log.head()["pid"]) for rank in world.ranks.values()}
         is_partial = unwatched and (world.absent() or pids & unwatched)
@@ -234,9 +233,7 @@ class Job:
         return list(self.folder.glob("*.unwatched")) if self.folder else []
 
     def first_raised(self) -> dict | None:
-        """The first exception that ended a process, a rank or not, and is no consequence of
-        another's.
-        """
+        """The first exception that ended a process; one that lost others counts last."""
         found = []
         for path in self.folder.glob("*.raised"):
             with contextlib.suppress(OSError, ValueError):

@@ -11,9 +11,7 @@ from pathlib import Path
 
 
 def adopt_orphans(wanted: int = 1) -> int:
-    """Have orphans of our children become ours, so that none is lost sight of; return how it was
-    before.
-    """
+    """Make orphans of our children our own, to lose sight of none; return the former setting."""
     if sys.platform != "linux":
         return 0
     libc, before = ctypes.CDLL(None), ctypes.c_int()
@@ -23,9 +21,7 @@ def adopt_orphans(wanted: int = 1) -> int:
 
 
 def end_with_parent() -> None:
-    """In the child: whoever kills us so that we can end nothing ends the program (SIGTERM), as far
-    as it ends its own children.
-    """
+    """In the child: if we are killed and can end nothing, the program gets SIGTERM."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
@@ -36,9 +32,7 @@ def children() -> set:
 
 
 def end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
-    """Kill what is left of the program: its process tree, and whatever else of it has lost its
-    parent; not our `others`.
-    """
+    """Kill what is left of the program: its process tree and its orphans, but not `others`."""
     import psutil
 
     _end_ranks(process, folder)
@@ -60,8 +54,7 @@ def end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
 
 
 def _end_ranks(process: subprocess.Popen, folder: Path) -> None:
-    """Kill the program's ranks and its innermost processes: MPI's proxies, between, then remove
-    their files and end.
+    """Kill the program's ranks and innermost processes. MPI's proxies then clean up and end.
 
     The command itself is stopped meanwhile, for it would only complain.
     """

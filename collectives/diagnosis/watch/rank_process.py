@@ -16,8 +16,9 @@ from collectives.recording import call_log, stack
 
 
 class RankProcess:
-    """One process that is a rank, or will be one. `gone`: when it was seen to have ended, and its
-    exit status if that is known.
+    """One process that is a rank, or will be one.
+
+    `gone`: when it was seen to have ended, and its exit status if that is known.
     """
 
     def __init__(self, file: BinaryIO, folder: Path | None = None):
@@ -63,9 +64,7 @@ class RankProcess:
         return state(self.facts())
 
     def _crash(self) -> tuple[int, Place]:
-        """The signal that ended it, if faulthandler noted that, and the innermost frame of the
-        program's own.
-        """
+        """The signal that ended it, and the frame to name, if faulthandler noted them."""
         if self.folder is None:
             return 0, NOWHERE
         file = self.folder / f"{self.log.head()['pid']}.stack"
@@ -77,8 +76,9 @@ class RankProcess:
 
 
 def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
-    """Note at once which of the ranks end meanwhile, and how: nobody can see that once their parent
-    has asked for it.
+    """Sleep, and note at once which ranks end meanwhile, and how.
+
+    Nobody can see how a process ended once its parent has asked for it.
     """
     until, running = time.monotonic() + seconds, {}
     for rank in ranks:
@@ -99,8 +99,9 @@ def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
 
 
 def _ending(pid: int) -> tuple[int | None] | None:
-    """None while the process runs; else its exit status, negative for a signal, or None if its
-    parent has already asked for it.
+    """None while the process runs; else a tuple with its exit status, negative for a signal.
+
+    The status is None if its parent has already asked for it.
     """
     state, *fields = _stat(pid) or [""]
     if not state:

@@ -160,8 +160,9 @@ class World:
         }
 
     def hear(self, others: dict[int, dict]) -> None:
-        """What other nodes tell of their ranks, as `to_json` gives it. `clock_ahead`: of theirs
-        against ours, in nanoseconds.
+        """What other nodes tell of their ranks, as `to_json` gives it.
+
+        `clock_ahead`: how far their clock is ahead of ours, in nanoseconds.
         """
         self.elsewhere, self.merged = {}, None
         for number in set(self.absent()) & set(others):

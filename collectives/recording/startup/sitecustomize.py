@@ -1,5 +1,4 @@
-"""Python runs this at its start in every process of a program that `collectives diagnose` runs:
-PYTHONPATH leads here.
+"""Load the recorder at the start of each Python process that `collectives diagnose` runs.
 
 It loads the recorder, then runs the sitecustomize that would have run without us. The recorder is
 loaded under a package name of its own: the program may have a module `collectives` of its own, or
