@@ -1,4 +1,6 @@
-"""The rooms of the package, proved from its imports: their order, no circles, nothing dead, nothing too long."""
+"""The rooms of the package, proved from its imports: their order, no circles, nothing dead, nothing
+too long.
+"""
 
 import ast
 import re

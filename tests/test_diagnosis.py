@@ -603,7 +603,8 @@ def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_re
 
 
 def as_seen(call, draw):
-    """Whoever reads a log may see a call when it is entered and again when it is left, or only then.
+    """Whoever reads a log may see a call when it is entered and again when it is left, or only
+    then.
 
     A call that torch refuses is seen only then: the log's reader holds back what was just entered.
     """
@@ -920,7 +921,9 @@ def test_the_log_gives_back_what_was_noted(tmp_path):
 
 
 def test_a_call_that_torch_refuses_at_once_is_first_read_with_its_error(tmp_path, monkeypatch):
-    """A call that has just been entered is held back for a tenth of a second, or until its process ends."""
+    """A call that has just been entered is held back for a tenth of a second, or until its process
+    ends.
+    """
     now = time.monotonic_ns()
     monkeypatch.setattr(call_log.time, "monotonic_ns", lambda: now)
     with open(tmp_path / "log", "xb+") as file:

@@ -74,7 +74,8 @@ def test_the_overview_of_the_page_says_in_short_what_the_page_says_in_full():
     assert mistakes_table.PART.read() == mistakes_table.markdown(OUTCOMES).rstrip()
 
 
-# Of the mistakes that are in the calls: whom the diagnosis must name, and with which line of the program.
+# Of the mistakes that are in the calls: whom the diagnosis must name, and with which line of the
+# program.
 GUILTY = {
     "both_send_first": {0: "dist.send(mine, dst=1 - rank)", 1: "dist.send(mine, dst=1 - rank)"},
     "cycle_of_receives": dict.fromkeys(range(3), "dist.recv(token, src=(rank - 1) % world_size)"),

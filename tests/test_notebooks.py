@@ -1,4 +1,5 @@
-"""The notebooks match the lessons, are complete and small, and do not change if they are executed again.
+"""The notebooks match the lessons, are complete and small, and do not change if they are executed
+again.
 
 (That they print what `python` prints is shown in test_doors.py.)
 """

@@ -1,6 +1,6 @@
 """The table of claims (claims.toml): what each backend can do, what it cannot do, and why.
 
-`expected` is the claim about a cell of the matrix (matrix/findings.py compares it with a
+`expected` is the claim about a cell of the matrix (matrix/claimed.py compares it with a
 measurement). `refusal` is the reason why a step of a lesson is skipped. Nothing here needs torch.
 """
 

@@ -137,7 +137,7 @@ def enter_group(
     )
     if store.add("entered", 1) == world_size:
         store.set("all have entered", "")
-    # Since torch 2.13 two stable names warn that they have newer ones (2.15 has both and warns about neither).
+    # torch 2.13 warns about two stable names that have newer ones; 2.15 has both and is silent.
     names = "|".join(name for name, spec in CALLS.items() if spec.aliases)
     warnings.filterwarnings(
         "ignore", f".*torch.distributed.({names})` is deprecated", FutureWarning

@@ -60,7 +60,7 @@ def outcome(step: Callable, level: str) -> str:
 
 
 def diagnosed(step: Callable) -> tuple[str, Verdict]:
-    """What a mistake comes to on bare torch while its calls are recorded, and what the diagnosis says of them."""
+    """The outcome of a mistake on bare torch, and what the diagnosis says of its recorded calls."""
     display = Display(timeline=True)
     with _debug("OFF"):
         became, _ = mistake.run_isolated(step, launch=display.launch)

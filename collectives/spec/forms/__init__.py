@@ -19,7 +19,7 @@ FORMS: dict[str, Form] = {
 
 
 def called(form: Form) -> str | None:
-    """The name under which this torch has the form; None if it has the form under none of its names."""
+    """The name under which this torch has the form; None if it has none of the form's names."""
     spec = CALLS.get(form.name)
     names = spec.names if spec else (form.name, form.newer)
     return next((name for name in names if name and _find(name)), None)
