@@ -24,14 +24,7 @@ LONGEST_FUNCTION = 40
 REASON = "# long:"
 
 # The files that are read for modules that are started by name, besides the package itself.
-STARTERS = (
-    "Makefile",
-    "conftest.py",
-    "pyproject.toml",
-    "README.md",
-    "docs/*.md",
-    "lessons/**/*.py",
-)
+STARTERS = ("Makefile", "conftest.py", "pyproject.toml", "*.md", "docs/*.md", "lessons/**/*.py")
 
 
 class Package:
