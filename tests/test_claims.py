@@ -5,7 +5,7 @@ import pytest
 from collectives.backends import claims
 from collectives.backends.claims import Claim, expected, holds, load, parse
 from collectives.matrix.findings import judge
-from collectives.spec.catalogue import OPS
+from collectives.spec.calls import OPS
 
 DTYPES = ("int64", "float32", "float64")
 

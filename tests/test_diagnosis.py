@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from collectives.diagnosis.rules.compare import compare
 from collectives.diagnosis.rules.judge import diagnose, judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import WINDOW
@@ -848,6 +849,17 @@ def test_who_had_left_before_a_call_was_done_is_to_blame_and_not_who_lost_it():
 )
 def test_circles(edges, expected):
     assert find_cycle(edges) == expected
+
+
+def test_a_collective_that_has_no_record_is_compared_by_what_its_calls_say():
+    """The Flight Recorder has names of its own: of backends, and those given to dist.record_comm."""
+    calls = {
+        rank: Call(rank, 0, "FSDP::all_gather (layer1)", members=(0, 1), tensors=("float32[4]",))
+        for rank in range(2)
+    }
+    assert compare(calls) is None
+    calls[1] = dataclasses.replace(calls[1], tensors=("int64[4]",))
+    assert compare(calls).field == "dtype"
 
 
 def what(**fields):

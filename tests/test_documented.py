@@ -6,7 +6,7 @@ from test_claims import cell, matrix
 from collectives.backends.availability import DEVICES
 from collectives.backends.claims import STATES, table
 from collectives.matrix import documented, documented_calls
-from collectives.spec.catalogue import OPS
+from collectives.spec.calls import OPS
 
 STATEMENTS = documented.statements()
 

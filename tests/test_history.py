@@ -14,7 +14,7 @@ from collectives.cli import app
 from collectives.matrix import compare_command, history, recorded
 from collectives.matrix.cells import cells
 from collectives.matrix.findings import judge
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.spec.calls import LESSONS
 
 RECORDED = history.matrices()
 IDS = [found["torch"] for found in RECORDED]
@@ -40,7 +40,7 @@ def test_a_recorded_matrix_is_as_claimed(found):
 
 @pytest.mark.parametrize("found", RECORDED, ids=IDS)
 def test_a_recorded_matrix_is_a_full_one(found):
-    assert {one["collective"] for one in found["cells"]} == set(COLLECTIVES)
+    assert {one["collective"] for one in found["cells"]} == set(LESSONS)
     measured = [one for one in found["cells"] if one["state"] != recorded.UNAVAILABLE]
     assert {(one["backend"], one["device"], one["world_size"]) for one in measured} >= {
         ("gloo", "cpu", 2)

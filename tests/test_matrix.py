@@ -20,7 +20,7 @@ from collectives.matrix import run as matrix
 from collectives.matrix.cells import cells
 from collectives.matrix.recorded import UNAVAILABLE
 from collectives.spec import values
-from collectives.spec.catalogue import COLLECTIVES, OPS
+from collectives.spec.calls import LESSONS, OPS
 from collectives.spec.forms import FORMS, called
 
 HERE = Path(__file__).parent
@@ -208,7 +208,7 @@ def test_a_quick_run_gives_the_same_states_as_the_recorded_one_and_the_json_has_
         assert set(cell) == {*keys, "called", "state", "detail", "seconds"}
         assert cell["state"] in (*STATES, UNAVAILABLE)
         assert (cell["state"] == "works") == (cell["detail"] == "")
-        assert cell["collective"] in COLLECTIVES
+        assert cell["collective"] in LESSONS
         assert cell["dtype"] in ("float32", None)
         assert cell["op"] in ("SUM", None)
         assert cell["seconds"] >= 0
@@ -236,7 +236,7 @@ def test_no_probe_fails_by_itself():
 
 
 def test_the_table_covers_the_lessons_and_a_thousand_cells():
-    assert {form.collective for form in FORMS.values()} == set(COLLECTIVES)
+    assert {form.collective for form in FORMS.values()} == set(LESSONS)
     found = list(cells([("gloo", "cpu")], [2]))
     assert len(found) == len(set(found)) >= 1000
     everything = {

@@ -1,4 +1,4 @@
-"""What a rank's calls are noted as; and that noting them changes nothing."""
+"""Each call is noted with what it asks for, and noting it changes nothing."""
 
 import warnings
 
@@ -10,9 +10,9 @@ from torch.distributed import distributed_c10d as c10d
 from collectives import launch
 from collectives.lesson import files
 from collectives.recording import record
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.spec.calls import BY_NAME, LESSONS
 
-# Who asks for what, on 3 ranks: the fields of the one call (a Work is waited for, and its "wait" left out) on rank 1.
+# A call on 3 ranks -> fields of its record on rank 1. The "wait" for a Work is left out.
 FLOATS = ("float32[4]",)
 EACH = ("float32[4]",) * 3
 
@@ -57,6 +57,10 @@ CASES = {
         lambda: dist.reduce_scatter_tensor(x(), torch.ones(12)),
         {"tensors": (*FLOATS, "float32[12]")},
     ),
+    "reduce_scatter_tensor-by-keyword": (
+        lambda: dist.reduce_scatter_tensor(input=torch.ones(12), output=x()),
+        {"tensors": (*FLOATS, "float32[12]")},
+    ),
     "all_to_all": (lambda: dist.all_to_all(many(), many()), {"tensors": EACH + EACH}),
     "all_to_all_single": (
         lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3), [1, 1, 1], [1, 1, 1]),
@@ -75,6 +79,7 @@ CASES = {
         lambda: dist.broadcast_object_list([1, 2], src=0),
         {"peer": 0, "tensors": ("object[2]",)},
     ),
+    "broadcast_object_list-default": (lambda: dist.broadcast_object_list([1]), {"peer": 0}),
     "scatter_object_list": (lambda: dist.scatter_object_list([None], [1, 2, 3]), {"peer": 0}),
     "barrier": (lambda: dist.barrier(), {"tensors": (), "members": (0, 1, 2)}),
     "monitored_barrier": (lambda: dist.monitored_barrier(), {}),
@@ -269,7 +274,7 @@ def test_calls_are_there_also_when_the_block_raises():
 
 
 def test_afterwards_torch_is_as_it_was():
-    names = [(module, name) for module in (dist, c10d) for name in record.WRAPPED]
+    names = [(module, name) for module in (dist, c10d) for name in BY_NAME]
     before = [getattr(module, name, None) for module, name in names] + [c10d.Work.wait]
     with record.recording(), record.recording():
         assert dist.all_reduce is c10d.all_reduce is not before[names.index((dist, "all_reduce"))]
@@ -290,7 +295,7 @@ def test_a_warning_still_blames_the_caller(monkeypatch):
     assert calls[0].file == __file__
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", LESSONS)
 def test_lessons_prove_the_same_when_they_are_recorded(name):
     lesson = files.load(files.folder() / f"{name}.py")
     step = lesson.STEPS[0]

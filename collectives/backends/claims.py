@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 
-from collectives.spec.catalogue import OPS
+from collectives.spec.calls import OPS
 
 # From the best answer to the worst: a clear error is better than a dead process, and silence about a wrong answer is the worst.
 STATES = ("works", "refuses", "crashes", "hangs", "wrong")

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from collectives.backends import availability as backends
 from collectives.backends import register as process_groups  # noqa: F401  process_groups: torch learns the backends that we bring
 from collectives.recording import exit_hooks, inject
+from collectives.spec.calls import CALLS
 
 # On this signal a rank writes where it stands. faulthandler answers in C, also while Python code cannot run.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -162,7 +163,7 @@ def enter_group(
     if store.add("entered", 1) == world_size:
         store.set("all have entered", "")
     # Since torch 2.13 two stable names warn that they have newer ones (2.15 has both and warns about neither).
-    names = "all_gather_into_tensor|reduce_scatter_tensor"
+    names = "|".join(name for name, spec in CALLS.items() if spec.aliases)
     warnings.filterwarnings(
         "ignore", f".*torch.distributed.({names})` is deprecated", FutureWarning
     )

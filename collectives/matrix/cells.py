@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from collectives.spec import values
-from collectives.spec.catalogue import OPS
+from collectives.spec.calls import OPS
 from collectives.spec.cell import Cell
 from collectives.spec.form import Form
 from collectives.spec.forms import FORMS

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collectives.backends import availability as backends
 from collectives.matrix.cells import cells
 from collectives.spec import values
-from collectives.spec.catalogue import COLLECTIVES, OPS
+from collectives.spec.calls import LESSONS, OPS
 from collectives.spec.cell import Cell
 from collectives.spec.forms import FORMS
 
@@ -50,7 +50,7 @@ def select(
     """
     dtypes = _known("dtype", dtype or (), values.DTYPES)
     ops = _known("op", [name.upper() for name in op or ()], OPS)
-    forms = _known("collective", collective or (), COLLECTIVES, FORMS)
+    forms = _known("collective", collective or (), LESSONS, FORMS)
     devices = _known(
         "device", device or (), dict.fromkeys(device for _, device in columns(backend))
     )

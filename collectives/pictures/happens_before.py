@@ -1,15 +1,18 @@
-"""What a run really ordered: which call of which rank could not end before which call of another rank had begun.
+"""Find the order that a run enforces: which call could not end before another rank began its call.
 
-Lamport's happens-before, from recorded calls. Seconds play no part, so the same program gives the same order in every run. One
-event comes before another if one of these says so, or several of them in a row:
+This is Lamport's happens-before relation, from recorded calls. Times play no part, so a program
+has the same order in every run. One event comes before another if one of these rules says so, or
+several of them in a row:
 
-- a rank makes its calls one after the other;
-- a message is received only after it was sent: entering `send` comes before leaving `recv`, or the `wait` of an `irecv`;
-- who gets data out of a collective leaves it (or its `wait`) only after those whose data it gets have entered: everybody in
-  all_reduce, all_gather, barrier and their like, the root in broadcast and scatter; in reduce and gather only the root waits.
+- A rank makes its calls one after the other.
+- A message is received after it is sent: the sender enters `send` before the receiver leaves
+  `recv`, or the `wait` for an `irecv`.
+- A rank that gets data from a collective leaves it, or the `wait` for it, after the ranks that give
+  this data have entered it. In all_reduce, all_gather, barrier and their like these are all ranks,
+  in broadcast and scatter the root. In reduce and gather only the root gets data.
 
-Nothing else is taken for ordered, because torch.distributed promises no more: gloo's `send` also waits for its receiver, but that
-of other backends need not; and new_group ends with a barrier only where TORCH_DIST_INIT_BARRIER=1 asks for one.
+torch.distributed promises no more. gloo's `send` also waits for its receiver, but other backends
+need not do so; new_group ends with a barrier only if TORCH_DIST_INIT_BARRIER=1.
 """
 
 from collections import defaultdict
@@ -18,45 +21,22 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 from collectives.recording.call import WORLD, Call
-
-SENDS = {"send", "isend", "send_object_list"}
-RECEIVES = {"recv", "irecv", "recv_object_list"}
-FROM_ROOT = {"broadcast", "scatter", "broadcast_object_list", "scatter_object_list"}
-TO_ROOT = {"reduce", "gather", "gather_object"}
-AMONG_ALL = {
-    *(
-        "barrier",
-        "monitored_barrier",
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-    ),
-    *(
-        "all_gather",
-        "all_gather_object",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_single",
-        "_all_gather_base",
-    ),
-    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
-}
+from collectives.spec.calls import ALL_TO_ALL, FROM_ROOT, RECEIVES, SENDS, TO_ROOT
 
 
 @dataclass(frozen=True)
 class Order:
-    """The rank of `after` leaves it only after the rank of `before` has entered that."""
+    """The call `after` is left only when the call `before` has been entered."""
 
     before: Call
     after: Call
 
 
 def messages(calls: Iterable[Call]) -> list[Order]:
-    """Each message, from its send to the call with which it had arrived: a receive, or the wait for one.
+    """Each message, from its send to the receive, or the wait for a receive, with which it arrived.
 
-    Messages from one rank to another, in one group and with one tag, arrive in the order in which they were sent. What was sent or
-    received in vain is left out.
+    Messages between two ranks, in one group and with one tag, arrive in the order in which they
+    are sent. Sends and receives without another end are left out.
     """
     sent, found = defaultdict(list), []
     for call in _in_order(calls):
@@ -65,19 +45,19 @@ def messages(calls: Iterable[Call]) -> list[Order]:
     ends = _ends(calls)
     for call in _in_order(calls):
         if call.name in RECEIVES and (end := ends.get(_key(call))):
-            source = next(
-                (rank for rank in (call.source, end.source, call.peer) if rank is not None), None
-            )
+            ranks = (call.source, end.source, call.peer)
+            source = next((rank for rank in ranks if rank is not None), None)
             if queue := sent[source, call.rank, call.group, call.tag]:
                 found.append(Order(queue.pop(0), end))
     return found
 
 
 def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
-    """The same messages, but those to receives from any source arrive with the last of a row of such receives.
+    """The same messages, as they are in every run.
 
-    Which of them takes which message differs from run to run; that all have come after the last one does not, as long as the same
-    ranks send. (Where what is sent depends on who came first, as with a server that answers, the run itself differs.)
+    Which of several receives from any source takes which message differs from run to run. After the
+    last receive of such a row all messages have arrived, in every run in which the same ranks send.
+    So each of them is said to arrive with that last receive.
     """
     ends, last, row = _ends(calls), {}, []
     for call in _in_order(calls):
@@ -86,20 +66,19 @@ def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
         if _from_any(call) and (end := ends.get(_key(call))):
             row.append(end)
             last |= dict.fromkeys(map(_key, row), max(row, key=lambda end: end.number))
-    return sorted(
-        (Order(one.before, last.get(_key(one.after), one.after)) for one in found),
-        key=lambda one: (_key(one.after), _key(one.before)),  # not as they came
-    )
+    orders = (Order(order.before, last.get(_key(order.after), order.after)) for order in found)
+    # Sorted, because the order in which they arrived differs from run to run.
+    return sorted(orders, key=lambda order: (_key(order.after), _key(order.before)))
 
 
 def data_flow(calls: Iterable[Call]) -> list[Order]:
-    """The orders that collectives make, between each two ranks of which one gets the other's data.
+    """The orders that collectives enforce between a rank that gives data and a rank that gets it.
 
-    Together are the n-th collectives of a group, of the ranks that agree on what it is and on the root.
+    Calls belong together if they are the n-th collective of a group and agree on name and root.
     """
     ends, together = _ends(calls), defaultdict(list)
     for call in _in_order(calls):
-        if call.name in FROM_ROOT | TO_ROOT | AMONG_ALL:
+        if call.name in FROM_ROOT | TO_ROOT | ALL_TO_ALL:
             together[call.group, call.seq, call.name, call.peer].append(call)
     return [
         Order(giver, end)
@@ -111,17 +90,19 @@ def data_flow(calls: Iterable[Call]) -> list[Order]:
 
 
 def steps(calls: Iterable[Call], orders: Iterable[Order]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Where each call begins and ends, by (rank, number): as early as the orders allow, if every call takes one step.
+    """The step with which each call begins and the one with which it ends, by (rank, number).
 
-    A call that the rank never left ends where all else has ended.
+    Each call takes one step and begins as early as the orders allow. A call that its rank never
+    left ends with the last step of all.
     """
     graph, weight = defaultdict(set), defaultdict(int)
     previous = None
     for call in _in_order(calls):
         enter, leave = (_key(call), "enter"), (_key(call), "leave")
-        graph[enter] |= (
-            {(_key(previous), "leave")} if previous and previous.rank == call.rank else set()
-        )
+        if previous and previous.rank == call.rank:
+            graph[enter].add((_key(previous), "leave"))
+        else:
+            graph[enter] = set()
         graph[leave].add(enter)
         weight[enter, leave] = 1
         previous = call
@@ -139,24 +120,24 @@ def steps(calls: Iterable[Call], orders: Iterable[Order]) -> dict[tuple[int, int
 
 
 def words(call: Call) -> list[str]:
-    """A call in words: its name, its other side, its group unless that is the world, and how it ended if not well."""
+    """The call's name, its root or peer, its group if that is not WORLD, and whether it failed."""
     peer = "any" if call.peer is None else call.peer
-    told = [call.name]
+    found = [call.name]
     if call.name == "wait":
-        told.append(f"for {call.awaited}")
+        found.append(f"for {call.awaited}")
     elif call.name in SENDS:
-        told.append(f"to {peer}")
+        found.append(f"to {peer}")
     elif call.name in RECEIVES:
-        told.append(f"from {peer}")
+        found.append(f"from {peer}")
     elif call.name in FROM_ROOT | TO_ROOT:
-        told.append(f"root {peer}")
+        found.append(f"root {peer}")
     if call.tag and call.name != "wait":
-        told[-1] += f", tag {call.tag}"
+        found[-1] += f", tag {call.tag}"
     if call.group != WORLD and call.name != "wait":
-        told.append("in " + ", ".join(map(str, call.members)))
+        found.append("in " + ", ".join(map(str, call.members)))
     if call.left is None or call.error is not None:
-        told.append("not left" if call.left is None else "failed")
-    return told
+        found.append("not left" if call.left is None else "failed")
+    return found
 
 
 def _gives(giver: Call, taker: Call) -> bool:
@@ -170,7 +151,10 @@ def _gives(giver: Call, taker: Call) -> bool:
 
 
 def _ends(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
-    """For each call that was done without an error, the call with which it was done: itself, or the first wait for its Work."""
+    """By call, the call with which it was done: itself, or the first wait for its Work.
+
+    Calls that failed, or were never done, are left out.
+    """
     ends = {}
     for call in _in_order(calls):
         if call.left is None or call.error is not None:

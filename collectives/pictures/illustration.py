@@ -1,28 +1,12 @@
-"""The one picture of a step: by order if it sends messages, meets at barriers or makes groups, else of where its data went."""
+"""Choose the one picture of a step: the order of its calls, or where its data went.
+
+A step that sends messages, meets at barriers or makes groups is shown by order.
+"""
 
 from dataclasses import dataclass
 
-from collectives.pictures.happens_before import FROM_ROOT, RECEIVES, SENDS, TO_ROOT
 from collectives.recording.call import WORLD, Call
-
-ORDER_MATTERS = SENDS | RECEIVES | {"barrier", "monitored_barrier", "new_group"}
-
-# What a rank gives to a collective, and where it gets its result: names of parameters.
-_IN_PLACE = ("tensor", "tensor")
-_BUFFERS = {
-    **dict.fromkeys(("broadcast", "all_reduce", "reduce"), _IN_PLACE),
-    "all_gather": ("tensor", "tensor_list"),
-    **dict.fromkeys(
-        ("all_gather_into_tensor", "all_gather_single"), ("input_tensor", "output_tensor")
-    ),
-    "gather": ("tensor", "gather_list"),
-    "scatter": ("scatter_list", "tensor"),
-    "reduce_scatter": ("input_list", "output"),
-    **dict.fromkeys(
-        ("reduce_scatter_tensor", "reduce_scatter_single", "all_to_all_single"), ("input", "output")
-    ),
-    "all_to_all": ("input_tensor_list", "output_tensor_list"),
-}
+from collectives.spec.calls import BY_NAME, POINT_TO_POINT, CallSpec, Layout
 
 
 @dataclass(frozen=True)
@@ -38,35 +22,40 @@ class Data:
 
 
 def order_matters(calls: list[Call]) -> bool:
-    return any(call.name in ORDER_MATTERS for call in calls)
+    """Whether the calls include a message, or a call of a lesson that moves no data."""
+    specs = (BY_NAME[call.name] for call in calls if call.name != "wait")
+    return any(spec.name in POINT_TO_POINT or (spec.lesson and not spec.buffers) for spec in specs)
+
+
+def _can_be_traced(spec: CallSpec) -> bool:
+    """Whether it is a collective that takes tensors, and a known number of them."""
+    if spec.objects or spec.gives is None or spec.gets is None:
+        return False
+    return all(buffer.layout is not Layout.SEVERAL for buffer in spec.buffers)
 
 
 def data(calls: list[Call]) -> Data | None:
-    """That of the first collective among all ranks whose data can be traced; None if there is none."""
+    """The data of the first collective of all ranks that can be traced; None if there is none."""
     from collectives.pictures.origin import trace
 
     ranks = sorted({call.rank for call in calls})
     for first in sorted((call for call in calls if call.rank == 0), key=lambda call: call.number):
-        together = [
-            call
-            for call in calls
-            if (call.group, call.seq, call.name) == (WORLD, first.seq, first.name)
-        ]
+        if first.name == "wait" or not _can_be_traced(spec := BY_NAME[first.name]):
+            continue
+        collective = (WORLD, first.seq, first.name)
+        together = [call for call in calls if (call.group, call.seq, call.name) == collective]
         together.sort(key=lambda call: call.rank)
-        if [call.rank for call in together] != ranks or first.name not in _BUFFERS:
+        if [call.rank for call in together] != ranks:
             continue
-        if any(
-            call.before is None or call.after is None for call in together
-        ):  # without copies, or nobody waited
-            continue
-        given, gotten = _BUFFERS[first.name]
+        if any(call.before is None or call.after is None for call in together):
+            continue  # it was recorded without copies, or nobody waited for it
         found = Data(
-            before=[call.before.get(given) for call in together],
-            after=[call.after.get(gotten) for call in together],
+            before=[call.before.get(spec.gives) for call in together],
+            after=[call.after.get(spec.gets) for call in together],
             op=first.op,
-            root=first.peer if first.name in FROM_ROOT | TO_ROOT else None,
+            root=first.peer if spec.peer else None,
             title=first.name,
-            in_place=given == gotten,
+            in_place=spec.in_place,
         )
         origins = trace(
             found.before, found.after, op=found.op, root=found.root, in_place=found.in_place
@@ -77,7 +66,7 @@ def data(calls: list[Call]) -> Data | None:
 
 
 def illustrate(step: str, calls: list[Call]):
-    """The figure, or None where a step has nothing to show. Recorded with tensors, or there are no data to draw."""
+    """The figure; None where the step has nothing to show, or was recorded without its tensors."""
     from collectives.pictures import picture, timeline
 
     if order_matters(calls):

@@ -21,6 +21,7 @@ from collectives.pictures import happens_before
 from collectives.pictures.colours import DARK, LIGHT, PALETTE, tint
 from collectives.pictures.happens_before import Order
 from collectives.recording.call import Call
+from collectives.spec.calls import ALL_TO_ALL
 
 MOST_RANKS = 8
 MOST_STEPS = 40
@@ -77,13 +78,11 @@ def _drawn(calls: list[Call], title: str) -> Figure:
         axes.text(-0.08, y, f"rank {rank}", ha="right", va="center", fontsize=9, color=DARK)
     for call in calls:
         _bar(axes, call, at, lanes)
-    for order in messages + [
-        order for order in flow if order.before.name not in happens_before.AMONG_ALL
-    ]:
+    for order in messages + [order for order in flow if order.before.name not in ALL_TO_ALL]:
         _arrow(axes, order, at, lanes)
     _fences(
         axes,
-        [order.before for order in flow if order.before.name in happens_before.AMONG_ALL],
+        [order.before for order in flow if order.before.name in ALL_TO_ALL],
         at,
         lanes,
     )

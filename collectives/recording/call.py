@@ -1,6 +1,7 @@
-"""One call that a rank made to torch.distributed: what the timeline, the pictures and the diagnosis read.
+"""One call that a rank made to torch.distributed.
 
-This file imports nothing heavy: calls are also read where torch is not loaded.
+The timeline, the pictures and the diagnosis read such calls, also where torch is not loaded. So
+this file imports nothing heavy.
 """
 
 import os
@@ -8,28 +9,34 @@ import re
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-# The group of all ranks is called so; torch's own name for it differs from version to version.
+from ..spec.calls import GROUPS
+
+# Our name for the group of all ranks. torch's name for it differs from version to version.
 WORLD = "WORLD"
-
-POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
-
-# Calls that make or end groups. Each belongs to the group of all whom it concerns, but is counted by its name, apart from that
-# group's collectives: a group may be made in the midst of them.
-GROUPS = ("init_process_group", "new_group", "split_group", "shrink_group", "destroy_process_group")
 
 
 def label(group: str, world: int) -> str:
-    """torch's name of a group, which it gives anew in each world that a process joins after another; from 1."""
+    """torch's name of a group, made unique for a process that joins one world after another.
+
+    `world` counts these worlds, from 1: torch gives the same names again in each of them.
+    """
     return group if world <= 1 else f"{group} of world {world}"
 
 
 def sequence(group: str, name: str) -> tuple[str, str]:
-    """What a call is counted in: the collectives of its group, or that group's calls of this name."""
+    """The sequence in which a call is counted: calls with the same key are numbered together.
+
+    These are the collectives of a group. Calls that make or end groups are counted by their name,
+    apart from the collectives: a group may be made between two collectives of its parent.
+    """
     return group, name if name in GROUPS else ""
 
 
 def place_of(given: dict) -> tuple[int, int]:
-    """The rank and the world size that init_process_group asks for; -1 where only the backend knows."""
+    """The rank and the world size that init_process_group asks for; -1 if only the backend knows.
+
+    Both come from the arguments, else from the environment.
+    """
     words = (("rank", "RANK"), ("world_size", "WORLD_SIZE"))
     asked = ((given.get(word, -1), int(os.environ.get(name) or -1)) for word, name in words)
     rank, size = (environ if number in (-1, None) else number for number, environ in asked)
@@ -40,63 +47,55 @@ _REFUSED = re.compile(r"(ValueError|TypeError|RuntimeError: (ProcessGroup\w+::\w
 
 
 def was_refused(error: str) -> bool:
-    """Whether a call left with the exception because of its arguments, before anything was sent: its group goes on without it."""
+    """Whether torch refused the call's arguments, before it sent anything: the group goes on."""
     return bool(_REFUSED.match(error))
 
 
 @dataclass(frozen=True)
 class Call:
-    """`left` is None where the rank was still inside; `tensors` tells all that the call was given, in the order of its parameters.
+    """What a rank asked for in one call, where and when, and how the call ended.
 
-    A "wait" bears the group, seq, peer, op, tag and tensors of the call whose Work it waits for.
+    A "wait" has the group, seq, peer, op, tag and tensors of the call whose Work it waits for.
 
-    `before` and `after` are there only if asked for: by name of the parameter, copies of its tensor (or list of tensors) before the
-    call and after it. `after` of a call that returned a Work is what lay there when `wait()` had returned: None if nobody waited.
+    `before` and `after` hold copies of the tensors (or lists of tensors) by parameter name, if the
+    recording keeps them. `after` of a call that returned a Work is copied when `wait()` has
+    returned; it is None if nobody waited.
     """
 
     rank: int  # the global rank that calls
     number: int  # 0, 1, 2, ... in this rank, in order of entry
     name: str  # torch.distributed's own: "all_reduce", "irecv"; "wait" for Work.wait()
-    group: str = WORLD  # a name that is the same on all members; calls that make a group belong to all whom they concern
+    group: str = WORLD  # the same on all members; for a call that makes a group, the parent
     members: tuple[int, ...] = ()  # the group's global ranks, in the group's order
-    seq: int | None = (
-        None  # the how-many-th collective of this group, from 0 (new groups are counted apart); None for send, recv
-    )
+    seq: int | None = None  # its index, from 0, in its sequence; None for send, recv and their like
     of: int | None = None  # for "wait": the number of the call whose Work is waited for
     awaited: str | None = None  # for "wait": the name of that call
-    # The global rank of dst or src: the other side of a message (None: any), or the root. Of init_process_group, the rank it names.
+    # The global rank of src or dst: the root, or the other side of a message (None: any source).
+    # For init_process_group: the rank that the caller names.
     peer: int | None = None
     op: str | None = None  # "SUM"
     tag: int | None = None
-    tensors: tuple[str, ...] = ()  # "float32[4, 2]"
-    splits: tuple[tuple[int, ...] | None, ...] | None = (
-        None  # all_to_all_single's: of the output, of the input
-    )
-    ranks: tuple[tuple[int, ...], ...] | None = (
-        None  # new_group, split_group: who is to be in the new groups
-    )
-    is_async: bool = False  # it returns before it is done, with a Work to wait for
-    timeout: float | None = (
-        None  # seconds after which the call gives up by itself, where torch says so
-    )
-    backend: str = ""  # what serves it, where torch says so: "gloo"
+    tensors: tuple[str, ...] = ()  # "float32[4, 2]"; in the order of torch's parameters
+    splits: tuple[tuple[int, ...] | None, ...] | None = None  # all_to_all_single's: output, input
+    ranks: tuple[tuple[int, ...], ...] | None = None  # the members of the groups to be made
+    is_async: bool = False  # it returns a Work to wait for
+    timeout: float | None = None  # seconds after which the call gives up, where torch says so
+    backend: str = ""  # the one that serves it, where torch says so: "gloo"
     device: str = ""  # of its first tensor: "cpu"
-    gaps: bool = False  # a tensor of it does not fill the memory from its first element to its last: a column of a matrix
+    gaps: bool = False  # the elements of one of its tensors are not side by side: a column
     file: str = ""  # the caller's, outside of torch and of this package
     line: int = 0
     function: str = ""
     entered: int = 0  # nanoseconds, on this machine's monotonic clock
-    left: int | None = None
-    error: str | None = None  # the exception that it left with, in one line
-    source: int | None = (
-        None  # for receives: the global rank from which the message came, where torch says so
-    )
+    left: int | None = None  # None while the rank is inside
+    error: str | None = None  # the exception that it raised, in one line
+    source: int | None = None  # for receives: the global rank that sent, where torch says so
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
 
 
 def plain(call: Call) -> list:
-    """All of a call but its copies of tensors, as JSON can hold it."""
+    """A call as JSON can hold it, without its copies of tensors."""
     return list(astuple(replace(call, before=None, after=None)))
 
 
@@ -110,9 +109,9 @@ def _as_tuples(value):
 
 @dataclass(frozen=True, eq=False)
 class What:
-    """The fields of a Call that are the same each time that a line of a program makes it; by these names.
+    """The fields of a Call that stay the same when a line of a program makes the call again.
 
-    Only the same object is equal: in a dictionary it is found without a look at its fields, of which some are long.
+    An object equals only itself, so that a dictionary finds it without comparing long fields.
     """
 
     name: str
@@ -137,10 +136,11 @@ class What:
 
 @dataclass(frozen=True)
 class Noticed:
-    """Something risky that a rank noticed of a call of its own (whose `number` is not told).
+    """Something risky that a rank noticed in a call of its own. The call's `number` is not known.
 
-    `kind`: "changed", a tensor of it was written to before its Work was waited for, which was done `at` a file, line, function;
-    "unawaited", its Work is gone, or its process, and nobody had waited for it; "gaps", it was given a tensor that has some.
+    kind: "changed": the program wrote into a tensor of the call before it waited for the Work, `at`
+        a file, line and function; "unawaited": the Work is gone, or its process, and nobody has
+        waited for it; "gaps": the call got a tensor with gaps.
     """
 
     kind: str

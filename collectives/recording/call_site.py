@@ -1,4 +1,4 @@
-"""Who calls: the file, line and function of the innermost frame that is neither torch's nor ours, cheaply."""
+"""Find the line that makes a call: the innermost one that is outside of torch and this package."""
 
 import functools
 import os
@@ -12,19 +12,23 @@ from . import stack
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(os.path.dirname(__file__))
 
-# torch and this package are never told; other libraries only where the program has no code of its own on the stack.
+# The kinds of code. The caller is never inside torch or this package; it is in another library only
+# if the stack has no code of the program.
 _INNER, _LIBRARY, _OWN = range(3)
 
-# By code and instruction, the line that it is: to find its number takes long in a long function. Each code is kept, so that no
-# other gets its id.
+# The call sites found so far, by code object and instruction: in a long function it takes long to
+# find a line number. The code object is kept alive, so that no other gets its id.
 _Place = tuple[str, int, str]
 _own: dict[tuple[int, int], tuple[CodeType, _Place]] = {}
 
 
 def caller() -> _Place:
-    """The place from which the function that asks was called; ("", 0, "") where the stack has none."""
+    """The file, line and function that called the function that asks.
+
+    ("", 0, "") if the stack has no such place.
+    """
     frame = first = sys._getframe(1).f_back
-    if first is None:  # called by C alone, as what was given to atexit is
+    if first is None:  # C called it, as it calls the functions of atexit
         return "", 0, ""
     key = id(first.f_code), first.f_lasti
     known = _own.get(key)
@@ -49,9 +53,8 @@ def _place(frame: FrameType) -> _Place:
 
 @functools.cache
 def _kind(file: str) -> int:
-    ours = (
-        file.startswith(_HERE + os.sep) and f"{os.sep}lessons{os.sep}" not in file
-    )  # the wheel holds lessons, too
-    if ours or file.startswith(("<frozen", _TORCH)):
+    # The wheel has the lessons inside this package.
+    is_ours = file.startswith(_HERE + os.sep) and f"{os.sep}lessons{os.sep}" not in file
+    if is_ours or file.startswith(("<frozen", _TORCH)):
         return _INNER
     return _LIBRARY if stack.is_library(file) else _OWN

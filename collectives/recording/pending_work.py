@@ -1,4 +1,4 @@
-"""A call that has returned a Work: what the program does, until the call's end, with that Work and with the tensors that it lent.
+"""A call that has returned a Work, and whether the program treats that Work and its buffers safely.
 
 Nothing here keeps the Work or a tensor alive.
 """
@@ -11,8 +11,11 @@ from collections.abc import Callable
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-# By these methods of a Work, too, a program learns that it is done, or hands that over; is_completed only where it says so.
-WAYS = (
+from ..spec.calls import BY_NAME, SENDS, CallSpec, Flow
+
+# By these methods of a Work, too, a program learns that it is done, or hands that over;
+# is_completed only where it returns True.
+COMPLETION_METHODS = (
     "is_completed",
     "is_success",
     "exception",
@@ -26,44 +29,63 @@ WAYS = (
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-class UnderWay:
-    """`noted`: the call. `given`: its arguments, if they are to be kept. `is_settled`: nothing can be said against it any more."""
+class PendingWork:
+    """A call whose Work nobody has waited for yet.
 
-    def __init__(self, work, noted, given: dict, lent: dict, gone: Callable):
-        self.end = weakref.ref(work, gone)
+    noted: the call.
+    given: its arguments, if they are to be kept.
+    is_settled: no hint is due any more, because the program knows that the Work is done, or because
+        somebody else waits for it.
+    """
+
+    def __init__(self, work, noted, kept: dict, given: dict, on_collected: Callable):
+        self.end = weakref.ref(work, on_collected)
         self.noted = noted
-        self.given = given
-        # subtle: torch's own code may hand a Work on to C++, which waits unseen. From batch_isend_irecv it comes to the program.
+        self.given = kept
+        # subtle: torch's own code may hand a Work on to C++, which waits unseen. But the Works of
+        # batch_isend_irecv, which torch's code also makes, come to the program.
         maker = sys._getframe(2).f_back
         file = maker.f_code.co_filename if maker else _TORCH
         self.is_settled = file.startswith(_TORCH) and file != c10d.__file__
-        # A backend that is written in Python may finish a call by writing what it gave into its tensors: an average, say.
-        self.lent = _versions(lent) if type(work) is c10d.Work or noted.what.name == "isend" else []
+        # A backend that is written in Python may finish a call by writing into the tensors that the
+        # program gave to it: an average, for example.
+        is_watched = type(work) is c10d.Work or noted.what.name in SENDS
+        self.versions = _versions(noted.what.name, given) if is_watched else []
 
     def was_written_to(self) -> bool:
-        """Whether the program has written into a tensor that is still the call's."""
-        for reference, version in () if self.is_settled else self.lent:
+        """Whether the program has written into a buffer of the call before the call was done."""
+        for reference, version in () if self.is_settled else self.versions:
             tensor = reference()
             if tensor is not None and tensor._version != version and _is_all_of_its_memory(tensor):
                 return True
         return False
 
 
-def _versions(lent: dict) -> list[tuple[weakref.ref, int]]:
-    """The tensors that belong to the call until it is done, and how often each was written to by now.
+def _watched_parameters(spec: CallSpec) -> tuple[str, ...]:
+    """The buffers that only the program writes to by means of torch, until the call is done.
 
-    Not its mere outputs: gloo fills those of all_gather by means of torch, which counts that as well.
+    gloo collects the data of several ranks in a buffer of its own and copies it to the output by
+    means of torch, which counts that as a write. The data of one rank goes to the output directly.
     """
+    from_one_rank = spec.flow in (Flow.RECEIVE, Flow.FROM_ROOT)
+    return tuple(buffer.parameter for buffer in spec.buffers if buffer.gives or from_one_rank)
+
+
+_WATCHED = {name: _watched_parameters(spec) for name, spec in BY_NAME.items()}
+
+
+def _versions(name: str, given: dict) -> list[tuple[weakref.ref, int]]:
+    """The watched tensors, each with the number of times that it was written to until now."""
     found = []
-    for word, value in lent.items():
-        if word.startswith("output") or word in ("tensor_list", "gather_list"):
-            continue
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, torch.Tensor) and not one.is_inference():  # which are not counted
-                found.append((weakref.ref(one), one._version))
+    for parameter in _WATCHED[name]:
+        value = given.get(parameter)
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            # torch does not count the writes to a tensor that was made in inference mode.
+            if isinstance(tensor, torch.Tensor) and not tensor.is_inference():
+                found.append((weakref.ref(tensor), tensor._version))
     return found
 
 
 def _is_all_of_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether what was written there was written into the tensor: its count is that of all views of one memory."""
+    """Whether a counted write went into this tensor: all views of one memory share the count."""
     return tensor.untyped_storage().nbytes() == tensor.nbytes

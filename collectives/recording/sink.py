@@ -1,4 +1,7 @@
-"""Where a recording tells its calls: what such a place offers, and the one in memory (call_log.Writer is one in a file)."""
+"""Where a recording writes its calls: the interface, and a sink that keeps them in memory.
+
+Another sink is `rank_log.Log`, which writes them to a file.
+"""
 
 import itertools
 import time
@@ -10,9 +13,12 @@ from .call import Call, What
 
 
 class Sink(Protocol):
-    """Where calls are told, in order of entry; the number that `enter` returns is what a call is spoken of by afterwards.
+    """Takes the calls of one rank in order of entry.
 
-    `tensors`: whether it wants to see them again when the call is done. Else nothing here keeps them alive.
+    `enter` returns the call's number, by which `leave` and `done` speak of it.
+
+    tensors: whether the sink wants to see the tensors again when a call is done. If not, the
+        recording does not keep them alive.
     """
 
     tensors: bool
@@ -20,17 +26,17 @@ class Sink(Protocol):
     def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int: ...
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
-        """The call returned, or raised. `source`: the global rank whose message a receive, or the wait for one, has brought."""
+        """The call returned, or raised. `source`: for a receive, the global rank that sent."""
 
     def done(self, number: int, given: dict) -> None:
-        """The tensors of a call hold their results. Not told without `tensors`."""
+        """The tensors of a call hold their results. Only a sink with `tensors` is asked."""
 
     def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
         """Something risky; see call.Noticed."""
 
 
 class Memory:
-    """Keeps all calls, with copies of their tensors if asked for."""
+    """Keeps all calls, and copies of their tensors if `tensors` is true."""
 
     def __init__(self, tensors: bool = False):
         self.tensors = tensors
@@ -64,7 +70,7 @@ class Memory:
 
 
 def _copies(given: dict) -> dict:
-    """The tensors among the arguments, copied as they lie in memory now, on the CPU."""
+    """Copies, on the CPU, of the tensors among the arguments."""
     return {name: copy for name, value in given.items() if (copy := _copy(value)) is not None}
 
 
@@ -72,5 +78,5 @@ def _copy(value):
     if isinstance(value, torch.Tensor):
         return value.detach().clone().cpu()
     if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor | list):
-        return [_copy(one) for one in value]
+        return [_copy(element) for element in value]
     return None

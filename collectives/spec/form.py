@@ -110,7 +110,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Form:
-    """One call. `name` is its path under torch.distributed, as the older versions have it; `newer` the name that replaces it.
+    """One call. `name` is its path under torch.distributed, as the older versions have it.
+
+    `newer` is the name that replaces it, for functions of submodules; for others see spec/calls.py.
 
     `plan(case)` gives the rank's buffers by name (a Buffer, a list of them, or any other value, which is passed as it is), and
     under "result" what the call must return. `call(function, case, buffers)` makes the call; a Work that it returns is waited for.

@@ -1,28 +1,20 @@
-"""Whether the members of a group, and the two ends of a message, asked for the same thing: pure comparison of calls."""
+"""Compare the calls of a group's members, and the two ends of a message. Pure."""
 
 import math
 import re
 from collections import Counter
 from dataclasses import dataclass
 
-from collectives.recording.call import GROUPS, Call
-
-# Newer and older names of one function.
-_SAME = {
-    "all_gather_single": "all_gather_into_tensor",
-    "_all_gather_base": "all_gather_into_tensor",
-}
-_SAME |= {
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-}
-
-_ALIKE = ("all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "broadcast_object_list")
+from collectives.recording.call import Call
+from collectives.spec.calls import BY_NAME, FROM_ROOT, GROUPS, TO_ROOT, BufferSpec, Layout
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What the calls differ in ("call", "group", "op", "root", "dtype", "shape", "splits", "tag", "order"), and who is to blame."""
+    """A difference between calls that belong together, and the ranks that are to blame.
+
+    field: "call", "group", "op", "root", "dtype", "shape", "splits", "tag" or "order".
+    """
 
     field: str
     guilty: tuple[int, ...]
@@ -30,7 +22,7 @@ class Difference:
 
 
 def minority(sides: dict[int, object]) -> tuple[int, ...]:
-    """All ranks but those of the largest side; where no side is larger than all others, every rank."""
+    """The ranks that are not on the largest side; every rank if no side is the largest."""
     counts = Counter(sides.values()).most_common()
     if len(counts) > 1 and counts[0][1] > counts[1][1]:
         return tuple(sorted(rank for rank, side in sides.items() if side != counts[0][0]))
@@ -43,38 +35,42 @@ def compare(calls: dict[int, Call]) -> Difference | None:
         sides = {rank: value(call) for rank, call in calls.items()}
         if len({side for side in sides.values() if side is not None}) > 1:
             return Difference(field, minority(sides), calls)
-    name = plain_name(next(iter(calls.values())))
-    if name in _ALIKE:
-        sides = {rank: tuple(numel(text) for text in call.tensors) for rank, call in calls.items()}
-        return (
-            None if len(set(sides.values())) == 1 else Difference("shape", minority(sides), calls)
-        )
-    return _compare_pieces(name, calls)
+    spec = BY_NAME.get(next(iter(calls.values())).name)
+    if spec is None:  # the Flight Recorder has names of its own: of backends, of record_comm
+        return None
+    if spec.in_place:
+        sides = {rank: tuple(map(numel, call.tensors)) for rank, call in calls.items()}
+        is_same = len(set(sides.values())) == 1
+        return None if is_same else Difference("shape", minority(sides), calls)
+    return _compare_pieces(calls)
 
 
 def compare_message(send: Call, receive: Call) -> Difference | None:
+    """The first thing in which the two ends of one message differ."""
     calls = {send.rank: send, receive.rank: receive}
-    if ("object" in send.name) != ("object" in receive.name):
+    if BY_NAME[send.name].objects != BY_NAME[receive.name].objects:
         return Difference("call", tuple(sorted(calls)), calls)
     given, wanted = (
         [(dtype(text), numel(text)) for text in call.tensors] for call in (send, receive)
     )
     if given == wanted or not given or not wanted:
         return None
-    return Difference(
-        "dtype" if given[0][0] != wanted[0][0] else "shape", tuple(sorted(calls)), calls
-    )
+    field = "dtype" if given[0][0] != wanted[0][0] else "shape"
+    return Difference(field, tuple(sorted(calls)), calls)
 
 
 def plain_name(call: Call) -> str:
-    return _SAME.get(call.name, call.name)
+    """One name for a function that has several; a name without a record stays as it is."""
+    return BY_NAME[call.name].name if call.name in BY_NAME else call.name
 
 
 def dtype(text: str) -> str:
+    """As in "float32", of "float32[4, 2]"."""
     return text.partition("[")[0]
 
 
 def numel(text: str) -> int:
+    """As in 8, of "float32[4, 2]"."""
     return math.prod(map(int, re.findall(r"\d+", text.partition("[")[2])))
 
 
@@ -82,7 +78,7 @@ def _dtypes(call: Call) -> tuple | None:
     return tuple(sorted({dtype(text) for text in call.tensors})) or None
 
 
-# None: the rank does not say.
+# By field, what a call says of it; None if it says nothing.
 _FIELDS = {
     "call": plain_name,
     "group": lambda call: (call.members, call.ranks) if call.members else None,
@@ -92,12 +88,12 @@ _FIELDS = {
 }
 
 
-def _compare_pieces(name: str, calls: dict[int, Call]) -> Difference | None:
-    """Each rank's piece for each other one must be what that one has room for."""
+def _compare_pieces(calls: dict[int, Call]) -> Difference | None:
+    """The piece that a rank has for another one must be as large as that one expects."""
     members = next(iter(calls.values())).members
     gives, wants = {}, {}
     for rank, call in calls.items():
-        if (pieces := _pieces(name, call, len(members))) is None:
+        if (pieces := _pieces(call, len(members))) is None:
             return None
         gives[rank], wants[rank] = pieces
     involved: Counter[int] = Counter()
@@ -110,42 +106,57 @@ def _compare_pieces(name: str, calls: dict[int, Call]) -> Difference | None:
         return None
     most = max(involved.values())
     guilty = tuple(sorted(rank for rank, count in involved.items() if count == most))
-    return Difference(
-        "splits"
-        if any(call.splits not in (None, (None, None)) for call in calls.values())
-        else "shape",
-        guilty,
-        calls,
-    )
+    has_splits = any(call.splits not in (None, (None, None)) for call in calls.values())
+    return Difference("splits" if has_splits else "shape", guilty, calls)
 
 
-def _pieces(name: str, call: Call, n: int) -> tuple[list[int] | None, list[int] | None] | None:
-    """How many elements the rank gives to each member, and wants from each; None where there is nothing to compare."""
-    sizes = [numel(text) for text in call.tensors]
-    is_root = call.rank == call.peer
-    match name, len(sizes):
-        case "all_gather", count if count == n + 1:
-            return [sizes[-1]] * n, sizes[:-1]
-        case "all_gather_into_tensor", 2:
-            return [sizes[1]] * n, [sizes[0] // n] * n
-        case "gather", count if count == 1 + n * is_root:
-            return [sizes[0]] * n, sizes[1:] or None
-        case "scatter", count if count == 1 + n * is_root:
-            return sizes[1:] or None, [sizes[0]] * n
-        case "reduce_scatter", count if count == n + 1:
-            return sizes[1:], [sizes[0]] * n
-        case "reduce_scatter_tensor", 2:
-            return [sizes[1] // n] * n, [sizes[0]] * n
-        case "all_to_all", count if count == 2 * n:
-            return sizes[n:], sizes[:n]
-        case "all_to_all_single", 2 if call.splits is not None:
-            return tuple(_split(call.tensors[i], call.splits[i], n) for i in (1, 0))
-    return None
+def _pieces(call: Call, n: int) -> tuple[list[int] | None, list[int] | None] | None:
+    """How many elements the rank has for each of the n members, and how many it wants from each.
+
+    A side is None where this rank has no buffer for it. None where the call's tensors do not tell.
+    """
+    spec, tensors = BY_NAME[call.name], list(call.tensors)
+    if spec.objects or not spec.buffers:
+        return None
+    gives = wants = None
+    for buffer in spec.buffers:
+        count = _count_of_tensors(buffer, call, n)
+        if count is None or count > len(tensors):
+            return None
+        pieces = _pieces_of_buffer(buffer, tensors[:count], call, n)
+        tensors = tensors[count:]
+        if buffer.gives:
+            gives = pieces
+        else:
+            wants = pieces
+    return None if tensors else (gives, wants)
+
+
+def _count_of_tensors(buffer: BufferSpec, call: Call, n: int) -> int | None:
+    """How many tensors this rank passes in the buffer; None where it may be any number."""
+    if buffer.layout is Layout.SEVERAL:
+        return None
+    if buffer.layout is not Layout.LIST:
+        return 1
+    has_root = call.name in FROM_ROOT | TO_ROOT
+    return n if not has_root or call.rank == call.peer else 0
+
+
+def _pieces_of_buffer(buffer: BufferSpec, texts: list[str], call: Call, n: int) -> list[int] | None:
+    """How many elements of the buffer belong to each member; None if this rank does not have it."""
+    if buffer.layout is Layout.LIST:
+        return [numel(text) for text in texts] or None
+    (text,) = texts
+    if buffer.layout is Layout.ONE:
+        return [numel(text)] * n
+    splits = call.splits[buffer.gives] if call.splits else None  # of the output, of the input
+    return _split(text, splits, n)
 
 
 def _split(text: str, splits: tuple[int, ...] | None, n: int) -> list[int]:
+    """The elements of each piece: `splits` counts rows, and equal pieces are the default."""
+    if not splits or len(splits) != n:
+        return [numel(text) // n] * n
     rows = int((re.findall(r"\d+", text.partition("[")[2]) or ["1"])[0])
     row = numel(text) // max(1, rows)
-    return (
-        [count * row for count in splits] if splits and len(splits) == n else [numel(text) // n] * n
-    )
+    return [count * row for count in splits]

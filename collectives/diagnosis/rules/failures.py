@@ -8,7 +8,8 @@ from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, State, is_lo
 from collectives.diagnosis.rules.report import ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
-from collectives.recording.call import POINT_TO_POINT, WORLD, Call
+from collectives.recording.call import WORLD, Call
+from collectives.spec.calls import POINT_TO_POINT
 
 
 def failed(snapshot: Snapshot) -> Verdict | None:

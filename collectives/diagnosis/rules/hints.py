@@ -1,4 +1,7 @@
-"""What the ranks noticed of themselves -> hints: what is risky though all calls fit, and what to do. They change no verdict."""
+"""Make hints of what the ranks noticed in their own calls. They do not change the verdict.
+
+A hint says what is risky although all calls fit together, and what to do.
+"""
 
 import importlib.metadata
 from collections.abc import Iterable
@@ -8,31 +11,41 @@ from collectives.backends import claims
 from collectives.diagnosis.rules.compare import dtype, plain_name
 from collectives.diagnosis.rules.report import place, ranks, told
 from collectives.recording.call import Call, Noticed
-
-_SENDING = ("send", "isend", "send_object_list")
+from collectives.spec.calls import BY_NAME, Flow
 
 
 @dataclass(frozen=True)
 class Hint:
-    """`risk`: what the rank of the call did; `cure`: what may come of it, and what to do."""
+    """A risky call.
+
+    risk: what its rank did.
+    cure: what may happen because of it, and what to do.
+    """
 
     call: Call
     risk: str
     cure: str
 
 
-def hints(noticed: Iterable[Noticed], kind: str) -> tuple[Hint, ...]:
-    """`kind`: that of the verdict."""
+def hints(noticed: Iterable[Noticed], verdict: str) -> tuple[Hint, ...]:
+    """The hints for a run that ended with this kind of verdict.
+
+    Only after "ok" is a missing wait worth a hint: a rank that failed could not wait any more.
+    """
     found = {}
-    for one in noticed:
-        # What failed could not wait any more.
-        if (hint := _KINDS[one.kind](one)) and (kind == "ok" or one.kind != "unawaited"):
-            found[one.call.rank, one.call.file, one.call.line, hint.risk] = hint
+    for risk in noticed:
+        hint = _KINDS[risk.kind](risk)
+        if hint is None or (verdict != "ok" and risk.kind == "unawaited"):
+            continue
+        found[hint.call.rank, hint.call.file, hint.call.line, hint.risk] = hint
     return tuple(found[key] for key in sorted(found))
 
 
 def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
-    """In which ranks that did the same stand together: what they did, and where and what to do."""
+    """Lines for the report, in pairs: which ranks did what; where they did it, and what to do.
+
+    Ranks that did the same share a pair.
+    """
     together: dict[tuple[str, str], list[int]] = {}
     for hint in found:
         together.setdefault((hint.risk, f"{place(hint.call)}: {hint.cure}"), []).append(
@@ -41,44 +54,47 @@ def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
     return [(f"hint: {ranks(numbers)} {risk}", rest) for (risk, rest), numbers in together.items()]
 
 
-def _changed(one: Noticed) -> Hint:
-    wait = place(
-        Call(one.call.rank, -1, "wait", file=one.at[0], line=one.at[1], function=one.at[2])
+def _changed(risk: Noticed) -> Hint:
+    call, (file, line, function) = risk.call, risk.at
+    wait = place(Call(call.rank, -1, "wait", file=file, line=line, function=function))
+    cure = (
+        "what was there or what is there now may be taken; "
+        f"change it below that wait() ({wait}), or hand over a clone()"
     )
-    cure = f"what was there or what is there now may be taken; change it below that wait() ({wait}), or hand over a clone()"
-    return Hint(one.call, f"changed the tensor of {told(one.call)} before its wait()", cure)
+    return Hint(call, f"changed the tensor of {told(call)} before its wait()", cure)
 
 
-def _unawaited(one: Noticed) -> Hint | None:
-    call = one.call
-    # On a GPU what uses the result stands in line behind the call, with or without wait().
-    if call.device != "cpu" or call.name in _SENDING or _gives_only(call):
+def _unawaited(risk: Noticed) -> Hint | None:
+    call = risk.call
+    # On a GPU, kernels that use the result are queued behind the call, with or without wait().
+    if call.device != "cpu" or _gives_only(call):
         return None
-    cure = "what it brings may come after it is read: keep the Work that it returns, and wait() for that before you read"
+    cure = (
+        "what it brings may come after it is read: "
+        "keep the Work that it returns, and wait() for that before you read"
+    )
     return Hint(call, f"never waited for {told(call)}", cure)
 
 
 def _gives_only(call: Call) -> bool:
-    """Whether the call brings this rank nothing."""
-    is_root = call.rank == call.peer
-    return (
-        is_root
-        if call.name == "broadcast"
-        else not is_root
-        if call.name in ("reduce", "gather")
-        else False
-    )
+    """Whether the call brings this rank nothing new."""
+    spec, is_root = BY_NAME[call.name], call.rank == call.peer
+    if spec.flow is Flow.FROM_ROOT:
+        return is_root and spec.in_place
+    return spec.flow is Flow.SEND or (spec.flow is Flow.TO_ROOT and not is_root)
 
 
-def _gaps(one: Noticed) -> Hint | None:
-    call = one.call
+def _gaps(risk: Noticed) -> Hint | None:
+    """A hint only where a claim says that the backend then gives wrong results."""
+    call = risk.call
     cell = {
         "backend": call.backend,
         "device": call.device,
         "form": f"{plain_name(call)}:noncontiguous",
         "op": call.op,
+        "dtype": dtype(call.tensors[0]),
+        "world_size": len(call.members),
     }
-    cell |= {"dtype": dtype(call.tensors[0]), "world_size": len(call.members)}
     claim = claims.expected(cell, importlib.metadata.version("torch"))
     if claim is None or claim.state != "wrong":
         return None

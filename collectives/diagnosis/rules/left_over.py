@@ -7,7 +7,8 @@ from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED
 from collectives.diagnosis.rules.report import ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
-from collectives.recording.call import POINT_TO_POINT, Call
+from collectives.recording.call import Call
+from collectives.spec.calls import POINT_TO_POINT, RECEIVES
 
 
 def not_met(snapshot: Snapshot) -> Verdict | None:
@@ -39,7 +40,7 @@ def _other_end(snapshot: Snapshot, call: Call) -> Verdict | None:
     computing = [other for other in running if other in snapshot.computing]
     kind, blamed = ("slow", computing) if computing else ("hang", sorted((rank, *missing)))
     who = f"{ranks(missing)} to receive its message"
-    if "recv" in kind_of(call):
+    if kind_of(call) in RECEIVES:
         who = f"a message from {ranks(missing)}"
     guilty = tuple(map(snapshot.place, blamed))
     headline = f"{kind}: rank {rank} waits for {who}"
@@ -88,7 +89,7 @@ def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
     for call in snapshot.matching.messages.unmatched():
         if call.peer in states and states[call.peer].status == "elsewhere":
             continue
-        if "recv" in call.name and states[call.rank].text == LEFT:  # it served others to the end
+        if call.name in RECEIVES and states[call.rank].text == LEFT:  # it served others to the end
             continue
         guilty = (call, snapshot.place(call.peer)) if call.peer in states else (call,)
         headline = f"mismatch: the message of rank {call.rank} has no other end"

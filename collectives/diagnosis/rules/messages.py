@@ -7,6 +7,7 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
 from collectives.recording.call import Call
+from collectives.spec.calls import SENDS
 
 # So many ends of one channel wait for their other ends; those that have waited longest are
 # forgotten then.
@@ -46,7 +47,7 @@ class End:
 def channel(call: Call, source: int | None = None) -> tuple:
     """Group, sender, receiver and tag. `source`: of a receive that took what came."""
     there = call.peer if source is None else source
-    ranks = (call.rank, there) if "send" in call.name else (there, call.rank)
+    ranks = (call.rank, there) if call.name in SENDS else (there, call.rank)
     return call.group, *ranks, call.tag
 
 
@@ -68,7 +69,7 @@ class Messages:
 
     def post(self, call: Call) -> tuple[Call, Call] | None:
         """The send and the receive, if this call meets its other end."""
-        if "send" in call.name:
+        if call.name in SENDS:
             return self._meet(call, channel(call), self.sends, self.receives)
         if call.peer is None:
             self.mixed.add((call.group, call.rank, call.tag))

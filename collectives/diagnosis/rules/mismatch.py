@@ -6,7 +6,8 @@ from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.report import against, places_of
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
-from collectives.recording.call import POINT_TO_POINT, Call
+from collectives.recording.call import Call
+from collectives.spec.calls import POINT_TO_POINT, RECEIVES, SENDS
 
 
 def differing(snapshot: Snapshot) -> Verdict | None:
@@ -73,7 +74,7 @@ def crossed_tags(snapshot: Snapshot) -> Verdict | None:
         other = snapshot.inside.get(call.peer) if call.peer is not None else None
         if other is None or other.peer != rank or other.tag == call.tag:
             continue
-        if "send" not in kind_of(call) or "recv" not in kind_of(other):
+        if kind_of(call) not in SENDS or kind_of(other) not in RECEIVES:
             continue
         if snapshot.waits_for(rank) and snapshot.waits_for(other.rank):
             ends = {rank: call, other.rank: other}

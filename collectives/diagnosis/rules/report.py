@@ -1,30 +1,29 @@
-"""A verdict in words: one line that says what happened, and where every rank is."""
+"""A verdict as text: a headline, then a line for each rank with its call and its place."""
 
 import itertools
 import os
 from collections.abc import Collection, Iterable
 
-from collectives.recording.call import GROUPS, Call
+from collectives.recording.call import Call
+from collectives.spec.calls import BY_NAME
 
-# So many lines of ranks are written; ranks in the same place share one.
+# At most as many lines for ranks; ranks that do the same in the same place share a line.
 _LINES = 12
 
 
 def told(call: Call) -> str:
-    """A call as it would be written: all_reduce(SUM, float32[4])."""
+    """As in all_reduce(SUM, float32[4]), or wait() for all_reduce(SUM, float32[4])."""
     name = call.awaited or call.name
     words = [call.op] if call.op else []
-    words += _runs(call.tensors)
+    words += _counted(call.tensors)
     if call.peer is not None:
-        words.append(
-            f"{'rank' if name in GROUPS else 'dst' if _sends(name) else 'src'}={call.peer}"
-        )
+        words.append(f"{BY_NAME[name].peer or 'rank'}={call.peer}")  # init_process_group has a rank
     words += [f"tag={call.tag}"] if call.tag is not None else []
     if call.splits not in (None, (None, None)):
         words += [
-            f"{word} splits {list(one)}"
-            for word, one in zip(("output", "input"), call.splits, strict=True)
-            if one
+            f"{word} splits {list(sizes)}"
+            for word, sizes in zip(("output", "input"), call.splits, strict=True)
+            if sizes
         ]
     words += [str(list(ranks)) for ranks in call.ranks or ()]
     words += [f"group {call.group}"] if call.group != "WORLD" else []
@@ -37,9 +36,8 @@ def place(call: Call) -> str:
     if not call.file:
         return ""
     file = os.path.relpath(call.file) if call.file.startswith(os.getcwd() + os.sep) else call.file
-    return f"{file}:{call.line}" + (
-        f" in {call.function}" if call.function not in ("", "<module>") else ""
-    )
+    function = f" in {call.function}" if call.function not in ("", "<module>") else ""
+    return f"{file}:{call.line}{function}"
 
 
 def places_of(calls: dict[int, Call]) -> str:
@@ -51,6 +49,7 @@ def places_of(calls: dict[int, Call]) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
+    """As in rank 2, or ranks 0,1."""
     numbers = sorted(numbers)
     return f"rank{'s' * (len(numbers) > 1)} {','.join(map(str, numbers))}"
 
@@ -62,16 +61,18 @@ def against(guilty: Iterable[int], all_of_them: Iterable[int]) -> str:
 
 
 def join_as(wrong: Collection[int], named: Collection[int]) -> str:
-    one = len(wrong) == 1
-    return f"hang: {ranks(wrong)} join{'s' * one} as {ranks(named)}, which {'another is' if one else 'others are'}"
+    """The headline for ranks that joined with the numbers of other ranks."""
+    is_one = len(wrong) == 1
+    others = "another is" if is_one else "others are"
+    return f"hang: {ranks(wrong)} join{'s' * is_one} as {ranks(named)}, which {others}"
 
 
 def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:
-    """`lines`: by rank, what it does and where."""
+    """`lines`: by rank, what it does, and where."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(lines):
         together.setdefault(lines[rank], []).append(rank)
-    # One rank is indented like several, so that the numbers stand below each other.
+    # "rank" gets a space more than "ranks", so that the numbers are aligned.
     rows = [
         (ranks(them).replace("rank ", "rank  "), doing, where)
         for (doing, where), them in together.items()
@@ -87,10 +88,7 @@ def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) ->
     return "\n".join(text + [f"  {note}" for note in notes])
 
 
-def _sends(name: str) -> bool:
-    return "send" in name or name in ("reduce", "gather", "gather_object")
-
-
-def _runs(texts: tuple[str, ...]) -> list[str]:
+def _counted(texts: tuple[str, ...]) -> list[str]:
+    """Equal neighbours once, with their number: 3 x float32[4]."""
     counts = ((text, len(list(same))) for text, same in itertools.groupby(texts))
     return [text if count == 1 else f"{count} x {text}" for text, count in counts]

@@ -9,7 +9,8 @@ from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State, is_lost
 from collectives.diagnosis.rules.report import place, told, write
 from collectives.diagnosis.rules.wait_graph import waits_for
-from collectives.recording.call import GROUPS, Call
+from collectives.recording.call import Call
+from collectives.spec.calls import GROUPS
 
 
 @dataclass(frozen=True)

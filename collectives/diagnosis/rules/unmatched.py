@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import channel
-from collectives.recording.call import POINT_TO_POINT, Call, from_plain, plain, sequence
+from collectives.recording.call import Call, from_plain, plain, sequence
+from collectives.spec.calls import POINT_TO_POINT, SENDS
 
 _OTHER = {"send": "recv", "recv": "send"}
 
@@ -58,7 +59,7 @@ def merge(ranks: Iterable[Unmatched]) -> Matching:
     matching = Matching()
     for call in (call for rank in ranks for call in rank.calls):
         if call.name in POINT_TO_POINT and call.peer is not None:
-            key = "send" if "send" in call.name else "recv", *channel(call)
+            key = "send" if call.name in SENDS else "recv", *channel(call)
             if surplus.get(key, 0):
                 surplus[key] -= 1
                 continue

@@ -1,10 +1,8 @@
-"""Who waits for whom: the ranks without which a call cannot return, and the circles that this makes. Pure."""
+"""Which ranks a call waits for, and the cycles of ranks that wait for each other. Pure."""
 
 from collectives.diagnosis.rules.matching import Matching
-from collectives.recording.call import GROUPS, POINT_TO_POINT, Call
-
-_FROM_ROOT = ("broadcast", "scatter", "broadcast_object_list", "scatter_object_list")
-_TO_ROOT = ("reduce", "gather", "gather_object")
+from collectives.recording.call import Call
+from collectives.spec.calls import FROM_ROOT, GROUPS, POINT_TO_POINT, TO_ROOT
 
 
 def kind_of(call: Call) -> str:
@@ -13,22 +11,26 @@ def kind_of(call: Call) -> str:
 
 
 def waits_for(matching: Matching, call: Call) -> list[int]:
-    """The ranks each of which must do something before the call can return; only those of which that is certain.
+    """The ranks that must each do something before the call can return; only the certain ones.
 
-    A receive from any source waits for no one rank; a root that only sends may return before the others come.
+    A receive from any source waits for no particular rank. A rank that only gives data to the root
+    may return before the others come.
     """
-    if kind_of(call) in POINT_TO_POINT:
+    name = kind_of(call)
+    if name in POINT_TO_POINT:
         return [call.peer] if call.peer is not None and matching.messages.is_unmatched(call) else []
-    if call.seq is None or kind_of(call) in GROUPS:
+    if call.seq is None or name in GROUPS:
         return []
     absent = matching.of(call).absent(call.seq)
-    if kind_of(call) in _FROM_ROOT:
+    if name in FROM_ROOT:
         return [call.peer] if call.peer in absent else []
-    return [] if kind_of(call) in _TO_ROOT and call.rank != call.peer else list(absent)
+    if name in TO_ROOT and call.rank != call.peer:
+        return []
+    return list(absent)
 
 
 def find_cycle(edges: dict[int, list[int]]) -> tuple[int, ...]:
-    """The shortest circle of ranks of which each waits for the next; empty if there is none."""
+    """The shortest cycle of ranks in which each waits for the next; empty if there is none."""
     best: tuple[int, ...] = ()
     for start in sorted(edges):
         paths, seen = [(start,)], {start}

@@ -3,25 +3,26 @@
 import importlib
 from collections.abc import Callable
 
-from collectives.spec.catalogue import COLLECTIVES
+from collectives.spec.calls import CALLS, LESSONS
 from collectives.spec.form import Form
 from collectives.spec.forms import differentiable, functional, move, objects, point_to_point, reduce
 
 _FAMILIES = (point_to_point, reduce, move, objects, functional, differentiable)
-_LESSONS = list(COLLECTIVES)
 
 FORMS: dict[str, Form] = {
     form.name: form
     for form in sorted(
         (form for family in _FAMILIES for form in family.FORMS),
-        key=lambda form: _LESSONS.index(form.collective),
+        key=lambda form: LESSONS.index(form.collective),
     )
 }
 
 
 def called(form: Form) -> str | None:
-    """The name under which this torch has the form: the older one, else the newer one; None if it has neither."""
-    return next((name for name in (form.name, form.newer) if name and _find(name)), None)
+    """The name under which this torch has the form; None if it has the form under none of its names."""
+    spec = CALLS.get(form.name)
+    names = spec.names if spec else (form.name, form.newer)
+    return next((name for name in names if name and _find(name)), None)
 
 
 def function(form: Form) -> Callable:

@@ -110,7 +110,6 @@ FORMS = (
         "all_gather_into_tensor",
         _all_in_one,
         _one_to_one,
-        newer="all_gather_single",
         variants=_VARIANTS,
     ),
     Form("all_gather", "all_gather_coalesced", _all_lists, _all_gather_coalesced, dtypes="few"),

@@ -110,7 +110,6 @@ FORMS = (
         "reduce_scatter_tensor",
         _one_long_input,
         _reduce_scatter_tensor,
-        newer="reduce_scatter_single",
         reduces=True,
         variants=_VARIANTS,
     ),

@@ -1,0 +1,257 @@
+"""The records of spec/calls.py agree with torch: its functions, its signatures and its data."""
+
+import inspect
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from collectives import launch
+from collectives.lesson import files
+from collectives.recording import record
+from collectives.spec.calls import BY_NAME, CALLS, LESSONS, POINT_TO_POINT, Flow, Layout
+from collectives.spec.forms import FORMS
+
+# The public functions of torch.distributed without a record -> why they need none.
+_ASKS = "it asks this process something; no other rank takes part"
+_SETS = "it changes a setting of this process; no other rank takes part"
+_CONSISTS = "it consists of calls that have a record"
+WITHOUT_A_RECORD = {
+    **dict.fromkeys(("get_backend", "get_backend_config", "get_default_backend_for_device"), _ASKS),
+    **dict.fromkeys(("get_rank", "get_group_rank", "get_global_rank", "get_world_size"), _ASKS),
+    **dict.fromkeys(("get_node_local_rank", "get_pg_count", "get_process_group_ranks"), _ASKS),
+    **dict.fromkeys(("is_available", "is_backend_available", "is_initialized"), _ASKS),
+    **dict.fromkeys(("is_gloo_available", "is_mpi_available", "is_nccl_available"), _ASKS),
+    **dict.fromkeys(("is_ucc_available", "is_xccl_available", "is_torchelastic_launched"), _ASKS),
+    **dict.fromkeys(("get_debug_level", "supports_complex"), _ASKS),
+    **dict.fromkeys(("set_debug_level", "set_debug_level_from_env", "record_comm"), _SETS),
+    "register_rendezvous_handler": _SETS,
+    "batch_isend_irecv": f"{_CONSISTS}: isend, irecv",
+    "new_subgroups": f"{_CONSISTS}: new_group",
+    "new_subgroups_by_enumeration": f"{_CONSISTS}: new_group",
+    "init_device_mesh": f"{_CONSISTS}: init_process_group, new_group, split_group",
+    "breakpoint": f"{_CONSISTS}: barrier",
+    "rendezvous": "it finds the store; init_process_group calls it",
+}
+
+HERE = [name for name in BY_NAME if hasattr(c10d, name)]  # an older torch lacks some names
+COLLECTIVES = [name for name in HERE if BY_NAME[name].buffers and name not in POINT_TO_POINT]
+
+
+def parameters(name):
+    return list(inspect.signature(getattr(c10d, name)).parameters)
+
+
+def test_every_public_function_has_a_record_or_a_reason_not_to_have_one():
+    kinds = (types.FunctionType, types.BuiltinFunctionType)
+    public = {name for name, value in vars(dist).items() if type(value) in kinds and name[0] != "_"}
+    assert public - set(BY_NAME) == set(WITHOUT_A_RECORD)
+
+
+def test_a_name_belongs_to_one_record():
+    assert len(BY_NAME) == sum(len(spec.names) for spec in CALLS.values())
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_buffers_are_parameters_of_torch_in_the_same_order(name):
+    buffers = [buffer.parameter for buffer in BY_NAME[name].buffers]
+    assert buffers == [word for word in parameters(name) if word in buffers]
+    tensors = r"^(tensors?|\w*_list|\w*_lists|input\w*|output\w*|obj)$"
+    sizes = {"output_split_sizes", "input_split_sizes", "p2p_op_list"}
+    assert set(buffers) == {word for word in parameters(name) if re.match(tensors, word)} - sizes
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_at_most_one_buffer_gives_and_one_gets(name):
+    spec = CALLS[name]
+    gives, gets = (sum(getattr(one, side) for one in spec.buffers) for side in ("gives", "gets"))
+    one_sided = {Flow.SEND: (1, 0), Flow.RECEIVE: (0, 1), Flow.GROUP: (0, 0)}
+    assert (gives, gets) == one_sided.get(spec.flow, (1, 1) if spec.buffers else (0, 0))
+    assert spec.in_place == (len(spec.buffers) == 1 and spec.flow not in one_sided)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_peer_is_the_parameter_of_torch_and_fits_the_flow(name):
+    spec = BY_NAME[name]
+    words = {"src", "dst", "group_src", "group_dst"} & set(parameters(name))
+    assert words == ({spec.peer, f"group_{spec.peer}"} if spec.peer else set())
+    fitting = {Flow.SEND: "dst", Flow.TO_ROOT: "dst", Flow.RECEIVE: "src", Flow.FROM_ROOT: "src"}
+    assert spec.peer == fitting.get(spec.flow)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_default_root_is_the_one_of_torch(name):
+    spec, function = BY_NAME[name], inspect.unwrap(getattr(c10d, name))
+    signature = inspect.signature(function).parameters
+    default = signature[spec.peer].default if spec.peer else None
+    if spec.peer and re.search(rf"^ +{spec.peer} = 0$", inspect.getsource(function), re.MULTILINE):
+        default = 0
+    assert spec.default_root == default
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_call_reduces_if_torch_takes_an_op(name):
+    assert BY_NAME[name].reduces == ("op" in parameters(name))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_call_is_always_asynchronous_if_torch_says_that_it_returns_a_work(name):
+    returns = inspect.signature(getattr(c10d, name)).return_annotation
+    assert BY_NAME[name].always_async == ("Work" in str(returns))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_call_that_moves_objects_is_called_so(name):
+    assert BY_NAME[name].objects == ("object" in name)
+
+
+def test_the_recorder_wraps_all_calls_with_a_record_and_nothing_else():
+    before = dict(vars(c10d))
+    with record.recording():
+        wrapped = {name for name, value in vars(c10d).items() if before[name] is not value}
+        assert {name for name in wrapped if hasattr(dist, name)} == {
+            name for name in wrapped if getattr(dist, name) is getattr(c10d, name)
+        }
+    assert wrapped == set(HERE)
+
+
+# What the data says: every rank gives its own data, in one run for each rank that gives others.
+SIZE, ROOT = 3, 1
+
+
+def content(spec, buffer, value):
+    """What a rank passes in a buffer, with this value in it."""
+
+    def one(length=2):
+        return {"value": value} if spec.objects else torch.full((length,), float(value))
+
+    if buffer.layout is Layout.ONE:
+        # scatter_object_list returns its one object in a list.
+        return [one()] if buffer.parameter == "scatter_object_output_list" else one()
+    if buffer.layout is Layout.CUT:
+        return one(2 * SIZE)
+    if buffer.parameter == "output_tensor_lists":
+        return [[one(), one()] for _ in range(SIZE)]
+    return [one() for _ in range(SIZE if buffer.layout is Layout.LIST else 2)]
+
+
+def make_call(name, rank, value):
+    """Make the call by its record alone; return what it left where it gets, and where it gives."""
+    spec = BY_NAME[name]
+    given = {}
+    for buffer in spec.buffers:
+        if buffer.layout is Layout.LIST and spec.peer and rank != ROOT:
+            continue  # only the root passes it
+        given[buffer.parameter] = content(spec, buffer, value if buffer.gives else -1)
+    words = {spec.peer: ROOT} if spec.peer else {}
+    if isinstance(getattr(dist, name)(**given, **words), dist.Work):
+        raise AssertionError(f"{name} returned a Work")
+    return str(given.get(spec.gets)), str(given.get(spec.gives))
+
+
+def all_collectives(rank, world_size, device):
+    """By name, what each run left in this rank's buffers. In run g, rank g gives other data."""
+    found = {
+        name: [make_call(name, rank, 5 if run == rank else 1) for run in range(SIZE + 1)]
+        for name in COLLECTIVES
+    }
+    dist.barrier()
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return launch(all_collectives, SIZE, backend="gloo", timeout=120)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_data_goes_from_those_who_give_to_those_who_get(name, measured):
+    spec = BY_NAME[name]
+    givers = {ROOT} if spec.flow is Flow.FROM_ROOT else set(range(SIZE))
+    takers = {ROOT} if spec.flow is Flow.TO_ROOT else set(range(SIZE))
+    for taker in takers:
+        runs = measured[taker][name]
+        plain = runs[SIZE][0]  # in the last run nobody gives other data
+        others = set(range(SIZE)) - {taker}
+        seen = {giver for giver in others if runs[giver][0] != plain}
+        assert seen == givers & others, f"rank {taker}"
+
+
+@pytest.mark.parametrize("name", [name for name in COLLECTIVES if not BY_NAME[name].in_place])
+def test_what_a_rank_gives_is_left_alone_unless_the_result_replaces_it(name, measured):
+    for rank in range(SIZE):
+        runs = measured[rank][name]
+        given = [runs[run][1] for run in range(SIZE + 1) if run != rank]
+        assert len(set(given)) == 1
+
+
+def all_messages(rank, world_size, device):
+    """By name, whether the call returned a Work, and whether its buffer holds the data sent."""
+    found = {}
+    for send, receive in (("send", "recv"), ("isend", "irecv")):
+        found[(send, receive)[rank]] = message((send, receive)[rank], 1 - rank)
+    found |= {
+        name: message(name, 1 - rank) for name in [("send_object_list", "recv_object_list")[rank]]
+    }
+    return found
+
+
+def message(name, peer):
+    spec = BY_NAME[name]
+    (buffer,) = spec.buffers
+    given = content(spec, buffer, 5 if buffer.gives else -1)
+    result = getattr(dist, name)(**{buffer.parameter: given, spec.peer: peer})
+    if is_work := isinstance(result, dist.Work):
+        result.wait()
+    return is_work, str(given) == str(content(spec, buffer, 5))
+
+
+def test_a_message_goes_from_a_call_that_sends_to_one_that_receives():
+    found = launch(all_messages, 2, backend="gloo")
+    assert set(found[0]) | set(found[1]) == set(POINT_TO_POINT)
+    for rank, flow in enumerate((Flow.SEND, Flow.RECEIVE)):
+        for name, (is_work, has_data) in found[rank].items():
+            spec = BY_NAME[name]
+            assert (spec.flow, spec.always_async, True) == (flow, is_work, has_data)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_formula_of_a_bus_factor_says_what_the_function_computes(name):
+    factor = CALLS[name].bus_factor
+    for n in range(1, 9) if factor else ():
+        assert factor(n) == eval(factor.formula, {"n": n})
+
+
+def test_a_bus_factor_is_known_where_tensors_move():
+    known = {name for name, spec in CALLS.items() if spec.bus_factor}
+    assert known == {name for name, spec in CALLS.items() if spec.buffers and not spec.objects}
+
+
+def test_the_bus_factors_of_all_reduce_on_four_ranks_are_those_of_nccl_tests():
+    found = {name: CALLS[name].bus_factor(4) for name in ("all_reduce", "all_gather", "broadcast")}
+    assert found == {"all_reduce": 1.5, "all_gather": 0.75, "broadcast": 1}
+
+
+def test_every_lesson_is_there_and_first_teaches_the_call_that_it_is_named_after():
+    for lesson in LESSONS:
+        assert (files.folder() / f"{lesson}.py").is_file()
+        first = next(spec.name for spec in CALLS.values() if spec.lesson == lesson)
+        assert first == lesson or lesson.startswith(f"{first}_")
+
+
+def test_the_matrix_tries_every_call_that_a_lesson_teaches_as_its_record_says():
+    for name, spec in CALLS.items():
+        assert (name in FORMS) == (spec.lesson is not None)
+        if name in FORMS:
+            assert (FORMS[name].collective, FORMS[name].reduces) == (spec.lesson, spec.reduces)
+            assert (FORMS[name].dtypes == "none") == (spec.objects or not spec.buffers)
+
+
+def test_the_records_are_there_without_torch():
+    code = "import sys, collectives.spec.calls; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
