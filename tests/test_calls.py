@@ -75,6 +75,11 @@ def test_at_most_one_buffer_gives_and_one_gets(name):
     assert spec.in_place == (len(spec.buffers) == 1 and spec.flow not in one_sided)
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_makes_or_ends_groups_is_called_so(name):
+    assert (CALLS[name].flow is Flow.GROUP) == name.endswith("_group")
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_the_peer_is_the_parameter_of_torch_and_fits_the_flow(name):
     spec = BY_NAME[name]

@@ -174,7 +174,7 @@ def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
     """A launcher may have RANK in its environment from another one, and a rank's child has that of
     the rank.
     """
-    worlds, writers = Job(tmp_path), {}
+    job, writers = Job(tmp_path), {}
     pids = {
         "launcher": (0, os.getppid()),
         "zero": (0, os.getpid()),
@@ -185,14 +185,14 @@ def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
         with open(tmp_path / f"{name}.calls", "xb+") as file:
             writers[name] = Writer(file, rank, 2, world=77)
         writers[name].words[1] = pid
-    worlds.poll()
+    job.poll()
     for name in ("zero", "one"):
         writers[name].leave(
             writers[name].enter(0, None, What("barrier", "WORLD", (0, 1)), {}), None, None
         )
-    worlds.poll()
-    worlds.poll()
-    assert [world.matching.matched for world in worlds.worlds.values()] == [1]
+    job.poll()
+    job.poll()
+    assert [world.matching.matched for world in job.worlds.values()] == [1]
 
 
 def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that_called_nothing(
@@ -346,7 +346,7 @@ def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_i
 
 @pytest.mark.parametrize(("raises", "status"), [(True, "died"), (False, "returned")])
 def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises, status, tmp_path):
-    worlds = Job(tmp_path)
+    job = Job(tmp_path)
     for number in range(2):
         with open(tmp_path / f"{number}.calls", "xb+") as file:
             writer = Writer(file, number, 2, world=77)
@@ -358,10 +358,10 @@ def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises
             "is_guess": False,
         }
         writer.put(RAISED, json.dumps(raised).encode())
-    worlds.poll()
-    (world,) = worlds.worlds.values()
+    job.poll()
+    (world,) = job.worlds.values()
     world.ranks[0].gone = (2, None)
-    worlds.trust_launcher()
+    job.trust_launcher()
     assert world.states()[0].status == status
 
 
@@ -539,13 +539,13 @@ def test_what_a_rank_did_that_could_not_be_watched_is_no_fault(breaks, tmp_path)
             Writer(other, 1, 2, world=7)
         else:
             os.remove(tmp_path / "1.calls")
-        worlds = Job(tmp_path)
+        job = Job(tmp_path)
         time.sleep(0.15)  # what was just called is held back
-        worlds.poll()
-        assert worlds.verdict(stalled=True).kind in ("hang", "slow")
+        job.poll()
+        assert job.verdict(stalled=True).kind in ("hang", "slow")
         (tmp_path / f"{os.getpid()}.unwatched").write_text("OSError: no room")
-        assert worlds.verdict(stalled=True).kind == "ok"
-        assert worlds.notes() == [f"process {os.getpid()} could not be watched: OSError: no room"]
+        assert job.verdict(stalled=True).kind == "ok"
+        assert job.notes() == [f"process {os.getpid()} could not be watched: OSError: no room"]
 
 
 @linux
