@@ -77,7 +77,7 @@ def test_a_hang_says_where_each_rank_stood():
             time.sleep(50)
         dist.barrier()
 
-    error = failing(fn, timeout=10)
+    error = failing(fn, timeout=6)
     assert (error.rank, error.kind) == (2, "hung")
     assert "in fn: dist.barrier()" in str(error)
     assert "in fn: time.sleep(50)" in str(error)
