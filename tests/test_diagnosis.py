@@ -600,15 +600,6 @@ def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_re
         )
 
 
-def test_messages_of_one_tag_meet_in_the_order_in_which_they_were_sent():
-    program = Program(2)
-    for rank, name in ((0, "isend"), (1, "recv")):
-        for text in (FOUR, FIVE):
-            program.call(rank, name, peer=1 - rank, tensors=(text,))
-    verdict = diagnose(program.calls, dict.fromkeys(range(2), ENDED))
-    assert verdict.kind == "ok", verdict.says
-
-
 def as_seen(call, draw):
     """Whoever reads a log may see a call when it is entered and again when it is left, or only then."""
     return (

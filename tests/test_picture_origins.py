@@ -161,11 +161,6 @@ def test_a_value_that_a_rank_has_at_another_place_does_not_stand_in_the_way():
     assert trace(before, [sum(before)] * 2, op="SUM").after[0][0].label == "r0-1"
 
 
-def test_a_sum_of_one_rank_and_either_of_two_others_is_not_guessed():
-    origins = trace(tensors([1], [2], [2]), tensors([3], [3], [3]), op="SUM")
-    assert [labels(row) for row in origins.after] == [["r?"]] * 3
-
-
 def test_what_stayed_is_untouched_though_others_add_up_to_it():
     before = tensors([1], [2], [3])
     cell = trace(before, tensors([6], [2], [3]), op="SUM").after[2][0]
