@@ -306,7 +306,7 @@ PROGRAM = """
     if __name__ == "__main__":
         import sys, tempfile
         with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(body, (folder + "/store",), nprocs=2, start_method="spawn")
+            mp.start_processes(body, (folder + "/store",), nprocs=2, start_method="fork")
 """
 
 
