@@ -151,7 +151,9 @@ def _logged(step, folder: str):
 
 
 def _read(folder: str) -> list:
-    calls = {(call.rank, call.number): call for log in _logs(folder) for call in log.poll(has_ended=True)}
+    calls = {
+        (call.rank, call.number): call for log in _logs(folder) for call in log.poll(has_ended=True)
+    }
     return list(calls.values())
 
 
