@@ -95,7 +95,8 @@ def _environ(copy: Path) -> dict[str, str]:
 def run_tests(copy: Path, arguments: list[str], limit: float) -> tuple[str, str]:
     """Run the tests in the copy: a result as in the summary, and what pytest printed."""
     mark = uuid.uuid4().hex
-    options = ["-q", "-p", "no:cacheprovider", "--tb=short"]
+    # conftest.py has the server of the ranks import the compiler: worth its seconds for many tests only.
+    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "--tb=short"]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", _PYTEST, *options, *arguments],

@@ -253,5 +253,15 @@ def test_a_file_of_claims_that_is_not_there_says_so(tmp_path):
         load(tmp_path / "none.toml")
 
 
+def test_a_step_is_refused_on_the_backend_and_in_the_versions_of_its_claim_alone(monkeypatch):
+    never = Claim("x", "cpu", "hangs", "no tags", steps=("tags",))
+    older = Claim("x", "cpu", "refuses", "not yet", steps=("new",), torch="<1.0")
+    monkeypatch.setattr(claims, "table", lambda: (never, older))
+    assert claims.refusal("tags", "x", "cpu") == "x on cpu: no tags"
+    assert claims.refusal("tags", "x", "cuda") is None
+    assert claims.refusal("new", "x", "cpu") is None
+    assert claims.refusal("send_recv", "x", "cpu") is None
+
+
 def test_every_claim_but_those_that_work_gives_a_reason():
     assert all(claim.reason for claim in claims.table() if claim.state != "works")

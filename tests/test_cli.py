@@ -184,6 +184,14 @@ def test_a_skipped_step_among_proved_ones_is_no_failure(tmp_path):
     assert result.stdout.splitlines()[-1].split()[:4] == ["mine", "1", "1", "0"]
 
 
+def test_a_step_that_a_claim_refuses_is_skipped_with_its_reason(tmp_path, monkeypatch):
+    reasons = {("total", "gloo", "cpu"): "gloo on cpu: it cannot add"}
+    monkeypatch.setattr("collectives.backends.claims.refusal", lambda *asked: reasons.get(asked))
+    result = collectives("run", lesson(tmp_path, "[total]"), "-n", 1, "--backend", "gloo")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("total: skipped: gloo on cpu: it cannot add\n")
+
+
 def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
     answer = in_a_process(
         "run",

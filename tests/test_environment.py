@@ -45,7 +45,18 @@ def test_every_backend_either_works_or_says_why_not(facts):
     assert "gloo on cpu" in facts["backends"]
 
 
+<<<<<<< HEAD
 def test_only_settings_that_concern_a_backend_are_listed(monkeypatch):
+=======
+def test_ranks_share_the_gpus_in_turn(monkeypatch):
+    monkeypatch.setattr(availability, "gpu_count", lambda: 2)
+    devices = [availability.rank_device("cuda", local_rank).index for local_rank in range(5)]
+    assert devices == [0, 1, 0, 1, 0]
+    assert availability.rank_device("cpu", 3) == torch.device("cpu")
+
+
+def test_settings_that_bear_on_a_backend_are_told(monkeypatch):
+>>>>>>> mutations
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("UNRELATED", "secret")
     settings = dict(machine.facts())["settings"]

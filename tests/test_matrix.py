@@ -19,9 +19,16 @@ from collectives.cli import app
 from collectives.matrix import compare_command, history, recorded, selection
 from collectives.matrix import run as matrix
 from collectives.matrix.cells import cells
+<<<<<<< HEAD
 from collectives.matrix.measured import UNAVAILABLE
 from collectives.spec import values
 from collectives.spec.calls import LESSONS, OPS
+=======
+from collectives.matrix.recorded import UNAVAILABLE
+from collectives.spec import probe, values
+from collectives.spec.catalogue import COLLECTIVES, OPS
+from collectives.spec.check import Mismatch
+>>>>>>> mutations
 from collectives.spec.forms import FORMS, called
 
 SUPPORT = Path(__file__).parent / "support"
@@ -319,6 +326,24 @@ def test_closed_forms_are_what_torch_computes_on_one_process(dtype, size):
         torch_says |= {"MIN": terms.amin(0), "MAX": terms.amax(0)}
     for op, expected in torch_says.items():
         assert torch.equal(values.reduced(op, size, (11,), dtype, start=3), expected), op
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (torch.tensor([-0.0]), torch.tensor([0.0])),
+        (torch.tensor([2], dtype=torch.uint8).view(torch.bool), torch.tensor([True])),
+    ],
+    ids=["minus-zero", "a-bool-of-2"],
+)
+def test_values_are_compared_bit_by_bit(got, expected):
+    assert torch.equal(got, expected)
+    with pytest.raises(Mismatch):
+        probe._same(got, expected, "tensor")
+
+
+def test_a_nan_is_the_same_as_itself():
+    probe._same(torch.tensor([float("nan")]), torch.tensor([float("nan")]), "tensor")
 
 
 # The command.

@@ -90,9 +90,10 @@ def reduce_all_kinds(rank, world_size, device):
         op.BAND: 0,
         op.BXOR: 1,
     }.items():
-        x = torch.tensor([rank == 0])
+        x = torch.tensor([rank == 0, rank != 0, True])
         dist.all_reduce(x, op=kind)
-        check(x, torch.tensor([bool(result)]), f"all_reduce({kind}, bool)")
+        of_two = kind not in (op.PRODUCT, op.MIN, op.BAND, op.BXOR)
+        check(x, torch.tensor([bool(result), of_two, True]), f"all_reduce({kind}, bool)")
     for dtype in (torch.complex64, torch.complex128):
         x = torch.tensor([complex(rank, 1)], dtype=dtype)
         dist.all_reduce(x)

@@ -154,6 +154,11 @@ def test_sums_of_other_places_do_not_stand_in_the_way():
     assert trace(before, [sum(before)] * 4, op="SUM").after[0][1].label == "r0-3"
 
 
+def test_a_value_that_a_rank_has_at_another_place_does_not_stand_in_the_way():
+    before = tensors([1, 5], [2, 3])  # 3 is 1 + 2, and what rank 1 has at the other place
+    assert trace(before, [sum(before)] * 2, op="SUM").after[0][0].label == "r0-1"
+
+
 def test_what_stayed_is_untouched_though_others_add_up_to_it():
     before = tensors([1], [2], [3])
     cell = trace(before, tensors([6], [2], [3]), op="SUM").after[2][0]

@@ -73,7 +73,22 @@ def test_a_lesson_turns_red_with_a(wrong, lesson):
         assert "Mismatch: rank" in str(caught.value), "noticed, but not by the proof"
 
 
+<<<<<<< HEAD
 def test_every_call_of_the_lessons_has_a_wrong_version():
+=======
+@pytest.mark.parametrize(
+    "lesson", [lesson for lesson in COLLECTIVES if lesson in {call for call, _ in WRONG.values()}]
+)
+def test_the_first_step_of_a_lesson_proves_its_call_by_itself(lesson):
+    """Not only the steps after it, whose proofs turn the lesson red as well."""
+    call, make_wrong = next(wrong for wrong in WRONG.values() if wrong[0] == lesson)
+    step = files.load(files.find(lesson)).STEPS[0]
+    with pytest.raises(LaunchError, match="Mismatch: rank"):
+        launch(sabotaged, 4, args=(call, make_wrong, [step]), backend="gloo", timeout=25.0)
+
+
+def test_every_call_of_the_lessons_has_a_wrong_twin():
+>>>>>>> mutations
     """A lesson that starts to use another call needs a wrong one here."""
     called = set()
     for lesson in LESSONS:
@@ -121,6 +136,22 @@ def test_check_refuses_a_wrong_value_dtype_shape_or_type(got, expected):
 def test_check_accepts_what_is_equal_and_what_is_within_the_tolerance():
     check([torch.tensor([1, 2]), "a"], [torch.tensor([1, 2]), "a"], "call")
     check(torch.tensor([1.0]), torch.tensor([1.0 + 1e-7]), "call", rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (torch.tensor([1e-9]), torch.tensor([0.0])),
+        (torch.ones(2), torch.ones(1, 2)),
+        (torch.ones(2), torch.ones(1)),
+        (torch.ones(2, dtype=torch.float64), torch.ones(2)),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])),
+    ],
+    ids=str,
+)
+def test_a_tolerance_is_relative_and_excuses_no_other_shape_or_dtype(got, expected):
+    with pytest.raises(Mismatch):
+        check(got, expected, "call", rtol=1e-6)
 
 
 def test_a_failed_check_has_one_shape():

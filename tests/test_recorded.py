@@ -90,6 +90,13 @@ def test_a_cell_got_better_or_worse(before, after, kind):
     assert found.kind == kind
 
 
+def test_a_cell_of_another_world_size_is_another_cell(tmp_path):
+    both = matrix(cell(), cell(world_size=3))
+    assert recorded.fault_of(both) is None
+    (found,) = recorded.compare(matrix(cell()), both)
+    assert (found.kind, found.after["world_size"]) == ("new", 3)
+
+
 def test_cells_that_came_and_went_are_named_and_worse_comes_first():
     before = matrix(
         cell(), cell(dtype="int8"), cell(op="AVG", state="refuses", detail="RuntimeError: no")
