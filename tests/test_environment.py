@@ -45,9 +45,6 @@ def test_every_backend_either_works_or_says_why_not(facts):
     assert "gloo on cpu" in facts["backends"]
 
 
-<<<<<<< HEAD
-def test_only_settings_that_concern_a_backend_are_listed(monkeypatch):
-=======
 def test_ranks_share_the_gpus_in_turn(monkeypatch):
     monkeypatch.setattr(availability, "gpu_count", lambda: 2)
     devices = [availability.rank_device("cuda", local_rank).index for local_rank in range(5)]
@@ -55,8 +52,7 @@ def test_ranks_share_the_gpus_in_turn(monkeypatch):
     assert availability.rank_device("cpu", 3) == torch.device("cpu")
 
 
-def test_settings_that_bear_on_a_backend_are_told(monkeypatch):
->>>>>>> mutations
+def test_only_settings_that_concern_a_backend_are_listed(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("UNRELATED", "secret")
     settings = dict(machine.facts())["settings"]

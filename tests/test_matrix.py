@@ -19,16 +19,10 @@ from collectives.cli import app
 from collectives.matrix import compare_command, history, recorded, selection
 from collectives.matrix import run as matrix
 from collectives.matrix.cells import cells
-<<<<<<< HEAD
 from collectives.matrix.measured import UNAVAILABLE
-from collectives.spec import values
-from collectives.spec.calls import LESSONS, OPS
-=======
-from collectives.matrix.recorded import UNAVAILABLE
 from collectives.spec import probe, values
-from collectives.spec.catalogue import COLLECTIVES, OPS
+from collectives.spec.calls import LESSONS, OPS
 from collectives.spec.check import Mismatch
->>>>>>> mutations
 from collectives.spec.forms import FORMS, called
 
 SUPPORT = Path(__file__).parent / "support"

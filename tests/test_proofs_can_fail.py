@@ -73,11 +73,8 @@ def test_a_lesson_turns_red_with_a(wrong, lesson):
         assert "Mismatch: rank" in str(caught.value), "noticed, but not by the proof"
 
 
-<<<<<<< HEAD
-def test_every_call_of_the_lessons_has_a_wrong_version():
-=======
 @pytest.mark.parametrize(
-    "lesson", [lesson for lesson in COLLECTIVES if lesson in {call for call, _ in WRONG.values()}]
+    "lesson", [lesson for lesson in LESSONS if lesson in {call for call, _ in WRONG.values()}]
 )
 def test_the_first_step_of_a_lesson_proves_its_call_by_itself(lesson):
     """Not only the steps after it, whose proofs turn the lesson red as well."""
@@ -87,8 +84,7 @@ def test_the_first_step_of_a_lesson_proves_its_call_by_itself(lesson):
         launch(sabotaged, 4, args=(call, make_wrong, [step]), backend="gloo", timeout=25.0)
 
 
-def test_every_call_of_the_lessons_has_a_wrong_twin():
->>>>>>> mutations
+def test_every_call_of_the_lessons_has_a_wrong_version():
     """A lesson that starts to use another call needs a wrong one here."""
     called = set()
     for lesson in LESSONS:

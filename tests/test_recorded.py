@@ -93,7 +93,7 @@ def test_a_cell_got_better_or_worse(before, after, kind):
 def test_a_cell_of_another_world_size_is_another_cell(tmp_path):
     both = matrix(cell(), cell(world_size=3))
     assert recorded.fault_of(both) is None
-    (found,) = recorded.compare(matrix(cell()), both)
+    (found,) = recorded.differences(matrix(cell()), both)
     assert (found.kind, found.after["world_size"]) == ("new", 3)
 
 
