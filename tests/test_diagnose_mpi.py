@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 PROGRAM = """
 import os, signal, sys, torch, torch.distributed as dist
-PROGRAM = """
+from collectives.backends import register
 
 dist.init_process_group("mpi", init_method="mpi://")
 rank, x, what = dist.get_rank(), torch.ones(4), sys.argv[1]
