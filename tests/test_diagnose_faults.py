@@ -22,7 +22,7 @@ from collectives.diagnosis.rules.judge import State, judge
 from collectives.diagnosis.watch.job import Worlds
 from collectives.diagnosis.watch.rank_process import Rank, sleep
 from collectives.diagnosis.watch.world import World
-from collectives.recording.call import What
+from collectives.recording.call import CallArgs
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
 from collectives.recording.rank_log import Log
 
@@ -101,7 +101,7 @@ def test_a_log_whose_writer_was_killed_is_whole_up_to_there(tmp_path):
 def _write_for_ever(file):
     writer = Writer(file, 0, 1)
     for number in range(10**9):
-        writer.enter(number, None, What("all_reduce", tensors=(f"float32[{number % 9}]",)), {})
+        writer.enter(number, None, CallArgs("all_reduce", tensors=(f"float32[{number % 9}]",)), {})
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
 
 
@@ -134,7 +134,7 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
         world.ranks = {rank: Rank(file) for rank, file in enumerate((one, other))}
         for number in range(SLOTS + 3000):
             for rank, writer in enumerate(writers):
-                call = What(
+                call = CallArgs(
                     ("isend", "irecv")[rank],
                     "WORLD",
                     (0, 1),
@@ -155,7 +155,7 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
         assert judge(world.matching, states, 2, stalled=True).kind == "ok"
         for rank, writer in enumerate(writers):
             number = writer.enter(
-                0, None, What("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {}
+                0, None, CallArgs("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {}
             )
             writer.leave(number, None, None)
         world.poll()
@@ -180,7 +180,7 @@ def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
     worlds.poll()
     for name in ("zero", "one"):
         writers[name].leave(
-            writers[name].enter(0, None, What("barrier", "WORLD", (0, 1)), {}), None, None
+            writers[name].enter(0, None, CallArgs("barrier", "WORLD", (0, 1)), {}), None, None
         )
     worlds.poll()
     worlds.poll()
@@ -247,7 +247,7 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
 def test_what_a_rank_answered_holds_until_its_next_call(answer, gone, status, where, tmp_path):
     with open(tmp_path / "log", "wb+") as file:
         writer, rank = Writer(file, 0, 1), Rank(file)
-        writer.leave(writer.enter(0, None, What("barrier"), {}), None, None)
+        writer.leave(writer.enter(0, None, CallArgs("barrier"), {}), None, None)
         writer.put(
             ANSWER,
             json.dumps({"where": ["train.py", 7, "step"], "in_torch": False, **answer}).encode(),
@@ -273,7 +273,7 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
         "is_guess": False,
     }
     raised.put(RAISED, json.dumps(lost).encode())
-    leaving.leave(leaving.enter(None, None, What(call), {}), None, None)
+    leaving.leave(leaving.enter(None, None, CallArgs(call), {}), None, None)
     world.ranks[1].gone = (2, None)
     world.poll()
     assert world.states()[1].status == status
@@ -377,13 +377,13 @@ def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_c
     tmp_path,
 ):
     log = Log(tmp_path)
-    log.enter(0, None, What("barrier"), {})
+    log.enter(0, None, CallArgs("barrier"), {})
     (file,) = tmp_path.glob("*.calls")
     with open(file, "rb+") as written:
         rank = Rank(written)
     rank.gone = 1, None
     for call, is_last in (("destroy_process_group", True), ("barrier", False)):
-        log.enter(None, None, What(call), {})
+        log.enter(None, None, CallArgs(call), {})
         assert rank.has_last_word() == is_last, call
     log.forget()
     rank.log.close()
@@ -391,7 +391,7 @@ def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_c
 
 def test_two_worlds_that_one_process_joins_meet_at_places_of_their_own(tmp_path):
     """Also where it has another rank in the second one than its launcher said."""
-    log, joins = Log(tmp_path), What("init_process_group")
+    log, joins = Log(tmp_path), CallArgs("init_process_group")
     for place, rank, size in (("a", 3, 4), ("b/0", 1, 2), ("b/1", 0, 3)):
         log.enter(
             0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
@@ -521,7 +521,7 @@ def test_without_room_for_its_log_a_program_runs_on_unwatched(tmp_path):
 @pytest.mark.parametrize("breaks", ["at once", "midway"])
 def test_what_a_rank_did_that_could_not_be_watched_is_no_fault(breaks, tmp_path):
     with open(tmp_path / "0.calls", "wb+") as one, open(tmp_path / "1.calls", "wb+") as other:
-        Writer(one, 0, 2, world=7).enter(0, None, What("all_reduce", "WORLD", (0, 1)), {})
+        Writer(one, 0, 2, world=7).enter(0, None, CallArgs("all_reduce", "WORLD", (0, 1)), {})
         if breaks == "midway":
             Writer(other, 1, 2, world=7)
         else:

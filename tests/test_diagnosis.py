@@ -860,9 +860,9 @@ def test_a_collective_that_has_no_record_is_compared_by_what_its_calls_say():
 
 
 def what(**fields):
-    from collectives.recording.call import What
+    from collectives.recording.call import CallArgs
 
-    return What(
+    return CallArgs(
         "all_to_all_single",
         members=tuple(range(512)),
         tensors=("float32[4]",) * 512,

@@ -17,7 +17,7 @@ from collectives import launch
 from collectives.diagnosis.rules.hints import Hint, hints, write
 from collectives.lesson import files
 from collectives.recording import record
-from collectives.recording.call import Call, Noticed
+from collectives.recording.call import Call, RiskyCall
 from collectives.recording.sink import Memory
 from collectives.spec.catalogue import COLLECTIVES
 
@@ -34,7 +34,7 @@ def hinted(step, ranks=2):
         finally:
             recording.end()
         return [
-            Noticed(kind, Call(rank, -1, **vars(what)), at) for kind, what, at in memory.noticed
+            RiskyCall(kind, Call(rank, -1, **vars(what)), at) for kind, what, at in memory.noticed
         ]
 
     return hints(
@@ -265,7 +265,7 @@ def noticed(kind, rank=0, **fields):
         line=12,
         **fields,
     )
-    return Noticed(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
+    return RiskyCall(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
 
 
 def test_of_a_program_that_failed_nobody_asks_why_it_did_not_wait():

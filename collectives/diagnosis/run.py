@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from collectives.diagnosis.rules import hints
-from collectives.diagnosis.rules.report import place, told, write
+from collectives.diagnosis.rules.report import format_call, location, write
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.watch.hang_monitor import Suspicion
 from collectives.diagnosis.watch.job import Worlds
@@ -86,7 +86,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         return {
             **place,
             "call": call.awaited or call.name or None,
-            "args": told(call).removeprefix("wait() for ").partition("(")[2][:-1]
+            "args": format_call(call).removeprefix("wait() for ").partition("(")[2][:-1]
             if call.name
             else None,
         }
@@ -147,7 +147,7 @@ def _at_the_end(worlds: Worlds, code: int) -> Verdict:
         guilty = (Call(rank, -1, "", file=file, line=line, function=function),)
         return Verdict(
             "raised",
-            f"raised: {who}: {raised['text']}\n  {place(guilty[0])}",
+            f"raised: {who}: {raised['text']}\n  {location(guilty[0])}",
             guilty,
             lines=verdict.lines,
         )

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
-from collectives.recording.call import Call, Noticed, What
+from collectives.recording.call import Call, CallArgs, RiskyCall
 
 SLOTS = 4096
 _HEADER = 4096
@@ -69,7 +69,7 @@ class Writer:
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.count = self.written = 0
-        self.texts: dict[What, int] = {}
+        self.texts: dict[CallArgs, int] = {}
         self.noticed: dict[tuple, list] = {}
         process = os.getpid(), os.getppid(), rank, world_size
         _HEAD.pack_into(self.memory, 0, b"", *process, 0, time.monotonic_ns(), 0, 0, world, 0)
@@ -103,7 +103,7 @@ class Writer:
             self.memory[place + 8 : place + 8 + len(text)] = text
             self.words[place // 8] = len(text)
 
-    def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
+    def enter(self, seq: int | None, of: int | None, what: CallArgs, given: dict) -> int:
         text = self.texts.get(what)
         if text is None:
             text = self.texts[what] = self._write(_encode(what))
@@ -131,7 +131,7 @@ class Writer:
     def done(self, number: int, given: dict) -> None:
         pass
 
-    def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
+    def notice(self, kind: str, what: CallArgs, at: tuple[str, int, str] | None) -> None:
         key = kind, what, at
         if key not in self.noticed and len(self.noticed) < _NOTICED:
             self.noticed[key] = [kind, _encode(what).decode(), at]
@@ -232,12 +232,12 @@ class Reader:
         self.lost += count
         self.since = max(self.since, since)
 
-    def noticed(self) -> list[Noticed]:
+    def noticed(self) -> list[RiskyCall]:
         """What the process noticed so far."""
         with contextlib.suppress(ValueError):  # it is just being written
             rank, told = self.head()["rank"], json.loads(self.text(HINTS))
             return [
-                Noticed(kind, Call(rank, -1, **vars(_decode(what.encode()))), at and tuple(at))
+                RiskyCall(kind, Call(rank, -1, **vars(_decode(what.encode()))), at and tuple(at))
                 for kind, what, at in told
             ]
         return []
@@ -281,7 +281,7 @@ def _place(number: int) -> int:
     return _HEADER + number % SLOTS * _ENTRY.size
 
 
-def _encode(what: What) -> bytes:
+def _encode(what: CallArgs) -> bytes:
     """As JSON in which repetitions are counted; what still is too long for a slot loses what only large worlds have."""
     for fields in (
         {},
@@ -294,16 +294,16 @@ def _encode(what: What) -> bytes:
         text = _json(runs)
         if len(text) <= _LONGEST:
             return text
-    return _json(What(what.name[:40], what.group[:100]))
+    return _json(CallArgs(what.name[:40], what.group[:100]))
 
 
-def _json(what: What) -> bytes:
+def _json(what: CallArgs) -> bytes:
     return json.dumps(list(vars(what).values()), separators=(",", ":")).encode()
 
 
 @functools.lru_cache(SLOTS)
-def _decode(text: bytes) -> What:
-    what = What(*json.loads(text))
+def _decode(text: bytes) -> CallArgs:
+    what = CallArgs(*json.loads(text))
     members = tuple(rank for begin, end in what.members for rank in range(begin, end))
     tensors = tuple(text for text, count in what.tensors for _ in range(count))
     splits = what.splits and tuple(part and tuple(part) for part in what.splits)

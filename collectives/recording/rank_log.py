@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collectives.recording import call_log, exit_hooks
-from collectives.recording.call import WORLD, place_of
+from collectives.recording.call import WORLD, requested_place
 
 # So often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
@@ -155,7 +155,7 @@ class Log:
 
     def _sit(self, given: dict) -> call_log.Writer:
         """Take the place in a world that is about to be joined: if it is another than before, with a log of its own."""
-        (rank, size), before = place_of(given), self.writer.place()
+        (rank, size), before = requested_place(given), self.writer.place()
         moves = before[0] >= 0 and any(
             old not in (-1, new) for old, new in zip(before, (rank, size), strict=True)
         )

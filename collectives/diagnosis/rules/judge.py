@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from collectives.diagnosis.rules import failures
 from collectives.diagnosis.rules.compare import Difference, compare, minority
 from collectives.diagnosis.rules.matching import Matching, Sequence, out_of_step
-from collectives.diagnosis.rules.report import against, join_as, places_of, ranks
+from collectives.diagnosis.rules.report import against, join_as, locations, ranks
 from collectives.diagnosis.rules.snapshot import LEFT, NOT_ENDED, Scene, State, Verdict
 from collectives.diagnosis.rules.wait_graph import find_cycle, kind_of
 from collectives.recording.call import Call
@@ -247,7 +247,7 @@ def _out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> li
     if since >= before or not set(step.guilty) <= set(places):
         return []
     places |= {rank: step.calls[rank] for rank in step.guilty}
-    return [f"out of step since #{since}: {places_of(step.calls)}"]
+    return [f"out of step since #{since}: {locations(step.calls)}"]
 
 
 def _came_late(scene: Scene) -> Verdict | None:

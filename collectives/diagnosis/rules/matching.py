@@ -18,7 +18,7 @@ from collectives.diagnosis.rules.compare import (
     plain_name,
 )
 from collectives.diagnosis.rules.messages import WINDOW, Messages
-from collectives.recording.call import WORLD, Call, sequence, was_refused
+from collectives.recording.call import WORLD, Call, sequence_key, was_refused
 from collectives.spec.calls import POINT_TO_POINT
 
 # So many places of a program are remembered as being called by all ranks together.
@@ -214,7 +214,7 @@ class Matching:
 
     def of(self, call: Call) -> Sequence:
         """The sequence of the collective that this call, or the Work that it waits for, is."""
-        return self.sequences[sequence(call.group, call.awaited or call.name)]
+        return self.sequences[sequence_key(call.group, call.awaited or call.name)]
 
     def waiting(self) -> list[tuple[Sequence, int]]:
         """Collectives that some members have entered and others have not, those that have waited longest first."""

@@ -3,7 +3,7 @@
 import dataclasses
 
 from collectives.diagnosis.rules.compare import minority
-from collectives.diagnosis.rules.report import against, join_as, place, ranks, told, write
+from collectives.diagnosis.rules.report import against, format_call, join_as, location, ranks, write
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.watch.world import World
 from collectives.recording import call_log
@@ -39,7 +39,7 @@ def _as_others(world: World, worlds: list[World]) -> Verdict | None:
     if not wrong:
         return None
     lines = _lines(world) | {
-        number: (f"in {told(call)}", place(call)) for number, call in wrong.items()
+        number: (f"in {format_call(call)}", location(call)) for number, call in wrong.items()
     }
     says = write(join_as(wrong, {named[number].rank for number in wrong}), lines, [])
     return Verdict("hang", says, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
-from collectives.diagnosis.rules.report import place, told, write
+from collectives.diagnosis.rules.report import format_call, location, write
 from collectives.diagnosis.rules.wait_graph import waits_for
 from collectives.recording.call import Call
 from collectives.spec.calls import GROUPS
@@ -152,9 +152,9 @@ class Scene:
         call = call or self.inside.get(rank)
         if call is not None:
             has_left = call.left is not None or state.status == "returned"
-            return told(
+            return format_call(
                 call
-            ) if has_left else f"{'stopped ' * state.stopped}in {told(call)}", place(call)
+            ) if has_left else f"{'stopped ' * state.stopped}in {format_call(call)}", location(call)
         here = self.place(rank)
         doing = {
             "returned": state.text or "returned",
@@ -167,15 +167,15 @@ class Scene:
         if here.name == "init_process_group":  # as good as nothing: it may be the launcher's
             return doing[state.status], ""
         last = (
-            f", last in {told(here)}"
+            f", last in {format_call(here)}"
             if here.name
             else ", last seen"
             if state.is_old and here.file
             else ""
         )
         if here is self._died_in(rank):
-            last = f" in {told(here)}"
-        return doing[state.status] + last, place(here)
+            last = f" in {format_call(here)}"
+        return doing[state.status] + last, location(here)
 
     def verdict(
         self,

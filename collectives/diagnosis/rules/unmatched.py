@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import channel
-from collectives.recording.call import Call, from_plain, plain, sequence
+from collectives.recording.call import Call, from_plain, plain, sequence_key
 from collectives.spec.calls import POINT_TO_POINT, SENDS
 
 
@@ -55,7 +55,7 @@ def together(left_overs: Iterable[LeftOver]) -> Matching:
         own: dict[tuple, int] = {}
         for call in one.calls:
             if call.seq is not None and call.name != "wait":
-                own.setdefault(sequence(call.group, call.name), call.seq)
+                own.setdefault(sequence_key(call.group, call.name), call.seq)
         first |= {key: max(seq, first.get(key, 0)) for key, seq in own.items()}
     before = {key: count for one in left_overs for key, count in one.before}
     surplus = {
@@ -72,7 +72,7 @@ def together(left_overs: Iterable[LeftOver]) -> Matching:
         elif (
             call.seq is not None
             and call.name != "wait"
-            and call.seq < first[sequence(call.group, call.name)]
+            and call.seq < first[sequence_key(call.group, call.name)]
         ):
             continue
         matching.note(call)

@@ -10,7 +10,7 @@ from collectives.diagnosis.watch.across_nodes import Machines
 from collectives.diagnosis.watch.rank_process import Rank, sleep
 from collectives.diagnosis.watch.world import World
 from collectives.recording import call_log, stack
-from collectives.recording.call import Noticed
+from collectives.recording.call import RiskyCall
 
 NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
 OK_AS_SEEN = "ok: all that was seen fitted"
@@ -195,7 +195,7 @@ class Worlds:
             else verdict
         )
 
-    def noticed(self) -> list[Noticed]:
+    def noticed(self) -> list[RiskyCall]:
         return [
             one
             for world in self.worlds.values()

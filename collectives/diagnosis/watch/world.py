@@ -12,7 +12,7 @@ from collectives.diagnosis.rules.snapshot import State, Verdict, is_lost, timed_
 from collectives.diagnosis.rules.unmatched import LeftOver, from_json, left_over, to_json, together
 from collectives.diagnosis.watch.rank_process import Rank
 from collectives.recording import call_log
-from collectives.recording.call import WORLD, Call, label
+from collectives.recording.call import WORLD, Call, group_label
 
 # A rank that is gone for reasons unknown this much after another one raised was ended by their launcher, in nanoseconds.
 _LAUNCHER = 60_000_000
@@ -253,7 +253,7 @@ class World:
         for number, ((name, description), seq, called, sizes, dtypes, retired, where) in enumerate(
             entries
         ):
-            group = WORLD if description == "default_pg" else label(name, world)
+            group = WORLD if description == "default_pg" else group_label(name, world)
             members = groups.get(group) or (tuple(range(self.size)) if group == WORLD else ())
             members = tuple(one for one in members if one in answered)
             tensors = tuple(
