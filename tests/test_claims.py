@@ -38,7 +38,7 @@ def test_a_matrix_that_is_as_claimed_has_no_findings():
     assert differences(matrix(*cells), TRUE, probes=cells) == []
 
 
-def test_a_claim_too_many_is_better_news():
+def test_a_claim_of_a_refusal_that_does_not_happen_is_found_as_better():
     lie = Claim("gloo", "cpu", "refuses", "no doubles", form=("all_reduce",), dtypes=("float64",))
     (found,) = differences(matrix(*true_cells()), (*TRUE, lie))
     assert (found.kind, found.expected.about, len(found.cells)) == ("better", lie, 2)
@@ -46,7 +46,7 @@ def test_a_claim_too_many_is_better_news():
     assert "no doubles" in str(found)
 
 
-def test_a_claim_too_few_is_worse_news():
+def test_a_refusal_that_nobody_claimed_is_found_as_worse():
     (found,) = differences(matrix(*true_cells()), (WORKS,))
     assert (found.kind, found.expected.about, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
     cell_in_words = "all_reduce(AVG, int64) on gloo/cpu, 2 ranks"
@@ -65,7 +65,7 @@ def test_where_only_refusals_are_claimed_a_refusal_without_a_claim_is_found():
     ("state", "kinds"),
     [("works", []), ("refuses", []), *((s, ["broken"]) for s in ("wrong", "hangs", "crashes"))],
 )
-def test_of_a_backend_without_claims_only_broken_cells_are_found(state, kinds):
+def test_a_backend_without_claims_has_findings_only_where_a_cell_is_broken(state, kinds):
     assert [
         found.kind for found in differences(matrix(cell(backend="x", state=state)), TRUE)
     ] == kinds
@@ -85,11 +85,11 @@ def test_a_wrong_answer_that_turns_into_a_refusal_is_better():
     assert found.kind == "better"
 
 
-def test_what_this_machine_does_not_have_is_no_finding():
+def test_cells_that_this_machine_cannot_run_are_no_findings():
     assert differences(matrix(cell(state="unavailable", detail="no GPU")), TRUE) == []
 
 
-def test_a_claim_that_speaks_of_no_cell_is_an_error():
+def test_a_claim_that_matches_no_cell_is_an_error():
     idle = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",), dtypes=("int65",))
     (found,) = differences(matrix(*true_cells()), (*TRUE, idle), probes=list(true_cells()))
     assert found.kind == "unprobed"
@@ -103,18 +103,18 @@ def test_one_misspelt_form_among_others_is_an_error():
     assert "'all_redcue'" in str(found)
 
 
-def test_a_claim_of_a_backend_that_is_not_probed_is_not_idle():
+def test_a_claim_about_a_backend_that_is_not_probed_is_no_error():
     other = Claim("nccl", "cuda", "works", form=("all_reduce",))
     assert differences(matrix(cell()), (WORKS, other), probes=[cell()]) == []
 
 
-def test_findings_of_one_claim_are_one_finding_and_worse_ones_come_first():
+def test_findings_about_one_claim_are_one_finding_and_worse_ones_come_first():
     cells = [cell(op="AVG", dtype="int64"), *(cell(dtype=dtype, state="wrong") for dtype in DTYPES)]
     found = differences(matrix(*cells), TRUE)
     assert [(one.kind, len(one.cells)) for one in found] == [("worse", 3), ("better", 1)]
 
 
-def test_the_closest_claim_speaks():
+def test_the_most_specific_claim_decides():
     variant = Claim("gloo", "cpu", "wrong", "gaps", form=("all_reduce:noncontiguous",))
     every = (variant, NO_AVG, WORKS)
     assert expected(cell("all_reduce:noncontiguous"), "2.13.0", every) is variant
@@ -141,7 +141,7 @@ def test_our_own_claims_never_contradict_each_other():
                 expected(cell(form, dtype, op), "2.13.0")
 
 
-def test_a_claim_of_some_versions_speaks_before_one_of_all():
+def test_a_claim_about_some_versions_overrides_one_about_all():
     old = Claim("gloo", "cpu", "refuses", "not yet", form=("all_reduce",), torch="<=2.6")
     assert expected(cell(), "2.6.0", (old, WORKS)) is old
     assert expected(cell(), "2.7.0", (old, WORKS)) is WORKS
@@ -243,12 +243,12 @@ def test_another_file_adds_claims_and_overrides_ours(tmp_path):
         ),
     ],
 )
-def test_a_file_of_claims_that_cannot_be_right_says_what_is_wrong(text, words):
+def test_an_invalid_file_of_claims_is_an_error_that_says_what_is_wrong(text, words):
     with pytest.raises(ValueError, match=words):
         parse(text, "mine.toml")
 
 
-def test_a_file_of_claims_that_is_not_there_says_so(tmp_path):
+def test_a_missing_file_of_claims_is_an_error_that_says_so(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         load(tmp_path / "none.toml")
 

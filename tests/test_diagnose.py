@@ -129,11 +129,12 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
     [
         ("raises", "raised", 1),
         ("dies", "died", 3),
-        ("dies_at_work", "died", 3),
-        ("interrupted", "raised", 1),
         ("crashes", "died", 2),
-        ("exits", "raised", 1),
         ("leaves", "hang", 1),
+        # These are like others above.
+        pytest.param("dies_at_work", "died", 3, marks=pytest.mark.slow),
+        pytest.param("interrupted", "raised", 1, marks=pytest.mark.slow),
+        pytest.param("exits", "raised", 1, marks=pytest.mark.slow),
         # launch names the line of these, too, and sooner.
         pytest.param("uneven", "hang", 1, marks=pytest.mark.slow),
         pytest.param("sent_to_another", "hang", 0, marks=pytest.mark.slow),

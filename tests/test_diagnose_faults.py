@@ -26,7 +26,7 @@ from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import World
-from collectives.recording.call import What
+from collectives.recording.call import CallArgs
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
 from collectives.recording.rank_log import Log
 
@@ -73,7 +73,7 @@ def test_a_stopped_rank_is_told_from_one_that_computes(tmp_path):
     assert verdict["says"].startswith("hang: rank 2 stopped")
 
 
-def test_a_log_whose_writer_was_killed_is_whole_up_to_there(tmp_path):
+def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
     """Twelve writers are killed at random moments while they are read: no call is torn or lost."""
     for number in range(12):
         with open(tmp_path / "log", "wb+") as file:
@@ -103,11 +103,11 @@ def test_a_log_whose_writer_was_killed_is_whole_up_to_there(tmp_path):
 def _write_for_ever(file):
     writer = Writer(file, 0, 1)
     for number in range(10**9):
-        writer.enter(number, None, What("all_reduce", tensors=(f"float32[{number % 9}]",)), {})
+        writer.enter(number, None, CallArgs("all_reduce", tensors=(f"float32[{number % 9}]",)), {})
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
 
 
-def test_a_log_that_has_a_beginning_has_all_of_it(tmp_path):
+def test_a_log_with_a_header_has_all_of_its_header(tmp_path):
     """Read while it is begun, a hundred times: else its process would be taken for another rank, of
     another world.
     """
@@ -130,7 +130,7 @@ def test_a_log_that_has_a_beginning_has_all_of_it(tmp_path):
             reader.close()
 
 
-def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
+def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(tmp_path):
     """Of 3000 messages one end was lost, so that others might be taken for theirs; collectives are
     still compared.
     """
@@ -140,7 +140,7 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
         world.ranks = {rank: RankProcess(file) for rank, file in enumerate((one, other))}
         for number in range(SLOTS + 3000):
             for rank, writer in enumerate(writers):
-                call = What(
+                call = CallArgs(
                     ("isend", "irecv")[rank],
                     "WORLD",
                     (0, 1),
@@ -161,7 +161,7 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
         assert judge(world.matching, states, 2, stalled=True).kind == "ok"
         for rank, writer in enumerate(writers):
             number = writer.enter(
-                0, None, What("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {}
+                0, None, CallArgs("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {}
             )
             writer.leave(number, None, None)
         world.poll()
@@ -170,7 +170,7 @@ def test_of_messages_that_went_by_unseen_nothing_is_said(tmp_path):
             rank.log.close()
 
 
-def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
+def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tmp_path):
     """A launcher may have RANK in its environment from another one, and a rank's child has that of
     the rank.
     """
@@ -188,14 +188,14 @@ def test_of_processes_with_one_rank_the_one_that_calls_has_the_seat(tmp_path):
     job.poll()
     for name in ("zero", "one"):
         writers[name].leave(
-            writers[name].enter(0, None, What("barrier", "WORLD", (0, 1)), {}), None, None
+            writers[name].enter(0, None, CallArgs("barrier", "WORLD", (0, 1)), {}), None, None
         )
     job.poll()
     job.poll()
     assert [world.matching.matched for world in job.worlds.values()] == [1]
 
 
-def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that_called_nothing(
+def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(
     tmp_path,
 ):
     """Rank 0 left early, so that rank 3 raised; its launcher was faster than what it had to say of
@@ -254,10 +254,10 @@ def test_a_rank_that_was_killed_before_its_last_answer_is_not_taken_for_one_that
         "ended by its launcher before",
     ],
 )
-def test_what_a_rank_answered_holds_until_its_next_call(answer, gone, status, where, tmp_path):
+def test_the_answer_of_a_rank_is_valid_until_its_next_call(answer, gone, status, where, tmp_path):
     with open(tmp_path / "log", "wb+") as file:
         writer, rank = Writer(file, 0, 1), RankProcess(file)
-        writer.leave(writer.enter(0, None, What("barrier"), {}), None, None)
+        writer.leave(writer.enter(0, None, CallArgs("barrier"), {}), None, None)
         writer.put(
             ANSWER,
             json.dumps({"where": ["train.py", 7, "step"], "in_torch": False, **answer}).encode(),
@@ -271,7 +271,9 @@ def test_what_a_rank_answered_holds_until_its_next_call(answer, gone, status, wh
 @pytest.mark.parametrize(
     ("call", "status"), [("destroy_process_group", "returned"), ("recv", "died")]
 )
-def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, status, tmp_path):
+def test_a_rank_ended_in_destroy_process_group_has_returned_and_one_ended_in_recv_died(
+    call, status, tmp_path
+):
     world = World()
     with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
         raised, leaving = Writer(one, 0, 2), Writer(other, 1, 2)
@@ -283,7 +285,7 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
         "is_guess": False,
     }
     raised.put(RAISED, json.dumps(lost).encode())
-    leaving.leave(leaving.enter(None, None, What(call), {}), None, None)
+    leaving.leave(leaving.enter(None, None, CallArgs(call), {}), None, None)
     world.ranks[1].gone = (2, None)
     world.poll()
     assert world.states()[1].status == status
@@ -320,7 +322,7 @@ def test_who_was_leaving_when_another_raised_was_ended_by_the_launcher(call, sta
         "one raised",
     ],
 )
-def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_it(
+def test_a_rank_that_ended_unseen_is_blamed_if_the_others_only_lost_their_peer(
     text, gone, statuses, tmp_path
 ):
     """`gone`: after so many milliseconds, with which status."""
@@ -345,7 +347,7 @@ def test_of_ranks_that_ended_unseen_one_is_to_blame_where_all_others_only_lost_i
 
 
 @pytest.mark.parametrize(("raises", "status"), [(True, "died"), (False, "returned")])
-def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises, status, tmp_path):
+def test_exit_status_0_of_a_launcher_is_not_trusted_if_a_rank_raised(raises, status, tmp_path):
     job = Job(tmp_path)
     for number in range(2):
         with open(tmp_path / f"{number}.calls", "xb+") as file:
@@ -369,7 +371,7 @@ def test_a_launcher_that_is_content_although_a_rank_raised_is_not_trusted(raises
     not hasattr(os, "pidfd_open"),
     reason="only Linux lets one wait for the end of a process that is not one's child",
 )
-def test_how_a_rank_ends_is_noted_while_one_sleeps(tmp_path):
+def test_the_exit_status_of_a_rank_is_read_while_the_watcher_sleeps(tmp_path):
     child = subprocess.Popen(["sleep", "60"])
     with open(tmp_path / "log", "wb+") as file:
         writer, rank = Writer(file, 0, 1), RankProcess(file)
@@ -383,25 +385,25 @@ def test_how_a_rank_ends_is_noted_while_one_sleeps(tmp_path):
     rank.log.close()
 
 
-def test_what_a_rank_told_as_it_destroyed_its_groups_is_its_last_word_until_it_calls_again(
+def test_the_report_at_destroy_process_group_is_final_until_the_next_call(
     tmp_path,
 ):
     log = Log(tmp_path)
-    log.enter(0, None, What("barrier"), {})
+    log.enter(0, None, CallArgs("barrier"), {})
     (file,) = tmp_path.glob("*.calls")
     with open(file, "rb+") as written:
         rank = RankProcess(written)
     rank.gone = 1, None
     for call, is_last in (("destroy_process_group", True), ("barrier", False)):
-        log.enter(None, None, What(call), {})
+        log.enter(None, None, CallArgs(call), {})
         assert rank.facts().answer_is_current == is_last, call
     log.forget()
     rank.log.close()
 
 
-def test_two_worlds_that_one_process_joins_meet_at_places_of_their_own(tmp_path):
+def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_path):
     """Also where it has another rank in the second one than its launcher said."""
-    log, joins = Log(tmp_path), What("init_process_group")
+    log, joins = Log(tmp_path), CallArgs("init_process_group")
     for place, rank, size in (("a", 3, 4), ("b/0", 1, 2), ("b/1", 0, 3)):
         log.enter(
             0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
@@ -447,14 +449,14 @@ print(seen[:2])
 """
 
 
-def test_that_frames_are_named_neither_imports_the_compiler_nor_hides_it_from_other_threads(
+def test_dumping_the_flight_recorder_neither_imports_the_compiler_nor_hides_it(
     tmp_path,
 ):
     verdict, done = diagnose(tmp_path, *script(tmp_path, COMPILES))
     assert (verdict["verdict"], done.stdout) == ("ok", "[False, 'torch._inductor']\n"), done.stderr
 
 
-def test_a_report_says_from_which_call_on_it_speaks(tmp_path):
+def test_a_partial_report_names_the_first_call_that_it_covers(tmp_path):
     """The parent looks once, at the end.
 
     The program is right as far as is known, and keeps its status.
@@ -475,7 +477,7 @@ main()
 """
 
 
-def test_what_a_program_prints_without_end_is_passed_on_until_the_limit(tmp_path):
+def test_endless_output_is_passed_on_until_the_time_limit(tmp_path):
     command = script(tmp_path, "while True:\n    print('x' * 1000)")
     output = tmp_path / "output"
     with output.open("w") as file:
@@ -522,7 +524,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path):
     assert verdict["verdict"] == "ok", verdict["says"]
 
 
-def test_without_room_for_its_log_a_program_runs_on_unwatched(tmp_path):
+def test_a_program_without_disk_space_for_its_log_runs_unwatched(tmp_path):
     verdict, done = diagnose(
         tmp_path, "sh", "-c", f"ulimit -f 100; exec {' '.join(program('healthy'))}"
     )
@@ -532,9 +534,9 @@ def test_without_room_for_its_log_a_program_runs_on_unwatched(tmp_path):
 
 
 @pytest.mark.parametrize("breaks", ["at once", "midway"])
-def test_what_a_rank_did_that_could_not_be_watched_is_no_fault(breaks, tmp_path):
+def test_a_rank_that_could_not_be_watched_is_not_blamed(breaks, tmp_path):
     with open(tmp_path / "0.calls", "wb+") as one, open(tmp_path / "1.calls", "wb+") as other:
-        Writer(one, 0, 2, world=7).enter(0, None, What("all_reduce", "WORLD", (0, 1)), {})
+        Writer(one, 0, 2, world=7).enter(0, None, CallArgs("all_reduce", "WORLD", (0, 1)), {})
         if breaks == "midway":
             Writer(other, 1, 2, world=7)
         else:
@@ -549,14 +551,14 @@ def test_what_a_rank_did_that_could_not_be_watched_is_no_fault(breaks, tmp_path)
 
 
 @linux
-def test_a_log_has_its_room_before_it_is_written(tmp_path):
+def test_disk_space_for_a_log_is_reserved_before_the_first_write(tmp_path):
     """To write memory for which the disk has no room would end the process by SIGBUS."""
     with open(tmp_path / "log", "wb+") as file:
         Writer(file, 0, 1)
         assert os.fstat(file.fileno()).st_blocks * 512 >= SIZE
 
 
-def test_without_a_temporary_folder_it_is_bad_usage(monkeypatch):
+def test_a_missing_temporary_folder_is_bad_usage(monkeypatch):
     def full(**options):
         raise OSError(28, "No space left on device")
 
@@ -565,7 +567,7 @@ def test_without_a_temporary_folder_it_is_bad_usage(monkeypatch):
         diagnosing.run(["true"])
 
 
-def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
+def test_a_verdict_that_cannot_be_written_is_an_error_on_stderr(tmp_path):
     def run(file, *command):
         arguments = [
             sys.executable,
@@ -590,7 +592,7 @@ def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name
 )
-def test_when_the_diagnosis_itself_is_ended_the_program_is_too(number, tmp_path, temporary):
+def test_a_signal_that_ends_diagnose_also_ends_the_program(number, tmp_path, temporary):
     process, _ = diagnose_a_sleeper(tmp_path)
     process.send_signal(number)
     assert process.communicate(timeout=60)[1] == ""
@@ -610,7 +612,7 @@ def test_ranks_are_seen_however_they_are_started(start, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["forks_workers", "begins_another_program"])
-def test_processes_that_come_and_change_are_no_fault(name, tmp_path):
+def test_workers_that_fork_or_exec_are_no_fault(name, tmp_path):
     verdict, done = diagnose(
         tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, name
     )

@@ -456,7 +456,7 @@ def test_a_call_that_was_seen_under_way_is_known_with_its_error_when_it_has_left
     assert Matching([*calls, ended]).last[0] is ended
 
 
-def test_what_a_wait_waits_for_is_told_with_the_arguments_of_that_call():
+def test_a_wait_is_shown_with_the_arguments_of_its_call():
     program = (
         Program(2)
         .call(0, "irecv", peer=1, left=LEFT)
@@ -511,7 +511,7 @@ def test_roots_that_call_from_a_line_of_their_own_are_not_out_of_step(n):
 
 
 @pytest.mark.parametrize(("late", "kind"), [(9, "slow"), (3, "raised")])
-def test_who_came_after_another_had_given_up(late, kind):
+def test_a_rank_that_came_after_another_had_given_up_is_late(late, kind):
     gave_up = {"entered": 2, "left": 5, "error": "RuntimeError: Timed out waiting 3ms"}
     calls = (
         Program(2)
@@ -626,7 +626,7 @@ def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
     [(LEFT_AT_THE_END, "ok"), ("", "mismatch")],
     ids=["its-launcher-ended-it", "it-returned"],
 )
-def test_what_serves_others_to_the_end_may_wait_for_more(text, kind):
+def test_a_rank_that_serves_the_others_may_still_wait_at_the_end(text, kind):
     program = (
         Program(3).call(0, "recv", source=1).call(0, "recv", left=None).call(1, "send", peer=0)
     )
@@ -676,7 +676,7 @@ def test_matched_calls_are_forgotten():
     assert not any(matching.open.values())
 
 
-def test_what_waits_for_too_long_is_forgotten_and_the_rest_still_meets():
+def test_a_call_that_waits_too_long_is_forgotten_and_the_others_still_match():
     matching, n = Matching(), WINDOW + 100
     for number in range(n):
         matching.note(
@@ -780,7 +780,7 @@ def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatc
     ), verdict.says
 
 
-def test_who_left_the_group_may_have_joined_a_call_from_c_plus_plus_that_is_not_known_of_it_yet():
+def test_a_rank_that_left_the_group_may_have_joined_a_cpp_call_that_is_not_known_yet():
     own = Program(3).call(1, "destroy_process_group")
     native = wait_in(Program(3), [0, 2])
     states = {rank: State(in_torch=rank != 1) for rank in range(3)}
@@ -790,7 +790,7 @@ def test_who_left_the_group_may_have_joined_a_call_from_c_plus_plus_that_is_not_
     )
 
 
-def test_calls_that_do_not_fit_because_ranks_fell_out_of_step_before_are_told_from_there():
+def test_a_mismatch_after_a_skipped_call_is_reported_at_the_skipped_call():
     program = Program(4)
     for step in range(6):
         program.all("all_reduce", line=10).all("all_reduce", [3] if step == 1 else [], line=12)
@@ -814,7 +814,7 @@ def test_calls_that_do_not_fit_because_ranks_fell_out_of_step_before_are_told_fr
     [(5, "hang", 1), (1, "died", 2)],
     ids=["killed by its launcher", "of its own"],
 )
-def test_who_dies_while_waiting_for_one_that_had_left_is_not_to_blame(died, kind, rank, lost):
+def test_a_rank_that_dies_waiting_for_one_that_had_left_is_not_blamed(died, kind, rank, lost):
     calls = Program(3).call(0, "all_reduce", left=None).call(2, "all_reduce", **lost).calls
     verdict = diagnose(
         calls, {0: State(), 1: State("returned", at=3), 2: State("died", "died", at=died)}
@@ -822,7 +822,7 @@ def test_who_dies_while_waiting_for_one_that_had_left_is_not_to_blame(died, kind
     assert (verdict.kind, [call.rank for call in verdict.guilty]) == (kind, [rank]), verdict.says
 
 
-def test_who_had_left_before_a_call_was_done_is_to_blame_and_not_who_lost_it():
+def test_the_rank_that_left_before_a_call_was_done_is_blamed_and_not_its_peers():
     calls = (
         Program(2)
         .call(0, "isend", peer=1, line=5)
@@ -850,7 +850,7 @@ def test_who_had_left_before_a_call_was_done_is_to_blame_and_not_who_lost_it():
         ({0: [1], 1: [2], 2: [0]}, (0, 1, 2)),
     ],
 )
-def test_circles(edges, expected):
+def test_ranks_that_wait_in_a_circle_are_found(edges, expected):
     assert find_cycle(edges) == expected
 
 
@@ -866,9 +866,9 @@ def test_a_collective_that_has_no_record_is_compared_by_what_its_calls_say():
 
 
 def what(**fields):
-    from collectives.recording.call import What
+    from collectives.recording.call import CallArgs
 
-    return What(
+    return CallArgs(
         "all_to_all_single",
         members=tuple(range(512)),
         tensors=("float32[4]",) * 512,
@@ -899,7 +899,7 @@ def test_which_frame_of_a_stack_a_report_names(files, named):
     assert stack.named(frames) == (None if named is None else frames[named])
 
 
-def test_the_log_gives_back_what_was_noted(tmp_path):
+def test_a_log_is_read_as_it_was_written(tmp_path):
     with open(tmp_path / "log", "xb+") as file:
         writer = Writer(file, 1, 2)
         reader = Reader(file)
@@ -961,7 +961,7 @@ def test_calls_of_several_threads_are_read_once_each_also_before_the_first_is_wr
     assert (ends, reader.lost) == ([(0, 6), (1, 5), (2, 5), (3, 7)], 0)
 
 
-def test_a_log_that_is_read_too_late_says_how_much_is_lost(tmp_path):
+def test_a_log_that_is_read_too_late_says_how_many_calls_are_lost(tmp_path):
     with open(tmp_path / "log", "xb+") as file:
         writer, reader = Writer(file, 0, 1), Reader(file)
     for number in range(SLOTS + 10):

@@ -15,7 +15,7 @@ def sources(differences) -> list[str]:
     return [difference.expected.source for difference in differences]
 
 
-def test_a_documented_no_is_contradicted_by_one_cell_that_works():
+def test_a_call_documented_as_missing_is_contradicted_by_one_cell_that_works():
     found = documented.differences(
         matrix(cell("all_to_all", op=None), cell("all_to_all", "int16", None, state="refuses"))
     )
@@ -25,7 +25,7 @@ def test_a_documented_no_is_contradicted_by_one_cell_that_works():
     ]
 
 
-def test_a_documented_yes_is_contradicted_only_where_no_cell_works():
+def test_a_call_documented_as_present_is_contradicted_only_if_no_cell_works():
     refused = cell(
         "gather", "complex64", None, state="refuses", detail="RuntimeError: Invalid scalar type"
     )
@@ -36,7 +36,7 @@ def test_a_documented_yes_is_contradicted_only_where_no_cell_works():
     assert f"none of 1 cells works; {cell_in_words} refuses (RuntimeError: Invalid" in str(found[0])
 
 
-def test_what_was_not_measured_contradicts_nothing():
+def test_an_unmeasured_cell_contradicts_nothing():
     assert (
         documented.differences(
             matrix(cell("gather", op=None, state="unavailable", detail="no GPU"))
@@ -73,7 +73,7 @@ def test_a_docstring_is_contradicted_by_cells_in_another_state():
     )
 
 
-def test_a_docstring_about_another_backend_says_nothing_of_this_one():
+def test_a_docstring_about_another_backend_is_not_compared():
     assert documented.differences(matrix(cell(op="AVG", backend="x"))) == []
 
 
@@ -85,7 +85,7 @@ def test_a_call_that_ends_in_another_state_is_a_difference():
     assert documented.differences(matrix(), [cell("send_to_oneself", None, None)]) == []
 
 
-def test_a_docstring_that_no_longer_says_so_is_not_held_to_it(monkeypatch):
+def test_a_docstring_that_no_longer_contains_the_statement_is_not_compared(monkeypatch):
     monkeypatch.setattr(documented, "_docstring", lambda function: "AVG works everywhere.")
     assert documented.differences(matrix(cell(op="AVG"))) == []
 
@@ -93,7 +93,7 @@ def test_a_docstring_that_no_longer_says_so_is_not_held_to_it(monkeypatch):
 @pytest.mark.parametrize(
     "statement", STATEMENTS, ids=lambda one: f"{one.function[0]}-{one.call or one.form[0]}"
 )
-def test_a_statement_can_be_tried(statement):
+def test_every_statement_has_a_form_or_a_call_that_can_be_run(statement):
     assert bool(statement.form) != bool(statement.call)
     assert not statement.call or callable(getattr(documented_calls, statement.call))
     assert statement.state in STATES

@@ -17,7 +17,7 @@ from collectives.diagnosis.rules.hints import Hint, hints, write
 from collectives.lesson import files
 from collectives.lesson.chapters import CHAPTERS
 from collectives.recording import record
-from collectives.recording.call import Call, Noticed
+from collectives.recording.call import Call, RiskyCall
 from collectives.recording.sink import Memory
 
 
@@ -33,7 +33,7 @@ def hinted(step, ranks=2):
         finally:
             recording.end()
         return [
-            Noticed(kind, Call(rank, -1, **vars(what)), at) for kind, what, at in memory.noticed
+            RiskyCall(kind, Call(rank, -1, **vars(what)), at) for kind, what, at in memory.noticed
         ]
 
     return hints(
@@ -254,7 +254,7 @@ def noticed(kind, rank=0, **fields):
         line=12,
         **fields,
     )
-    return Noticed(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
+    return RiskyCall(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
 
 
 def test_a_program_that_failed_gets_no_hint_about_a_missing_wait():
@@ -306,7 +306,7 @@ PROGRAM = """
     if __name__ == "__main__":
         import sys, tempfile
         with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(body, (folder + "/store",), nprocs=2, start_method="spawn")
+            mp.start_processes(body, (folder + "/store",), nprocs=2, start_method="fork")
 """
 
 

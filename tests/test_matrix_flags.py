@@ -24,11 +24,11 @@ def test_html_writes_the_page(tmp_path):
         compare_command.html(matrix(cell()), tmp_path / "none" / "page.html")
 
 
-def test_claims_that_hold_are_told_and_cost_nothing():
+def test_claims_that_hold_give_status_0():
     assert compare_command.claims(matrix(cell(), REFUSED)) == ("2 cells: all as claimed", 0)
 
 
-def test_claims_that_do_not_hold_cost_a_one():
+def test_claims_that_do_not_hold_give_status_1():
     text, status = compare_command.claims(
         matrix(cell(), REFUSED | {"state": "works"}, cell(dtype="float64", state="wrong"))
     )
@@ -40,12 +40,12 @@ def test_claims_that_do_not_hold_cost_a_one():
     ]
 
 
-def test_of_a_backend_without_claims_only_what_is_broken_costs_a_one():
+def test_a_backend_without_claims_gives_status_1_only_if_a_cell_is_broken():
     assert compare_command.claims(matrix(cell(backend="x", state="refuses"))) == ("", 0)
     assert compare_command.claims(matrix(cell(backend="x", state="hangs")))[1] == 1
 
 
-def test_claims_of_ones_own_count(tmp_path):
+def test_a_file_of_your_own_claims_counts(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(
         '[[claim]]\nbackend = "x"\ndevice = "cpu"\nform = "all_reduce"\nstate = "works"\n'
@@ -58,7 +58,7 @@ def test_claims_of_ones_own_count(tmp_path):
     assert "speaks of no cell" in idle[0]
 
 
-def test_against_a_recorded_matrix_better_and_worse_cost_a_one_and_news_does_not(tmp_path):
+def test_against_a_record_changed_cells_give_status_1_and_new_cells_0(tmp_path):
     path = tmp_path / "before.json"
     path.write_text(json.dumps(matrix(cell(), REFUSED)))
     assert compare_command.against(matrix(cell(), REFUSED), str(path))[1] == 0
@@ -83,7 +83,7 @@ def test_many_new_cells_are_counted(tmp_path):
     assert text.endswith("new: 10 more")
 
 
-def test_against_the_documentation_names_its_links_and_costs_nothing():
+def test_against_the_documentation_prints_its_links_and_gives_status_0():
     text, status = compare_command.against(
         matrix(cell("all_to_all", op=None, backend="nowhere", state="unavailable")), "docs"
     )

@@ -199,7 +199,7 @@ def test_ranks_that_share_a_fate_share_a_line():
     [RankOutcome("returned"), RankOutcome("peer_lost"), RankOutcome("wrong", "got 1, should be 2")],
     ids=str,
 )
-def test_how_far_the_others_come_while_one_dies_is_not_told(other):
+def test_where_one_rank_died_the_progress_of_the_others_is_left_out(other):
     outcomes = [other, RankOutcome("died", "(SIGABRT)")]
     assert mistake.grouped(outcomes) == [
         ("rank 1", "died (SIGABRT)"),

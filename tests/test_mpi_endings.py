@@ -119,7 +119,9 @@ launch(wait_for_ever, 2, backend="mpi")
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGKILL"]
+)
 def test_however_the_caller_ends_no_rank_is_left_and_no_file(name, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, tmp_path],

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from collectives.diagnosis.rules import hints
-from collectives.diagnosis.rules.report import place, told, write
+from collectives.diagnosis.rules.report import format_call, location, write
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import POLL
 from collectives.diagnosis.watch.hang_monitor import HangMonitor
@@ -88,7 +88,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         return {
             **place,
             "call": call.awaited or call.name or None,
-            "args": told(call).removeprefix("wait() for ").partition("(")[2][:-1]
+            "args": format_call(call).removeprefix("wait() for ").partition("(")[2][:-1]
             if call.name
             else None,
         }
@@ -152,7 +152,7 @@ def _at_the_end(job: Job, code: int) -> Verdict:
         rank = int(raised["rank"]) if raised["rank"] is not None else -1
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"
         guilty = Call(rank, -1, "", file=file, line=line, function=function)
-        says = f"raised: {who}: {raised['text']}\n  {place(guilty)}"
+        says = f"raised: {who}: {raised['text']}\n  {location(guilty)}"
         return Verdict("raised", says, (guilty,), lines=verdict.lines)
     if verdict.kind == "not-distributed":
         return verdict

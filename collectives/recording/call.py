@@ -15,7 +15,7 @@ from ..spec.calls import GROUPS
 WORLD = "WORLD"
 
 
-def label(group: str, world: int) -> str:
+def group_label(group: str, world: int) -> str:
     """torch's name of a group, made unique for a process that joins one world after another.
 
     `world` counts these worlds, from 1: torch gives the same names again in each of them.
@@ -23,7 +23,7 @@ def label(group: str, world: int) -> str:
     return group if world <= 1 else f"{group} of world {world}"
 
 
-def sequence(group: str, name: str) -> tuple[str, str]:
+def sequence_key(group: str, name: str) -> tuple[str, str]:
     """The sequence in which a call is counted: calls with the same key are numbered together.
 
     These are the collectives of a group. Calls that make or end groups are counted by their name,
@@ -32,7 +32,7 @@ def sequence(group: str, name: str) -> tuple[str, str]:
     return group, name if name in GROUPS else ""
 
 
-def place_of(given: dict) -> tuple[int, int]:
+def requested_place(given: dict) -> tuple[int, int]:
     """The rank and the world size that init_process_group asks for; -1 if only the backend knows.
 
     Both come from the arguments, else from the environment.
@@ -108,7 +108,7 @@ def _as_tuples(value):
 
 
 @dataclass(frozen=True, eq=False)
-class What:
+class CallArgs:
     """The fields of a Call that stay the same when a line of a program makes the call again.
 
     An object equals only itself, so that a dictionary finds it without comparing long fields.
@@ -135,7 +135,7 @@ class What:
 
 
 @dataclass(frozen=True)
-class Noticed:
+class RiskyCall:
     """Something risky that a rank noticed in a call of its own. The call's `number` is not known.
 
     kind: "changed": the program wrote into a tensor of the call before it waited for the Work, `at`

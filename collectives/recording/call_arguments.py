@@ -9,7 +9,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..spec.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT
 from . import argument_values
-from .call import WORLD, What, label, place_of, sequence
+from .call import WORLD, CallArgs, group_label, requested_place, sequence_key
 
 # Parameters that are numbers, or lists of them.
 _NUMBERS = {
@@ -39,8 +39,8 @@ class Parameters:
 class Reader:
     """Reads calls one after another, and counts each group's collectives.
 
-    A line of a program usually makes the same call again. Then `read` returns the same What, which
-    it finds by facts that cost little to look up.
+    A line of a program usually makes the same call again. Then `read` returns the same CallArgs,
+    which it finds by facts that cost little to look up.
     """
 
     def __init__(self):
@@ -48,12 +48,12 @@ class Reader:
         self.worlds = 0  # how many this process has joined, one after another, in the same place
         self.place = (-1, -1)
         self.counters: dict[tuple, list[int]] = {}
-        self.known: dict[tuple, tuple[What, list[int] | None]] = {}  # with the call's counter
-        self.waits: dict[tuple, What] = {}
+        self.known: dict[tuple, tuple[CallArgs, list[int] | None]] = {}  # with the call's counter
+        self.waits: dict[tuple, CallArgs] = {}
 
     def read(
         self, parameters: Parameters, given: dict, caller: tuple[str, int, str]
-    ) -> tuple[int | None, What] | None:
+    ) -> tuple[int | None, CallArgs] | None:
         """The call's seq and what it asks for.
 
         None where this rank is not a member of the group: then the call does nothing.
@@ -69,34 +69,34 @@ class Reader:
             key = (parameters.name, caller, *given, *signatures)
         known = self.known.get(key)
         if known is None:
-            what = self._read(parameters, given, caller)
-            if what is None:
+            call_args = self._read(parameters, given, caller)
+            if call_args is None:
                 return None
-            known = what, self._counter(what)
+            known = call_args, self._counter(call_args)
             if key is not None:
                 _keep(self.known, key, known)
-        what, counter = known
+        call_args, counter = known
         if counter is None:
-            return None, what
+            return None, call_args
         seq = counter[0]
         counter[0] = seq + 1
-        return seq, what
+        return seq, call_args
 
-    def _counter(self, what: What) -> list[int] | None:
-        if what.name in POINT_TO_POINT or what.name == "destroy_process_group":
+    def _counter(self, call_args: CallArgs) -> list[int] | None:
+        if call_args.name in POINT_TO_POINT or call_args.name == "destroy_process_group":
             return None
-        return self.counters.setdefault(sequence(what.group, what.name), [0])
+        return self.counters.setdefault(sequence_key(call_args.group, call_args.name), [0])
 
-    def waiting(self, what: What, caller: tuple[str, int, str]) -> What:
+    def waiting(self, call_args: CallArgs, caller: tuple[str, int, str]) -> CallArgs:
         """What a wait for the Work of this call asks for."""
-        key = what, caller
+        key = call_args, caller
         found = self.waits.get(key)
         if found is None:
             file, line, function = caller
             found = replace(
-                what,
+                call_args,
                 name="wait",
-                awaited=what.name,
+                awaited=call_args.name,
                 is_async=False,
                 file=file,
                 line=line,
@@ -107,7 +107,7 @@ class Reader:
 
     def _read(
         self, parameters: Parameters, given: dict, caller: tuple[str, int, str]
-    ) -> What | None:
+    ) -> CallArgs | None:
         name, spec, given = parameters.name, parameters.spec, parameters.defaults | given
         ranks = timeout = None
         backend, device, gaps = "", "", False
@@ -122,7 +122,7 @@ class Reader:
         if given.get("timeout"):
             timeout = given["timeout"].total_seconds()
         file, line, function = caller
-        return What(
+        return CallArgs(
             name=name,
             group=group,
             members=members,
@@ -142,9 +142,9 @@ class Reader:
             function=function,
         )
 
-    def take_back(self, seq: int | None, what: What) -> None:
+    def take_back(self, seq: int | None, call_args: CallArgs) -> None:
         """torch refused the call: the next call of the group gets its seq."""
-        counter = self._counter(what)
+        counter = self._counter(call_args)
         if seq is not None and counter[0] == seq + 1:
             counter[0] = seq
 
@@ -160,12 +160,12 @@ class Reader:
                 tuple(map(int, c10d.get_process_group_ranks(handle))),
                 _time_limit(handle),
             )
-        return (WORLD if handle is world else label(name, self.worlds)), *self.groups[name]
+        return (WORLD if handle is world else group_label(name, self.worlds)), *self.groups[name]
 
     def _group_made(self, name: str, given: dict) -> tuple[str, tuple[int, ...], tuple | None]:
         """The group whose members must make this call, these members, and the new groups' ranks."""
         if name == "init_process_group":
-            if self.place != (place := place_of(given)):  # the first world with these other ranks
+            if self.place != (place := requested_place(given)):  # other ranks than before
                 self.place, self.worlds = place, 0
                 self.counters.clear()
             self.worlds += 1

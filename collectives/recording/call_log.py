@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from .call import Call, Noticed, What
+from .call import Call, CallArgs, RiskyCall
 from .call_text import decode, encode
 
 SLOTS = 4096
@@ -88,7 +88,7 @@ class Writer:
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.count = self.written = 0
-        self.texts: dict[What, int] = {}
+        self.texts: dict[CallArgs, int] = {}
         self.noticed: dict[tuple, list] = {}
         process = os.getpid(), os.getppid(), rank, world_size
         _HEAD.pack_into(self.memory, 0, b"", *process, 0, time.monotonic_ns(), 0, 0, world, 0)
@@ -122,7 +122,7 @@ class Writer:
             self.memory[place + 8 : place + 8 + len(text)] = text
             self.words[place // 8] = len(text)
 
-    def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int:
+    def enter(self, seq: int | None, of: int | None, what: CallArgs, given: dict) -> int:
         text = self.texts.get(what)
         if text is None:
             text = self.texts[what] = self._write(encode(what))
@@ -150,7 +150,7 @@ class Writer:
     def done(self, number: int, given: dict) -> None:
         pass
 
-    def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
+    def notice(self, kind: str, what: CallArgs, at: tuple[str, int, str] | None) -> None:
         key = kind, what, at
         if key not in self.noticed and len(self.noticed) < _NOTICED:
             self.noticed[key] = [kind, encode(what).decode(), at]
@@ -247,12 +247,12 @@ class Reader:
         self.lost += count
         self.since = max(self.since, since)
 
-    def noticed(self) -> list[Noticed]:
+    def noticed(self) -> list[RiskyCall]:
         """What the process noticed so far."""
         with contextlib.suppress(ValueError):  # it is just being written
             rank, noticed = self.head()["rank"], json.loads(self.text(HINTS))
             return [
-                Noticed(kind, Call(rank, -1, **vars(decode(what.encode()))), at and tuple(at))
+                RiskyCall(kind, Call(rank, -1, **vars(decode(what.encode()))), at and tuple(at))
                 for kind, what, at in noticed
             ]
         return []

@@ -5,13 +5,13 @@ import itertools
 import json
 from dataclasses import replace
 
-from .call import What
+from .call import CallArgs
 
 # The longest text, in bytes.
 _LONGEST = 800
 
 
-def encode(what: What) -> bytes:
+def encode(what: CallArgs) -> bytes:
     """A text that is too long loses fields that are long in large worlds only."""
     for fields in (
         {},
@@ -24,16 +24,16 @@ def encode(what: What) -> bytes:
         text = _json(runs)
         if len(text) <= _LONGEST:
             return text
-    return _json(What(what.name[:40], what.group[:100]))
+    return _json(CallArgs(what.name[:40], what.group[:100]))
 
 
-def _json(what: What) -> bytes:
+def _json(what: CallArgs) -> bytes:
     return json.dumps(list(vars(what).values()), separators=(",", ":")).encode()
 
 
 @functools.lru_cache(4096)
-def decode(text: bytes) -> What:
-    what = What(*json.loads(text))
+def decode(text: bytes) -> CallArgs:
+    what = CallArgs(*json.loads(text))
     members = tuple(rank for begin, end in what.members for rank in range(begin, end))
     tensors = tuple(text for text, count in what.tensors for _ in range(count))
     splits = what.splits and tuple(part and tuple(part) for part in what.splits)

@@ -114,7 +114,7 @@ def end() -> None:
         with contextlib.suppress(Exception):
             _log.last_answer()
             if _recording is not None:
-                _recording.tell_unawaited()
+                _recording.note_unawaited()
         _log.writer.set_ended()
 
 

@@ -49,8 +49,8 @@ class PendingWork:
         self.is_settled = file.startswith(_TORCH) and file != c10d.__file__
         # A backend that is written in Python may finish a call by writing into the tensors that the
         # program gave to it: an average, for example.
-        is_watched = type(work) is c10d.Work or noted.what.name in SENDS
-        self.versions = _versions(noted.what.name, given) if is_watched else []
+        is_watched = type(work) is c10d.Work or noted.call_args.name in SENDS
+        self.versions = _versions(noted.call_args.name, given) if is_watched else []
 
     def was_written_to(self) -> bool:
         """Whether the program has written into a buffer of the call before the call was done."""

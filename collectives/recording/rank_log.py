@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import call_log, exit_hooks, flight_record
-from .call import WORLD, place_of
+from .call import WORLD, requested_place
 from .meeting_place import job_store, meeting_place
 
 # How often a rank looks whether the parent has asked it something, in seconds.
@@ -130,7 +130,7 @@ class Log:
 
     def _take_rank(self, given: dict) -> call_log.Writer:
         """Become the rank that init_process_group is given; a different one has a new log."""
-        (rank, size), before = place_of(given), self.writer.place()
+        (rank, size), before = requested_place(given), self.writer.place()
         changed = any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
         moves = before[0] >= 0 and changed
         if moves and self.folder:

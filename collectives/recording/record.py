@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..spec.calls import BY_NAME, RECEIVES
-from .call import Call, What, was_refused
+from .call import Call, CallArgs, was_refused
 from .call_arguments import Parameters, Reader
 from .call_site import caller
 from .hidden_frame import hide_frame
@@ -29,10 +29,10 @@ from .pending_work import COMPLETION_METHODS, PendingWork
 from .sink import Memory, Sink
 
 
-class _Noted(NamedTuple):
+class _NotedCall(NamedTuple):
     number: int
     seq: int | None
-    what: What
+    call_args: CallArgs
 
 
 class _Inside(threading.local):
@@ -77,7 +77,7 @@ class Recording:
         self.reader = Reader()
         self.works.clear()
 
-    def tell_unawaited(self) -> None:
+    def note_unawaited(self) -> None:
         """Note each Work that nobody has waited for: the process ends."""
         for key in list(self.works):
             self._gone(key)
@@ -85,7 +85,7 @@ class Recording:
     def _gone(self, key: int) -> None:
         pending = self.works.pop(key, None)
         if pending is not None and not pending.is_settled:
-            self.sink.notice("unawaited", pending.noted.what, None)
+            self.sink.notice("unawaited", pending.noted.call_args, None)
 
     def _replace(self, place, name: str, wrapper: Callable) -> None:
         self.originals.append((place, name, place.__dict__[name]))
@@ -125,12 +125,12 @@ class Recording:
                 return real(work, *args, **kwargs)
             noted, place = pending.noted, caller()
             if pending.was_written_to():
-                self.sink.notice("changed", noted.what, place)
+                self.sink.notice("changed", noted.call_args, place)
             pending.is_settled = True
-            what = self.reader.waiting(noted.what, place)
-            number = self.sink.enter(noted.seq, noted.number, what, {})
-            result = self._call(_Noted(number, None, what), real, (work, *args), kwargs)
-            source = _source(what, work) if noted.what.name in RECEIVES else None
+            call_args = self.reader.waiting(noted.call_args, place)
+            number = self.sink.enter(noted.seq, noted.number, call_args, {})
+            result = self._call(_NotedCall(number, None, call_args), real, (work, *args), kwargs)
+            source = _source(call_args, work) if noted.call_args.name in RECEIVES else None
             self.sink.leave(number, None, source)
             self.works.pop(id(work), None)
             if self.sink.tensors:
@@ -163,22 +163,22 @@ class Recording:
 
     def _enter(
         self, parameters: Parameters, given: dict, place: tuple[str, int, str]
-    ) -> "_Noted | None":
+    ) -> "_NotedCall | None":
         """None where this rank is not a member of the group: then the call does nothing."""
         try:
             read = self.reader.read(parameters, given, place)
         except Exception:  # torch will refuse arguments that we cannot read
             file, line, function = place
-            read = None, What(parameters.name, file=file, line=line, function=function)
+            read = None, CallArgs(parameters.name, file=file, line=line, function=function)
         if read is None:
             return None
-        seq, what = read
-        if what.gaps:
-            self.sink.notice("gaps", what, None)
-        return _Noted(self.sink.enter(seq, None, what, given), seq, what)
+        seq, call_args = read
+        if call_args.gaps:
+            self.sink.notice("gaps", call_args, None)
+        return _NotedCall(self.sink.enter(seq, None, call_args, given), seq, call_args)
 
     @hide_frame
-    def _call(self, noted: "_Noted", real: Callable, args: tuple, kwargs: dict):
+    def _call(self, noted: "_NotedCall", real: Callable, args: tuple, kwargs: dict):
         self.inside.call = True
         try:
             return real(*args, **kwargs)
@@ -186,12 +186,12 @@ class Recording:
             first_line = f"{type(error).__name__}: {error}".splitlines()[0]
             self.sink.leave(noted.number, first_line, None)
             if was_refused(first_line):
-                self.reader.take_back(noted.seq, noted.what)
+                self.reader.take_back(noted.seq, noted.call_args)
             raise
         finally:
             self.inside.call = False
 
-    def _follow(self, work, noted: "_Noted", given: dict) -> None:
+    def _follow(self, work, noted: "_NotedCall", given: dict) -> None:
         """Keep an eye on the Work until somebody waits for it, or it is gone."""
         key, kept = id(work), given if self.sink.tensors else {}
         self.works[key] = PendingWork(work, noted, kept, given, lambda _: self._gone(key))
@@ -199,10 +199,10 @@ class Recording:
             self._wrap_work(type(work))
 
 
-def _source(what: What, work) -> int | None:
+def _source(call_args: CallArgs, work) -> int | None:
     """The global rank that sent the message; None where the backend does not say."""
     with contextlib.suppress(Exception):
-        return what.members[work._source_rank()]
+        return call_args.members[work._source_rank()]
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from .call import Call, What
+from .call import Call, CallArgs
 
 
 class Sink(Protocol):
@@ -23,7 +23,7 @@ class Sink(Protocol):
 
     tensors: bool
 
-    def enter(self, seq: int | None, of: int | None, what: What, given: dict) -> int: ...
+    def enter(self, seq: int | None, of: int | None, call_args: CallArgs, given: dict) -> int: ...
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
         """The call returned, or raised. `source`: for a receive, the global rank that sent."""
@@ -31,8 +31,8 @@ class Sink(Protocol):
     def done(self, number: int, given: dict) -> None:
         """The tensors of a call hold their results. Only a sink with `tensors` is asked."""
 
-    def notice(self, kind: str, what: What, at: tuple[str, int, str] | None) -> None:
-        """Something risky; see call.Noticed."""
+    def notice(self, kind: str, call_args: CallArgs, at: tuple[str, int, str] | None) -> None:
+        """Something risky; see call.RiskyCall."""
 
 
 class Memory:
@@ -44,10 +44,10 @@ class Memory:
         self.notes: dict[int, dict] = {}
         self.noticed: dict[tuple, None] = {}
 
-    def enter(self, seq, of, what, given):
+    def enter(self, seq, of, call_args, given):
         number = next(self.numbers)
         before = _copies(given) if self.tensors and of is None else None
-        note = self.notes[number] = {"seq": seq, "of": of, **vars(what), "before": before}
+        note = self.notes[number] = {"seq": seq, "of": of, **vars(call_args), "before": before}
         note["entered"] = time.monotonic_ns()
         return number
 
@@ -60,8 +60,8 @@ class Memory:
     def done(self, number, given):
         self.notes[number]["after"] = _copies(given)
 
-    def notice(self, kind, what, at):
-        self.noticed[kind, what, at] = None
+    def notice(self, kind, call_args, at):
+        self.noticed[kind, call_args, at] = None
 
     def calls(self, rank: int) -> list[Call]:
         return [

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from collectives.diagnosis.rules.matching import Matching
-from collectives.recording.call import WORLD, Call, label
+from collectives.recording.call import WORLD, Call, group_label
 
 _DTYPES = {
     "Float": "float32",
@@ -45,7 +45,7 @@ def match_records(
 def _calls(rank: int, entries: list, members: dict, world: int) -> Iterator[Call]:
     for number, entry in enumerate(entries):
         (name, description), seq, profiling_name, sizes, dtypes, retired, where = entry
-        group = WORLD if description == "default_pg" else label(name, world)
+        group = WORLD if description == "default_pg" else group_label(name, world)
         shapes = zip(sizes, dtypes, strict=False)
         file, line, function = where
         yield Call(

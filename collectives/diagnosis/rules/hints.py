@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from collectives.backends import claims
 from collectives.diagnosis.rules.compare import dtype, plain_name
-from collectives.diagnosis.rules.report import place, ranks, told
-from collectives.recording.call import Call, Noticed
+from collectives.diagnosis.rules.report import format_call, location, ranks
+from collectives.recording.call import Call, RiskyCall
 from collectives.spec.calls import BY_NAME, Flow
 
 
@@ -27,7 +27,7 @@ class Hint:
     cure: str
 
 
-def hints(noticed: Iterable[Noticed], verdict: str) -> tuple[Hint, ...]:
+def hints(noticed: Iterable[RiskyCall], verdict: str) -> tuple[Hint, ...]:
     """The hints for a run that ended with this kind of verdict.
 
     Only after "ok" is a missing wait worth a hint: a rank that failed could not wait any more.
@@ -48,23 +48,23 @@ def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
     """
     together: dict[tuple[str, str], list[int]] = {}
     for hint in found:
-        together.setdefault((hint.risk, f"{place(hint.call)}: {hint.cure}"), []).append(
+        together.setdefault((hint.risk, f"{location(hint.call)}: {hint.cure}"), []).append(
             hint.call.rank
         )
     return [(f"hint: {ranks(numbers)} {risk}", rest) for (risk, rest), numbers in together.items()]
 
 
-def _changed(risk: Noticed) -> Hint:
+def _changed(risk: RiskyCall) -> Hint:
     call, (file, line, function) = risk.call, risk.at
-    wait = place(Call(call.rank, -1, "wait", file=file, line=line, function=function))
+    wait = location(Call(call.rank, -1, "wait", file=file, line=line, function=function))
     cure = (
         "what was there or what is there now may be taken; "
         f"change it below that wait() ({wait}), or hand over a clone()"
     )
-    return Hint(call, f"changed the tensor of {told(call)} before its wait()", cure)
+    return Hint(call, f"changed the tensor of {format_call(call)} before its wait()", cure)
 
 
-def _unawaited(risk: Noticed) -> Hint | None:
+def _unawaited(risk: RiskyCall) -> Hint | None:
     call = risk.call
     # On a GPU, kernels that use the result are queued behind the call, with or without wait().
     if call.device != "cpu" or _gives_only(call):
@@ -73,7 +73,7 @@ def _unawaited(risk: Noticed) -> Hint | None:
         "what it brings may come after it is read: "
         "keep the Work that it returns, and wait() for that before you read"
     )
-    return Hint(call, f"never waited for {told(call)}", cure)
+    return Hint(call, f"never waited for {format_call(call)}", cure)
 
 
 def _gives_only(call: Call) -> bool:
@@ -84,7 +84,7 @@ def _gives_only(call: Call) -> bool:
     return spec.flow is Flow.SEND or (spec.flow is Flow.TO_ROOT and not is_root)
 
 
-def _gaps(risk: Noticed) -> Hint | None:
+def _gaps(risk: RiskyCall) -> Hint | None:
     """A hint only where a claim says that the backend then gives wrong results."""
     call = risk.call
     cell = {
@@ -99,7 +99,7 @@ def _gaps(risk: Noticed) -> Hint | None:
     if claim is None or claim.state != "wrong":
         return None
     cure = f"{claim.reason}; hand over a contiguous() copy, and copy the result back"
-    return Hint(call, f"gave {told(call)} a tensor with gaps", cure)
+    return Hint(call, f"gave {format_call(call)} a tensor with gaps", cure)
 
 
 _KINDS = {"changed": _changed, "unawaited": _unawaited, "gaps": _gaps}

@@ -12,7 +12,7 @@ from collectives.diagnosis.rules.call_sites import CallSites
 from collectives.diagnosis.rules.compare import Difference, compare, compare_message
 from collectives.diagnosis.rules.messages import WINDOW, Messages
 from collectives.recording.call import WORLD, Call, was_refused
-from collectives.recording.call import sequence as _key
+from collectives.recording.call import sequence_key as _key
 from collectives.spec.calls import POINT_TO_POINT
 
 

@@ -3,7 +3,7 @@
 from collectives.diagnosis.rules import failures
 from collectives.diagnosis.rules.compare import Difference
 from collectives.diagnosis.rules.matching import Sequence
-from collectives.diagnosis.rules.report import against, places_of
+from collectives.diagnosis.rules.report import against, locations
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
@@ -65,7 +65,7 @@ def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> lis
     if since >= before:
         return []
     places |= {rank: step.calls[rank] for rank in step.guilty}
-    return [f"out of step since #{since}: {places_of(step.calls)}"]
+    return [f"out of step since #{since}: {locations(step.calls)}"]
 
 
 def crossed_tags(snapshot: Snapshot) -> Verdict | None:

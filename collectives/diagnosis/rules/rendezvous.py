@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from collectives.diagnosis.rules.compare import minority
-from collectives.diagnosis.rules.report import against, join_as, place, ranks, told, write
+from collectives.diagnosis.rules.report import against, format_call, join_as, location, ranks, write
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.recording.call import WORLD, Call
 
@@ -44,7 +44,7 @@ def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict
     wrong = {rank: dataclasses.replace(calls[rank], rank=rank) for rank in absent}
     if not wrong:
         return None
-    lines = {rank: (f"in {told(call)}", place(call)) for rank, call in wrong.items()}
+    lines = {rank: (f"in {format_call(call)}", location(call)) for rank, call in wrong.items()}
     lines = world.lines | lines
     says = write(join_as(wrong, {calls[rank].rank for rank in wrong}), lines, [])
     return Verdict("hang", says, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)

@@ -11,7 +11,7 @@ from collectives.spec.calls import BY_NAME
 _LINES = 12
 
 
-def told(call: Call) -> str:
+def format_call(call: Call) -> str:
     """As in all_reduce(SUM, float32[4]), or wait() for all_reduce(SUM, float32[4])."""
     name = call.awaited or call.name
     words = [call.op] if call.op else []
@@ -31,7 +31,7 @@ def told(call: Call) -> str:
     return f"wait() for {text}" if call.awaited else text
 
 
-def place(call: Call) -> str:
+def location(call: Call) -> str:
     """As in train.py:88 in step."""
     if not call.file:
         return ""
@@ -40,11 +40,11 @@ def place(call: Call) -> str:
     return f"{file}:{call.line}{function}"
 
 
-def places_of(calls: dict[int, Call]) -> str:
+def locations(calls: dict[int, Call]) -> str:
     """As in rank 0 at train.py:88 in step; ranks 1,2 at train.py:90 in step."""
     there: dict[str, list[int]] = {}
     for rank, call in calls.items():
-        there.setdefault(place(call), []).append(rank)
+        there.setdefault(location(call), []).append(rank)
     return "; ".join(f"{ranks(numbers)} at {where}" for where, numbers in there.items())
 
 

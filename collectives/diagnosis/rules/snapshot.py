@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State, is_lost
-from collectives.diagnosis.rules.report import place, told, write
+from collectives.diagnosis.rules.report import format_call, location, write
 from collectives.diagnosis.rules.wait_graph import waits_for
 from collectives.recording.call import Call
 from collectives.spec.calls import GROUPS
@@ -121,8 +121,9 @@ class Snapshot:
         if call is None:
             return self._line_without_call(rank, state)
         if call.left is not None or state.status == "returned":
-            return told(call), place(call)
-        return f"stopped in {told(call)}" if state.stopped else f"in {told(call)}", place(call)
+            return format_call(call), location(call)
+        stopped = "stopped " if state.stopped else ""
+        return f"{stopped}in {format_call(call)}", location(call)
 
     def _line_without_call(self, rank: int, state: State) -> tuple[str, str]:
         here = self.place(rank)
@@ -135,12 +136,12 @@ class Snapshot:
         if here.name == "init_process_group":  # as good as no call: it may be the launcher's
             return doing, ""
         if here is self._died_in(rank):
-            doing += f" in {told(here)}"
+            doing += f" in {format_call(here)}"
         elif here.name:
-            doing += f", last in {told(here)}"
+            doing += f", last in {format_call(here)}"
         elif state.is_old and here.file:
             doing += ", last seen"
-        return doing, place(here)
+        return doing, location(here)
 
     def verdict(
         self,

@@ -12,7 +12,7 @@ from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import World
 from collectives.recording import call_log, stack
-from collectives.recording.call import Noticed
+from collectives.recording.call import RiskyCall
 
 NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
 OK_AS_SEEN = "ok: all that was seen fitted"
@@ -211,7 +211,7 @@ class Job:
             return Verdict("ok", OK_AS_SEEN)
         return verdict
 
-    def noticed(self) -> list[Noticed]:
+    def noticed(self) -> list[RiskyCall]:
         return [one for rank in self.ranks() for one in rank.log.noticed()]
 
     def notes(self) -> list[str]:
