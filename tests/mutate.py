@@ -1,11 +1,11 @@
-"""Prove that the tests notice faults: apply the one-line changes of mutations.toml one by one, and run the tests named there.
+"""Apply the one-line faults of mutations.toml one by one, and see the tests named there turn red.
 
     make mutations                      all of them
     make mutations ARGS='--only claims' those whose name or file contains "claims"
 
-Every change is made in a temporary copy of the working tree, which the tests import. Exit status 1 if a
-change does not turn its tests red: the tests pass (SURVIVED), reach their time limit (timeout), do not run
-at all (broken), or need something that is not on this machine (skipped).
+Every change is made in a temporary copy of the working tree, which the tests import. The exit status
+is 1 if a change does not turn its tests red: they pass (SURVIVED), reach their time limit (timeout),
+do not run at all (broken), or need something that is not on this machine (skipped).
 """
 
 import argparse
@@ -28,16 +28,15 @@ import psutil
 ROOT = Path(__file__).parent.parent
 MUTATIONS = ROOT / "tests" / "mutations.toml"
 
-# For the tests of one change, in seconds. With a change they may wait for something that never comes.
+# For the tests of one change, in seconds: with a fault they may wait for what never comes.
 LIMIT = 120.0
 
 _NOT_COPIED = (".git", ".venv*", "__pycache__", ".pytest_cache", ".ruff_cache", "*.egg-info")
-_RESULTS = {
-    0: "SURVIVED",
-    1: "killed",
-}  # pytest's exit statuses; all others: it did not run the tests
 
-# pytest, which ends at once: with a fault in the launcher Python's exit may wait for ranks that go on.
+# By pytest's exit status. With any other one it did not run the tests.
+_RESULTS = {0: "SURVIVED", 1: "killed"}
+
+# pytest, ended at once: with a fault in the launcher, Python's exit may wait for ranks that go on.
 _PYTEST = "import os, pytest, sys; status = pytest.main(); sys.stdout.flush(); os._exit(status)"
 
 # Every process that a test run starts has this variable in its environment.
@@ -87,15 +86,15 @@ def copy_tree(folder: Path) -> Path:
 
 
 def _environ(copy: Path) -> dict[str, str]:
-    # subtle: a change of the same length within a second has the size and the time of the file before
-    # it, and so would get its bytecode.
+    # subtle: a change of the same length within a second leaves size and time of the file as they
+    # were, so that Python would take the bytecode from before it.
     return os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def run_tests(copy: Path, arguments: list[str], limit: float) -> tuple[str, str]:
     """Run the tests in the copy: a result as in the summary, and what pytest printed."""
     mark = uuid.uuid4().hex
-    # conftest.py has the server of the ranks import the compiler: worth its seconds for many tests only.
+    # conftest.py has the ranks' server import the compiler, which pays off for many tests only.
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "--tb=short"]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
@@ -122,7 +121,7 @@ def run_tests(copy: Path, arguments: list[str], limit: float) -> tuple[str, str]
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill what the run has left behind, in whichever session: a fault may be that ranks are not ended."""
+    """Kill what the run has left behind, in whatever session: a fault may leave ranks running."""
     for process in psutil.process_iter():
         try:
             if process.environ().get(_MARK) == mark:

@@ -1,4 +1,4 @@
-"""The list of mutations fits the code: each change can be made, and its tests are there. (`make mutations` makes them.)"""
+"""The list for `make mutations` fits the code: each change can be made, and its tests exist."""
 
 import re
 
