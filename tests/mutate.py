@@ -3,9 +3,9 @@
     make mutations                      all of them
     make mutations ARGS='--only claims' those whose name or file contains "claims"
 
-Every change is made in a temporary copy of the working tree, which the tests import. The exit status
-is 1 if a change does not turn its tests red: they pass (SURVIVED), reach their time limit (timeout),
-do not run at all (broken), or need something that is not on this machine (skipped).
+Every change is made in a temporary copy of the working tree, which the tests import. The exit
+status is 1 if a change does not turn its tests red: they pass (SURVIVED), reach their time limit
+(timeout), do not run at all (broken), or need something that is not on this machine (skipped).
 """
 
 import argparse
