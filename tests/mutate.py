@@ -10,7 +10,6 @@ status is 1 if a change does not turn its tests red: they pass (SURVIVED), reach
 
 import argparse
 import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -142,17 +141,14 @@ def try_mutation(copy: Path, mutation: Mutation, limit: float) -> tuple[str, str
 
 def try_all(mutations: list[Mutation], workers: int, limit: float, verbose: bool) -> Counter:
     """Print a line for each mutation; return how often each result came."""
-    waiting: queue.SimpleQueue = queue.SimpleQueue()
-    for mutation in mutations:
-        waiting.put(mutation)
+    waiting = iter(mutations)
     results: Counter = Counter()
     printing = threading.Lock()
 
     def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
             copy = copy_tree(Path(folder))
-            while not waiting.empty():
-                mutation = waiting.get()
+            for mutation in waiting:  # shared: each worker takes the next one
                 begin = time.monotonic()
                 result, output = try_mutation(copy, mutation, limit)
                 with printing:
