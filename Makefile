@@ -37,7 +37,9 @@ help:
 tour: $(VENV)/installed
 	$(BIN) -m collectives run --all
 
-PYTEST = $(BIN) -m pytest -n auto --dist worksteal --durations=15
+# Half as many processes again as cores: about half of the time a test waits for ranks.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
+PYTEST = $(BIN) -m pytest -n $(WORKERS) --dist worksteal --durations=15
 
 test: $(VENV)/installed-for-tests
 	$(PYTEST) -m "not slow" $(ARGS)

@@ -38,6 +38,7 @@ def test_bench_compares_medians_and_says_which_targets_were_met():
     assert rows[3].target == "4 ranks save 300 MiB, their server's own counted"
 
 
+@pytest.mark.slow  # spawn imports torch in each rank
 def test_bench_measures_both_ways_of_starting_ranks_in_each_round_and_their_memory():
     heard = []
     found = bench.launches(1, heard.append, ranks=1)

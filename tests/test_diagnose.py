@@ -314,6 +314,7 @@ RESTARTED = """
 """
 
 
+@pytest.mark.slow  # four interpreters for a case that is rare
 def test_ranks_that_the_launcher_restarts_with_success_are_no_fault(tmp_path):
     """As `torchrun --max-restarts` restarts them.
 
@@ -328,6 +329,7 @@ def test_ranks_that_the_launcher_restarts_with_success_are_no_fault(tmp_path):
     assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
 
 
+@pytest.mark.slow  # as the ranks of a shell script
 def test_ranks_started_by_several_launchers_form_one_world(tmp_path):
     """Each rank runs in its own subshell, and a second world runs at the same time."""
     one = f"{sys.executable} {correct_program.__file__} branches"

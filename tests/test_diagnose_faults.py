@@ -611,7 +611,9 @@ def test_ranks_are_seen_however_they_are_started(start, tmp_path):
     assert [one["rank"] for one in verdict["guilty"]] == [2], verdict["says"]
 
 
-@pytest.mark.parametrize("name", ["forks_workers", "begins_another_program"])
+@pytest.mark.parametrize(
+    "name", ["forks_workers", pytest.param("begins_another_program", marks=pytest.mark.slow)]
+)
 def test_workers_that_fork_or_exec_are_no_fault(name, tmp_path):
     verdict, done = diagnose(
         tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, name

@@ -102,6 +102,7 @@ def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(what, kind, c
         assert verdict["says"] in stderr
 
 
+@pytest.mark.slow  # two torchruns; a healthy job of one is in test_diagnose.py
 def test_a_healthy_job_whose_ranks_compute_for_long_keeps_its_output_and_status(tmp_path):
     for node, (verdict, stdout, stderr) in enumerate(on_two_machines(tmp_path, "healthy")):
         assert (verdict["verdict"], verdict["status"]) == ("ok", 0), verdict["says"]

@@ -41,7 +41,12 @@ def test_two_processes_with_the_same_rank_are_reported(tmp_path):
 @pytest.mark.parametrize(
     ("mistake", "field", "told"),
     [
-        ("size += rank == 1", "world_size", "world_size=3 on ranks 0,2; world_size=4 on rank 1"),
+        pytest.param(
+            "size += rank == 1",
+            "world_size",
+            "world_size=3 on ranks 0,2; world_size=4 on rank 1",
+            marks=pytest.mark.slow,
+        ),
         (
             'os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + (rank == 1))',
             "store",
@@ -57,6 +62,7 @@ def test_a_rank_with_another_world_size_or_port_is_named(mistake, field, told, t
     assert re.search(told, verdict["says"])
 
 
+@pytest.mark.slow  # as two processes with the same rank, below
 def test_ranks_that_join_under_the_number_of_another_rank_are_named(tmp_path):
     """As with LOCAL_RANK, on the second machine of two."""
     verdict = started_as(

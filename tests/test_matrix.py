@@ -492,6 +492,7 @@ def test_under_torchrun_a_third_partys_backend_is_judged_in_torchruns_world(tmp_
     assert done.stdout.count("\nlying/cpu, 2 ranks\n") == 2, "one process prints: two tables"
 
 
+@pytest.mark.slow  # as without torchrun
 def test_under_torchrun_the_reason_why_no_world_starts_is_printed_once_too(tmp_path):
     words = ["--backend", "broken", "--import", "refusing_backends", "--timeout", "60"]
     done, states = under_torchrun(tmp_path, *words)

@@ -208,6 +208,7 @@ def test_where_one_rank_died_the_progress_of_the_others_is_left_out(other):
     assert mistake.summary(outcomes) == "dies on rank 1 (SIGABRT)"
 
 
+@pytest.mark.slow  # the lessons are printed under torchrun in test_doors.py
 def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
     """One of its ranks starts the worlds of the mistakes, of four ranks each, and prints; the other
     waits.
