@@ -134,29 +134,29 @@ def rank(*calls, status="running"):
 
 def test_nothing_is_exchanged_while_no_machine_sees_a_hang(machines):
     for machine in machines:
-        assert not machine.exchange(lambda: pytest.fail("told"), tell=False)
+        assert not machine.exchange(lambda: pytest.fail("sent"), send=False)
 
 
 def test_states_from_before_the_last_progress_do_not_count(machines):
     one, other, _ = machines
-    one.exchange(lambda: {0: rank("a")}, tell=True)
-    other.exchange(lambda: {1: rank()}, tell=False)  # it answers
-    one.exchange(lambda: {0: rank("a")}, tell=False)
+    one.exchange(lambda: {0: rank("a")}, send=True)
+    other.exchange(lambda: {1: rank()}, send=False)  # it answers
+    one.exchange(lambda: {0: rank("a")}, send=False)
     assert set(one.others) == {1}
-    one.exchange(lambda: {0: rank("a", "b")}, tell=True)
+    one.exchange(lambda: {0: rank("a", "b")}, send=True)
     assert one.others == {}
-    other.exchange(lambda: {1: rank(status="returned")}, tell=True)
-    one.exchange(lambda: {0: rank("a", "b", "c")}, tell=True)
+    other.exchange(lambda: {1: rank(status="returned")}, send=True)
+    one.exchange(lambda: {0: rank("a", "b", "c")}, send=True)
     assert set(one.others) == {1}, "a rank that has ended does not go on"
 
 
 def test_an_exchange_alone_is_no_progress(machines):
     one, other, _ = machines
     for _ in range(4):
-        assert not one.exchange(lambda: {0: rank("a")}, tell=True)
-        assert not other.exchange(lambda: {1: rank("a")}, tell=True)
-    other.exchange(lambda: {1: rank("a", "b")}, tell=True)
-    assert one.exchange(lambda: {0: rank("a")}, tell=True)
+        assert not one.exchange(lambda: {0: rank("a")}, send=True)
+        assert not other.exchange(lambda: {1: rank("a")}, send=True)
+    other.exchange(lambda: {1: rank("a", "b")}, send=True)
+    assert one.exchange(lambda: {0: rank("a")}, send=True)
 
 
 def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
@@ -171,7 +171,7 @@ def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
     )
     machines[0].publish(verdict, patience=0.1)
     for machine in machines[1:]:
-        machine.exchange(dict, tell=False)
+        machine.exchange(dict, send=False)
         assert dataclasses.asdict(machine.verdict) == dataclasses.asdict(verdict)
 
 
@@ -181,7 +181,7 @@ def test_a_store_that_has_gone_ends_the_exchange_without_an_error():
     machine.open(("127.0.0.1", store.port), "0")
     machine.opening.join()
     del store
-    assert not machine.exchange(lambda: {0: rank("a")}, tell=True)
+    assert not machine.exchange(lambda: {0: rank("a")}, send=True)
     machine.publish(Verdict("hang", "hang"), patience=0.1)
     assert machine.store is None
 

@@ -23,16 +23,16 @@ class LaunchWatch:
         self.files: list = []
         self._started = None
 
-    def give_files(self, seats: list) -> list:
-        """The same seats, each with a file."""
+    def give_files(self, specs: list) -> list:
+        """The same rank specs, each with a file for the calls of its rank."""
         from collectives.launcher.rank_spec import Descriptor
 
-        for _ in seats:
+        for _ in specs:
             self.files.append(tempfile.TemporaryFile())  # noqa: SIM115  closed by close()
             self.files[-1].truncate(call_log.SIZE)
         return [
-            dataclasses.replace(seat, calls=Descriptor(file.fileno()))
-            for seat, file in zip(seats, self.files, strict=True)
+            dataclasses.replace(spec, calls=Descriptor(file.fileno()))
+            for spec, file in zip(specs, self.files, strict=True)
         ]
 
     def look(self) -> None:

@@ -1,8 +1,8 @@
-"""What the parents on the nodes of one job tell each other, through the store of the job.
+"""How the diagnosing parents on the nodes of one job exchange messages, through the job's store.
 
-While all is well nothing is told. A parent tells what its ranks have called when nothing has moved
-for a while, when a rank has ended, and when another node has told something. It looks into the
-store now and then to notice that.
+While all is well they send nothing. A parent sends what its ranks have called when nothing has
+moved for a while, when a rank has ended, and when another node has sent a message. It looks into
+the store now and then to notice that.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ _PREFIX = "collectives/diagnose"
 
 
 class NodeExchange:
-    """What this node tells the others, and has heard from them.
+    """The messages that this node sends to the others, and those that it has received.
 
-    `verdict`: what another node has found out. `others`: the ranks of other nodes whose present
-    state is known. Each message bears a count, which grows when the ranks of its node have gone on,
-    and the counts that it has heard from others. A message that bears our own last count was told
-    while our ranks were where they are now, and is valid. So is every message about ranks that have
-    ended.
+    `verdict`: the verdict of another node. `others`: the ranks of other nodes whose present state
+    is known. Each message has a count, which grows when the ranks of its node have gone on, and the
+    counts of the messages that its node had received. A message that holds our own last count was
+    sent while our ranks were where they are now, so it is valid. So is every message about ranks
+    that have ended.
     """
 
     def __init__(self):
@@ -38,14 +38,14 @@ class NodeExchange:
         self.name = ""
         self.clock = time.time_ns() - time.monotonic_ns()
         self.count = 0
-        self.progress = ""  # what the ranks had done when we told it last
+        self.progress = ""  # what our ranks had called when we last sent it
         self.answered: dict[str, int] | None = None
-        self.told: dict[str, dict] = {}  # by node, its last message
+        self.received: dict[str, dict] = {}  # by node, its last message
         self.others: dict[int, dict] = {}
         self.verdict: Verdict | None = None
 
     def open(self, store: tuple[str, int], name: str) -> None:
-        """Connect to the store, in a thread: this imports torch. `name`: unlike other nodes'."""
+        """Connect to the store, in a thread: this imports torch. Each node has its own `name`."""
         if self.opening is None:
             self.name = name
             self.opening = threading.Thread(target=self._open, args=store, daemon=True)
@@ -68,52 +68,52 @@ class NodeExchange:
         if (opening := self.opening) is not None:
             opening.join()
 
-    def exchange(self, ranks: Callable[[], dict[int, dict]], tell: bool) -> bool:
+    def exchange(self, ranks: Callable[[], dict[int, dict]], send: bool) -> bool:
         """Whether ranks of other nodes have gone on.
 
-        `ranks`: what to tell of ours. It is told if `tell`, or as an answer.
+        `ranks` returns what to send about our ranks. It is sent if `send` is set, or as an answer.
         """
         if self.store is None:
             return False
-        before = {name: message["count"] for name, message in self.told.items()}
+        before = {name: message["count"] for name, message in self.received.items()}
         try:
-            self._hear()
-            heard = {name: message["count"] for name, message in self.told.items()}
-            if tell or heard != (self.answered or {}):
-                self._tell_of(ranks(), heard)
+            self._receive()
+            heard = {name: message["count"] for name, message in self.received.items()}
+            if send or heard != (self.answered or {}):
+                self._send_ranks(ranks(), heard)
         except RuntimeError:  # the store has gone with the job
             self.store = None
             return False
         return any(before.get(name, count) != count for name, count in heard.items())
 
-    def _tell_of(self, ranks: dict[int, dict], heard: dict[str, int]) -> None:
+    def _send_ranks(self, ranks: dict[int, dict], heard: dict[str, int]) -> None:
         records = [{**rank, "answer": rank["answer"].get("collectives")} for rank in ranks.values()]
         progress = json.dumps(records)
         self.count, self.progress = self.count + (progress != self.progress), progress
-        self._tell({"ranks": ranks, "heard": heard})
+        self._send({"ranks": ranks, "heard": heard})
         self.answered = heard
         self.others = {}
-        for message in self.told.values():
+        for message in self.received.values():
             states = [rank["state"]["status"] for rank in message["ranks"].values()]
             have_ended = not any(state in NOT_ENDED for state in states)
             if have_ended or message["heard"].get(self.name) == self.count:
                 ahead = {"clock_ahead": message["clock"] - self.clock}
-                self.others |= {int(rank): told | ahead for rank, told in message["ranks"].items()}
+                self.others |= {int(rank): one | ahead for rank, one in message["ranks"].items()}
 
     def publish(self, verdict: Verdict, patience: float) -> None:
-        """Tell all nodes. Wait up to `patience` seconds until those that listen have heard it."""
+        """Send a verdict to all nodes, and wait up to `patience` seconds until they received it."""
         if self.store is None or self.verdict is not None:
             return
         try:
-            self._tell({"verdict": _to_plain(verdict)})
+            self._send({"verdict": _to_plain(verdict)})
             until = time.monotonic() + patience
-            heard = [f"{_PREFIX}/{name}/has heard {self.name}" for name in self.told]
+            heard = [f"{_PREFIX}/{name}/has heard {self.name}" for name in self.received]
             while heard and not self.store.check(heard) and time.monotonic() < until:
                 time.sleep(0.05)
         except RuntimeError:
             self.store = None
 
-    def _tell(self, message: dict) -> None:
+    def _send(self, message: dict) -> None:
         empty = {"clock": self.clock, "count": self.count, "ranks": {}, "heard": {}}
         packed = zlib.compress(json.dumps(empty | message).encode())
         self.store.set(f"{_PREFIX}/{self.name}", packed)
@@ -124,12 +124,12 @@ class NodeExchange:
         names = f"{_PREFIX}/names"
         return self.store.get(names).decode().split() if self.store.check([names]) else []
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for name in self._names():
             if name == self.name:
                 continue
             packed = self.store.get(f"{_PREFIX}/{name}")
-            message = self.told[name] = json.loads(zlib.decompress(packed))
+            message = self.received[name] = json.loads(zlib.decompress(packed))
             if "verdict" in message:
                 self.verdict = _from_plain(message["verdict"])
                 self.store.set(f"{_PREFIX}/{self.name}/has heard {name}", "")

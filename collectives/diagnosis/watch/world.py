@@ -79,7 +79,7 @@ class World:
                 self.has_begun |= joins and call.left is not None and not call.error
                 moved = True
             self.matching.lossy |= rank.log.lost > 0
-        if moved:  # what other nodes told is of another moment
+        if moved:  # the messages of other nodes are about an earlier moment
             self.elsewhere, self.merged = {}, None
         return moved
 
@@ -160,17 +160,17 @@ class World:
         }
 
     def hear(self, others: dict[int, dict]) -> None:
-        """What other nodes tell of their ranks, as `to_json` gives it.
+        """Take what other nodes sent about their ranks, as `to_json` gives it.
 
         `clock_ahead`: how far their clock is ahead of ours, in nanoseconds.
         """
         self.elsewhere, self.merged = {}, None
         for number in set(self.absent()) & set(others):
-            told = others[number]
-            state = State(**told["state"])
-            at = state.at and state.at + told["clock_ahead"]
+            other = others[number]
+            state = State(**other["state"])
+            at = state.at and state.at + other["clock_ahead"]
             state = dataclasses.replace(state, where=tuple(state.where), at=at)
-            self.elsewhere[number] = Elsewhere(state, told["answer"], from_json(told))
+            self.elsewhere[number] = Elsewhere(state, other["answer"], from_json(other))
 
     def _flight_record(self) -> Matching:
         """What torch itself has noted in each rank, as far as its last answer is current."""

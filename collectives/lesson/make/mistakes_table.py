@@ -63,10 +63,10 @@ def diagnosed(step: Callable) -> tuple[str, Verdict]:
     """The outcome of a mistake on bare torch, and what the diagnosis says of its recorded calls."""
     display = Display(timeline=True)
     with _debug("OFF"):
-        became, _ = mistake.run_isolated(step, launch=display.launch)
-    states = {number: _state(fate, step.__code__) for number, fate in enumerate(became)}
+        outcomes, _ = mistake.run_isolated(step, launch=display.launch)
+    states = {rank: _state(outcome, step.__code__) for rank, outcome in enumerate(outcomes)}
     verdict = diagnose(display.steps[-1][1] if display.steps else [], states, step.world.ranks)
-    return mistake.summary(became), replace(verdict, hints=hints(display.noticed, verdict.kind))
+    return mistake.summary(outcomes), replace(verdict, hints=hints(display.noticed, verdict.kind))
 
 
 def headline(verdict: Verdict) -> str:
@@ -78,10 +78,12 @@ def headline(verdict: Verdict) -> str:
     return "; ".join([first, *(risk for risk, _ in write(verdict.hints))])
 
 
-def _state(fate: RankOutcome, code: CodeType) -> State:
-    text = "RuntimeError: Connection closed by peer" if fate.kind == "peer_lost" else fate.detail
-    where = (code.co_filename, fate.line, code.co_name) if fate.line else ("", 0, "")
-    return State(_STATUS[fate.kind], text, where)
+def _state(outcome: RankOutcome, code: CodeType) -> State:
+    text = (
+        "RuntimeError: Connection closed by peer" if outcome.kind == "peer_lost" else outcome.detail
+    )
+    where = (code.co_filename, outcome.line, code.co_name) if outcome.line else ("", 0, "")
+    return State(_STATUS[outcome.kind], text, where)
 
 
 @contextmanager
