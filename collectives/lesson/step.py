@@ -1,4 +1,4 @@
-"""The marks on a step of a lesson: which world it needs, and whether it is a mistake or a cure."""
+"""The marks on a step of a lesson: which world it needs, and what it is: a mistake, say."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +20,16 @@ class WorldSpec:
     """The world that a step needs: at least `ranks` ranks.
 
     An `isolated` step always runs in new processes, exactly `ranks` of them: it is a mistake, whose
-    `symptom` on gloo is one of SYMPTOMS, or a cure, which has no symptom. With `fresh` its ranks
-    have no process group yet, but the environment variables that torchrun sets.
+    `symptom` on gloo is one of SYMPTOMS, or a cure or a claim, which have no symptom. With `fresh`
+    its ranks have no process group yet, but the environment variables that torchrun sets. With a
+    `backend` it says something of this one alone, and is skipped if another one is asked for.
     """
 
     ranks: int = 1
     isolated: bool = False
     symptom: str | None = None
     fresh: bool = False
+    backend: str | None = None
 
 
 def needs(*, ranks: int) -> Callable:
@@ -47,6 +49,11 @@ def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
 def cure(*, ranks: int, fresh: bool = False) -> Callable:
     """Mark a step as the cure of the mistake before it."""
     return _mark(WorldSpec(ranks, isolated=True, fresh=fresh))
+
+
+def claim(*, ranks: int, fresh: bool = False) -> Callable:
+    """Mark a step as the test of a claim, on gloo."""
+    return _mark(WorldSpec(ranks, isolated=True, fresh=fresh, backend="gloo"))
 
 
 def world_of(step: Callable) -> WorldSpec:
