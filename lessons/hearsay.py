@@ -16,7 +16,7 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 
 # %%
 from collectives import check
-from collectives.lesson import claim, mistake, run
+from collectives.lesson import claim, run
 import time
 import torch
 import torch.distributed as dist
@@ -209,7 +209,7 @@ if __name__ == "__main__":
 
 
 # %%
-@mistake("dies", ranks=2)
+@claim(ranks=2, symptom="dies")
 def int64_into_empty(rank, world_size, device):
     x = torch.tensor([5], device=device) if rank == 0 else torch.empty(1, device=device)
     if rank == 0:

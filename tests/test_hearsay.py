@@ -179,10 +179,11 @@ def test_torchrun_prints_what_the_notebook_shows():
 # Where a claim cannot be tested.
 
 
-def test_a_claim_about_gloo_is_skipped_on_another_backend(capsys):
+@every_step
+def test_a_claim_about_gloo_is_skipped_on_another_backend(name, capsys):
     reason = "it tests what is said of gloo"
-    assert run_and_print(STEPS["gloo_averages"], Display(), backend="mpi") == (3, reason)
-    assert capsys.readouterr().out == f"gloo_averages: skipped: {reason}\n"
+    assert run_and_print(STEPS[name], Display(), backend="mpi") == (3, reason)
+    assert capsys.readouterr().out == f"{name}: skipped: {reason}\n"
 
 
 def test_a_claim_that_is_true_of_an_older_torch_is_skipped_there(monkeypatch):
