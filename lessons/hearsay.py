@@ -100,8 +100,8 @@ if __name__ == "__main__":
 #
 # **Claim.** "To use MPI, build PyTorch from source on a machine that has MPI."
 #
-# **Verdict.** True of the backend that is written in C++, and false of MPI. The wheel does not contain that backend. But a backend
-# may also be a Python class that calls `mpi4py`, and [ours](../collectives/backends/mpi/group.py) is one:
+# **Verdict.** False. PyTorch's own MPI backend needs such a build, and the wheel lacks it. But a backend may also be a Python class
+# that calls `mpi4py`. [Ours](../collectives/backends/mpi/group.py) is one, and runs on the wheel:
 #
 # ```console
 # $ python -c "import torch.distributed as dist; print(dist.is_mpi_available())"
