@@ -103,6 +103,12 @@ PLANTED = {
         "paragraph": ("# **Cause.** The", "# The", "below 'Only rank 0 calls it' are"),
         "order_of_imports": ("import cure, mistake, run", "import cure, mistake", "`import torch`"),
     },
+    "hearsay": {
+        "paragraph": ('# **Claim.** "NCCL', '# "NCCL', "send and receive' are ['Verdict']"),
+        "claim": ('"NCCL has collectives only.', "NCCL has collectives only.", "is not quoted"),
+        "verdict": ("**Verdict.** False since NCCL", "**Verdict.** Not since NCCL", "neither true"),
+        "evidence": ("(documented)", "(we heard)", "nothing shows that the verdict below"),
+    },
 }
 
 

@@ -76,6 +76,13 @@ def test_the_readme_links_to_every_file_of_mistakes_in_reading_order():
     ]
 
 
+def test_the_readme_links_to_the_claims_that_are_tested():
+    (lesson,) = CHAPTERS["myths"].lessons
+    assert (
+        f"[{lesson.name}](notebooks/{lesson.name}.ipynb), [.py](lessons/{lesson.name}.py)" in README
+    )
+
+
 def test_the_readme_links_to_every_page():
     for name in PAGES:
         assert name == "README.md" or f"]({name})" in README, name

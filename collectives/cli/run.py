@@ -28,7 +28,7 @@ _Names = Annotated[
     ),
 ]
 _Every = Annotated[
-    bool, typer.Option("--all", help="Run every lesson in reading order; not the mistakes.")
+    bool, typer.Option("--all", help="Run every lesson in reading order; no mistakes or myths.")
 ]
 _Nproc = Annotated[
     int | None, typer.Option("--nproc", "-n", help="Ranks to start; 4 unless said otherwise.")

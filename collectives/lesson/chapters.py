@@ -110,6 +110,14 @@ _RECORDS = (
         paragraphs=("Symptom", "Cause", "Cure", "Early"),
         isolated=True,
     ),
+    Chapter(
+        "myths",
+        "Claims that you have read, tested",
+        folder="",
+        lessons=(Lesson("hearsay", "Sentences that tutorials repeat, and a run for each."),),
+        paragraphs=("Claim", "Verdict"),
+        isolated=True,
+    ),
 )
 
 CHAPTERS: dict[str, Chapter] = {chapter.name: chapter for chapter in _RECORDS}

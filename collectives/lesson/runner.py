@@ -117,12 +117,12 @@ def run_step(
     """
     from collectives.launcher.place import launcher_place
 
-    if world_of(step).isolated:
-        return StepReport(_run_mistake(step, nproc, backend, device, timeout, launch))
     place = launcher_place()
     name, speaks = step.__name__, place is None or place.rank == 0
     if reason := _reason_to_skip(step, place, nproc, backend, device):
         return StepReport(f"{name}: skipped: {reason}\n" if speaks else "", reason)
+    if world_of(step).isolated:
+        return StepReport(_run_isolated(step, nproc, backend, device, timeout, launch))
     with _patience(name, _world_size(place, nproc)):
         results = launch(step, nproc, backend=backend, device=device, timeout=timeout)
     return StepReport(table(name, results) if speaks else "")
@@ -137,18 +137,25 @@ def _world_size(place, nproc: int | None) -> int:
 def _reason_to_skip(
     step: Callable, place, nproc: int | None, backend: str | None, device: str | None
 ) -> str | None:
-    """Why this world cannot show the step: too few ranks, or the backend is known to refuse it."""
+    """Why the step cannot be shown: too few ranks, another backend, or one that refuses it."""
     from collectives.backends import availability, claims
 
-    world_size, needed = _world_size(place, nproc), world_of(step).ranks
-    if 0 < world_size < needed:
-        return f"it needs at least {needed} ranks, this world has {world_size}"
-    local_size = place.local_world_size if place else world_size
-    backend, device = availability.choose(backend or (place and place.backend), device, local_size)
+    world = world_of(step)
+    if world.isolated:
+        if world.backend and backend not in (None, world.backend):
+            return f"it tests what is said of {world.backend}"
+        backend, device = backend or "gloo", device or "cpu"
+    else:
+        world_size = _world_size(place, nproc)
+        if 0 < world_size < world.ranks:
+            return f"it needs at least {world.ranks} ranks, this world has {world_size}"
+        local_size = place.local_world_size if place else world_size
+        backend = backend or (place and place.backend)
+        backend, device = availability.choose(backend, device, local_size)
     return claims.refusal(step.__name__, backend, device)
 
 
-def _run_mistake(
+def _run_isolated(
     step: Callable,
     nproc: int | None,
     backend: str | None,
@@ -156,7 +163,7 @@ def _run_mistake(
     timeout: float,
     launch: Callable,
 ) -> str:
-    """The report of a mistake, which must show its symptom, or of a cure, which must show none."""
+    """The report of a mistake, which must show its symptom, or of a step that must show none."""
     from collectives.lesson import mistakes
 
     name, world = step.__name__, step.world

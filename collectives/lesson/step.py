@@ -1,4 +1,4 @@
-"""The marks on a step of a lesson: which world it needs, and whether it is a mistake or a cure."""
+"""The marks on a step of a lesson: which world it needs, and what it is: a mistake, say."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +19,17 @@ SYMPTOMS = {
 class WorldSpec:
     """The world that a step needs: at least `ranks` ranks.
 
-    An `isolated` step always runs in new processes, exactly `ranks` of them: it is a mistake, whose
-    `symptom` on gloo is one of SYMPTOMS, or a cure, which has no symptom. With `fresh` its ranks
-    have no process group yet, but the environment variables that torchrun sets.
+    An `isolated` step always runs in new processes, exactly `ranks` of them. A mistake, and the
+    test of a claim that makes one, has a `symptom` on gloo, one of SYMPTOMS. With `fresh` its
+    ranks have no process group yet, but the environment variables that torchrun sets. With a
+    `backend` it says something of this one alone, and is skipped if another one is asked for.
     """
 
     ranks: int = 1
     isolated: bool = False
     symptom: str | None = None
     fresh: bool = False
+    backend: str | None = None
 
 
 def needs(*, ranks: int) -> Callable:
@@ -37,11 +39,7 @@ def needs(*, ranks: int) -> Callable:
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
     """Mark a step as a mistake that shows this symptom on so many ranks."""
-    if symptom not in SYMPTOMS.values():
-        raise ValueError(
-            f"symptom={symptom!r} is not known: use one of {', '.join(SYMPTOMS.values())}."
-        )
-    return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh))
+    return _mark(WorldSpec(ranks, isolated=True, symptom=_known(symptom), fresh=fresh))
 
 
 def cure(*, ranks: int, fresh: bool = False) -> Callable:
@@ -49,9 +47,23 @@ def cure(*, ranks: int, fresh: bool = False) -> Callable:
     return _mark(WorldSpec(ranks, isolated=True, fresh=fresh))
 
 
+def claim(*, ranks: int, symptom: str | None = None, fresh: bool = False) -> Callable:
+    """Mark a step as the test of a claim, on gloo; with the symptom that shows it, if one does."""
+    symptom = symptom and _known(symptom)
+    return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh, backend="gloo"))
+
+
 def world_of(step: Callable) -> WorldSpec:
     """The world that a step is marked with. A step without a mark runs at any world size."""
     return getattr(step, "world", WorldSpec())
+
+
+def _known(symptom: str) -> str:
+    if symptom not in SYMPTOMS.values():
+        raise ValueError(
+            f"symptom={symptom!r} is not known: use one of {', '.join(SYMPTOMS.values())}."
+        )
+    return symptom
 
 
 def _mark(world: WorldSpec) -> Callable:

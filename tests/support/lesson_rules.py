@@ -24,6 +24,7 @@ TERMS = {
     "backend": "backends?|gloo|NCCL",
 }
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+EVIDENCE = ("    run(", "# ```console\n", "(documented)", "](../notebooks/")
 LIST_MARKER = re.compile(r"([-*+]|\d+\.) ")
 
 
@@ -69,6 +70,8 @@ def faults(source: Source) -> list[str]:
     for section, rule in OF_SECTION.items():
         if section in source.chapter.sections:
             rules.append(rule)
+    if "Verdict" in source.chapter.paragraphs:
+        rules.append(verdicts)
     return [fault for rule in rules for fault in rule(source)]
 
 
@@ -257,3 +260,19 @@ def read_on(source: Source) -> Iterator[str]:
 
 
 OF_SECTION = {"The cost": the_cost, "Change and try": change_and_try, "Read on": read_on}
+
+
+# A rule for the claims that are tested.
+
+
+def verdicts(source: Source) -> Iterator[str]:
+    """A claim is quoted; its verdict says true or false, and has something to show for it."""
+    for part in re.split(r"^# ## ", source.text, flags=re.MULTILINE)[1:]:
+        heading = part.partition("\n")[0]
+        claim, _, verdict = part.partition("**Verdict.** ")
+        if claim.count('"') < 2:
+            yield f"the claim below {heading!r} is not quoted"
+        if not re.match(r"(True|False)\b", verdict):
+            yield f"the verdict below {heading!r} is neither true nor false"
+        if not any(sign in part for sign in EVIDENCE):
+            yield f"nothing shows that the verdict below {heading!r} is right"

@@ -1,0 +1,192 @@
+"""What a verdict says is what its run prints, and a run turns red if the claim becomes true."""
+
+import importlib.metadata
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+import torch.distributed as dist
+
+from collectives import launch
+from collectives.backends import availability
+from collectives.lesson import files
+from collectives.lesson.make import notebooks
+from collectives.lesson.runner import run_and_print, run_step
+from collectives.lesson.show import Display
+from collectives.matrix import history
+from collectives.spec.check import Mismatch
+
+ROOT = Path(__file__).parent.parent
+PATH = ROOT / "lessons" / "hearsay.py"
+TEXT = PATH.read_text(encoding="utf-8")
+STEPS = {step.__name__: step for step in files.load(PATH).STEPS}
+
+every_step = pytest.mark.parametrize("name", STEPS)
+
+
+def verdict(name: str) -> str:
+    """The prose below the run of a step, in one line."""
+    prose = TEXT.partition(f"    run({name})\n")[2].partition("# %% [markdown]\n")[2]
+    lines = prose.partition("\n\n")[0].splitlines()
+    return " ".join(line.removeprefix("# ") for line in lines)
+
+
+@every_step
+def test_the_verdict_quotes_what_the_run_prints(name):
+    said = re.findall(r"\b(rank (\d)|every rank|the run) prints `([^`]+)`", verdict(name), re.I)
+    assert said
+    printed = run_step(STEPS[name]).text
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    rows = dict(line.split(" ", 1) for line in lines[2:])
+    for who, rank, quoted in said:
+        if who.lower() == "the run":
+            assert quoted in " ".join(lines)
+        else:
+            assert {rows[rank]} if rank else set(rows.values()) == {quoted}
+
+
+# What would make a claim true: the text of a step, and what we put in its place.
+COME_TRUE = {
+    "gloo_has_both": ("dist.all_to_all(theirs, mine)", "raise RuntimeError('no alltoall')"),
+    "gloo_averages": ("dist.all_reduce(x, op=dist.ReduceOp.AVG)", "dist.all_reduce(x)"),
+    "init_waits_for_the_last": ("leaves = time.monotonic()", "leaves = comes"),
+    "broadcast_is_no_barrier": (
+        "dist.broadcast(x, src=0)",
+        "dist.broadcast(x, src=0); dist.barrier()",
+    ),
+    "int64_into_empty": ("torch.empty(1,", "torch.empty(1, dtype=torch.int64,"),
+    "all_to_all_wants_lists": ("dist.all_to_all(out, x)", "dist.all_to_all_single(out, x)"),
+    "isend_to_itself_is_refused": ("dst=rank)", "dst=1 - rank)"),
+    "loss_stays_local": ("check(loss", "dist.all_reduce(loss.detach()); check(loss"),
+    "gather_returns_its_result": ("check(loss", "loss.fill_(1.5); check(loss"),
+    "mean_of_means_is_another_number": ("(rank + 1,)", "(2,)"),
+    "set_epoch_changes_the_order_only": (
+        "samples(0, shuffle=True)",
+        "samples(rank, shuffle=True)",
+    ),
+}
+
+
+@every_step
+def test_a_claim_that_comes_true_turns_red(name):
+    (cell,) = [cell for cell in TEXT.split("# %%\n") if f"def {name}(" in cell]
+    cell = cell.partition("# %% [markdown]")[0]
+    old, new = COME_TRUE[name]
+    assert cell.count(old) == 1
+    module = files.load(PATH)
+    exec(compile(cell.replace(old, new), "hearsay.py, changed", "exec"), vars(module))
+    with pytest.raises(Mismatch):
+        run_step(vars(module)[name])
+
+
+def test_the_table_of_versions_is_what_was_measured():
+    matrices = history.matrices()
+    table = re.findall(r"^# \| (.+) \|$", TEXT, re.MULTILINE)
+    header, *rows = [row.split(" | ") for row in table]
+    assert header == ["call", *(history.release(matrix["torch"]) for matrix in matrices)]
+    for call, *states in rows:
+        form, op = re.fullmatch(r"`(\w+)`(?:, `(\w+)`)?", call).groups()
+        for matrix, state in zip(matrices, states, strict=True):
+            found = {
+                cell["state"]
+                for cell in matrix["cells"]
+                if (cell["backend"], cell["form"], cell["dtype"]) == ("gloo", form, "float32")
+                and cell["op"] in ((op,) if op else (None, "SUM"))
+            }
+            assert found == {state}, (call, matrix["torch"])
+
+
+def test_torch_itself_repeats_the_claim_about_isend():
+    assert "send to self" in dist.isend.__doc__
+
+
+def train_with_ddp(rank, world_size, device):
+    model = torch.nn.Linear(1, 1, bias=False, device=device)
+    torch.nn.init.ones_(model.weight)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    answer = ddp(torch.tensor([[float(rank)]], device=device))
+    loss = torch.nn.functional.l1_loss(answer, torch.zeros_like(answer))
+    own = loss.item()
+    loss.backward()
+    return own, model.weight.grad.item()
+
+
+def test_ddp_does_what_the_hook_by_hand_does():
+    printed = run_step(STEPS["loss_stays_local"]).text.splitlines()[2:]
+    by_hand = [tuple(line.replace("[", "").replace("]", "").split()[1:]) for line in printed]
+    results = launch(train_with_ddp, 4, backend="gloo", device="cpu")
+    assert [(str(loss), str(gradient)) for loss, gradient in results] == by_hand
+
+
+# What the lesson shows as typed.
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"^# ```{language}\n(.*?)^# ```$", TEXT, re.MULTILINE | re.DOTALL)
+    return [re.sub("^# ", "", block, flags=re.MULTILINE) for block in found]
+
+
+def typed() -> list[tuple[str, str]]:
+    """Each command, with the beginning of what it prints."""
+    return [
+        tuple(part.split("\n", 1))
+        for block in blocks("console")
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "output"), typed(), ids=[command.split()[0] for command, _ in typed()]
+)
+def test_a_command_prints_what_the_lesson_shows(command, output, tmp_path):
+    if command.startswith("mpiexec") and (missing := availability.missing_for_mpi()):
+        pytest.skip(f"mpi needs {missing}")
+    (tmp_path / "lessons").symlink_to(ROOT / "lessons")
+    (program,) = blocks("python")
+    (tmp_path / "env.py").write_text(program)
+    environ = {name: value for name, value in os.environ.items() if name != "NODE_RANK"}
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    done = subprocess.run(
+        shlex.split(command),
+        cwd=tmp_path,
+        env=environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(output), done.stderr
+
+
+@pytest.mark.slow
+def test_torchrun_prints_what_the_notebook_shows():
+    notebook = nbformat.read(notebooks.path_of(PATH), as_version=4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = "".join(output.text for output in outputs if output.output_type == "stream")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node", "2", PATH], capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout == shown, done.stderr
+
+
+# Where a claim cannot be tested.
+
+
+@every_step
+def test_a_claim_about_gloo_is_skipped_on_another_backend(name, capsys):
+    reason = "it tests what is said of gloo"
+    assert run_and_print(STEPS[name], Display(), backend="mpi") == (3, reason)
+    assert capsys.readouterr().out == f"{name}: skipped: {reason}\n"
+
+
+def test_a_claim_that_is_true_of_an_older_torch_is_skipped_there(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "2.11.0")
+    skipped = run_step(STEPS["gloo_has_both"]).skipped
+    assert skipped.startswith("gloo on cpu: gloo had no all_to_all of lists yet")
