@@ -117,12 +117,12 @@ def run_step(
     """
     from collectives.launcher.place import launcher_place
 
-    if world_of(step).isolated:
-        return StepReport(_run_mistake(step, nproc, backend, device, timeout, launch))
     place = launcher_place()
     name, speaks = step.__name__, place is None or place.rank == 0
     if reason := _reason_to_skip(step, place, nproc, backend, device):
         return StepReport(f"{name}: skipped: {reason}\n" if speaks else "", reason)
+    if world_of(step).isolated:
+        return StepReport(_run_isolated(step, nproc, backend, device, timeout, launch))
     with _patience(name, _world_size(place, nproc)):
         results = launch(step, nproc, backend=backend, device=device, timeout=timeout)
     return StepReport(table(name, results) if speaks else "")
@@ -141,6 +141,10 @@ def _reason_to_skip(
     from collectives.backends import availability, claims
 
     world_size, needed = _world_size(place, nproc), world_of(step).ranks
+    if world_of(step).isolated:
+        if world_of(step).symptom or nproc in (None, needed):
+            return None
+        return f"it starts ranks of its own, {needed} of them: leave nproc out"
     if 0 < world_size < needed:
         return f"it needs at least {needed} ranks, this world has {world_size}"
     local_size = place.local_world_size if place else world_size
@@ -148,7 +152,7 @@ def _reason_to_skip(
     return claims.refusal(step.__name__, backend, device)
 
 
-def _run_mistake(
+def _run_isolated(
     step: Callable,
     nproc: int | None,
     backend: str | None,
@@ -156,7 +160,7 @@ def _run_mistake(
     timeout: float,
     launch: Callable,
 ) -> str:
-    """The report of a mistake, which must show its symptom, or of a cure, which must show none."""
+    """The report of a mistake, which must show its symptom, or of a step that must show none."""
     from collectives.lesson import mistakes
 
     name, world = step.__name__, step.world

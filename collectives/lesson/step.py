@@ -20,8 +20,9 @@ class WorldSpec:
     """The world that a step needs: at least `ranks` ranks.
 
     An `isolated` step always runs in new processes, exactly `ranks` of them: it is a mistake, whose
-    `symptom` on gloo is one of SYMPTOMS, or a cure, which has no symptom. With `fresh` its ranks
-    have no process group yet, but the environment variables that torchrun sets.
+    `symptom` on gloo is one of SYMPTOMS, or it has no symptom: a cure, or a step that is `fresh`.
+    The ranks of a fresh step have no process group yet, but the environment variables that torchrun
+    sets.
     """
 
     ranks: int = 1
@@ -30,9 +31,12 @@ class WorldSpec:
     fresh: bool = False
 
 
-def needs(*, ranks: int) -> Callable:
-    """Mark a step that shows nothing with fewer ranks: there it is skipped."""
-    return _mark(WorldSpec(ranks))
+def needs(*, ranks: int, fresh: bool = False) -> Callable:
+    """Mark a step that shows nothing with fewer ranks: there it is skipped.
+
+    With `fresh` it makes its process group itself, in new processes, exactly `ranks` of them.
+    """
+    return _mark(WorldSpec(ranks, isolated=fresh, fresh=fresh))
 
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
