@@ -61,7 +61,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Its length is 1. Rank 2 appended to its own list, and no other rank can reach that one. The picture has one row for each rank:
-# four processes, which do the same at the same time. The barrier is the only point at which they wait for each other.
+# four processes that make the same call. The dotted line joins the calls in which they wait for each other.
 #
 # </details>
 
@@ -123,7 +123,8 @@ if __name__ == "__main__":
 #
 # `dist.is_torchelastic_launched()` asks whether torchrun started this process: it looks for the last variable.
 # `dist.is_available()` asks whether this torch was built with `torch.distributed`, and `dist.is_initialized()` whether this
-# process is in a group. The ranks of the next step have torchrun's variables, but no group yet.
+# process is in a group. The ranks of the next step have torchrun's variables, but no group yet. The picture below it shows the
+# life of every rank: it meets the others, it works (here, in one barrier), it leaves.
 
 
 # %%
@@ -184,7 +185,7 @@ def meet_at_an_address(rank, world_size, device):
     dist.destroy_process_group()
     # proof
     check(met, [rank, world_size], "init_process_group by tcp://")
-    return {"rank": met[0], "of": met[1]}
+    return {"get_rank": met[0], "get_world_size": met[1]}
 
 
 # %%
@@ -194,8 +195,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### file://
 #
-# All ranks write into one file and read it. The file must not be there before: the first rank makes it. Take a fresh name each
-# time. Over several machines, it must be on a disk that all of them see.
+# Here the store is a file, which all ranks write and read. Take a fresh name each time: the first rank makes the file, and the last
+# rank that lets go of it removes it. Over several machines, the file must be on a disk that all of them see.
 
 
 # %%
@@ -209,7 +210,7 @@ def meet_in_a_file(rank, world_size, device):
     dist.destroy_process_group()
     # proof
     check([met, there], [rank, True], "init_process_group by file://")
-    return {"rank": met, "the file is there": there}
+    return {"get_rank": met, "the file is there": there}
 
 
 # %%
@@ -251,9 +252,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# All four. On gloo, `init_process_group` connects every rank with every other, so it cannot return before the last one has come. In
-# the picture, look at the bars of `init_process_group`: all of them end after rank 3 has begun its own.
-#
+# All four. On gloo, `init_process_group` connects every rank with every other, so it cannot return before the last one has come.
 # NCCL connects the ranks at the first collective, or in `init_process_group` if you pass `device_id` (documented).
 #
 # </details>
@@ -406,10 +405,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Pitfalls
 #
-# - A rank may leave `init_process_group` while two others still connect to each other. If it ends then, they fail with
-#   `Gloo connectFullMesh failed with ... Connection closed by peer`. So a program ends with a collective that needs all ranks, or
-#   with `dist.barrier()`, and then calls `destroy_process_group`.
-# - `destroy_process_group` belongs into the ranks. A parent that starts ranks never joined the group, so it has none to destroy:
+# - A rank may leave `init_process_group` while two others still connect to each other. If it ends its group then, another rank
+#   fails with `Gloo connectFullMesh failed with [...] Connection closed by peer`. That happens rarely, and then on a bad day. So
+#   a program ends with a collective that needs all ranks, or with `dist.barrier()`, and only then calls `destroy_process_group`.
+# - `destroy_process_group` belongs in the ranks. A parent that starts ranks never joined the group, so it has none to destroy:
 #
 #   ```console
 #   $ python -c "import torch.distributed as dist; dist.destroy_process_group()"
