@@ -144,7 +144,7 @@ def _reason_to_skip(
     if world_of(step).isolated:
         if world_of(step).symptom or nproc in (None, needed):
             return None
-        return f"it starts ranks of its own, {needed} of them: leave nproc out"
+        return f"it starts {needed} ranks of its own: leave nproc out"
     if 0 < world_size < needed:
         return f"it needs at least {needed} ranks, this world has {world_size}"
     local_size = place.local_world_size if place else world_size
