@@ -98,8 +98,8 @@ if __name__ == "__main__":
 # rank 3 of 4: x = [30.0]
 # ```
 #
-# Every program in this suite has these three parts. `init_process_group` makes the ranks meet, and makes the group of all ranks.
-# Then the ranks work. `destroy_process_group` ends the group and closes the connections.
+# Every program has these three parts. `init_process_group` makes the ranks meet, and makes the group of all ranks. Then the ranks
+# work. `destroy_process_group` ends the group and closes the connections.
 
 # %% [markdown]
 # ## What a rank must know
@@ -123,8 +123,8 @@ if __name__ == "__main__":
 #
 # `dist.is_torchelastic_launched()` asks whether torchrun started this process: it looks for the last variable.
 # `dist.is_available()` asks whether this torch was built with `torch.distributed`, and `dist.is_initialized()` whether this
-# process is in a group. The ranks of the next step have torchrun's variables, but no group yet. The picture below it shows the
-# life of every rank: it meets the others, it works (here, in one barrier), it leaves.
+# process is in a group. `@needs(ranks=4, fresh=True)` gives the next step four ranks that have torchrun's variables, but no group
+# yet. The picture below it shows the life of every rank: it meets the others, it works (here, in one barrier), it leaves.
 
 
 # %%
@@ -138,7 +138,7 @@ def meet_by_environment(rank, world_size, device):
     # proof
     check([before, inside, dist.is_initialized()], [False, True, False], "is_initialized")
     check(me, rank, "get_rank")
-    return {"RANK": os.environ["RANK"], "WORLD_SIZE": os.environ["WORLD_SIZE"], "before": before, "inside": inside}
+    return {"RANK": os.environ["RANK"], "get_rank": me, "before": before, "inside": inside}
 
 
 # %%
@@ -176,7 +176,8 @@ def free_address():
 
 @needs(ranks=4, fresh=True)
 def meet_at_an_address(rank, world_size, device):
-    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # subtle: torchrun sets this, and then no rank starts a store
+    # subtle: torchrun sets this variable, and then no rank starts a store
+    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
     address = told_by_rank_0(rank, free_address)
 
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
@@ -220,7 +221,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### It waits for all ranks
 #
-# The first three ranks call `init_process_group` at once. The last rank waits until they are there. Then it writes the key "the
+# The first three ranks call `init_process_group` immediately. The last rank waits until they are there. Then it writes the key "the
 # last one" into torchrun's store, and comes as well. Each rank looks for that key as soon as `init_process_group` has returned.
 
 
@@ -295,6 +296,8 @@ if __name__ == "__main__":
 #     mp.spawn(main, args=(2, port), nprocs=2)  # calls main(0, 2, port) and main(1, 2, port)
 # ```
 #
+# Start it:
+#
 # ```console
 # $ python spawned.py
 # rank 0 of 2: x = [0.0]
@@ -331,6 +334,8 @@ if __name__ == "__main__":
 #             process.join()
 # ```
 #
+# Start it:
+#
 # ```console
 # $ python processes.py
 # rank 0 of 2: x = [0.0]
@@ -358,6 +363,8 @@ if __name__ == "__main__":
 # if __name__ == "__main__":
 #     main()
 # ```
+#
+# Start it:
 #
 # ```console
 # $ mpiexec -n 4 python mpi.py
