@@ -53,7 +53,9 @@ def started(command: str, folder: Path):
     process = subprocess.Popen(
         shlex.split(command),
         cwd=folder,
-        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        # subtle: an unbuffered Python writes a line and its end one after the other, and other ranks
+        # come in between.
+        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
