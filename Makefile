@@ -22,7 +22,7 @@ BIN := $(VENV)/bin/python
 .PHONY: help tour test test-all mutations notebooks lint again
 
 help:
-	@echo "make tour         run the twelve lessons"
+	@echo "make tour         run the thirteen lessons"
 	@echo "make test         run the tests but the slow ones; ARGS='tests/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
 	@echo "make mutations    plant faults one by one, and see the tests turn red"

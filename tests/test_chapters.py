@@ -51,7 +51,7 @@ def test_status_2_for_a_list_of_an_unknown_chapter_with_the_nearest():
     result = collectives("list", "mistake")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "did you mean 'mistakes'?" in result.stderr
-    assert "The chapters are collectives, mistakes, myths." in result.stderr
+    assert "The chapters are start, collectives, mistakes, myths." in result.stderr
 
 
 def test_list_neither_imports_torch_nor_starts_the_server_of_the_ranks():
@@ -82,8 +82,8 @@ def test_run_takes_lessons_chapters_and_paths_in_the_order_in_which_they_are_nam
 
 def test_all_means_every_lesson_that_runs_in_the_readers_own_world():
     found = [path.stem for path in files.choose([], every=True)]
-    assert found == [lesson.name for lesson in CHAPTERS["collectives"].lessons]
-    assert len(found) == 12
+    assert found == ["start", *(lesson.name for lesson in CHAPTERS["collectives"].lessons)]
+    assert len(found) == 13
 
 
 def test_a_chapter_is_added_by_one_record(tmp_path, monkeypatch):
@@ -106,6 +106,17 @@ def test_a_chapter_is_added_by_one_record(tmp_path, monkeypatch):
 def test_a_step_that_needs_no_number_of_ranks_is_refused(ranks):
     with pytest.raises(ValueError, match="is not a number of ranks"):
         step.needs(ranks=ranks)
+
+
+def test_a_step_in_fresh_ranks_starts_a_world_of_its_own():
+    @step.needs(ranks=3, fresh=True)
+    def fresh(rank, world_size, device): ...
+
+    @step.needs(ranks=3)
+    def plain(rank, world_size, device): ...
+
+    assert step.world_of(fresh) == step.WorldSpec(3, isolated=True, fresh=True)
+    assert step.world_of(plain) == step.WorldSpec(3)
 
 
 def test_a_lesson_does_not_stay_among_the_modules(mine):

@@ -47,6 +47,24 @@ class Chapter:
 
 _RECORDS = (
     Chapter(
+        "start",
+        "From one program to n processes that know each other",
+        folder="",
+        lessons=(Lesson("start", "One program becomes n processes, and they find each other."),),
+        sections=(
+            "One program, n processes",
+            "A complete program",
+            "What a rank must know",
+            "Where to meet",
+            "Four ways to start",
+            "Backend and device",
+            "In the other lessons",
+            "Pitfalls",
+            "Write it yourself",
+            "Read on",
+        ),
+    ),
+    Chapter(
         "collectives",
         "One lesson for each collective of torch.distributed",
         folder="",

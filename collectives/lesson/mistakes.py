@@ -1,7 +1,8 @@
 """Run a mistake where it can do no harm: in a world of its own, for a short time.
 
 A mistake and its cure have the shape of a lesson's step. But both always run in new ranks, also
-under torchrun: a mistake would break the launcher's world.
+under torchrun: a mistake would break the launcher's world. So do steps whose ranks are fresh: the
+ranks of a launcher have met already.
 """
 
 import functools
@@ -39,7 +40,9 @@ def run_isolated(
     timeout: float = 60.0,
     launch: Callable = _start_world,
 ) -> tuple[list[RankOutcome], list | None] | None:
-    """Run a mistake or a cure in new ranks, on gloo and the CPU unless said otherwise.
+    """Run an isolated step in new ranks, on gloo and the CPU unless said otherwise.
+
+    Fresh ranks are always there, as the step itself chooses its backend.
 
     Return the outcome of each rank, and the results if every rank returned one, else None. In a
     launcher's world rank 0 does this without `launch`; the other ranks wait and return None.
@@ -67,6 +70,8 @@ def _run(
     from collectives.backends import availability
 
     world: WorldSpec = step.world
+    if world.fresh:
+        backend = device = None
     backend, device = availability.choose(backend or "gloo", device, world.ranks)
     results, died = None, {}
     agent = _agent_store() if world.fresh else None  # must live as long as the ranks

@@ -17,8 +17,10 @@ from types import FrameType
 
 from collectives.spec.check import Mismatch
 
-# A rank that still waits this many seconds after all ranks have begun is said to hang.
+# A rank that still waits this many seconds after all ranks have begun is said to hang: in a
+# mistake, and in a step that should end by itself.
 _HANGS_AFTER = 1.5
+_NO_SYMPTOM_AFTER = 20.0
 
 # What gloo says when the other end of a connection has gone, and what
 # TORCH_DISTRIBUTED_DEBUG=DETAIL says on ranks that did nothing wrong.
@@ -78,7 +80,8 @@ def run_and_record(
         # subtle: unwrapped, so that no record of the step's calls holds this one.
         inspect.unwrap(dist.destroy_process_group)()
         _meet(store, "fresh", world_size)
-    with _hang_limit(folder, rank, world_size, step.__code__.co_filename):
+    limit = _HANGS_AFTER if step.world.symptom else _NO_SYMPTOM_AFTER
+    with _hang_limit(limit, folder, rank, world_size, step.__code__.co_filename):
         result, outcome = _call(step, rank, world_size, device)
     _record(folder, rank, world_size, outcome)
     return result
@@ -136,8 +139,10 @@ def _set_torchrun_environment(port: int) -> None:
 
 
 @contextmanager
-def _hang_limit(folder: Path, rank: int, world_size: int, file: str) -> Iterator[None]:
-    """After _HANGS_AFTER seconds, record the line that the main thread waits in.
+def _hang_limit(
+    limit: float, folder: Path, rank: int, world_size: int, file: str
+) -> Iterator[None]:
+    """After `limit` seconds, record the line that the main thread waits in.
 
     subtle: a rank that waits in C++ cannot be interrupted. Another thread records its outcome, and
     stops the process or ends it.
@@ -150,7 +155,7 @@ def _hang_limit(folder: Path, rank: int, world_size: int, file: str) -> Iterator
         outcome = RankOutcome("hung", code or "an unknown place", line)
         _record(folder, rank, world_size, outcome)
 
-    timer = threading.Timer(_HANGS_AFTER, record_hang)
+    timer = threading.Timer(limit, record_hang)
     timer.daemon = True
     timer.start()
     yield

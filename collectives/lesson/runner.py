@@ -144,6 +144,8 @@ def _reason_to_skip(
     if world.isolated:
         if world.backend and backend not in (None, world.backend):
             return f"it tests what is said of {world.backend}"
+        if not world.symptom and nproc not in (None, world.ranks):
+            return f"it starts {world.ranks} ranks of its own: leave nproc out"
         backend, device = backend or "gloo", device or "cpu"
     else:
         world_size = _world_size(place, nproc)

@@ -20,9 +20,9 @@ class WorldSpec:
     """The world that a step needs: at least `ranks` ranks.
 
     An `isolated` step always runs in new processes, exactly `ranks` of them. A mistake, and the
-    test of a claim that makes one, has a `symptom` on gloo, one of SYMPTOMS. With `fresh` its
-    ranks have no process group yet, but the environment variables that torchrun sets. With a
-    `backend` it says something of this one alone, and is skipped if another one is asked for.
+    test of a claim that makes one, has a `symptom` on gloo, one of SYMPTOMS. A cure has none. With
+    `fresh` the ranks have no process group yet, but the environment variables that torchrun sets.
+    With a `backend` it says something of this one alone, and is skipped if another is asked for.
     """
 
     ranks: int = 1
@@ -32,9 +32,12 @@ class WorldSpec:
     backend: str | None = None
 
 
-def needs(*, ranks: int) -> Callable:
-    """Mark a step that shows nothing with fewer ranks: there it is skipped."""
-    return _mark(WorldSpec(ranks))
+def needs(*, ranks: int, fresh: bool = False) -> Callable:
+    """Mark a step that shows nothing with fewer ranks: there it is skipped.
+
+    With `fresh` it makes its process group itself, in new processes, exactly `ranks` of them.
+    """
+    return _mark(WorldSpec(ranks, isolated=fresh, fresh=fresh))
 
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:

@@ -10,7 +10,7 @@ from pathlib import Path
 import jupytext
 import torch.distributed as dist
 
-from collectives.lesson.chapters import Chapter
+from collectives.lesson.chapters import CHAPTERS, Chapter
 from collectives.spec.calls import CALLS
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +25,8 @@ TERMS = {
 }
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 EVIDENCE = ("    run(", "# ```console\n", "(documented)", "](../notebooks/")
+# How the answer to a prediction begins: as text, or, in these chapters, folded.
+ANSWERS = {"start": "<details><summary>Answer</summary>\n\n"}
 LIST_MARKER = re.compile(r"([-*+]|\d+\.) ")
 
 
@@ -93,7 +95,10 @@ def title(source: Source) -> Iterator[str]:
 
 def top_level(source: Source) -> Iterator[str]:
     for node in source.tree.body[1:]:
-        is_steps = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "STEPS"
+        # An empty list can show that ranks do not share it.
+        is_steps = isinstance(node, ast.Assign) and (
+            ast.unparse(node.targets[0]) == "STEPS" or ast.unparse(node.value) == "[]"
+        )
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
         if not (isinstance(node, DEFINITIONS) or is_steps or is_guard):
             yield f"the top level holds more than definitions: {ast.unparse(node)}"
@@ -199,6 +204,7 @@ def terms(source: Source) -> Iterator[str]:
 
 def predictions(source: Source) -> Iterator[str]:
     """Each is asked for between a step and its run cell, and explained after it."""
+    beginning = ANSWERS.get(source.chapter.name, "**Why.** ")
     cells = source.cells
     asked = [
         number for number, cell in enumerate(cells) if cell.source.startswith("**Predict first.** ")
@@ -212,7 +218,7 @@ def predictions(source: Source) -> Iterator[str]:
             yield f"a prediction does not stand between a step and its run: {question[:60]}"
         if "?" not in question:
             yield f"a prediction asks nothing: {question[:60]}"
-        if not why.startswith("**Why.** "):
+        if not why.startswith(beginning):
             yield f"a prediction is not explained: {question[:60]}"
 
 
@@ -248,13 +254,13 @@ def read_on(source: Source) -> Iterator[str]:
     for name, target in linked:
         if target != DOCUMENTATION + name or not hasattr(dist, name):
             yield f"the link for {name} is not to its documentation: {target}"
-    names = [lesson.name for lesson in source.chapter.lessons]
-    following = names[names.index(source.name) + 1 :]
-    folder = Path(source.chapter.folder)
-    up = Path("..", *(".." for _ in folder.parts))
-    target = up / "README.md"
-    if following:
-        target = up / "notebooks" / folder / f"{following[0]}.ipynb"
+    path = str(Path(source.chapter.folder, source.name))
+    names = [
+        name for chapter in CHAPTERS.values() if not chapter.isolated for name in chapter.names
+    ]
+    following = names[names.index(path) + 1 :]
+    up = Path("..", *(".." for _ in Path(path).parent.parts))
+    target = up / "notebooks" / f"{following[0]}.ipynb" if following else up / "README.md"
     if f"]({target})" not in section.split("\n\n")[-1]:
         yield f"it does not lead on to {target}"
 
