@@ -51,7 +51,9 @@ if __name__ == "__main__":
 # **Early.** `drop_last=True` avoids short batches. `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes and dtypes:
 #
 # ```text
-# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[4], ... but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[3], ...
+# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[4], ... but Rank 1 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[3], ...
 # ```
 
 
@@ -88,14 +90,14 @@ if __name__ == "__main__":
     run(another_dtype)
 
 # %% [markdown]
-# **Cause.** What travels is bytes, and each rank reads them in its own dtype. Rank 0 sends the int32 1. Its bytes, read as a float32,
-# are about 1.4e-45, almost 0, so the others keep the sum 2 + 3 = 5. (The last digits of their 5.000000476837158 are a trace of rank
-# 0's 1.) And 1084227584 is 5.0 with its bytes read as an integer.
+# **Cause.** What travels is bytes, and each rank reads them in its own dtype. Ranks 1 and 2 add 2.0 + 3.0 = 5.0. Rank 0 reads the
+# four bytes of 5.0 as an integer, which is 1084227584, and adds its own 1. (The check shows it as a float32, which is too coarse to
+# show the 1.) The others read the bytes of this integer as a float32 again: 5.000000476837158, the next number after 5.0.
 #
 # **Cure.** Name the dtype where the tensor is made, the same on all ranks.
 #
-# **Early.** If a count is about a billion, suspect a float32 that is read as an integer. Check every tensor that is made from Python
-# numbers: `torch.tensor([0])` and `torch.tensor([0.0])` differ in dtype.
+# **Early.** If a count is about a billion, suspect a float32 that is read as an integer. Check every tensor that is made from
+# Python numbers: `torch.tensor([0])` and `torch.tensor([0.0])` differ in dtype.
 
 
 # %%
@@ -176,8 +178,8 @@ if __name__ == "__main__":
     run(another_reduction)
 
 # %% [markdown]
-# **Cause.** The reduction itself does not travel. Each rank applies its own reduction to the numbers that arrive. Here ranks 1 and 2
-# add: 2 + 3 = 5. Rank 0 takes the maximum of its own 1 and this 5, so the result is 5. Every rank receives this result.
+# **Cause.** The reduction itself does not travel. Each rank applies its own reduction to the numbers that arrive. Here ranks 1 and
+# 2 add: 2 + 3 = 5. Rank 0 takes the maximum of its own 1 and this 5, so the result is 5. Every rank receives this result.
 #
 # **Cure.** Use the same reduction on every rank.
 #
@@ -200,8 +202,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Split sizes of one's own
 #
-# **Symptom.** Tokens go to their experts, and a process dies by SIGABRT (exit status -6). There is no Python traceback, only this on
-# its stderr:
+# **Symptom.** Tokens go to their experts, and a process dies by SIGABRT (exit status -6). There is no Python traceback, only this
+# on its stderr:
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -224,8 +226,8 @@ if __name__ == "__main__":
     run(my_splits_both_ways)
 
 # %% [markdown]
-# **Cause.** If you send me three tokens, I must expect three from you. My output sizes are a column in the table of everybody's input
-# sizes, not my own row. Rank 1 made room for two tokens (16 bytes) and got three (24 bytes).
+# **Cause.** If you send me three tokens, I must expect three from you. My output sizes are a column in the table of everybody's
+# input sizes, not my own row. Rank 1 made room for two tokens (16 bytes) and got three (24 bytes).
 #
 # **Cure.** Exchange the sizes first, with the same call and one number for each rank.
 #
@@ -273,8 +275,8 @@ if __name__ == "__main__":
     run(uneven_pieces)
 
 # %% [markdown]
-# **Cause.** gloo only gathers pieces of one shape, although the docstring promises more. (If all pieces in a rank's list are as long
-# as its own piece, this check passes. Then a process dies.)
+# **Cause.** gloo only gathers pieces of one shape, although the docstring promises more. (If all pieces in a rank's list are as
+# long as its own piece, this check passes. Then a process dies.)
 #
 # **Cure.** Pad every piece to the longest, gather, and cut. For small data, use `all_gather_object`.
 #

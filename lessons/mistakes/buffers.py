@@ -24,8 +24,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## A buffer too short
 #
-# **Symptom.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback. The sender notices nothing. On the
-# receiver's stderr stands:
+# **Symptom.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback. The sender notices nothing. On
+# the receiver's stderr stands:
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -49,9 +49,9 @@ if __name__ == "__main__":
     run(buffer_too_short)
 
 # %% [markdown]
-# **Cause.** gloo sends the length along with the message. `recv` has no way to return it, so gloo ends a process whose buffer is too
-# short: here 48 bytes come and there is room for 32. `try` does not help, because this happens in another thread, in C++. An int64
-# message is also too long for a float32 buffer of as many elements.
+# **Cause.** gloo sends the length along with the message. `recv` has no way to return it, so gloo ends a process whose buffer is
+# too short: here 48 bytes come and there is room for 32. `try` does not help, because this happens in another thread, in C++. An
+# int64 message is also too long for a float32 buffer of as many elements.
 #
 # **Cure.** Send the length first.
 #
@@ -150,7 +150,8 @@ if __name__ == "__main__":
     run(changed_before_wait)
 
 # %% [markdown]
-# **Cause.** `isend` does not copy the tensor. Leave the tensor alone until `wait()` returns. If the receiver is quick, all seems well.
+# **Cause.** `isend` does not copy the tensor. Leave the tensor alone until `wait()` returns. If the receiver is quick, all seems
+# well.
 #
 # **Cure.** Wait before you write to the tensor, or send a copy.
 #

@@ -43,8 +43,8 @@ if __name__ == "__main__":
     run(made_by_its_members_only)
 
 # %% [markdown]
-# **Cause.** Groups are numbered, and each process counts for itself. The second group of ranks 1 and 2 is the first group of rank 0,
-# so they look for each other under different names. On gloo the first group works. NCCL may hang there already (documented).
+# **Cause.** Groups are numbered, and each process counts for itself. The second group of ranks 1 and 2 is the first group of rank
+# 0, so they look for each other under different names. On gloo the first group works. NCCL may hang there already (documented).
 #
 # **Cure.** Every rank creates every group, and uses the groups that it is in.
 #

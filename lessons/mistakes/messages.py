@@ -124,7 +124,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Tags that do not match
 #
-# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The errors after 30 minutes name no tag.
+# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The errors after 30 minutes name no
+# tag.
 
 
 # %%

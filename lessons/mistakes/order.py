@@ -4,8 +4,8 @@
 
 Every rank of a group must call the same collectives in the same order. In each of these five programs one rank does not.
 
-You will see that gloo matches calls by their position alone. A rank that is one call ahead may hang, may break off, or may hand
-out wrong numbers with a straight face. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
+You will see that gloo matches calls by their position alone. A rank that is one call ahead may hang, may break off, or may hand out
+wrong numbers with a straight face. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py
@@ -45,13 +45,13 @@ if __name__ == "__main__":
     run(only_rank_0_reduces)
 
 # %% [markdown]
-# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 0 is added to their gradients 20 and 30: that is
-# the 50. The gradient of rank 0 then meets nothing. If the two shapes differed, the others would not finish either.
+# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 0 is added to their gradients 20 and 30: that
+# is the 50. The gradient of rank 0 then meets nothing. If the two shapes differed, the others would not finish either.
 #
 # **Cure.** All ranks take part, and one of them uses the result.
 #
-# **Early.** Search for collectives under an `if rank`. Look inside the functions called there, too: checkpointing, logging, metrics.
-# `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the missing ranks after the time limit:
+# **Early.** Search for collectives under an `if rank`. Look inside the functions called there, too: checkpointing, logging,
+# metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the missing ranks after the time limit:
 #
 # ```text
 # RuntimeError: Ranks 1, 2 failed to pass monitoredBarrier in
@@ -100,8 +100,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # **Cause.** Eight batches cannot be divided evenly among three ranks. Here rank 2 ends its program, and the others lose their
-# connection to it. If rank 2 went on to a validation with collectives of its own, these would meet the gradients of the others. NCCL
-# does not notice that the rank has gone, and waits (documented).
+# connection to it. If rank 2 went on to a validation with collectives of its own, these would meet the gradients of the others.
+# NCCL does not notice that the rank has gone, and waits (documented).
 #
 # **Cure.** Agree on a number of batches: here, the smallest. `DistributedSampler` pads or drops samples for the same reason. With
 # DDP, put the loop into `with Join([model]):` of `torch.distributed.algorithms.join`. A rank that has finished then takes part in
@@ -214,11 +214,13 @@ if __name__ == "__main__":
 #
 # **Cure.** Let the branches prepare the tensors. Then one line makes the call for all ranks.
 #
-# **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` names this mistake immediately. It costs time at every call, so use it to search, not to
-# train:
+# **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` names this mistake immediately. It costs time at every call, so use it to search, not
+# to train:
 #
 # ```text
-# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, ... but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, ...
+# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, ... but Rank 1 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, ...
 # ```
 
 

@@ -104,8 +104,8 @@ if __name__ == "__main__":
     run(one_rank_leaves)
 
 # %% [markdown]
-# **Cause.** A collective needs every rank of the group, even those that have no data. It looks the same when the kernel kills a rank
-# that uses too much memory. Then torchrun reports `exitcode: -9`.
+# **Cause.** A collective needs every rank of the group, even those that have no data. It looks the same when the kernel kills a
+# rank that uses too much memory. Then torchrun reports `exitcode: -9`.
 #
 # **Cure.** A rank without data contributes a zero.
 #
@@ -139,7 +139,8 @@ if __name__ == "__main__":
 # minutes. Then its watchdog ends the process (documented):
 #
 # ```text
-# [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600013 milliseconds before timing out.
+# [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,
+# Timeout(ms)=600000) ran for 600013 milliseconds before timing out.
 # ```
 
 

@@ -4,9 +4,9 @@
 
 Before the first collective the ranks have to find each other. In these three programs they do not.
 
-You will see who waits for whom when two jobs share a port, when two ranks take the same number, and when no one told the ranks where
-to meet. Each mistake runs in ranks of its own for a second or two. Then its cure runs. The ranks start as torchrun starts them: with
-its environment variables, and without a process group.
+You will see who waits for whom when two jobs share a port, when two ranks take the same number, and when no one told the ranks
+where to meet. Each mistake runs in ranks of its own for a second or two. Then its cure runs. The ranks start as torchrun starts
+them: with its environment variables, and without a process group.
 
     python lessons/mistakes/start_up.py
     torchrun --nproc-per-node 4 lessons/mistakes/start_up.py
@@ -28,7 +28,8 @@ import torch.distributed as dist
 # **Symptom.** Rank 0 cannot listen on its port:
 #
 # ```text
-# torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
+# torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6:
+# false, code: -98, name: EADDRINUSE, message: address already in use
 # ```
 #
 # Rank 1 finds a listener on that port, the other job, and waits there for its own rank 0.
@@ -97,7 +98,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # **Cause.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0 and two ranks 1 wait for ranks 2 and 3.
 #
-# **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out `rank=`, and torch reads the right one.
+# **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out `rank=`, and torch reads the right
+# one.
 #
 # **Early.** On one machine, the two numbers are equal. To test, start `torchrun --nnodes 2` in two terminals of one machine.
 
