@@ -33,9 +33,10 @@ VOLATILE = (
 
 
 class Quote(NamedTuple):
-    """A message that a lesson quotes of a mistake, and the paragraph before it."""
+    """A message that a lesson quotes of a mistake, its number there, and the paragraph before it."""
 
     name: str
+    number: int
     lead: str
     text: str
 
@@ -67,8 +68,8 @@ PROSE = {name: "\n\n".join(cells) for path in PATHS for name, cells in prose(pat
 def quotes(name):
     parts = re.split(r"^```(?:text)?$", PROSE[name], flags=re.MULTILINE)
     return [
-        Quote(name, lead.strip().rpartition("\n\n")[2], text)
-        for lead, text in zip(parts[::2], parts[1::2], strict=False)
+        Quote(name, number, lead.strip().rpartition("\n\n")[2], text)
+        for number, (lead, text) in enumerate(zip(parts[:-1:2], parts[1::2], strict=True), 1)
     ]
 
 
@@ -100,9 +101,7 @@ def impatient(step):
     return run
 
 
-@pytest.mark.parametrize(
-    "quote", RUN, ids=[f"{quote.name}-{number}" for number, quote in enumerate(RUN)]
-)
+@pytest.mark.parametrize("quote", RUN, ids=lambda quote: f"{quote.name}-{quote.number}")
 def test_a_quoted_message_is_what_comes(quote, monkeypatch):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", quote.level)
     step = STEPS[quote.name]
