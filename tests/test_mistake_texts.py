@@ -2,7 +2,7 @@
 
 A quoted message is a fenced block below **Symptom.** or **Early.** Three dots in it stand for what
 is left out. If the paragraph before it says "documented", it was never run here. If that paragraph
-names DETAIL, the message comes with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+names TORCH_DISTRIBUTED_DEBUG=DETAIL (or INFO), the message comes with this setting.
 """
 
 import functools
@@ -25,7 +25,7 @@ STEPS = {step.__name__: step for path in PATHS for step in files.load(path).STEP
 
 # What differs from run to run, from machine to machine, or from one version of torch to the next.
 VOLATILE = (
-    (r"\[\S*?(\w+\.(cc|cpp)):\d+\]", r"[\1]"),
+    (r"[^\s\[]*?(\w+\.cc):\d+", r"\1"),
     (r"\[[\da-f.:]+\]:\d+", "[address]:n"),
     (r"port: \d+, useIpv6: \w+, code: -?\d+", "port: n"),
     (r"\d+ ?ms\b", "n ms"),
@@ -46,7 +46,8 @@ class Quote(NamedTuple):
 
     @property
     def level(self):
-        return "DETAIL" if "DETAIL" in self.lead else "OFF"
+        named = re.search(r"TORCH_DISTRIBUTED_DEBUG=(\w+)", self.lead)
+        return named[1] if named else "OFF"
 
     @property
     def is_after_the_time_limit(self):
@@ -91,11 +92,17 @@ def holds(text, quote):
 
 
 def impatient(step):
-    """The same step, in which a rank waits for half a second and not for 30 minutes."""
+    """The same step, in which no rank waits for 30 minutes: the time limit is less than a second."""
 
     @functools.wraps(step)
     def run(rank, world_size, device):
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), dist.group.WORLD)
+        limit = timedelta(seconds=0.7)
+        dist.distributed_c10d.default_pg_timeout = limit  # of the groups that the step creates
+        store = dist.PrefixStore("impatient", dist.distributed_c10d._get_default_store())
+        dist.destroy_process_group()
+        dist.init_process_group(
+            "gloo", timeout=limit, store=store, rank=rank, world_size=world_size
+        )
         return step(rank, world_size, device)
 
     return run

@@ -37,6 +37,11 @@ ALSO = {
     ("forgotten_wait", "DETAIL"): {"goes unnoticed"},
     # Rank 0 may lose rank 1 before it can name it.
     ("one_rank_raises", "DETAIL"): {"raises an error on rank 1: KeyError: 'loss'"},
+    # With DETAIL torch 2.13 dies when it makes a DDP model. Which rank is first is luck.
+    **{
+        (name, "DETAIL"): {f"dies on rank {rank} (SIGSEGV)" for rank in range(2)}
+        for name in ("unused_parameter", "module_in_the_keys")
+    },
 }
 
 lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])

@@ -26,7 +26,8 @@ import torch.distributed as dist
 # connection:
 #
 # ```text
-# RuntimeError: [...] Connection closed by peer [127.0.0.1]:40121
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
 # ```
 
 
@@ -119,7 +120,7 @@ if __name__ == "__main__":
 # **Symptom.** The rank with the best model should send it to the others. All ranks wait. After 30 minutes:
 #
 # ```text
-# RuntimeError: [...] Timed out waiting 1800000ms for send operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
 # ```
 
 
@@ -207,7 +208,8 @@ if __name__ == "__main__":
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
-#   what():  [enforce fail at ...] op.preamble.length <= op.nbytes. 24 vs 16
+#   what():  [enforce fail at .../gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 24 vs 16. Received data size
+#   doesn't match expected size. Is there a distributed collective mismatch in your code?
 # ```
 
 

@@ -29,7 +29,8 @@ import torch.distributed as dist
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
-#   what():  [enforce fail at ...] op.preamble.length <= op.nbytes. 48 vs 32
+#   what():  [enforce fail at .../gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 48 vs 32. Received data size
+#   doesn't match expected size. Is there a distributed collective mismatch in your code?
 # ```
 
 

@@ -76,7 +76,7 @@ if __name__ == "__main__":
 # first sum. After 30 minutes:
 #
 # ```text
-# RuntimeError: [...] Timed out waiting 1800000ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for recv operation to complete
 # ```
 
 

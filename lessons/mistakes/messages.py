@@ -26,7 +26,7 @@ import torch.distributed as dist
 # an error comes at last:
 #
 # ```text
-# RuntimeError: [...] Timed out waiting 1800000ms for send operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
 # ```
 
 
@@ -76,7 +76,7 @@ if __name__ == "__main__":
 # **Symptom.** A token should travel round a ring of three ranks. It never starts. After 30 minutes:
 #
 # ```text
-# RuntimeError: [...] Timed out waiting 1800000ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for recv operation to complete
 # ```
 
 

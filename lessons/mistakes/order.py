@@ -26,7 +26,8 @@ import torch.distributed as dist
 # Rank 0 still waits when the others have finished, and loses them:
 #
 # ```text
-# RuntimeError: [...] Connection closed by peer [127.0.0.1]:40121
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
 # ```
 
 
@@ -51,10 +52,10 @@ if __name__ == "__main__":
 # **Cure.** All ranks take part, and one of them uses the result.
 #
 # **Early.** Search for collectives under an `if rank`. Look inside the functions called there, too: checkpointing, logging,
-# metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the missing ranks after the time limit:
+# metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did not make the call:
 #
 # ```text
-# RuntimeError: Ranks 1, 2 failed to pass monitoredBarrier in
+# RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 1800000 ms
 # ```
 
 
@@ -80,7 +81,8 @@ if __name__ == "__main__":
 # **Symptom.** All goes well until the very end of the epoch. Rank 2 finishes in peace. The others break off:
 #
 # ```text
-# RuntimeError: [...] Connection closed by peer [127.0.0.1]:40121
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
 # ```
 
 

@@ -28,7 +28,8 @@ import torch.distributed as dist
 # **Symptom.** There are three tracebacks. Two of them are about the network:
 #
 # ```text
-# RuntimeError: [...] Connection closed by peer [127.0.0.1]:40121
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
 # ```
 #
 # The third one, on rank 1, is the cause:
@@ -84,7 +85,8 @@ if __name__ == "__main__":
 # **Symptom.** One rank ends without an error. The others lose their connection to it:
 #
 # ```text
-# RuntimeError: [...] Connection closed by peer [127.0.0.1]:40121
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
 # ```
 
 
@@ -132,7 +134,7 @@ if __name__ == "__main__":
 # **Symptom.** Rank 0 writes a checkpoint. Rank 1 waits only 0.3 s:
 #
 # ```text
-# RuntimeError: [...] Timed out waiting 300ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 300ms for send operation to complete
 # ```
 #
 # When rank 0 comes back, rank 1 has gone. With the default time limit of 30 minutes, the message says `1800000ms`. NCCL waits 10

@@ -129,11 +129,13 @@ if __name__ == "__main__":
 # **Cure.** `find_unused_parameters=True`: DDP then searches for unused parameters in each step, which costs time. Better, remove
 # the parameters, or use them in the loss.
 #
-# **Early.** Train two steps, not one, before you start the long run. `TORCH_DISTRIBUTED_DEBUG=DETAIL` adds the names:
+# **Early.** Train two steps, not one, before you start the long run. `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names:
 #
 # ```text
 # Parameters which did not receive grad for rank 0: unused.bias, unused.weight
 # ```
+#
+# (With `DETAIL`, torch 2.13 on the CPU dies by SIGSEGV as soon as it makes a DDP model, even a correct one.)
 
 
 # %%
