@@ -107,7 +107,7 @@ if __name__ == "__main__":
 #
 # **Cure.** Agree on a number of batches: here, the smallest. `DistributedSampler` pads or drops samples for the same reason. With
 # DDP, put the loop into `with Join([model]):` of `torch.distributed.algorithms.join`. A rank that has finished then takes part in
-# the reductions of the others, with zeros.
+# the reductions of the others, with zeros. The sum is still divided by the number of all ranks.
 #
 # **Early.** Compare `len(loader)` over the ranks before the first epoch.
 

@@ -65,7 +65,13 @@ if __name__ == "__main__":
 # **Cure.** All ranks validate, each with its share of the samples, and rank 0 prints the result.
 #
 # **Early.** Look at every function that is called under `if rank == 0`. If rank 0 must validate alone, it must call no collective,
-# and the time limit of the group must be longer than the validation.
+# and the time limit of the group must be longer than the validation. `TORCH_DISTRIBUTED_DEBUG=DETAIL` finds this mistake:
+#
+# ```text
+# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLGATHER, ... but Rank 1 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, ...
+# ```
 
 
 # %%
