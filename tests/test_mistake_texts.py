@@ -2,7 +2,8 @@
 
 A quoted message is a fenced block below **Symptom.** or **Early.** Three dots in it stand for what
 is left out. If the paragraph before it says "documented", it was never run here. If that paragraph
-names TORCH_DISTRIBUTED_DEBUG=DETAIL (or INFO), the message comes with this setting.
+names TORCH_DISTRIBUTED_DEBUG=DETAIL (or INFO), the message comes with this setting. If it says "30
+minutes", the message comes after the time limit of gloo, which is shorter here.
 """
 
 import functools
@@ -51,7 +52,7 @@ class Quote(NamedTuple):
 
     @property
     def is_after_the_time_limit(self):
-        return "1800000ms" in self.text
+        return "30 minutes" in self.lead
 
 
 def prose(path):
@@ -129,7 +130,8 @@ def test_30_minutes_are_the_milliseconds_that_the_messages_name():
 
 @pytest.mark.parametrize("name", PROSE)
 def test_a_mistake_that_ends_in_an_error_quotes_its_message(name):
-    if STEPS[name].world.symptom in ("raises an error", "dies", "breaks off"):
+    # What comes of ranks that never find each other depends on how they were started.
+    if STEPS[name].world.symptom != "wrong numbers" and name != "local_rank_for_rank":
         assert any(quote.level == "OFF" and not quote.is_documented for quote in quotes(name))
 
 

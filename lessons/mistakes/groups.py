@@ -23,6 +23,11 @@ import torch.distributed as dist
 # ## Only the members create the group
 #
 # **Symptom.** The pair works. Later all three ranks create another group, and all three wait there, far away from the mistake.
+# After 30 minutes:
+#
+# ```text
+# RuntimeError: Wait timeout
+# ```
 
 
 # %%
@@ -76,7 +81,7 @@ if __name__ == "__main__":
 # first sum. After 30 minutes:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
 # ```
 
 

@@ -76,7 +76,7 @@ if __name__ == "__main__":
 # **Symptom.** A token should travel round a ring of three ranks. It never starts. After 30 minutes:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
 # ```
 
 
@@ -124,8 +124,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Tags that do not match
 #
-# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The errors after 30 minutes name no
-# tag.
+# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The errors after 30 minutes do not
+# mention tags:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# ```
 
 
 # %%

@@ -191,7 +191,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Unlike calls in another order
 #
-# **Symptom.** All ranks wait, in two different lines. That is good luck: compare the mistake above.
+# **Symptom.** All ranks wait, in two different lines. That is good luck: compare the mistake above. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# ```
 
 
 # %%
@@ -243,7 +247,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Another call
 #
-# **Symptom.** Somebody changed the branch of rank 0 and forgot the other branch. All ranks wait.
+# **Symptom.** Somebody changed the branch of rank 0 and forgot the other branch. All ranks wait. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# ```
 
 
 # %%

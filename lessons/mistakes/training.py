@@ -27,8 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 # %% [markdown]
 # ## Only rank 0 validates
 #
-# **Symptom.** The training stops after the first epoch, without a message. On NCCL the watchdog ends it after ten minutes
-# (documented):
+# **Symptom.** The training stops after the first epoch, without a message. On gloo, errors come after 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# ```
+#
+# On NCCL, the watchdog ends the training after 10 minutes (documented):
 #
 # ```text
 # [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,
