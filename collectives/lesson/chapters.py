@@ -123,6 +123,7 @@ _RECORDS = (
             Lesson("groups", "Ranks disagree about which groups there are, or who is who in one."),
             Lesson("processes", "A rank fails, leaves or is slow while the others wait for it."),
             Lesson("data", "The calls are right, but what the ranks put in or print is not."),
+            Lesson("training", "The loop around the collectives: validation, DDP, checkpoints."),
             Lesson("start_up", "The ranks do not find each other."),
         ),
         paragraphs=("Symptom", "Cause", "Cure", "Early"),

@@ -84,7 +84,9 @@ def _run(
             if error.kind != "died":
                 raise
             how = error.signal.name if error.signal else f"exit status {error.exitcode}"
-            died[error.rank] = RankOutcome("died", f"({how})")
+            stderr = outcome.stderr_of(Path(folder), error.rank)
+            said = stderr.read_text(errors="replace") if stderr.exists() else ""
+            died[error.rank] = RankOutcome("died", f"({how})", text=said)
         recorded = died | outcome.read_outcomes(Path(folder))
     return [recorded.get(rank, RankOutcome("peer_lost")) for rank in range(world.ranks)], results
 
@@ -111,7 +113,8 @@ def symptom(outcomes: list[RankOutcome]) -> str:
 
 def _worst_kind(outcomes: list[RankOutcome]) -> str:
     kinds = {one.kind for one in outcomes}
-    return next(kind for kind in SYMPTOMS if kind in kinds)
+    # A rank that left shows nothing by itself: the ranks that lose it do.
+    return next((kind for kind in SYMPTOMS if kind in kinds), "returned")
 
 
 def report(name: str, outcomes: list[RankOutcome]) -> str:

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -28,7 +28,8 @@ _PEER_IS_GONE = re.compile(
     r"closed by peer|reset by peer|Broken pipe|successfully reached monitoredBarrier"
 )
 
-# What differs from run to run in torch's messages: places in its source, addresses, times.
+# What differs from run to run in torch's messages: places in its source, addresses, times. A report
+# holds none of it, so that a notebook does not change. RankOutcome.text holds all of it.
 _NOISE = (
     (r"^\[[^]]*\]\W*", ""),
     (r" \[[^ ]*\]:\d+", ""),
@@ -41,6 +42,7 @@ _SENTENCE = re.compile(r".*?(?=\.?(\s+This is | *\n|\. |$))", re.DOTALL)
 # The kinds of outcome, in words. A rank with `peer_lost` failed because other ranks had ended.
 _WORDS = {
     "died": "died {}",
+    "left": "left {}",
     "raised": "raised {}",
     "hung": "waited in {}",
     "wrong": "{}",
@@ -51,11 +53,16 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """How a rank ended: a key of _WORDS, the details, and the line of the step's file (or 0)."""
+    """How a rank ended: a key of _WORDS, the details, and the line of the step's file (or 0).
+
+    `text` is what the reader would see of it: the end of the traceback, or what the process wrote
+    on stderr before it died. It differs from run to run, and no report shows it.
+    """
 
     kind: str
     detail: str = ""
     line: int = 0
+    text: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return _WORDS[self.kind].format(self.detail)
@@ -71,8 +78,11 @@ def run_and_record(
     """
     import torch.distributed as dist
 
-    # What a process writes to stderr when it dies differs from run to run.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    # What a process writes to stderr when it dies differs from run to run: no report shows it.
+    os.dup2(os.open(stderr_of(folder, rank), os.O_WRONLY | os.O_CREAT), 2)
+    if "DistributedDataParallel" in step.__code__.co_names:
+        # DDP imports it when it is first used. That takes a second or more, and is no hang.
+        import torch._dynamo  # noqa: F401
     store = dist.distributed_c10d._get_default_store()
     _meet(store, "here", world_size)
     if agent_port is not None:
@@ -101,16 +111,17 @@ def _call(step: Callable, rank: int, world_size: int, device) -> tuple[object, R
     except Mismatch as error:  # "rank 0/2: got .., should be .. [call]"
         return None, RankOutcome("wrong", str(error).partition(": ")[2].rpartition(" [")[0])
     except SystemExit as error:
-        detail = f"(exit status {error.code or 0})"
-        return None, RankOutcome("died", detail, _line_of(error, step))
+        kind, detail = "died" if error.code else "left", f"(exit status {error.code or 0})"
+        return None, RankOutcome(kind, detail, _line_of(error, step))
     except Exception as error:
-        message = str(error)
+        message, line = str(error), _line_of(error, step)
+        text = "".join(traceback.format_exception_only(error)).strip()
         if _PEER_IS_GONE.search(message):
-            return None, RankOutcome("peer_lost", line=_line_of(error, step))
+            return None, RankOutcome("peer_lost", "", line, text)
         for pattern, replacement in _NOISE:
             message = re.sub(pattern, replacement, message)
         detail = f"{type(error).__name__}: {_SENTENCE.match(message)[0]}"
-        return None, RankOutcome("raised", detail, _line_of(error, step))
+        return None, RankOutcome("raised", detail, line, text)
 
 
 def _line_of(error: BaseException, step: Callable) -> int:
@@ -176,7 +187,7 @@ def _record(folder: Path, rank: int, world_size: int, outcome: RankOutcome) -> N
     ranks that wait for it would lose it, and their calls would fail in their last moment.
     """
     draft = folder / f"{rank}.draft"
-    draft.write_text(json.dumps([outcome.kind, outcome.detail, outcome.line]))
+    draft.write_text(json.dumps(astuple(outcome)))
     draft.rename(draft.with_suffix(".json"))
     recorded = read_outcomes(folder)
     if any(other.kind == "hung" for other in recorded.values()):
@@ -184,6 +195,11 @@ def _record(folder: Path, rank: int, world_size: int, outcome: RankOutcome) -> N
             os._exit(0)
         if outcome.kind == "hung":
             os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stderr_of(folder: Path, rank: int) -> Path:
+    """The file that this rank writes its stderr to."""
+    return folder / f"{rank}.stderr"
 
 
 def read_outcomes(folder: Path) -> dict[int, RankOutcome]:

@@ -2,10 +2,10 @@
 """
 # arguments
 
-All ranks make the same call at the same time, and one of them passes something else: a length, a dtype, a root, a reduction, sizes.
+All ranks make the same call at the same time, but they pass different arguments: a length, a dtype, a root, a reduction, sizes.
 
-You will see that hardly any of this is checked: most of it ends in wrong numbers, some in a process that is gone without a
-traceback. Each mistake runs in ranks of its own for a second or two, and is then cured.
+You will see that hardly any of this is checked. Most of it ends in wrong numbers, some of it in a process that dies without a
+traceback. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/arguments.py
     torchrun --nproc-per-node 4 lessons/mistakes/arguments.py
@@ -22,7 +22,13 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Another length
 #
-# **Symptom.** The last batch of rank 1 is short. Rank 1 goes on with wrong sums, rank 0 loses it.
+# **Symptom.** The last batch of rank 1 is short. Rank 1 goes on with wrong sums. Rank 0 still waits for a number and loses its
+# connection:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
+# ```
 
 
 # %%
@@ -38,12 +44,18 @@ if __name__ == "__main__":
     run(another_length)
 
 # %% [markdown]
-# **Cause.** Nobody tells the other side how long its tensor is: each cuts its own into pieces and expects pieces of that size.
-# With other lengths the same mistake kills a process.
+# **Cause.** A rank does not tell the others how long its tensor is. Each rank cuts its own tensor into pieces and expects pieces of
+# the same size from the others. With other lengths, the same mistake kills a process.
 #
-# **Cure.** Reduce what has the same shape on every rank: a sum and a count.
+# **Cure.** Reduce something that has the same shape on every rank: a sum and a count.
 #
-# **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes and dtypes. `drop_last=True` makes the question go away.
+# **Early.** `drop_last=True` avoids short batches. `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes and dtypes:
+#
+# ```text
+# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[4], ... but Rank 1 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[3], ...
+# ```
 
 
 # %%
@@ -63,7 +75,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Another dtype
 #
-# **Symptom.** Numbers that are absurd on rank 0, and nearly right on the others, which is worse.
+# **Symptom.** The number of rank 0 is absurd: 1084227584. The numbers of the others are plausible, which is worse.
 
 
 # %%
@@ -79,11 +91,14 @@ if __name__ == "__main__":
     run(another_dtype)
 
 # %% [markdown]
-# **Cause.** Bytes travel, not numbers. An int32 of 1 is a float32 of about 0; the sum of the other two is left.
+# **Cause.** What travels is bytes, and each rank reads them in its own dtype. Ranks 1 and 2 add 2.0 + 3.0 = 5.0. Rank 0 reads the
+# four bytes of 5.0 as an integer, which is 1084227584, and adds its own 1. (The check shows it as a float32, which is too coarse to
+# show the 1.) The others read the bytes of this integer as a float32 again: 5.000000476837158, the next number after 5.0.
 #
-# **Cure.** Name the dtype where the tensor is made, the same for all.
+# **Cure.** Name the dtype where the tensor is made, the same on all ranks.
 #
-# **Early.** Suspect every tensor made from Python numbers: `torch.tensor([0])` and `torch.tensor([0.0])` differ in dtype.
+# **Early.** If a count is about a billion, suspect a float32 that is read as an integer. Check every tensor that is made from
+# Python numbers: `torch.tensor([0])` and `torch.tensor([0.0])` differ in dtype.
 
 
 # %%
@@ -102,7 +117,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Everybody is the root
 #
-# **Symptom.** The rank with the best model hands it to the others. All wait.
+# **Symptom.** The rank with the best model should send it to the others. All ranks wait. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# ```
 
 
 # %%
@@ -118,11 +137,11 @@ if __name__ == "__main__":
     run(everybody_is_the_root)
 
 # %% [markdown]
-# **Cause.** A root that is worked out from local data is another one on every rank. Here both send and nobody receives.
+# **Cause.** Each rank chooses the root from its own data, so each chooses a different one. Here both send and no rank receives.
 #
-# **Cure.** Let the ranks agree first: gather the scores, and take the same best everywhere.
+# **Cure.** Let the ranks agree first: gather the scores, then take the same best one on every rank.
 #
-# **Early.** `src` and `dst` should be constants, or come out of a collective. DETAIL does not compare them.
+# **Early.** `src` and `dst` should be constants, or the result of a collective. DETAIL does not compare them.
 
 
 # %%
@@ -144,7 +163,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Another reduction
 #
-# **Symptom.** A plausible number, the same on every rank, and wrong. No tool of torch says a word.
+# **Symptom.** Every rank has the same number. It is plausible, and wrong. No tool of torch says a word.
 
 
 # %%
@@ -160,11 +179,12 @@ if __name__ == "__main__":
     run(another_reduction)
 
 # %% [markdown]
-# **Cause.** Every rank applies its own reduction to what passes by. The reduction itself never travels.
+# **Cause.** The reduction itself does not travel. Each rank applies its own reduction to the numbers that arrive. Here ranks 1 and
+# 2 add: 2 + 3 = 5. Rank 0 takes the maximum of its own 1 and this 5, so the result is 5. Every rank receives this result.
 #
-# **Cure.** The same reduction on every rank.
+# **Cure.** Use the same reduction on every rank.
 #
-# **Early.** Try the call once with numbers whose answer you know in your head. That is all that these lessons do, too.
+# **Early.** Try the call once with numbers whose answer you can work out in your head. These lessons do just that.
 
 
 # %%
@@ -183,7 +203,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Split sizes of one's own
 #
-# **Symptom.** Tokens go to their experts, and a process is gone: no traceback, only a signal.
+# **Symptom.** Tokens go to their experts, and a process dies by SIGABRT (exit status -6). There is no Python traceback, only this
+# on its stderr:
+#
+# ```text
+# terminate called after throwing an instance of 'gloo::EnforceNotMet'
+#   what():  [enforce fail at .../gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 24 vs 16. Received data size
+#   doesn't match expected size. Is there a distributed collective mismatch in your code?
+# ```
 
 
 # %%
@@ -201,12 +228,12 @@ if __name__ == "__main__":
     run(my_splits_both_ways)
 
 # %% [markdown]
-# **Cause.** What I send to you is what you must expect from me: my output sizes are a column of everybody's input sizes, not my own
-# row. Rank 1 made room for two tokens and got three.
+# **Cause.** If you send me three tokens, I must expect three from you. My output sizes are a column in the table of everybody's
+# input sizes, not my own row. Rank 1 made room for two tokens (16 bytes) and got three (24 bytes).
 #
-# **Cure.** Exchange the sizes first. It is the same call, with one number for each rank.
+# **Cure.** Exchange the sizes first, with the same call and one number for each rank.
 #
-# **Early.** After the sizes are known, allocate the output from them: then it cannot be too short.
+# **Early.** Allocate the output from the sizes that you received. Then it cannot be too short.
 
 
 # %%
@@ -229,7 +256,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Gathering uneven pieces
 #
-# **Symptom.** For once, an error, on every rank, and it says what is wrong.
+# **Symptom.** For once there is an error on every rank, and it says what is wrong:
+#
+# ```text
+# RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 1 (expected (1), got (2))
+# ```
 
 
 # %%
@@ -246,12 +277,12 @@ if __name__ == "__main__":
     run(uneven_pieces)
 
 # %% [markdown]
-# **Cause.** gloo gathers pieces of one shape only, whatever the docstring promises. (Give every rank a list of pieces that are all
-# as long as its own, and the check passes: then a process dies.)
+# **Cause.** gloo only gathers pieces of one shape, although the docstring promises more. (If all pieces in a rank's list are as
+# long as its own piece, this check passes. Then a process dies.)
 #
-# **Cure.** Pad to the longest, gather, cut. Or `all_gather_object`, if it is small.
+# **Cure.** Pad every piece to the longest, gather, and cut. For small data, use `all_gather_object`.
 #
-# **Early.** Validation sets seldom divide evenly. Try with one sample too many.
+# **Early.** The samples of a validation set seldom divide evenly among the ranks. Test with one sample more than divides.
 
 
 # %%

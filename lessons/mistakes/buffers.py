@@ -2,11 +2,11 @@
 """
 # buffers
 
-A collective writes into memory that you gave it, at a time that it chooses. Six programs that look there too early, in the wrong
-place, or made the wrong room.
+A collective writes into memory that you gave it, at a time that it chooses. These six programs look there too early or in the wrong
+place, or allocate the wrong size.
 
-You will see values that are old, torn or nobody's, and a process that dies of one element too many. Each mistake runs in ranks of
-its own for a second or two, and is then cured.
+You will see values that are old, or torn, or belong to no rank, and a process that dies because a message is too long. Each mistake
+runs in ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/buffers.py
     torchrun --nproc-per-node 4 lessons/mistakes/buffers.py
@@ -24,7 +24,14 @@ import torch.distributed as dist
 # %% [markdown]
 # ## A buffer too short
 #
-# **Symptom.** The receiver is gone: no exception, no traceback. The sender is content.
+# **Symptom.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback. The sender notices nothing. On
+# the receiver's stderr stands:
+#
+# ```text
+# terminate called after throwing an instance of 'gloo::EnforceNotMet'
+#   what():  [enforce fail at .../gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 48 vs 32. Received data size
+#   doesn't match expected size. Is there a distributed collective mismatch in your code?
+# ```
 
 
 # %%
@@ -43,12 +50,13 @@ if __name__ == "__main__":
     run(buffer_too_short)
 
 # %% [markdown]
-# **Cause.** The message brings its length, and gloo ends a process that has no room for it. `try` does not help: it happens in
-# another thread, in C++. An int64 message for a float32 buffer of the same length is too long as well.
+# **Cause.** gloo sends the length along with the message. `recv` has no way to return it, so gloo ends a process whose buffer is
+# too short: here 48 bytes come and there is room for 32. `try` does not help, because this happens in another thread, in C++. An
+# int64 message is also too long for a float32 buffer of as many elements.
 #
 # **Cure.** Send the length first.
 #
-# **Early.** A rank that died of SIGABRT (exit status -6) died of something like this. Look at its stderr: gloo names both lengths.
+# **Early.** If a rank died by SIGABRT, look at its stderr first: gloo names both lengths, in bytes.
 
 
 # %%
@@ -74,7 +82,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A buffer too long
 #
-# **Symptom.** No error. The head of the buffer is right, the tail is what it was before.
+# **Symptom.** There is no error. The head of the buffer is right, and the tail keeps its old values.
 
 
 # %%
@@ -93,10 +101,10 @@ if __name__ == "__main__":
     run(buffer_too_long)
 
 # %% [markdown]
-# **Cause.** `recv` fills what comes, and does not tell how much that was. `broadcast` on gloo does the same. With `torch.empty` the
-# tail is whatever lay there: often zeros, which look like data.
+# **Cause.** `recv` writes what arrives and does not say how much that was. `broadcast` on gloo does the same. In a buffer made by
+# `torch.empty`, the tail is whatever was in that memory: often zeros, which look like data.
 #
-# **Cure.** Send the length first, or agree on one shape. Here: what every rank knows.
+# **Cure.** Send the length first, or agree on one shape. Here the shape is a constant that every rank knows.
 #
 # **Early.** Fill receive buffers with nan while you debug. A nan in a mean is hard to overlook.
 
@@ -121,7 +129,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Changed before wait
 #
-# **Symptom.** The receiver gets what the tensor became *after* it was sent.
+# **Symptom.** There is no error. The receiver gets the values that the tensor had *after* the call of `isend`.
 
 
 # %%
@@ -143,11 +151,12 @@ if __name__ == "__main__":
     run(changed_before_wait)
 
 # %% [markdown]
-# **Cause.** `isend` takes no copy: until `wait()` returns, the tensor belongs to it. If the receiver is quick, all seems well.
+# **Cause.** `isend` does not copy the tensor. Leave the tensor alone until `wait()` returns. If the receiver is quick, all seems
+# well.
 #
-# **Cure.** Wait before you write, or send a copy.
+# **Cure.** Wait before you write to the tensor, or send a copy.
 #
-# **Early.** Nothing warns you. Keep the `isend` and its `wait` on one screen, and let nothing write between them.
+# **Early.** Nothing in torch warns you. Keep `isend` and its `wait` close together, and let nothing write between them.
 
 
 # %%
@@ -171,7 +180,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A forgotten wait
 #
-# **Symptom.** Rank 0 steps with its own gradient, as if it were alone. When nobody is late, it may even be right.
+# **Symptom.** There is no error. Rank 0 uses its own gradient, as if it trained alone. If no rank is late, the result may even be
+# right.
 
 
 # %%
@@ -191,11 +201,11 @@ if __name__ == "__main__":
     run(forgotten_wait)
 
 # %% [markdown]
-# **Cause.** `async_op=True` returns at once. The result is there after `wait()`, and not before.
+# **Cause.** With `async_op=True` the call returns immediately. The result is not there before `wait()` returns.
 #
-# **Cure.** `wait()`, then read.
+# **Cure.** Call `wait()`, then read.
 #
-# **Early.** Every `async_op=True` needs a name on its left side. A `Work` that is not kept cannot be waited for.
+# **Early.** Assign the result of every call with `async_op=True` to a name. You cannot wait for a `Work` that you did not keep.
 
 
 # %%
@@ -218,7 +228,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Reading the result of reduce off the root
 #
-# **Symptom.** The root is right. The others hold numbers that are neither their own nor the sum.
+# **Symptom.** There is no error. The root has the right sum. The others have numbers that are neither their own nor the sum.
 
 
 # %%
@@ -234,11 +244,12 @@ if __name__ == "__main__":
     run(reduce_read_off_the_root)
 
 # %% [markdown]
-# **Cause.** Only `dst` gets the sum. gloo uses the tensors of the others as scratch paper, so their own values are gone, too.
+# **Cause.** Only `dst` gets the sum. gloo uses the tensors of the others as scratch paper, so their own values are lost, too. What
+# they hold are partial sums: rank 2 has its own 3, rank 1 has 2 + 3 = 5.
 #
-# **Cure.** `all_reduce`, if all need it.
+# **Cure.** If all ranks need the sum, use `all_reduce`.
 #
-# **Early.** After `reduce`, a rank other than `dst` should not touch that tensor again.
+# **Early.** After `reduce`, only the rank `dst` may read that tensor.
 
 
 # %%
@@ -257,7 +268,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A view with gaps
 #
-# **Symptom.** The sum of a column lands in the first row.
+# **Symptom.** There is no error. The program sums the first column, and the first row changes: `[1, 2]` becomes `[2, 4]`.
 
 
 # %%
@@ -273,12 +284,12 @@ if __name__ == "__main__":
     run(column_in_place)
 
 # %% [markdown]
-# **Cause.** A column is every second element. gloo's `all_reduce` takes the first two elements in memory instead, and says nothing.
-# (`send` refuses such a view, as it should.)
+# **Cause.** In memory, the column is every second element of the table. gloo's `all_reduce` silently takes the first two elements
+# instead, which are the first row. (`send` refuses such a view, as it should.)
 #
-# **Cure.** Make a contiguous copy, reduce that, and copy it back. The copy alone changes nothing in the table.
+# **Cure.** Make a contiguous copy, reduce it, and copy the result back into the table.
 #
-# **Early.** `tensor.is_contiguous()` before you hand a slice, a transpose or an `expand` to a collective.
+# **Early.** Check `tensor.is_contiguous()` before you pass a slice, a transpose or the result of `expand` to a collective.
 
 
 # %%

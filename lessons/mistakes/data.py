@@ -2,10 +2,10 @@
 """
 # data
 
-The collectives are right, and what the ranks put in, or what they print, is not.
+The collectives are right. What the ranks put into them is wrong: samples, random numbers, metrics, or the lines that they print.
 
-You will see four ranks do the work of one, and a log without the lines that were printed. Each mistake runs in ranks of its own
-for a second or two, and is then cured.
+You will see that none of these mistakes raises an error: four ranks do the work of one, a sample counts twice, and a log is empty.
+Each mistake runs in ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/data.py
     torchrun --nproc-per-node 4 lessons/mistakes/data.py
@@ -19,13 +19,16 @@ from collectives.lesson import cure, mistake, run
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+import numpy as np
+import random
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
 
 # %% [markdown]
 # ## The same seed on every rank
 #
-# **Symptom.** Nothing at all. The model is a little worse than it should be.
+# **Symptom.** There is no error. The model is a little worse than it should be.
 
 
 # %%
@@ -43,12 +46,13 @@ if __name__ == "__main__":
     run(the_same_seed)
 
 # %% [markdown]
-# **Cause.** A seed makes runs repeatable, and ranks equal. The batches differ, but every rank mirrors, crops and drops out alike.
+# **Cause.** A seed makes runs repeatable. It also makes ranks equal: the batches differ, but every rank mirrors, crops and drops
+# out in the same way.
 #
-# **Cure.** Seed with the rank, for what is to differ. The initial weights are to be the same: seed alike for them, or broadcast
-# them, as DDP does.
+# **Cure.** Add the rank to the seed of whatever should differ. The initial weights should be equal: use the same seed for them, or
+# broadcast them, as DDP does.
 #
-# **Early.** Gather one random number of every rank, once, and look. This goes wrong in silence on any backend.
+# **Early.** Gather one random number from every rank and look at them.
 
 
 # %%
@@ -68,9 +72,190 @@ if __name__ == "__main__":
     run(a_seed_of_its_own)
 
 # %% [markdown]
+# ## Only torch is seeded with the rank
+#
+# **Symptom.** There is no error. The ranks draw different numbers with torch, and equal numbers with `random` and numpy.
+
+
+# %%
+@mistake("wrong numbers", ranks=3)
+def only_torch_is_seeded(rank, world_size, device):
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0 + rank)
+    draws = [random.randrange(1000), np.random.randint(1000), torch.randint(1000, ()).item()]
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, draws)
+    different = [len(set(one_library)) for one_library in zip(*everyone, strict=True)]
+    check(different, [3, 3, 3], "different draws of random, numpy, torch")
+
+
+# %%
+if __name__ == "__main__":
+    run(only_torch_is_seeded)
+
+# %% [markdown]
+# **Cause.** torch, numpy and Python's `random` have a generator each, and many augmentations use the last two.
+#
+# **Cure.** Seed all three with the rank. The workers of a `DataLoader` take their seeds for all three from torch's generator in
+# their rank (documented), so there the seed of torch is enough.
+#
+# **Early.** Search your transforms for `random.` and `np.random.`.
+
+
+# %%
+@cure(ranks=3)
+def all_three_are_seeded(rank, world_size, device):
+    random.seed(0 + rank)
+    np.random.seed(0 + rank)
+    torch.manual_seed(0 + rank)
+    draws = [random.randrange(1000), np.random.randint(1000), torch.randint(1000, ()).item()]
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, draws)
+    different = [len(set(one_library)) for one_library in zip(*everyone, strict=True)]
+    check(different, [3, 3, 3], "different draws of random, numpy, torch")
+    return dict(zip(["random", "numpy", "torch"], draws, strict=True))
+
+
+# %%
+if __name__ == "__main__":
+    run(all_three_are_seeded)
+
+# %% [markdown]
+# ## No sampler
+#
+# **Symptom.** There is no error. An epoch takes as long on three ranks as on one.
+
+
+# %%
+@mistake("wrong numbers", ranks=3)
+def no_sampler(rank, world_size, device):
+    loader = DataLoader(range(6), batch_size=2, shuffle=True)
+    samples = torch.tensor([len(torch.cat(list(loader)))], device=device)
+    dist.all_reduce(samples)
+    check(samples, torch.tensor([6]), "samples in one epoch, all ranks together")
+
+
+# %%
+if __name__ == "__main__":
+    run(no_sampler)
+
+# %% [markdown]
+# **Cause.** A `DataLoader` knows nothing of ranks. Each of the three ranks reads all 6 samples, 18 in all. DDP does not divide the
+# data either.
+#
+# **Cure.** `DistributedSampler` gives each rank its share. Leave out `shuffle=True`: the sampler shuffles.
+#
+# **Early.** Print `len(loader)` on 1 and on 2 ranks. With 2 ranks it should be half.
+
+
+# %%
+@cure(ranks=3)
+def a_sampler(rank, world_size, device):
+    loader = DataLoader(range(6), batch_size=2, sampler=DistributedSampler(range(6)))
+    mine = torch.cat(list(loader)).to(device)
+    everyone = [torch.full_like(mine, -1) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    check(torch.cat(everyone).sort().values, torch.arange(6), "samples in one epoch, all ranks together")
+    return {"samples": mine}
+
+
+# %%
+if __name__ == "__main__":
+    run(a_sampler)
+
+# %% [markdown]
+# ## No set_epoch
+#
+# **Symptom.** There is no error. The samples come in the same order in every epoch.
+
+
+# %%
+@mistake("wrong numbers", ranks=2)
+def no_set_epoch(rank, world_size, device):
+    sampler = DistributedSampler(range(8), dist.get_world_size(), dist.get_rank())
+    orders = [tuple(sampler) for _epoch in range(3)]
+    check(len(set(orders)), 3, "different orders in 3 epochs")
+
+
+# %%
+if __name__ == "__main__":
+    run(no_set_epoch)
+
+# %% [markdown]
+# **Cause.** All ranks must shuffle alike, so the sampler draws the order from a seed and the number of the epoch. It does not know
+# this number by itself: without `set_epoch` it is always 0.
+#
+# **Cure.** Call `sampler.set_epoch(epoch)` before each epoch. With `shuffle=False` the call changes nothing.
+#
+# **Early.** Print the first samples of the first two epochs.
+
+
+# %%
+@cure(ranks=2)
+def set_epoch(rank, world_size, device):
+    sampler = DistributedSampler(range(8), dist.get_world_size(), dist.get_rank())
+    orders = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        orders.append(tuple(sampler))
+    check(len(set(orders)), 3, "different orders in 3 epochs")
+    return {f"epoch {epoch}": order for epoch, order in enumerate(orders)}
+
+
+# %%
+if __name__ == "__main__":
+    run(set_epoch)
+
+# %% [markdown]
+# ## A metric over padded samples
+#
+# **Symptom.** There is no error. The accuracy is 7 of 9, but the validation set has 7 samples, and the model is right about 6.
+
+
+# %%
+@mistake("wrong numbers", ranks=3)
+def padded_accuracy(rank, world_size, device):
+    is_right = torch.tensor([0.0, 1, 1, 1, 1, 1, 1], device=device)  # the answers to the 7 samples
+    mine = is_right[list(DistributedSampler(is_right, shuffle=False))]
+    both = torch.tensor([mine.sum(), len(mine)], device=device)
+    dist.all_reduce(both)
+    check(both, torch.tensor([6.0, 7.0]), "right answers, samples")
+
+
+# %%
+if __name__ == "__main__":
+    run(padded_accuracy)
+
+# %% [markdown]
+# **Cause.** 7 samples cannot be divided evenly among three ranks. `DistributedSampler` repeats samples until they can, here the
+# first two. One of these is wrong and one is right, and each counts twice.
+#
+# **Cure.** For validation take every n-th sample without padding, and reduce two sums: right answers and samples. The ranks then
+# have different numbers of batches, so there must be no collective in the loop over batches.
+#
+# **Early.** Sum the number of samples over all ranks and compare it with the length of the validation set.
+
+
+# %%
+@cure(ranks=3)
+def exact_accuracy(rank, world_size, device):
+    is_right = torch.tensor([0.0, 1, 1, 1, 1, 1, 1], device=device)
+    mine = is_right[rank::world_size]
+    both = torch.tensor([mine.sum(), len(mine)], device=device)
+    dist.all_reduce(both)
+    check(both, torch.tensor([6.0, 7.0]), "right answers, samples")
+    return {"samples": len(mine), "accuracy": both[0] / both[1]}
+
+
+# %%
+if __name__ == "__main__":
+    run(exact_accuracy)
+
+# %% [markdown]
 # ## Printing in turn
 #
-# **Symptom.** The ranks take turns to print, with a barrier after each. The log is empty; later its lines come in any order.
+# **Symptom.** The ranks print one after the other, with a barrier after each. The log is empty. Later its lines come in any order.
 
 
 # %%
@@ -101,12 +286,12 @@ if __name__ == "__main__":
     run(printing_in_turn)
 
 # %% [markdown]
-# **Cause.** A barrier orders the ranks, not what they have in their buffers: `print` into a file or a pipe writes only when the
-# buffer is full or the program ends. And behind torchrun the lines of all ranks pass through yet another process.
+# **Cause.** A barrier orders the ranks, not the contents of their buffers. `print` into a file or a pipe does not write until the
+# buffer is full or the program ends. Under torchrun the lines of all ranks pass through one more process.
 #
-# **Cure.** Bring the lines to one rank, and let it print. (`flush=True` cures the buffer, not the pipe.)
+# **Cure.** Gather the lines on one rank and let it print them. (`flush=True` empties the buffer, but the pipe remains.)
 #
-# **Early.** If the order of lines matters, put rank and time into each line; then any order will do.
+# **Early.** If the order of lines matters, write the rank and the time into each line. Then you can sort them.
 
 
 # %%
@@ -131,6 +316,14 @@ if __name__ == "__main__":
 STEPS = [
     the_same_seed,
     a_seed_of_its_own,
+    only_torch_is_seeded,
+    all_three_are_seeded,
+    no_sampler,
+    a_sampler,
+    no_set_epoch,
+    set_epoch,
+    padded_accuracy,
+    exact_accuracy,
     printing_in_turn,
     printed_by_one,
 ]

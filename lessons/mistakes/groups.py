@@ -2,10 +2,10 @@
 """
 # groups
 
-A group is made by all ranks of the world, also by those who will not be in it, and all make their groups in one order.
+All ranks of the world must create every group, even the ranks that are not in it, and all in the same order.
 
-You will see what happens when they do not, and which of two numbers a rank of a group goes by. Each mistake runs in ranks of its
-own for a second or two, and is then cured.
+You will see what happens when they do not, and that a rank of a group has two numbers. Each mistake runs in ranks of its own for a
+second or two. Then its cure runs.
 
     python lessons/mistakes/groups.py
     torchrun --nproc-per-node 4 lessons/mistakes/groups.py
@@ -20,9 +20,14 @@ import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Made by its members only
+# ## Only the members create the group
 #
-# **Symptom.** The pair works. Then the world makes another group, and all three wait: the mistake is over by then.
+# **Symptom.** The pair works. Later all three ranks create another group, and all three wait there, far away from the mistake.
+# After 30 minutes:
+#
+# ```text
+# RuntimeError: Wait timeout
+# ```
 
 
 # %%
@@ -43,12 +48,12 @@ if __name__ == "__main__":
     run(made_by_its_members_only)
 
 # %% [markdown]
-# **Cause.** Groups are numbered, and each process counts for itself. What ranks 1 and 2 call their second group is rank 0's first:
-# they look for each other under different names. gloo lets the first one pass; NCCL may hang there already.
+# **Cause.** Groups are numbered, and each process counts for itself. The second group of ranks 1 and 2 is the first group of rank
+# 0, so they look for each other under different names. On gloo the first group works. NCCL may hang there already (documented).
 #
-# **Cure.** Every rank makes every group, and uses those that it is in.
+# **Cure.** Every rank creates every group, and uses the groups that it is in.
 #
-# **Early.** `new_group` below an `if rank` is a mistake, even while it works. Make all groups in one place, right after start-up.
+# **Early.** `new_group` under an `if rank` is a mistake, even while it works. Create all groups in one place, right after start-up.
 
 
 # %%
@@ -70,9 +75,14 @@ if __name__ == "__main__":
     run(made_by_every_rank)
 
 # %% [markdown]
-# ## Made in another order
+# ## Groups created in another order
 #
-# **Symptom.** Two groups of the same ranks, one for gradients and one for losses. The first sum waits, on every rank, in one line.
+# **Symptom.** There are two groups of the same ranks, one for gradients and one for losses. All ranks wait in the same line, the
+# first sum. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# ```
 
 
 # %%
@@ -90,13 +100,13 @@ if __name__ == "__main__":
     run(groups_in_another_order)
 
 # %% [markdown]
-# **Cause.** The group that rank 1 calls "losses" is the one that the others call "gradients": a group is known by when it was made,
-# not by the name of your variable. Every rank is in the right line, in the wrong room. Asynchronous calls would meet the wrong
-# partner in there, and add losses to gradients.
+# **Cause.** What identifies a group is when it was created, not the name of your variable. What rank 1 calls "losses" is the group
+# that the others call "gradients". Everybody is in the right line, in the wrong room. Asynchronous calls would meet the wrong
+# partner there and add losses to gradients.
 #
-# **Cure.** One order for all ranks.
+# **Cure.** Create the groups in the same order on all ranks.
 #
-# **Early.** Pass `group_desc="gradients"` to `new_group`: the name then stands in torch's own messages.
+# **Early.** Pass `group_desc="gradients"` to `new_group`. Then torch's own messages show this name.
 
 
 # %%
@@ -117,7 +127,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Which rank 1?
 #
-# **Symptom.** In a group of ranks 1 and 2 the second one has the settings, and nobody gets them.
+# **Symptom.** In a group of ranks 1 and 2, the second rank should send its settings. There is no error, and they do not arrive.
 
 
 # %%
@@ -126,7 +136,7 @@ def group_rank_as_src(rank, world_size, device):
     workers = dist.new_group([1, 2])
     settings = torch.tensor([7 if rank == 2 else -1], device=device)
     if rank > 0:
-        dist.broadcast(settings, src=1, group=workers)  # the second of the group, by its rank in there
+        dist.broadcast(settings, src=1, group=workers)  # meant: the second rank of the group
         check(settings, torch.tensor([7]), "broadcast(group=...)")
 
 
@@ -135,12 +145,12 @@ if __name__ == "__main__":
     run(group_rank_as_src)
 
 # %% [markdown]
-# **Cause.** `src` and `dst` are ranks of the world, also with `group=`. Rank 1 of the world is the first of this group. Were it not
-# in the group at all, there would be an error.
+# **Cause.** `src` and `dst` are ranks of the world, even with `group=`. Rank 1 of the world is the first rank of this group, so its
+# -1 overwrites the 7. If rank 1 of the world were not in the group, there would be an error.
 #
-# **Cure.** `group_src` and `group_dst` count within the group.
+# **Cure.** Use `group_src` and `group_dst`: they count within the group.
 #
-# **Early.** Test with a group that does not begin at rank 0. In a group of ranks 0 and 1 both numbers are the same.
+# **Early.** Test with a group that does not begin at rank 0. In a group of ranks 0 and 1, the two numbers are equal.
 
 
 # %%

@@ -2,10 +2,10 @@
 """
 # messages
 
-Three ways for ranks to wait for each other's messages until somebody pulls the plug.
+Three ways for ranks to wait for each other's messages for ever.
 
-You will see each program hang, where every rank stands meanwhile, and the same program cured. Mistakes run in ranks of their own
-for a second or two: nothing here can harm you. Break more if you like.
+You will see each program hang, the line in which every rank waits, and the same program cured. Each mistake runs in ranks of its
+own for a second or two. Nothing here can harm your machine: break more if you like.
 
     python lessons/mistakes/messages.py
     torchrun --nproc-per-node 4 lessons/mistakes/messages.py
@@ -22,7 +22,12 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Both send first
 #
-# **Symptom.** Two ranks swap a tensor. Nothing happens, and no message says so.
+# **Symptom.** Two ranks swap a tensor. Nothing happens, and there is no message. After 30 minutes, the default time limit of gloo,
+# an error comes at last:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# ```
 
 
 # %%
@@ -39,12 +44,12 @@ if __name__ == "__main__":
     run(both_send_first)
 
 # %% [markdown]
-# **Cause.** `send` returns when the receiver has taken the message. Here neither takes anything before it has sent. (Libraries that
-# buffer small messages forgive this, until the messages grow.)
+# **Cause.** On gloo, `send` returns when the receiver has taken the message. Here neither rank receives before it has sent.
+# (Libraries that buffer small messages hide the mistake until the day the messages grow.)
 #
-# **Cure.** One side sends first, the other receives first. For more than two ranks: `batch_isend_irecv`.
+# **Cure.** One rank sends first, the other receives first. For more than two ranks, use `batch_isend_irecv`.
 #
-# **Early.** Read the lines between which every rank swaps, and ask of each `send`: who is in `recv` at this moment?
+# **Early.** Look at each `send` and ask: which rank is in `recv` at this moment?
 
 
 # %%
@@ -68,7 +73,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A cycle of receives
 #
-# **Symptom.** A token goes round a ring of three. It never sets off.
+# **Symptom.** A token should travel round a ring of three ranks. It never starts. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# ```
 
 
 # %%
@@ -86,11 +95,12 @@ if __name__ == "__main__":
     run(cycle_of_receives)
 
 # %% [markdown]
-# **Cause.** Every rank waits for its left neighbour, all the way round. No two ranks are at odds: to look at pairs finds nothing.
+# **Cause.** Every rank waits for its left neighbour, all the way round. No pair of ranks is in conflict, so checking pairs finds
+# nothing.
 #
-# **Cure.** One rank begins.
+# **Cure.** One rank sends first.
 #
-# **Early.** A rule like "receive, then send" that is the same for all ranks of a ring is a cycle. Somebody must be the exception.
+# **Early.** If all ranks of a ring follow the same rule, "receive, then send", they form a cycle. One rank must be the exception.
 
 
 # %%
@@ -114,7 +124,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Tags that do not match
 #
-# **Symptom.** One sends, one receives, the ranks are right. Both wait.
+# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The errors after 30 minutes do not
+# mention tags:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# ```
 
 
 # %%
@@ -133,12 +148,12 @@ if __name__ == "__main__":
     run(tags_that_do_not_match)
 
 # %% [markdown]
-# **Cause.** A receive takes only a message of its own tag. On NCCL tags are ignored: there the same program "works", and two
-# messages that should be told apart by their tags are not.
+# **Cause.** A receive takes only a message with its own tag. NCCL ignores tags (documented). There this program "works", but two
+# messages that only their tags distinguish can be confused.
 #
-# **Cure.** The same tag at both ends; better, one name for it that both ends read.
+# **Cure.** Use the same tag at both ends. Better, give the tag one name that both ends read.
 #
-# **Early.** Most programs need no tag at all: messages between two ranks arrive in the order in which they were sent.
+# **Early.** Most programs need no tags: messages between two ranks arrive in the order in which they were sent.
 
 
 # %%

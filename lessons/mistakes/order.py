@@ -2,10 +2,10 @@
 """
 # order
 
-Every rank of a group must call the same collectives in the same order. Five programs in which one rank does not.
+Every rank of a group must call the same collectives in the same order. In each of these five programs one rank does not.
 
-You will see that gloo matches calls by their position alone: a rank that is one call ahead may hang, may break off, or may hand
-out wrong numbers with a straight face. Each mistake runs in ranks of its own for a second or two, and is then cured.
+You will see that gloo matches calls by their position alone. A rank that is one call ahead may hang, may break off, or may hand out
+wrong numbers with a straight face. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py
@@ -22,7 +22,13 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Only rank 0 calls it
 #
-# **Symptom.** Rank 0 wants a mean loss for its log. The *next* collective, which has nothing to do with it, comes out wrong.
+# **Symptom.** Rank 0 wants a mean loss for its log. The *next* collective has nothing to do with the loss, and its result is wrong.
+# Rank 0 still waits when the others have finished, and loses them:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
+# ```
 
 
 # %%
@@ -40,13 +46,17 @@ if __name__ == "__main__":
     run(only_rank_0_reduces)
 
 # %% [markdown]
-# **Cause.** The first call of rank 0 meets the first call of the others: its loss 0 is added to their gradients 20 and 30. Its own
-# gradient then meets nobody. Had the two shapes been unlike, the others would not have finished either.
+# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 0 is added to their gradients 20 and 30: that
+# is the 50. The gradient of rank 0 then meets nothing. If the two shapes differed, the others would not finish either.
 #
-# **Cure.** All ranks take part; only one uses the result.
+# **Cure.** All ranks take part, and one of them uses the result.
 #
-# **Early.** Search for collectives below an `if rank`. Also for those within functions that are called there: saving, logging,
-# `len` of a distributed thing.
+# **Early.** Search for collectives under an `if rank`. Look inside the functions called there, too: checkpointing, logging,
+# metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did not make the call:
+#
+# ```text
+# RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 1800000 ms
+# ```
 
 
 # %%
@@ -68,7 +78,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## One batch less
 #
-# **Symptom.** All goes well until the very end of the epoch. Rank 2 finishes in peace, the others do not.
+# **Symptom.** All goes well until the very end of the epoch. Rank 2 finishes in peace. The others break off:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
+# ```
 
 
 # %%
@@ -86,13 +101,15 @@ if __name__ == "__main__":
     run(one_batch_less)
 
 # %% [markdown]
-# **Cause.** Eight batches do not go into three ranks. Here rank 2 ends its program, and the others notice that the line is dead.
-# Had it gone on to a validation with collectives of its own, they would have met the others' gradients; and NCCL just waits.
+# **Cause.** Eight batches cannot be divided evenly among three ranks. Here rank 2 ends its program, and the others lose their
+# connection to it. If rank 2 went on to a validation with collectives of its own, these would meet the gradients of the others.
+# NCCL does not notice that the rank has gone, and waits (documented).
 #
-# **Cure.** Agree on the number of batches, here on the smallest. `DistributedSampler` pads or drops for the same reason, and for
-# DDP there is `Join`.
+# **Cure.** Agree on a number of batches: here, the smallest. `DistributedSampler` pads or drops samples for the same reason. With
+# DDP, put the loop into `with Join([model]):` of `torch.distributed.algorithms.join`. A rank that has finished then takes part in
+# the reductions of the others, with zeros. The sum is still divided by the number of all ranks.
 #
-# **Early.** Compare `len(loader)` over the ranks before the first epoch, not in the last one.
+# **Early.** Compare `len(loader)` over the ranks before the first epoch.
 
 
 # %%
@@ -115,7 +132,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Equal calls in another order
 #
-# **Symptom.** No error, no wait, wrong numbers. Nothing in torch notices.
+# **Symptom.** The numbers are wrong. There is no error and no wait, and nothing in torch notices, not even under
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
 
 
 # %%
@@ -129,7 +147,7 @@ def equal_calls_in_another_order(rank, world_size, device):
     def reduce_penalty():
         dist.all_reduce(penalty)
 
-    hooks = [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]  # as out of a set
+    hooks = [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]  # as iterating over a set might give
     for hook in hooks:
         hook()
     check([loss, penalty], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
@@ -140,11 +158,12 @@ if __name__ == "__main__":
     run(equal_calls_in_another_order)
 
 # %% [markdown]
-# **Cause.** Two losses and a penalty were added, then two penalties and a loss: same call, same shape, same dtype, so they match.
+# **Cause.** Rank 1 calls the two in the other order. The first call adds two losses and a penalty: 1 + 100 + 1 = 102. The second
+# adds two penalties and a loss: 100 + 1 + 100 = 201. Call, shape and dtype are equal, so the calls match.
 #
-# **Cure.** An order that every rank can work out by itself: `sorted`.
+# **Cure.** Take an order that every rank can work out by itself: `sorted`.
 #
-# **Early.** Whatever the ranks loop over must be a list with one order. A set has another order in every process.
+# **Early.** Let the ranks loop over lists. The order of a set may differ from process to process.
 
 
 # %%
@@ -172,7 +191,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Unlike calls in another order
 #
-# **Symptom.** Everybody waits, in two different lines. That is good luck: compare the case above.
+# **Symptom.** All ranks wait, in two different lines. That is good luck: compare the mistake above. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# ```
 
 
 # %%
@@ -193,12 +216,18 @@ if __name__ == "__main__":
     run(unlike_calls_in_another_order)
 
 # %% [markdown]
-# **Cause.** Rank 0 offers a broadcast, the others want a sum. Two branches that call the same things in another order.
+# **Cause.** Rank 0 starts a broadcast while the others start a sum. The two branches make the same calls in different orders.
 #
-# **Cure.** Let the branches prepare the tensors, and let one line for all ranks make the call.
+# **Cure.** Let the branches prepare the tensors. Then one line makes the call for all ranks.
 #
-# **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` names this one at once. It costs time at every call, so it is for looking, not for
-# training.
+# **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` names this mistake immediately. It costs time at every call, so use it to search, not
+# to train:
+#
+# ```text
+# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, ... but Rank 1 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, ...
+# ```
 
 
 # %%
@@ -218,7 +247,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Another call
 #
-# **Symptom.** Rank 0 was edited, the others were not. All wait.
+# **Symptom.** Somebody changed the branch of rank 0 and forgot the other branch. All ranks wait. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# ```
 
 
 # %%
@@ -239,11 +272,12 @@ if __name__ == "__main__":
     run(another_call)
 
 # %% [markdown]
-# **Cause.** The sum of what was gathered is the sum, in mathematics. On the wire these are other messages.
+# **Cause.** In mathematics, adding what was gathered gives the same sum. On the wire, the two calls exchange different messages.
 #
-# **Cure.** One call on all ranks.
+# **Cure.** Make the same call on all ranks.
 #
-# **Early.** A collective is a line that all ranks reach together. If it has to stand twice, the two are bound to drift apart.
+# **Early.** Write each collective once, in a line that all ranks reach. If it stands in two branches, sooner or later they differ.
+# DETAIL reports this mistake as `Detected mismatch between collectives on ranks`.
 
 
 # %%

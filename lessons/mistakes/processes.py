@@ -2,10 +2,10 @@
 """
 # processes
 
-A rank fails, leaves, or takes its time, and the others have a line in which they wait for it.
+One rank fails, leaves or is slow while the others wait for it.
 
-You will see what the others are told, which is never the cause. Each mistake runs in ranks of its own for a second or two, and is
-then cured.
+You will see the errors that the other ranks get. They never name the cause. Each mistake runs in ranks of its own for a second or
+two. Then its cure runs.
 
     python lessons/mistakes/processes.py
     torchrun --nproc-per-node 4 lessons/mistakes/processes.py
@@ -25,7 +25,18 @@ import torch.distributed as dist
 # %% [markdown]
 # ## One rank raises
 #
-# **Symptom.** Three tracebacks. Two of them are about the network.
+# **Symptom.** There are three tracebacks. Two of them are about the network:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
+# ```
+#
+# The third one, on rank 1, is the cause:
+#
+# ```text
+# KeyError: 'loss'
+# ```
 
 
 # %%
@@ -42,12 +53,13 @@ if __name__ == "__main__":
     run(one_rank_raises)
 
 # %% [markdown]
-# **Cause.** One bad batch, on one rank. "Connection closed by peer" on the others is the echo. If the rank that failed catches its
-# error and goes on, the others wait for it instead, or meet it in the wrong call.
+# **Cause.** One batch on one rank is bad. "Connection closed by peer" on the others is only the echo. (It may also read "Connection
+# reset by peer" or "Broken pipe".) If rank 1 catches its error and goes on, the others wait for it instead, or meet it in the wrong
+# call.
 #
-# **Cure.** Let the ranks decide together whether to skip: one small sum, before anybody commits to the large one.
+# **Cure.** Let the ranks decide together whether to skip the batch: one small collective, before the large one.
 #
-# **Early.** Of many tracebacks believe the one that is not about connections, or the first by the clock.
+# **Early.** If there are many tracebacks, believe the one that is not about connections, or the earliest.
 
 
 # %%
@@ -70,11 +82,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## One rank leaves
 #
-# **Symptom.** A rank ends, without any error. The others are told that the line is dead.
+# **Symptom.** One rank ends without an error. The others lose their connection to it:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
+# remote worker crashing. Check the logs of the remote worker before reporting an error.
+# ```
 
 
 # %%
-@mistake("dies", ranks=3)
+@mistake("breaks off", ranks=3)
 def one_rank_leaves(rank, world_size, device):
     shards = [[1.0], [2.0], []]
     if not shards[rank]:
@@ -89,12 +106,12 @@ if __name__ == "__main__":
     run(one_rank_leaves)
 
 # %% [markdown]
-# **Cause.** The others count on every rank of the world, busy or not. It looks the same when the kernel kills a rank that wants too
-# much memory; then torchrun reports `exitcode: -9`.
+# **Cause.** A collective needs every rank of the group, even those that have no data. It looks the same when the kernel kills a
+# rank that uses too much memory. Then torchrun reports `exitcode: -9`.
 #
-# **Cure.** A rank with nothing to give gives zero.
+# **Cure.** A rank without data contributes a zero.
 #
-# **Early.** `exit`, `return` and `break` that depend on a rank's own data deserve a second look.
+# **Early.** Look twice at each `exit`, `return` and `break` that depends on a rank's own data.
 
 
 # %%
@@ -114,7 +131,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A slow rank and a short timeout
 #
-# **Symptom.** Rank 0 writes a checkpoint. Rank 1 has lost patience; when rank 0 comes back, nobody is there.
+# **Symptom.** Rank 0 writes a checkpoint. Rank 1 waits only 0.3 s:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 300ms for send operation to complete
+# ```
+#
+# When rank 0 comes back, rank 1 has gone. With the default time limit of 30 minutes, the message says `1800000ms`. NCCL waits 10
+# minutes. Then its watchdog ends the process (documented):
+#
+# ```text
+# [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,
+# Timeout(ms)=600000) ran for 600013 milliseconds before timing out.
+# ```
 
 
 # %%
@@ -133,12 +162,12 @@ if __name__ == "__main__":
     run(slow_rank)
 
 # %% [markdown]
-# **Cause.** The timeout of a group (30 minutes, 10 on NCCL, unless you say otherwise) counts the time in which a rank waits for the
-# others, whatever they are busy with. After it the group is of no use any more.
+# **Cause.** The time limit of a group counts how long a rank waits for the others, whatever keeps them busy. After a timeout the
+# group cannot be used any more.
 #
-# **Cure.** A timeout longer than the longest thing that one rank does alone; or do it on all ranks.
+# **Cure.** Choose a time limit longer than the longest task that one rank does alone. Or let all ranks do the task.
 #
-# **Early.** A rank that "timed out" is the one that was on time. Look for the rank that does not complain.
+# **Early.** A rank that "timed out" was on time. Look for the rank that does not complain.
 
 
 # %%
@@ -160,7 +189,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A group that is never destroyed
 #
-# **Symptom.** The training function works once. The second call, in the same process (a notebook, a sweep), is refused.
+# **Symptom.** The training function works once. A second call in the same process (in a notebook or a sweep) fails:
+#
+# ```text
+# ValueError: trying to initialize the default process group twice!
+# ```
 
 
 # %%
@@ -178,13 +211,13 @@ if __name__ == "__main__":
     run(never_destroyed)
 
 # %% [markdown]
-# **Cause.** A process has one default group, until `destroy_process_group`. At the end of a program gloo does not mind if it is
-# forgotten; NCCL prints a warning, and may hang on the way out.
+# **Cause.** A process has one default group until it calls `destroy_process_group`. If a program forgets that call at its end, gloo
+# does not mind. NCCL prints a warning, and the program may hang while it exits (documented).
 #
-# **Cure.** Set up and tear down once, around everything. (Doing both in every turn is no cure: the second start can find
-# the first one's addresses in the store.)
+# **Cure.** Initialize and destroy once, around everything. (Doing both in every turn is no cure: the second start can find the
+# addresses of the first one in the store.)
 #
-# **Early.** `init_process_group` and `destroy_process_group` belong in `main()`, with the work between them.
+# **Early.** Put `init_process_group` and `destroy_process_group` into `main()`, with the work between them.
 
 
 # %%

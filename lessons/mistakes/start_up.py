@@ -2,11 +2,11 @@
 """
 # start_up
 
-Before the first collective the ranks have to find each other. Three programs whose ranks do not.
+Before the first collective the ranks have to find each other. In these three programs they do not.
 
-You will see who waits for whom when two jobs share a port, when two ranks take one number, and when nobody said where to meet.
-Each mistake runs in ranks of its own for a second or two, and is then cured. They start as torchrun starts them: with its
-environment variables, and without a process group.
+You will see who waits for whom when two jobs share a port, when two ranks take the same number, and when no one told the ranks
+where to meet. Each mistake runs in ranks of its own for a second or two. Then its cure runs. The ranks start as torchrun starts
+them: with its environment variables, and without a process group.
 
     python lessons/mistakes/start_up.py
     torchrun --nproc-per-node 4 lessons/mistakes/start_up.py
@@ -18,20 +18,31 @@ To run it, clone the repository and type `make tour`, or `pip install -e .` wher
 from collectives import check
 from collectives.lesson import cure, mistake, run
 import os
+import socket
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
 # ## Two jobs on one port
 #
-# **Symptom.** Rank 0 cannot listen. Rank 1 finds somebody listening, the other job, and waits for its own rank 0 there.
+# **Symptom.** Rank 0 cannot listen on its port:
+#
+# ```text
+# torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6:
+# false, code: -98, name: EADDRINUSE, message: address already in use
+# ```
+#
+# Rank 1 finds a listener on that port, the other job, and waits there for its own rank 0.
 
 
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
 def two_jobs_on_one_port(rank, world_size, device):
-    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # started by hand: rank 0 itself is to listen on MASTER_PORT
-    dist.init_process_group("gloo")  # but another job is there already: say that it is 29500, as in every tutorial
+    port = int(os.environ["MASTER_PORT"])  # think of 29500, which every tutorial uses
+    socket.create_connection(("127.0.0.1", port)).close()  # somebody listens there already: rank 0 of the other job
+    # A job without torchrun does not have this variable. So rank 0 itself tries to listen on the port.
+    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+    dist.init_process_group("gloo")
     x = torch.tensor([rank], device=device)
     dist.all_reduce(x)
     check(x, torch.tensor([1]), "all_reduce(SUM)")
@@ -42,12 +53,12 @@ if __name__ == "__main__":
     run(two_jobs_on_one_port)
 
 # %% [markdown]
-# **Cause.** A port belongs to one process. The second job on a machine must take another.
+# **Cause.** Only one process can listen on a port. A second job on the same machine must use another port.
 #
-# **Cure.** Let the launcher choose: `torchrun --standalone` takes a free port and tells all ranks. A program that calls
-# `init_process_group` without an address follows.
+# **Cure.** Let the launcher choose: `torchrun --standalone` takes a free port and tells all ranks. `init_process_group` without an
+# address uses that port.
 #
-# **Early.** Search your scripts for 29500. "Address already in use" may also mean that yesterday's job is still alive.
+# **Early.** Search your scripts for 29500. "address already in use" may also mean that yesterday's job still runs.
 
 
 # %%
@@ -68,7 +79,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## LOCAL_RANK for RANK
 #
-# **Symptom.** It always worked. On the first day with two machines, everybody waits at start-up.
+# **Symptom.** The program has always worked. On the first day with two machines, all ranks wait at start-up.
 
 
 # %%
@@ -85,11 +96,12 @@ if __name__ == "__main__":
     run(local_rank_for_rank)
 
 # %% [markdown]
-# **Cause.** `LOCAL_RANK` counts on each machine anew. Two ranks 0 and two ranks 1 wait for ranks 2 and 3.
+# **Cause.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0 and two ranks 1 wait for ranks 2 and 3.
 #
-# **Cure.** `RANK` is the number in the world; `LOCAL_RANK` is for choosing the GPU. Say nothing, and torch reads the right one.
+# **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out `rank=`, and torch reads the right
+# one.
 #
-# **Early.** On one machine the two are equal. `torchrun --nnodes 2` with two terminals on one machine is enough to tell.
+# **Early.** On one machine, the two numbers are equal. To test, start `torchrun --nnodes 2` in two terminals of one machine.
 
 
 # %%
@@ -112,13 +124,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A variable is missing
 #
-# **Symptom.** An error, at once, on every rank, and it names the variable. If only all mistakes were like this.
+# **Symptom.** Every rank immediately raises an error that names the variable. If only all mistakes were like this.
+#
+# ```text
+# ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable MASTER_ADDR expected, but not set
+# ```
 
 
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
 def variable_missing(rank, world_size, device):
-    del os.environ["MASTER_ADDR"]  # started by hand, and nobody set it
+    del os.environ["MASTER_ADDR"]  # as if you start it by hand and forget to set it
     dist.init_process_group("gloo")
     check(dist.get_rank(), rank, "rank")
 
@@ -130,9 +146,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # **Cause.** `python train.py` sets none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. torchrun sets all four.
 #
-# **Cure.** Start with torchrun. A program that shall also run alone can ask `dist.is_torchelastic_launched()`.
+# **Cure.** Start the program with torchrun. A program that should also run on its own can check `dist.is_torchelastic_launched()`.
 #
-# **Early.** Ask in the first line of `main()`, before the model is loaded.
+# **Early.** Check in the first line of `main()`, before the model is loaded.
 
 
 # %%

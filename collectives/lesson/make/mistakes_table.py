@@ -36,6 +36,7 @@ OR = " *or* "
 
 _STATUS = {
     "died": "died",
+    "left": "died",
     "raised": "raised",
     "peer_lost": "raised",
     "hung": "running",

@@ -1,0 +1,352 @@
+# %% [markdown]
+"""
+# training
+
+A model trains on several ranks, and the loop around the collectives goes wrong: validation, DDP, batch norm, checkpoints.
+
+You will see the errors that stop such a training, and one mistake that stops nothing. Each mistake runs in ranks of its own for a
+second or two. Then its cure runs.
+
+    python lessons/mistakes/training.py
+    torchrun --nproc-per-node 4 lessons/mistakes/training.py
+
+To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
+"""
+
+# %%
+from collectives import check
+from collectives.lesson import cure, mistake, run
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+# %% [markdown]
+# ## Only rank 0 validates
+#
+# **Symptom.** The training stops after the first epoch, without a message. On gloo, errors come after 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# ```
+#
+# On NCCL, the watchdog ends the training after 10 minutes (documented):
+#
+# ```text
+# [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,
+# Timeout(ms)=600000) ran for 600013 milliseconds before timing out.
+# ```
+
+
+# %%
+def validate(weight, world_size):
+    """The sum of all ranks' losses: each rank has samples of its own."""
+    losses = [torch.zeros_like(weight) for _ in range(world_size)]
+    dist.all_gather(losses, weight**2)
+    return sum(losses)
+
+
+@mistake("hangs", ranks=3)
+def only_rank_0_validates(rank, world_size, device):
+    weight = torch.tensor([3.0], device=device)
+    if rank == 0:  # the others go on with the next epoch
+        validate(weight, world_size)
+    gradient = torch.tensor([1.0], device=device)
+    dist.all_reduce(gradient)
+    check(gradient, torch.tensor([3.0]), "all_reduce(SUM)")
+
+
+# %%
+if __name__ == "__main__":
+    run(only_rank_0_validates)
+
+# %% [markdown]
+# **Cause.** `validate` contains a collective, which only rank 0 calls. The others are in the next collective of the training. The
+# collective need not be in your own code: the forward pass of a DDP model with batch norm broadcasts the statistics.
+#
+# **Cure.** All ranks validate, each with its share of the samples, and rank 0 prints the result.
+#
+# **Early.** Look at every function that is called under `if rank == 0`. If rank 0 must validate alone, it must call no collective,
+# and the time limit of the group must be longer than the validation. `TORCH_DISTRIBUTED_DEBUG=DETAIL` finds this mistake:
+#
+# ```text
+# RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLGATHER, ... but Rank 1 is running collective:
+# CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, ...
+# ```
+
+
+# %%
+@cure(ranks=3)
+def every_rank_validates(rank, world_size, device):
+    weight = torch.tensor([3.0], device=device)
+    loss = validate(weight, world_size)
+    gradient = torch.tensor([1.0], device=device)
+    dist.all_reduce(gradient)
+    check([loss, gradient], [torch.tensor([27.0]), torch.tensor([3.0])], "all_gather, all_reduce(SUM)")
+    return {"loss": loss, "gradient": gradient}
+
+
+# %%
+if __name__ == "__main__":
+    run(every_rank_validates)
+
+# %% [markdown]
+# ## An unused parameter
+#
+# **Symptom.** The first step works. The second forward pass raises an error on every rank:
+#
+# ```text
+# RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that
+# your module has parameters that were not used in producing loss. You can enable unused parameter detection by passing the
+# keyword argument `find_unused_parameters=True` to `torch.nn.parallel.DistributedDataParallel`, and by making sure all `forward`
+# function outputs participate in calculating loss. ... Parameter indices which did not receive grad for rank 0: 2 3
+# ```
+
+
+# %%
+class TwoHeads(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used = torch.nn.Linear(1, 1)
+        self.unused = torch.nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@mistake("raises an error", ranks=2)
+def unused_parameter(rank, world_size, device):
+    model = DistributedDataParallel(TwoHeads().to(device))
+    x = torch.tensor([[rank + 1.0]], device=device)
+    for _step in range(2):
+        model.zero_grad()
+        model(x).sum().backward()
+    dist.all_reduce(x)
+    check(model.module.used.weight.grad, x / world_size, "the averaged gradient")
+
+
+# %%
+if __name__ == "__main__":
+    run(unused_parameter)
+
+# %% [markdown]
+# **Cause.** DDP reduces the gradients in buckets and waits until each bucket is full. The parameters 2 and 3, weight and bias of
+# the second head, get no gradient, so their bucket never fills and is never reduced. DDP notices this in the next forward pass.
+#
+# **Cure.** `find_unused_parameters=True`: DDP then searches for unused parameters in each step, which costs time. Better, remove
+# the parameters, or use them in the loss.
+#
+# **Early.** Train two steps, not one, before you start the long run. `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names:
+#
+# ```text
+# Parameters which did not receive grad for rank 0: unused.bias, unused.weight
+# ```
+#
+# (With `DETAIL`, torch 2.13 on the CPU dies by SIGSEGV as soon as it makes a DDP model, even a correct one.)
+
+
+# %%
+@cure(ranks=2)
+def find_unused_parameters(rank, world_size, device):
+    model = DistributedDataParallel(TwoHeads().to(device), find_unused_parameters=True)
+    x = torch.tensor([[rank + 1.0]], device=device)
+    for _step in range(2):
+        model.zero_grad()
+        model(x).sum().backward()
+    dist.all_reduce(x)
+    check(model.module.used.weight.grad, x / world_size, "the averaged gradient")
+    return {"gradient": model.module.used.weight.grad}
+
+
+# %%
+if __name__ == "__main__":
+    run(find_unused_parameters)
+
+# %% [markdown]
+# ## `module.` in the keys
+#
+# **Symptom.** A checkpoint of a DDP model cannot be loaded into the same model without DDP:
+#
+# ```text
+# RuntimeError: Error(s) in loading state_dict for Linear:
+#     Missing key(s) in state_dict: "weight", "bias".
+#     Unexpected key(s) in state_dict: "module.weight", "module.bias".
+# ```
+
+
+# %%
+@mistake("raises an error", ranks=2)
+def module_in_the_keys(rank, world_size, device):
+    model = DistributedDataParallel(torch.nn.Linear(2, 1, device=device))
+    checkpoint = [model.state_dict()]
+    dist.broadcast_object_list(checkpoint, src=0)
+    loaded = torch.nn.Linear(2, 1, device=device)
+    loaded.load_state_dict(checkpoint[0])
+    check(loaded.weight.data, model.module.weight.data, "load_state_dict")
+
+
+# %%
+if __name__ == "__main__":
+    run(module_in_the_keys)
+
+# %% [markdown]
+# **Cause.** DDP is a module that holds your model under the name `module`. The names of its parameters begin with this name.
+#
+# **Cure.** Save `model.module.state_dict()`. Load it before you wrap the model in DDP, or into `model.module`.
+#
+# **Early.** Load the first checkpoint once on one process, without DDP. With `strict=False` nothing is loaded, and there is no
+# error.
+
+
+# %%
+@cure(ranks=2)
+def state_of_the_module(rank, world_size, device):
+    model = DistributedDataParallel(torch.nn.Linear(2, 1, device=device))
+    checkpoint = [model.module.state_dict()]
+    dist.broadcast_object_list(checkpoint, src=0)
+    loaded = torch.nn.Linear(2, 1, device=device)
+    loaded.load_state_dict(checkpoint[0])
+    check(loaded.weight.data, model.module.weight.data, "load_state_dict")
+    return {"keys": list(checkpoint[0])}
+
+
+# %%
+if __name__ == "__main__":
+    run(state_of_the_module)
+
+# %% [markdown]
+# ## Batch norm of one rank
+#
+# **Symptom.** There is no error. The parameters of all ranks are equal, and the ranks still disagree when they validate.
+
+
+# %%
+@mistake("wrong numbers", ranks=2)
+def batch_norm_of_one_rank(rank, world_size, device):
+    norm = torch.nn.BatchNorm1d(1, momentum=None, device=device)
+    x = torch.tensor([[0.0], [2.0]], device=device) + 10 * rank
+    norm(x).sum().backward()
+    dist.all_reduce(norm.bias.grad)  # the gradients are reduced, the statistics are not
+    check(norm.running_mean, torch.tensor([6.0]), "mean of all samples")
+
+
+# %%
+if __name__ == "__main__":
+    run(batch_norm_of_one_rank)
+
+# %% [markdown]
+# **Cause.** The mean and variance that batch norm keeps for validation are buffers, not parameters. They have no gradient, so
+# nobody reduces them. Rank 0 knows only its own samples, with the mean 1, and rank 1 those with the mean 11. (DDP copies the
+# buffers of rank 0 to all ranks in each forward pass: then the ranks agree, but on the statistics of rank 0.)
+#
+# **Cure.** Average the buffers before you validate, as here. The average of the variances is still not the variance of all samples.
+# For that, `SyncBatchNorm` normalizes over the batches of all ranks. It needs a GPU (documented).
+#
+# **Early.** Compare the buffers of all ranks, not only the parameters. Layer norm has no such buffers.
+
+
+# %%
+@cure(ranks=2)
+def averaged_batch_norm(rank, world_size, device):
+    norm = torch.nn.BatchNorm1d(1, momentum=None, device=device)
+    x = torch.tensor([[0.0], [2.0]], device=device) + 10 * rank
+    norm(x).sum().backward()
+    dist.all_reduce(norm.bias.grad)
+    dist.all_reduce(norm.running_mean)
+    norm.running_mean /= world_size
+    check(norm.running_mean, torch.tensor([6.0]), "mean of all samples")
+    return {"running mean": norm.running_mean}
+
+
+# %%
+if __name__ == "__main__":
+    run(averaged_batch_norm)
+
+# %% [markdown]
+# ## Every rank writes the checkpoint
+#
+# **Symptom.** Most checkpoints are fine. Some day one of them cannot be loaded:
+#
+# ```text
+# RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory
+# ```
+
+
+# %%
+@contextmanager
+def shared_folder(rank):
+    """A folder that all ranks can read and write, like a shared disk."""
+    with TemporaryDirectory() if rank == 0 else nullcontext() as folder:
+        shared = [folder]
+        dist.broadcast_object_list(shared, src=0)
+        yield Path(shared[0])
+        dist.barrier()  # all have finished
+
+
+@mistake("raises an error", ranks=2)
+def every_rank_saves(rank, world_size, device):
+    weights = torch.arange(1000.0, device=device)
+    with shared_folder(rank) as folder:
+        path = folder / "last.pt"
+        if rank == 0:
+            torch.save(weights, path)
+        dist.barrier()
+        if rank == 1:  # saves the same file, a little later, and has written 2000 bytes of it so far
+            path.write_bytes(path.read_bytes()[:2000])
+        dist.barrier()
+        if rank == 0:
+            check(torch.load(path), weights, "torch.load")
+
+
+# %%
+if __name__ == "__main__":
+    run(every_rank_saves)
+
+# %% [markdown]
+# **Cause.** Every rank opens the same file for writing, which empties it. Rank 0 has finished, and reads the file while rank 1 is
+# still writing. (The barriers make sure that this happens here. In a real program it is a matter of luck.) A job that is killed
+# while it saves leaves the same half file.
+#
+# **Cure.** One rank writes, under another name, and renames the file when it is complete. A barrier tells the others that it is
+# there.
+#
+# **Early.** Ask of every line that writes: how many ranks come here? On several machines with one shared disk, test for rank 0, not
+# for local rank 0. If each rank has a part of the model (FSDP), all ranks must take part in saving.
+
+
+# %%
+@cure(ranks=2)
+def rank_0_saves(rank, world_size, device):
+    weights = torch.arange(1000.0, device=device)
+    with shared_folder(rank) as folder:
+        path = folder / "last.pt"
+        if rank == 0:
+            torch.save(weights, folder / "next.pt")
+            os.replace(folder / "next.pt", path)
+        dist.barrier()  # the file is there
+        loaded = torch.load(path)
+        check(loaded, weights, "torch.load")
+    return {"numbers loaded": len(loaded)}
+
+
+# %%
+if __name__ == "__main__":
+    run(rank_0_saves)
+
+# %%
+STEPS = [
+    only_rank_0_validates,
+    every_rank_validates,
+    unused_parameter,
+    find_unused_parameters,
+    module_in_the_keys,
+    state_of_the_module,
+    batch_norm_of_one_rank,
+    averaged_batch_norm,
+    every_rank_saves,
+    rank_0_saves,
+]
