@@ -127,9 +127,7 @@ def _block(shown: Shown) -> Block:
             for name, rows in panels.items()
         }
         spans = {
-            name: max(
-                [0.5 if all(panels[name]) else 0.66, *(x + width for row in rows for x, _ in row)]
-            )
+            name: max([least[name], *(x + width for row in rows for x, _ in row)])
             for name, rows in places.items()
         }
         if MARGIN + LABEL + sum(spans.values()) + gap + MARGIN <= WIDEST:

@@ -84,7 +84,7 @@ def _moral(found: list[Wait]) -> str:
 def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
     radius = 0.85 if len(ranks) <= 4 else 1.6
     side = max([0.6, *(breadth(line) for one in found for line in one.words())])
-    width = max(2 * (radius + side + 0.3 + MARGIN), 2 * MARGIN + breadth(title, 12))
+    width = max(4.6, 2 * (radius + side + 0.3 + MARGIN), 2 * MARGIN + breadth(title, 12))
     middle = MARGIN + 0.35 + 3 * LINE + radius
     bottom = middle + radius + 3.7 * LINE
     lines = wrapped(_moral(found), width - 2 * MARGIN)
