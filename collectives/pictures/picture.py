@@ -206,16 +206,16 @@ def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None
                 draw_cell(canvas, left + x, top + y, block.cell, CELL, cell, gid)
                 if cell.state == "reduced" and has_labels(block.shown):
                     draw_label(canvas, left + x + block.cell / 2, top + y + CELL + 0.08, cell.label)
-    _arrow(canvas, block, (tops[0] + tops[-1] - 0.11) / 2)
+    _arrow(canvas, block, (tops[0] + tops[-1] - 0.11) / 2, prefix)
 
 
-def _arrow(canvas: Canvas, block: Block, y: float) -> None:
+def _arrow(canvas: Canvas, block: Block, y: float, prefix: str) -> None:
     """From before to after, with the name of the call above it."""
     begin = block.left + block.spans["before"] + 0.12
     end = block.lefts["after"] - 0.12
     look = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "color": DARK}
     canvas.axes.add_patch(
-        FancyArrowPatch((begin, y), (end, y), shrinkA=0, shrinkB=0, gid=None, **look)
+        FancyArrowPatch((begin, y), (end, y), shrinkA=0, shrinkB=0, gid=f"{prefix}arrow", **look)
     )
     lines = block.shown.arrow
     for number, line in enumerate(lines):
