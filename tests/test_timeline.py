@@ -5,13 +5,9 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from figures import crossed, too_small, way
 from hand_made import program
-
-matplotlib = pytest.importorskip(
-    "matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'"
-)
-
-from figures import crossed, too_small
+from matplotlib.colors import to_hex
 
 from collectives.pictures import lanes, picture, timeline
 from collectives.pictures.colours import PAGE
@@ -55,7 +51,7 @@ def ticks(figure) -> list[str]:
 
 def ends(arrow) -> tuple:
     """The first and the last point of an arrow."""
-    points = arrow._path_original.vertices.tolist()
+    points = way(arrow).vertices.tolist()
     return points[0], points[-1]
 
 
@@ -207,7 +203,7 @@ def test_a_word_that_is_crossed_is_noticed():
     figure = timeline.draw(program(*RING))
     arrow = next(iter(arrows(figure).values()))
     words = next(text for text in figure.axes[0].texts if text.get_text().startswith("isend"))
-    words.set_position(arrow._path_original.vertices.mean(axis=0))
+    words.set_position(way(arrow).vertices.mean(axis=0))
     assert crossed(figure)
 
 
@@ -247,7 +243,7 @@ def test_an_arrow_into_another_row_ends_in_the_bar_that_it_is_for():
 
 def test_all_pictures_have_the_same_ground():
     figures = [timeline.draw(program(*RING)), picture.draw([[1]], [[1]]), timeline.draw([])]
-    assert {matplotlib.colors.to_hex(figure.get_facecolor()) for figure in figures} == {PAGE}
+    assert {to_hex(figure.get_facecolor()) for figure in figures} == {PAGE}
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,8 @@
 import re
 
 import pytest
-from hand_made import program
-
-pytest.importorskip(
-    "matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'"
-)
-
 from figures import crossed, texts, too_small
+from hand_made import program
 
 from collectives.pictures import illustration, picture, waiting
 

@@ -1,6 +1,7 @@
 """What a reader sees of a figure: how large its letters are, and what crosses them."""
 
 from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path
 
 COLUMN = 850  # pixels: the width of a notebook's column
 
@@ -28,12 +29,19 @@ def crossed(figure) -> list[tuple[str, str]]:
     arrows = [(arrow.get_gid(), arrow) for arrow in axes.patches if _is_arrow(arrow)]
     found = []
     for name, shape in lines + arrows:
-        path = shape.get_transform().transform_path(shape.get_path())
+        path = shape.get_transform().transform_path(way(shape))
         boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
         # A dotted line is drawn behind the bars: only its dots can hide words.
         is_hit = _has_a_point_in if "/" in name and "-" not in name else _goes_through
         found += [(name, words) for words, box in boxes if is_hit(path, box)]
     return found
+
+
+def way(shape) -> Path:
+    """The points of a line, or of an arrow without its head, in the units of the axes."""
+    if not isinstance(shape, FancyArrowPatch):
+        return shape.get_path()
+    return shape._path_original or Path(shape._posA_posB)
 
 
 def _is_arrow(patch) -> bool:
