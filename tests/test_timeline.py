@@ -201,7 +201,7 @@ def test_no_arrow_goes_through_a_word_and_all_letters_can_be_read(name):
 
 def test_a_word_that_is_crossed_is_noticed():
     figure = timeline.draw(program(*RING))
-    arrow = next(iter(arrows(figure).values()))
+    arrow = arrows(figure)["r0/c0-r1/c2"]
     words = next(text for text in figure.axes[0].texts if text.get_text().startswith("isend"))
     words.set_position(way(arrow).vertices.mean(axis=0))
     assert crossed(figure)

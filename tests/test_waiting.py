@@ -66,7 +66,7 @@ def test_where_no_circle_is_none_is_claimed():
 
 
 @pytest.mark.parametrize(
-    "calls", [["send:1", "recv:0"], ["send:1!", "recv:0!"], ["recv:any...", ""]]
+    "calls", [["send:1", "recv:0"], ["send:1!", "recv:0!"], ["recv:any1...", ""]]
 )
 def test_who_does_not_wait_for_a_certain_rank_has_no_arrow(calls):
     assert waiting.waits(program(*calls)) == []
