@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectives.launcher.failure import LaunchError
@@ -35,10 +35,14 @@ if "torch" not in sys.modules and not _LAUNCHERS & os.environ.keys():
 
 @dataclass(frozen=True)
 class StepReport:
-    """What `run` prints about a step, and the reason if the step was skipped."""
+    """What `run` prints about a step, and the reason if the step was skipped.
+
+    wrong: of a mistake, what `check` said, by rank.
+    """
 
     text: str
     skipped: str | None = None
+    wrong: dict[int, str] = field(default_factory=dict)
 
 
 def run(step: Callable) -> None:
@@ -50,8 +54,9 @@ def run(step: Callable) -> None:
     """
     if _in_notebook():
         display = Display(picture=True)
-        print(run_step(step, launch=display.launch).text, end="")
-        display.show_in_notebook()
+        report = run_step(step, launch=display.launch)
+        print(report.text, end="")
+        display.show_in_notebook(step.__name__, report.wrong)
         return
     parser = _parser(step)
     options = vars(parser.parse_args())
@@ -96,7 +101,7 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
     try:
         print(report.text, end="", flush=True)
         if report.text and not report.skipped:  # of a launcher's ranks, only rank 0 has text
-            display.show(step.__name__)
+            display.show(step.__name__, report.wrong)
     except BrokenPipeError:  # the reader has seen enough, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return (3, report.skipped) if report.skipped else (0, "")
@@ -118,7 +123,7 @@ def run_step(
     from collectives.launcher.place import launcher_place
 
     if world_of(step).isolated:
-        return StepReport(_run_mistake(step, nproc, backend, device, timeout, launch))
+        return _run_mistake(step, nproc, backend, device, timeout, launch)
     place = launcher_place()
     name, speaks = step.__name__, place is None or place.rank == 0
     if reason := _reason_to_skip(step, place, nproc, backend, device):
@@ -155,7 +160,7 @@ def _run_mistake(
     device: str | None,
     timeout: float,
     launch: Callable,
-) -> str:
+) -> StepReport:
     """The report of a mistake, which must show its symptom, or of a cure, which must show none."""
     from collectives.lesson import mistakes
 
@@ -167,7 +172,7 @@ def _run_mistake(
     with _patience(name, world.ranks):
         found = mistakes.run_isolated(step, backend, device, timeout, launch)
     if found is None:
-        return ""
+        return StepReport("")
     outcomes, results = found
     text = mistakes.report(name, outcomes)
     # A mistake declares its symptom on plain gloo. Under another backend or DETAIL it may show
@@ -178,7 +183,8 @@ def _run_mistake(
     expected = world.symptom or "goes unnoticed"
     if mistakes.symptom(outcomes) != expected and (on_plain_gloo or not world.symptom):
         raise Mismatch(f"{text}should have been: {expected}")
-    return text if world.symptom else table(name, results)
+    wrong = {rank: one.detail for rank, one in enumerate(outcomes) if one.kind == "wrong"}
+    return StepReport(text if world.symptom else table(name, results), wrong=wrong)
 
 
 @contextlib.contextmanager

@@ -67,15 +67,18 @@ class Display:
         self.steps.append((step.__name__, [call for _, calls in pairs for call in calls]))
         return [result for result, _ in pairs]
 
-    def show(self, name: str) -> None:
-        """Print and write what is wanted of this step, if it is the last step recorded."""
+    def show(self, name: str, wrong: dict[int, str]) -> None:
+        """Print and write what is wanted of this step, if it is the last step recorded.
+
+        `wrong`: of a mistake, what `check` said, by rank.
+        """
         if not self._is_last(name):
             return
         if self.picture:
             self._print_picture(*self.steps[-1])
         self.show_times(name)
         if self.save_picture:
-            self._save_picture(*self.steps[-1])
+            self._save_picture(*self.steps[-1], wrong)
 
     def show_times(self, name: str) -> None:
         """Show the timeline and write the trace. A step that failed has them, but no picture."""
@@ -94,16 +97,17 @@ class Display:
     def _is_last(self, name: str) -> bool:
         return bool(self.steps) and self.steps[-1][0] == name
 
-    def show_in_notebook(self) -> None:
-        """Show the picture of the last step under its cell."""
+    def show_in_notebook(self, name: str, wrong: dict[int, str]) -> None:
+        """Show the pictures of the last step under its cell."""
         from IPython.display import display
 
         try:
-            from collectives.pictures import illustration, picture
+            from collectives.pictures import picture
         except ImportError as error:  # no matplotlib
             print(error, file=sys.stderr)
             return
-        if self.steps and (figure := illustration.illustrate(*self.steps[-1])):
+        _, calls = self.steps[-1] if self.steps else (name, [])
+        for figure in _figures(name, calls, wrong):
             words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
@@ -122,19 +126,28 @@ class Display:
             file=sys.stderr,
         )
 
-    def _save_picture(self, name: str, calls: list) -> None:
+    def _save_picture(self, name: str, calls: list, wrong: dict[int, str]) -> None:
         """Write the first picture to the file that was named, the others to files beside it."""
-        from collectives.pictures import illustration, picture
+        from collectives.pictures import picture
 
-        if (figure := illustration.illustrate(name, calls)) is None:
+        figures = _figures(name, calls, wrong)
+        if not figures:
             print(f"{name}: no picture: its data cannot be traced", file=sys.stderr)
-            return
-        path = self.save_picture
-        if self.pictures_saved:
-            path = path.with_stem(f"{path.stem}-{name}")
-        self.pictures_saved += 1
-        picture.save(figure, path)
-        print(f"{name}: picture in {path}", file=sys.stderr)
+        for number, figure in enumerate(figures):
+            path = self.save_picture
+            if self.pictures_saved:
+                path = path.with_stem(f"{path.stem}-{name}{'-damage' * (number > 0)}")
+            self.pictures_saved += 1
+            picture.save(figure, path)
+            print(f"{name}: picture in {path}", file=sys.stderr)
+
+
+def _figures(name: str, calls: list, wrong: dict[int, str]) -> list:
+    """What a step did, and what it damaged, as far as that can be drawn."""
+    from collectives.pictures import damage, illustration
+
+    found = [illustration.illustrate(name, calls), damage.draw(wrong, title=name)]
+    return [figure for figure in found if figure]
 
 
 def _logged(step: Callable, folder: str) -> Callable:
