@@ -65,7 +65,7 @@ def _row(canvas: Canvas, x: float, y: float, width: float, row: Row, gid: str, i
         text, is_right = cell
         look = {"edgecolor": "#555555", "linewidth": 0.8}
         if is_got and not is_right:
-            look = {"edgecolor": WRONG, "linewidth": 2.2}
+            look = {"edgecolor": WRONG, "linewidth": 2.2, "zorder": 1.5}
         ground = tint(WRONG) if is_got and not is_right else LIGHT
         canvas.box(x, y, width, _CELL, ground, f"{gid}/e{element}", **look)
         canvas.write(x + width / 2, y + _CELL / 2, text, VALUE, DARK, ha="center", weight="bold")

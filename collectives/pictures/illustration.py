@@ -1,7 +1,8 @@
-"""Choose what the picture of a step shows: who waits for whom, the order of calls, or the data.
+"""Choose what the picture of a step shows: who waits for whom, a grid of groups, order, or data.
 
 A step that hangs is shown by its waits, and one that sends messages, meets at barriers or makes
-groups by order. Of several collectives with data, the picture shows three at most.
+groups by order, unless the groups are a grid. Of several collectives with data, the picture shows
+three at most.
 """
 
 from collections import defaultdict
@@ -38,10 +39,12 @@ def data(calls: list[Call]) -> Data | None:
 
 def illustrate(step: str, calls: list[Call]):
     """The figure; None where the step has nothing to show, or was recorded without its tensors."""
-    from collectives.pictures import picture, timeline, waiting
+    from collectives.pictures import mesh, picture, timeline, waiting
 
     if waiting.waits(calls):
         return waiting.draw(calls, title=step)
+    if mesh.grid(calls):
+        return mesh.draw(calls, title=step)
     if order_matters(calls):
         return timeline.draw(calls, title=step)
     together = _together(calls)
@@ -62,8 +65,8 @@ def _together(calls: list[Call]) -> list[list[Call]]:
     ranks = {call.rank for call in calls}
     found = defaultdict(dict)
     for call in calls:
-        is_data = call.name != "wait" and BY_NAME[call.name].buffers
-        if is_data and call.group == WORLD and call.name not in POINT_TO_POINT:
+        is_data = call.name != "wait" and BY_NAME[call.name].buffers and call.seq is not None
+        if is_data and call.group == WORLD:
             found[call.seq, call.name][call.rank] = call
     whole = (found[key] for key in sorted(found, key=lambda key: key[0]))
     return [[one[rank] for rank in sorted(ranks)] for one in whole if one.keys() == ranks]
