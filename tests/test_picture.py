@@ -139,7 +139,7 @@ def test_a_cell_shows_its_value_on_the_colours_of_its_ranks(name):
             assert stripes == [PALETTE[rank] for rank in cell.ranks]
         else:
             fill = to_hex(drawn[gid].get_facecolor())
-            assert [PALETTE.index(fill)] * (fill in PALETTE) == list(cell.ranks)
+            assert [at for at, one in enumerate(PALETTE) if one == fill] == list(cell.ranks)
     assert bool(cells(name)) == (name != "long")
 
 

@@ -20,7 +20,7 @@ class Display:
     """What to show of each step. ValueError for a file that cannot be written.
 
     `steps` holds the name and the calls of each step recorded so far, `noticed` what the ranks
-    noticed in the last of them.
+    noticed in the last of them, `cut_short` the names of steps that the launcher had to end.
     """
 
     timeline: bool = False
@@ -29,6 +29,7 @@ class Display:
     save_picture: Path | None = None
     steps: list[tuple[str, list]] = field(default_factory=list)
     noticed: list = field(default_factory=list)
+    cut_short: set[str] = field(default_factory=set)
     pictures_saved: int = 0
 
     def __post_init__(self):
@@ -61,6 +62,7 @@ class Display:
             except LaunchError:
                 if launcher_place() is None:  # else the other ranks' logs are elsewhere
                     self.steps.append((step.__name__, _read(folder)))
+                    self.cut_short.add(step.__name__)
                 raise
             finally:
                 self.noticed = [hint for log in _logs(folder) for hint in log.noticed()]
@@ -107,7 +109,7 @@ class Display:
             print(error, file=sys.stderr)
             return
         _, calls = self.steps[-1] if self.steps else (name, [])
-        for figure in _figures(name, calls, wrong):
+        for figure in self._figures(name, calls, wrong):
             words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
@@ -130,7 +132,7 @@ class Display:
         """Write the first picture to the file that was named, the others to files beside it."""
         from collectives.pictures import picture
 
-        figures = _figures(name, calls, wrong)
+        figures = self._figures(name, calls, wrong)
         if not figures:
             print(f"{name}: no picture: its data cannot be traced", file=sys.stderr)
         for number, figure in enumerate(figures):
@@ -141,13 +143,15 @@ class Display:
             picture.save(figure, path)
             print(f"{name}: picture in {path}", file=sys.stderr)
 
+    def _figures(self, name: str, calls: list, wrong: dict[int, str]) -> list:
+        """What a step did, and what it damaged, as far as that can be drawn."""
+        from collectives.pictures import damage, illustration
 
-def _figures(name: str, calls: list, wrong: dict[int, str]) -> list:
-    """What a step did, and what it damaged, as far as that can be drawn."""
-    from collectives.pictures import damage, illustration
-
-    found = [illustration.illustrate(name, calls), damage.draw(wrong, title=name)]
-    return [figure for figure in found if figure]
+        found = [
+            illustration.illustrate(name, calls, is_cut_short=name in self.cut_short),
+            damage.draw(wrong, title=name),
+        ]
+        return [figure for figure in found if figure]
 
 
 def _logged(step: Callable, folder: str) -> Callable:

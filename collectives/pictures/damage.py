@@ -58,6 +58,8 @@ def _drawn(rows: dict, width: float, span: float, page: float, title: str) -> Fi
 
 def _row(canvas: Canvas, x: float, y: float, width: float, row: Row, gid: str, is_got: bool):
     element = 0
+    if not row:
+        canvas.write(x, y + _CELL / 2, "nothing", style="italic")
     for cell in row:
         if cell is None:
             x += _PIECE

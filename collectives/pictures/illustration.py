@@ -6,6 +6,7 @@ three at most.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from collectives.recording.call import WORLD, Call
@@ -37,25 +38,32 @@ def data(calls: list[Call]) -> Data | None:
     return next((found for _, found in _all_data(calls)), None)
 
 
-def illustrate(step: str, calls: list[Call]):
-    """The figure; None where the step has nothing to show, or was recorded without its tensors."""
+def illustrate(step: str, calls: list[Call], *, is_cut_short: bool = False):
+    """The figure; None where the step has nothing to show, or was recorded without its tensors.
+
+    is_cut_short: the launcher ended the ranks, so which of their calls failed is luck.
+    """
     from collectives.pictures import mesh, picture, timeline, waiting
 
     if waiting.waits(calls):
         return waiting.draw(calls, title=step)
     if mesh.grid(calls):
         return mesh.draw(calls, title=step)
-    if order_matters(calls):
+    together, found = _together(calls), _all_data(calls)
+    notes = {number: _notes(one) for number, one in enumerate(together, 1)}
+    # Ranks that meet by mistake are shown by their data; what else went wrong, by its order.
+    went_wrong = not is_cut_short and any(
+        call.left is None or call.error is not None for call in calls
+    )
+    if order_matters(calls) or (went_wrong and not any(notes[number] for number, _ in found)):
         return timeline.draw(calls, title=step)
-    together = _together(calls)
-    several = len(together) > 1
     shown = [
         picture.shown(
-            **vars(found),
-            caption=f"call {number} of {len(together)}" if several else "",
-            notes=_notes(together[number - 1]),
+            **vars(one),
+            caption=f"call {number} of {len(together)}" if len(together) > 1 else "",
+            notes=notes[number],
         )
-        for number, found in _chosen(together, _all_data(calls))
+        for number, one in _chosen(together, found)
     ]
     return picture.draw_calls(shown) if shown else None
 
@@ -97,7 +105,7 @@ def _can_be_traced(spec: CallSpec) -> bool:
 
 
 def _traced(together: list[Call]) -> Data | None:
-    """The data of one collective; None if not every value can be traced."""
+    """The data of one collective; None if half of the values or more cannot be traced."""
     from collectives.pictures.origin import trace
 
     first = together[0]
@@ -116,24 +124,28 @@ def _traced(together: list[Call]) -> Data | None:
     origins = trace(
         found.before, found.after, op=found.op, root=found.root, in_place=found.in_place
     )
-    return None if origins.summary or "unknown" in origins.states() else found
+    states = [cell.state for row in origins.after for cell in row or ()]
+    is_clear = states.count("unknown") * 2 < len(states)
+    return found if is_clear and not origins.summary else None
 
 
 def _notes(together: list[Call]) -> list[str]:
     """What differs between the ranks, though they meet in one collective."""
     found = []
     if len({call.op for call in together}) > 1:
-        found.append(f"The ranks ask for different reductions: {_by_rank(together, 'op')}.")
+        who = _by_rank(together, lambda call: f"for {call.op}")
+        found.append(f"The ranks ask for different reductions: {who}.")
     if len({(call.file, call.line) for call in together}) > 1:
-        found.append(f"The ranks call it in different lines: {_by_rank(together, 'line')}.")
+        who = _by_rank(together, lambda call: f"in line {call.line}")
+        found.append(f"The ranks stand in different lines of the program: {who}.")
     return found
 
 
-def _by_rank(together: list[Call], field: str) -> str:
-    """ "rank 0 MAX, ranks 1 and 2 SUM" """
+def _by_rank(together: list[Call], words: Callable[[Call], str]) -> str:
+    """ "rank 0 for MAX, ranks 1 and 2 for SUM" """
     ranks = defaultdict(list)
     for call in together:
-        ranks[getattr(call, field)].append(str(call.rank))
+        ranks[words(call)].append(str(call.rank))
     return ", ".join(
-        f"rank{'s' * (len(who) > 1)} {' and '.join(who)} {value}" for value, who in ranks.items()
+        f"rank{'s' * (len(who) > 1)} {' and '.join(who)} {what}" for what, who in ranks.items()
     )

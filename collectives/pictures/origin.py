@@ -156,7 +156,7 @@ def _notes(op: str | None, before: tuple[Row, ...], after: tuple[Row, ...]) -> I
     if any(cell.text.startswith("<") for cell in cells):
         yield "What stands in < > is neither a number nor text, and cannot be traced either."
     if any(cell.perhaps for cell in cells):
-        yield "A pale stripe, or a ?: that rank may have taken part. Its value changes nothing."
+        yield "A pale stripe (?): this rank may have taken part, but its value changes nothing."
     if op in ("MIN", "MAX"):
         yield "MIN and MAX pass one rank's value on. The other ranks leave no trace."
 

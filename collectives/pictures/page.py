@@ -3,6 +3,7 @@
 All lengths are inches from the top left, and 96 pixels are an inch.
 """
 
+import re
 import textwrap
 
 from matplotlib.figure import Figure
@@ -66,6 +67,10 @@ def wrapped(text: str, width: float, size: float = SMALL) -> list[str]:
 
 
 def split_name(name: str, letters: int) -> list[str]:
-    """A long name in lines: it is broken after its underscores."""
-    lines = textwrap.wrap(name.replace("_", "_ "), letters, break_long_words=False)
-    return [line.replace("_ ", "_") for line in lines]
+    """A long name in lines: it is broken after its underscores and blanks."""
+    lines = [""]
+    for part in re.findall(r"[^_ ]*[_ ]?", name):
+        if lines[-1] and len((lines[-1] + part).rstrip()) > letters:
+            lines.append("")
+        lines[-1] += part
+    return [line.rstrip() for line in lines]

@@ -158,7 +158,7 @@ def save(figure: Figure, path: str | Path) -> None:
 def _drawn(calls: Sequence[Shown]) -> Figure:
     width, bands = layout(calls, MARGIN)
     below = bands[-1].tops[-1] + 0.1
-    page = MARGIN + max(width, 3.4)
+    page = max(width, 3.6)
     notes = dict.fromkeys(note for one in calls for note in (*one.origins.notes, *one.notes))
     lines = [line for note in notes for line in wrapped(note, page - MARGIN)]
     legend = _legend(calls, page - MARGIN)

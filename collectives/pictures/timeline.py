@@ -180,6 +180,8 @@ def _meetings(canvas: Canvas, calls: list[Call], steps: Steps, lanes: Lanes) -> 
         begin, _ = steps[_key(call)]
         members[call.group, call.seq, call.name][call.rank] = begin
     for (group, seq, name), entered in members.items():
+        if len(entered) == 1:  # the others never came
+            continue
         step = max(entered.values())
         row, track = lanes.row(step), lines_at[step]
         x = lanes.x(step, row) + DOTS + APART * track

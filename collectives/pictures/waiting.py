@@ -102,7 +102,8 @@ def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
             _arrow(canvas, points, f"waits/r{rank}-r{other}")
             on_arrow = on_arrow and along
         turn = circle.middle(rank, one.ranks[0]) if on_arrow else circle.turn(rank)
-        _words(canvas, circle.on(turn, 0.12 if on_arrow else 0.3), turn, one)
+        outside = 0.12 if on_arrow else 0.3 + 0.12 * abs(math.cos(turn))
+        _words(canvas, circle.on(turn, outside), turn, one)
     for rank in ranks:
         x, y = circle.on(circle.turn(rank))
         canvas.chip(x - 0.33, y, rank)
