@@ -18,6 +18,7 @@ from pathlib import Path
 
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
+from collectives.lesson.outcome import RankOutcome
 from collectives.lesson.results import table
 from collectives.lesson.show import Display
 from collectives.lesson.step import world_of
@@ -37,12 +38,12 @@ if "torch" not in sys.modules and not _LAUNCHERS & os.environ.keys():
 class StepReport:
     """What `run` prints about a step, and the reason if the step was skipped.
 
-    wrong: of a mistake, what `check` said, by rank.
+    outcomes: of a mistake, by rank.
     """
 
     text: str
     skipped: str | None = None
-    wrong: dict[int, str] = field(default_factory=dict)
+    outcomes: list[RankOutcome] = field(default_factory=list)
 
 
 def run(step: Callable) -> None:
@@ -56,7 +57,7 @@ def run(step: Callable) -> None:
         display = Display(picture=True)
         report = run_step(step, launch=display.launch)
         print(report.text, end="")
-        display.show_in_notebook(step.__name__, report.wrong)
+        display.show_in_notebook(step.__name__, report.outcomes)
         return
     parser = _parser(step)
     options = vars(parser.parse_args())
@@ -101,7 +102,7 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
     try:
         print(report.text, end="", flush=True)
         if report.text and not report.skipped:  # of a launcher's ranks, only rank 0 has text
-            display.show(step.__name__, report.wrong)
+            display.show(step.__name__, report.outcomes)
     except BrokenPipeError:  # the reader has seen enough, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return (3, report.skipped) if report.skipped else (0, "")
@@ -183,10 +184,8 @@ def _run_mistake(
     expected = world.symptom or "goes unnoticed"
     if mistakes.symptom(outcomes) != expected and (on_plain_gloo or not world.symptom):
         raise Mismatch(f"{text}should have been: {expected}")
-    wrong = {rank: one.detail for rank, one in enumerate(outcomes) if one.kind == "wrong"}
-    if any(one.kind == "died" for one in outcomes):  # how far the others came is luck
-        wrong = {}
-    return StepReport(text if world.symptom else table(name, results), wrong=wrong)
+    text = text if world.symptom else table(name, results)
+    return StepReport(text, outcomes=outcomes)
 
 
 @contextlib.contextmanager

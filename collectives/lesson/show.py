@@ -13,6 +13,7 @@ from pathlib import Path
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
 from collectives.launcher.place import launcher_place
+from collectives.lesson.outcome import RankOutcome
 
 
 @dataclass
@@ -20,7 +21,7 @@ class Display:
     """What to show of each step. ValueError for a file that cannot be written.
 
     `steps` holds the name and the calls of each step recorded so far, `noticed` what the ranks
-    noticed in the last of them, `cut_short` the names of steps that the launcher had to end.
+    noticed in the last of them.
     """
 
     timeline: bool = False
@@ -29,7 +30,6 @@ class Display:
     save_picture: Path | None = None
     steps: list[tuple[str, list]] = field(default_factory=list)
     noticed: list = field(default_factory=list)
-    cut_short: set[str] = field(default_factory=set)
     pictures_saved: int = 0
 
     def __post_init__(self):
@@ -62,17 +62,16 @@ class Display:
             except LaunchError:
                 if launcher_place() is None:  # else the other ranks' logs are elsewhere
                     self.steps.append((step.__name__, _read(folder)))
-                    self.cut_short.add(step.__name__)
                 raise
             finally:
                 self.noticed = [hint for log in _logs(folder) for hint in log.noticed()]
         self.steps.append((step.__name__, [call for _, calls in pairs for call in calls]))
         return [result for result, _ in pairs]
 
-    def show(self, name: str, wrong: dict[int, str]) -> None:
+    def show(self, name: str, outcomes: list[RankOutcome]) -> None:
         """Print and write what is wanted of this step, if it is the last step recorded.
 
-        `wrong`: of a mistake, what `check` said, by rank.
+        `outcomes`: of a mistake, by rank.
         """
         if not self._is_last(name):
             return
@@ -80,7 +79,7 @@ class Display:
             self._print_picture(*self.steps[-1])
         self.show_times(name)
         if self.save_picture:
-            self._save_picture(*self.steps[-1], wrong)
+            self._save_picture(*self.steps[-1], outcomes)
 
     def show_times(self, name: str) -> None:
         """Show the timeline and write the trace. A step that failed has them, but no picture."""
@@ -99,7 +98,7 @@ class Display:
     def _is_last(self, name: str) -> bool:
         return bool(self.steps) and self.steps[-1][0] == name
 
-    def show_in_notebook(self, name: str, wrong: dict[int, str]) -> None:
+    def show_in_notebook(self, name: str, outcomes: list[RankOutcome]) -> None:
         """Show the pictures of the last step under its cell."""
         from IPython.display import display
 
@@ -109,7 +108,7 @@ class Display:
             print(error, file=sys.stderr)
             return
         _, calls = self.steps[-1] if self.steps else (name, [])
-        for figure in self._figures(name, calls, wrong):
+        for figure in _figures(name, calls, outcomes):
             words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
@@ -128,11 +127,11 @@ class Display:
             file=sys.stderr,
         )
 
-    def _save_picture(self, name: str, calls: list, wrong: dict[int, str]) -> None:
+    def _save_picture(self, name: str, calls: list, outcomes: list[RankOutcome]) -> None:
         """Write the first picture to the file that was named, the others to files beside it."""
         from collectives.pictures import picture
 
-        figures = self._figures(name, calls, wrong)
+        figures = _figures(name, calls, outcomes)
         if not figures:
             print(f"{name}: no picture: its data cannot be traced", file=sys.stderr)
         for number, figure in enumerate(figures):
@@ -143,15 +142,19 @@ class Display:
             picture.save(figure, path)
             print(f"{name}: picture in {path}", file=sys.stderr)
 
-    def _figures(self, name: str, calls: list, wrong: dict[int, str]) -> list:
-        """What a step did, and what it damaged, as far as that can be drawn."""
-        from collectives.pictures import damage, illustration
 
-        found = [
-            illustration.illustrate(name, calls, is_cut_short=name in self.cut_short),
-            damage.draw(wrong, title=name),
-        ]
-        return [figure for figure in found if figure]
+def _figures(name: str, calls: list, outcomes: list[RankOutcome]) -> list:
+    """What a step did, and what it damaged, as far as that can be drawn.
+
+    If a rank died, how far the others came is luck.
+    """
+    from collectives.pictures import damage, illustration
+
+    died = any(one.kind == "died" for one in outcomes)
+    wrong = {rank: one.detail for rank, one in enumerate(outcomes) if one.kind == "wrong"}
+    found = [illustration.illustrate(name, calls, is_cut_short=died)]
+    found += [] if died else [damage.draw(wrong, title=name)]
+    return [figure for figure in found if figure]
 
 
 def _logged(step: Callable, folder: str) -> Callable:

@@ -41,7 +41,7 @@ def data(calls: list[Call]) -> Data | None:
 def illustrate(step: str, calls: list[Call], *, is_cut_short: bool = False):
     """The figure; None where the step has nothing to show, or was recorded without its tensors.
 
-    is_cut_short: the launcher ended the ranks, so which of their calls failed is luck.
+    is_cut_short: a rank died, so which calls of the others failed is luck.
     """
     from collectives.pictures import mesh, picture, timeline, waiting
 

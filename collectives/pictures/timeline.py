@@ -31,6 +31,8 @@ _LETTERS = 14  # of a line in a bar
 _MARKERS = "osD^"  # for the groups that meet at the same step
 
 Steps = dict[tuple[int, int], tuple[int, int]]
+# The steps at which the ranks enter a collective, by the collective's group, index and name.
+Meetings = dict[tuple[str, int, str], dict[int, int]]
 
 
 def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
@@ -71,7 +73,8 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     bars = [call for call in calls if call not in ticks]
     most = max(len(_bar_lines(call)) for call in bars)
     lanes = Lanes({rank: at for at, rank in enumerate(ranks)}, length, 0.14 * max(most, 2) + 0.12)
-    canvas = _page(title, _legend(messages, flow, ticks), lanes.right, lanes.bottom)
+    met = _met([order.before for order in flow if order.before.name in ALL_TO_ALL], steps)
+    canvas = _page(title, _legend(messages, met, ticks), lanes.right, lanes.bottom)
     for row in range(lanes.rows):
         for rank in ranks:
             y = lanes.y(rank, row)
@@ -82,8 +85,7 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     _draw_ticks(canvas, ticks, steps, lanes)
     with_root = [order for order in flow if order.before.name not in ALL_TO_ALL]
     _arrows(canvas, messages + with_root, steps, lanes)
-    among_all = [order.before for order in flow if order.before.name in ALL_TO_ALL]
-    _meetings(canvas, among_all, steps, lanes)
+    _meetings(canvas, met, lanes)
     return canvas.figure
 
 
@@ -109,9 +111,9 @@ def _refusal(ranks: list[int], length: int) -> str:
     return ""
 
 
-def _legend(messages: list[Order], flow: list[Order], ticks: list[Call]) -> list[str]:
+def _legend(messages: list[Order], met: Meetings, ticks: list[Call]) -> list[str]:
     found = ["Left to right shows order, not duration."]
-    if any(order.before.name in ALL_TO_ALL for order in flow):
+    if met:
         found.append("Dotted: nobody goes on before the last one has come.")
     if any(order.after.peer is None for order in messages):
         found.append("Dashed: in any order, all before the last of the receives is over.")
@@ -170,18 +172,21 @@ def _draw_ticks(canvas: Canvas, ticks: list[Call], steps: Steps, lanes: Lanes) -
         canvas.axes.plot([x, x], ys, color="#8a8a8a", linewidth=1.2, gid=gid, zorder=0.6)
 
 
-def _meetings(canvas: Canvas, calls: list[Call], steps: Steps, lanes: Lanes) -> None:
+def _met(calls: list[Call], steps: Steps) -> Meetings:
+    """The collectives in which all wait for all, without those to which only one rank came."""
+    members = defaultdict(dict)
+    for call in calls:
+        members[call.group, call.seq, call.name][call.rank] = steps[_key(call)][0]
+    return {key: entered for key, entered in members.items() if len(entered) > 1}
+
+
+def _meetings(canvas: Canvas, met: Meetings, lanes: Lanes) -> None:
     """For each collective in which all wait for all, a dotted line from member to member.
 
     It is where the last member enters; no member leaves before it.
     """
-    members, lines_at = defaultdict(dict), Counter()
-    for call in calls:
-        begin, _ = steps[_key(call)]
-        members[call.group, call.seq, call.name][call.rank] = begin
-    for (group, seq, name), entered in members.items():
-        if len(entered) == 1:  # the others never came
-            continue
+    lines_at = Counter()
+    for (group, seq, name), entered in met.items():
         step = max(entered.values())
         row, track = lanes.row(step), lines_at[step]
         x = lanes.x(step, row) + DOTS + APART * track
