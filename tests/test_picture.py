@@ -1,4 +1,4 @@
-"""The figure: cells differ in letters as well as colour, words say it too, bytes never change."""
+"""The figure: cells have the colours of their ranks, letters can be read, bytes never change."""
 
 import itertools
 import os
@@ -9,12 +9,22 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 import torch
+from figures import crossed, pixels, texts, too_small
 from matplotlib.colors import to_hex
 from rich.console import Console
 
 from collectives.pictures import picture
-from collectives.pictures.colours import DARK, LIGHT, PALETTE, contrast, ink, tint
-from collectives.pictures.origin import STATES
+from collectives.pictures.colours import (
+    DARK,
+    LIGHT,
+    PAGE,
+    PALETTE,
+    contrast,
+    edge,
+    ink,
+    tint,
+)
+from collectives.pictures.origin import STATES, trace
 
 SUM = [torch.tensor([10**rank, 2 * 10**rank]) for rank in range(4)]
 # Every state occurs in one of these.
@@ -45,6 +55,17 @@ def texts_in(figure, gid):
     return [text for text in figure.axes[0].texts if box.contains(*text.get_position())]
 
 
+def cells(name):
+    """By gid, what was traced of each cell that a picture shows."""
+    origins = trace(**PICTURES[name])
+    return {
+        f"{panel}/r{rank}/e{number}": cell
+        for panel, rows in {"before": origins.before, "after": origins.after}.items()
+        for rank, row in enumerate(rows)
+        for number, cell in enumerate(row or ())
+    }
+
+
 def printed(**arguments):
     nowhere = open(os.devnull, "w")  # noqa: SIM115
     console = Console(width=80, file=nowhere, record=True, color_system=None)
@@ -53,12 +74,7 @@ def printed(**arguments):
 
 
 def test_every_state_occurs_in_these_tests():
-    legends = " ".join(
-        text.get_text()
-        for arguments in PICTURES.values()
-        for text in picture.draw(**arguments).axes[0].texts
-    )
-    assert [state for state in STATES if f"{state}: {STATES[state][1]}" not in legends] == []
+    assert {cell.state for name in PICTURES for cell in cells(name).values()} == STATES.keys()
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -80,6 +96,7 @@ def test_colours_of_ranks_differ_and_are_read_in_light_and_dark_ink():
     assert len(set(PALETTE)) == 8
     assert all(contrast(ink(colour), colour) >= 4.5 for colour in PALETTE)
     assert all(contrast(DARK, tint(colour)) >= 4.5 for colour in PALETTE)
+    assert all(contrast(edge(colour), PAGE) >= 3 for colour in PALETTE)
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast(DARK, LIGHT) > 18
 
@@ -108,42 +125,100 @@ def test_colours_of_ranks_differ_for_colour_blind_readers(kind):
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_labels_name_the_same_ranks_as_the_colours(name):
-    """State, value and ranks stand in every cell, and say the same as its colour."""
+def test_a_cell_shows_its_value_on_the_colours_of_its_ranks(name):
     figure = picture.draw(**PICTURES[name])
-    cells = {gid: box for gid, box in boxes(figure).items() if gid.count("/") == 2}
-    for gid, box in cells.items():
-        state, _, label = (text.get_text() for text in texts_in(figure, gid))
-        assert state in STATES
-        fill = to_hex(box.get_facecolor())
+    drawn = boxes(figure)
+    for gid, cell in cells(name).items():
+        assert [text.get_text() for text in texts_in(figure, gid)] == [cell.text]
         stripes = [
             to_hex(stripe.get_facecolor())
-            for name, stripe in boxes(figure).items()
+            for name, stripe in drawn.items()
             if name.startswith(gid + "/")
         ]
-        if state == "reduced":
-            assert label == {4: "r0-3", 3: "r1-3"}[len(stripes)]
-            assert stripes == list(PALETTE[4 - len(stripes) : 4])
+        if cell.state == "reduced":
+            assert stripes == [PALETTE[rank] for rank in cell.ranks]
         else:
-            assert label == (
-                f"r{PALETTE.index(fill)}" if fill in PALETTE else {"undefined": ""}.get(state, "r?")
-            )
-    assert bool(cells) == (name != "long")
+            fill = to_hex(drawn[gid].get_facecolor())
+            assert [at for at, one in enumerate(PALETTE) if one == fill] == list(cell.ranks)
+    assert bool(cells(name)) == (name != "long")
 
 
-def test_states_of_one_rank_look_different_without_colour():
-    looks = {}
-    for arguments in PICTURES.values():
-        figure = picture.draw(**arguments)
-        for gid, box in boxes(figure).items():
-            if gid.count("/") == 2:
-                look = box.get_linewidth(), str(box.get_linestyle()), box.get_hatch()
-                looks.setdefault(texts_in(figure, gid)[0].get_text(), set()).add(look)
-    assert looks.keys() == STATES.keys()
-    plain = [
-        state for state in STATES if state not in ("reduced", "overwritten")
-    ]  # these have stripes, and a corner cut off
-    assert len(set.union(*(looks[state] for state in plain))) == len(plain)
+def test_a_sum_that_lacks_a_rank_says_so_in_letters_too():
+    labels = [text.get_text() for text in texts(picture.draw(**PICTURES["without one rank"]))]
+    assert labels.count("r1-3") == 8
+    assert "r0-3" not in [text.get_text() for text in texts(picture.draw(**PICTURES["all_reduce"]))]
+
+
+def test_what_is_odd_about_a_value_can_be_seen_without_colour():
+    looks = {state: set() for state in STATES}
+    for name in PICTURES:
+        drawn = boxes(picture.draw(**PICTURES[name]))
+        for gid, cell in cells(name).items():
+            box = drawn[gid]
+            looks[cell.state].add((box.get_linewidth(), str(box.get_linestyle()), box.get_hatch()))
+    plain = looks["own"]
+    assert looks["untouched"] == looks["overwritten"] == looks["reduced"] == plain  # has stripes
+    odd = [looks[state] for state in ("received", "undefined", "unknown")]
+    assert len(set.union(plain, *odd)) == 4
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_letters_can_be_read_in_a_column_of_850_pixels(name):
+    figure = picture.draw(**PICTURES[name])
+    assert too_small(figure) == []
+    values = [text for gid in cells(name) for text in texts_in(figure, gid)]
+    assert [text.get_text() for text in values if pixels(text) < 16] == []
+
+
+def test_too_small_letters_are_noticed():
+    figure = picture.draw(**PICTURES["all_reduce"])
+    figure.set_figwidth(3 * figure.get_figwidth())
+    assert "before" in too_small(figure)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_no_arrow_goes_through_a_word(name):
+    assert crossed(picture.draw(**PICTURES[name], title="all_reduce_with_a_long_name")) == []
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "all_gather", "eight"])
+def test_the_page_ends_where_its_content_ends(name):
+    figure = picture.draw(**PICTURES[name])
+    figure.draw_without_rendering()
+    shapes = [*texts(figure), *boxes(figure).values()]
+    right = max(shape.get_window_extent().x1 for shape in shapes)
+    assert figure.bbox.x1 - right < 0.3 * figure.dpi
+
+
+@pytest.mark.parametrize(
+    ("title", "arguments", "lines"),
+    [
+        ("all_reduce", {"op": "SUM"}, {"all_reduce(SUM)"}),
+        ("reduce", {"op": "SUM", "root": 2}, {"reduce", "(SUM, dst=2)"}),
+        ("broadcast", {"root": 1}, {"broadcast(src=1)"}),
+        ("reduce_scatter_tensor", {"op": "AVG"}, {"reduce_scatter_", "tensor", "(AVG)"}),
+    ],
+)
+def test_the_call_stands_on_the_arrow_from_before_to_after(title, arguments, lines):
+    figure = picture.draw(SUM, SUM, title=title, **arguments)
+    assert lines <= {text.get_text() for text in texts(figure)}
+    arrow = boxes(figure)["arrow"].get_window_extent()
+    before, after = (
+        boxes(figure)[f"{panel}/r0/e{at}"] for panel, at in [("before", 1), ("after", 0)]
+    )
+    assert before.get_window_extent().x1 < arrow.x0 < arrow.x1 < after.get_window_extent().x0
+
+
+def test_several_calls_stand_in_one_picture():
+    calls = [
+        picture.shown(SUM, [SUM[root]] * 4, title="broadcast", root=root, caption=f"call {root}")
+        for root in range(3)
+    ]
+    figure = picture.draw_calls(calls)
+    assert {"after/r3/e1", "call2/after/r3/e1", "call3/before/r0/e0"} <= boxes(figure).keys()
+    assert "Call 2: broadcast. 4 ranks. The root is rank 2." in figure.get_label()
+    assert (too_small(figure), crossed(figure)) == ([], [])
+    assert b'id="call3/after/r0/e0"' in picture.svg(figure)
 
 
 def test_the_root_is_marked():
@@ -272,11 +347,9 @@ def test_importing_needs_neither_torch_nor_a_window():
 def test_the_terminal_says_the_same_in_80_columns_without_colour(name):
     lines = printed(**PICTURES[name]).splitlines()
     assert all(line.isascii() and len(line) <= 80 for line in lines)
-    figure = picture.draw(**PICTURES[name])
     words = " ".join(lines).split()
-    for gid in (gid for gid in boxes(figure) if gid.count("/") == 2):
-        state, value, label = (text.get_text() for text in texts_in(figure, gid))
-        assert value + STATES[state][0] + label.replace("r?", "") in words
+    for cell in cells(name).values():
+        assert cell.text + STATES[cell.state][0] + cell.label.replace("r?", "") in words
 
 
 def test_the_terminal_has_the_colours_of_the_ranks():

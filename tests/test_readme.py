@@ -137,7 +137,7 @@ def test_the_picture_has_a_background_of_its_own_for_light_and_dark_pages():
     width, height = re.search(r'viewBox="0 0 (\S+) (\S+)"', text).groups()
     first = re.search(r'<path d="(.*?)"\s+style="fill: (#\w+)"/>', text, re.DOTALL)
     corners = f"M 0 {height}\nL {width} {height}\nL {width} 0\nL 0 0\nz\n"
-    assert (first[1], first[2]) == (corners, "#fafafa")
+    assert (first[1], first[2]) == (corners, "#f4f4f1")
 
 
 def test_the_list_of_what_the_diagnosis_touches_is_complete():

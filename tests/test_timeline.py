@@ -5,13 +5,12 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from figures import crossed, too_small, way
 from hand_made import program
+from matplotlib.colors import to_hex
 
-pytest.importorskip(
-    "matplotlib", reason="pictures need matplotlib: pip install 'collectives[pictures]'"
-)
-
-from collectives.pictures import picture, timeline
+from collectives.pictures import lanes, picture, timeline
+from collectives.pictures.colours import PAGE
 from collectives.recording.call import Call
 
 RING = [
@@ -30,15 +29,30 @@ def shapes(figure, pattern: str) -> dict:
 
 
 def bars(figure) -> dict[str, tuple[int, int]]:
-    """The step at which each bar begins, and that at which it ends."""
+    """The step at which each bar begins, and that at which it ends; all in the first row."""
     found = shapes(figure, r"r\d+/c\d+")
     return {
         gid: (
-            round(bar.get_x() / timeline.STEP),
-            round((bar.get_x() + bar.get_width()) / timeline.STEP),
+            round((bar.get_x() - lanes.LEFT) / lanes.STEP),
+            round((bar.get_x() + bar.get_width() - lanes.LEFT) / lanes.STEP),
         )
         for gid, bar in found.items()
+        if hasattr(bar, "get_width")
     }
+
+
+def ticks(figure) -> list[str]:
+    return [
+        gid
+        for gid, shape in shapes(figure, r"r\d+/c\d+").items()
+        if not hasattr(shape, "get_width")
+    ]
+
+
+def ends(arrow) -> tuple:
+    """The first and the last point of an arrow."""
+    points = way(arrow).vertices.tolist()
+    return points[0], points[-1]
 
 
 def arrows(figure) -> dict:
@@ -68,7 +82,7 @@ def test_a_message_is_an_arrow_from_its_send_to_the_call_that_ends_with_it():
     assert set(arrows(figure)) == {"r0/c0-r1/c2", "r1/c0-r2/c2", "r2/c0-r0/c2"}
     boxes = shapes(figure, r"r\d+/c\d+")
     for gid, arrow in arrows(figure).items():
-        (x0, y0), (x1, y1) = arrow._posA_posB
+        (x0, y0), (x1, y1) = ends(arrow)
         for (x, y), box in zip(((x0, y0), (x1, y1)), map(boxes.get, gid.split("-")), strict=True):
             assert box.get_x() < x < box.get_x() + box.get_width()
             assert y == pytest.approx(box.get_y()) or y == pytest.approx(
@@ -87,18 +101,18 @@ def test_another_match_moves_the_arrow():
 
 
 def test_a_barrier_is_drawn_as_a_line_at_the_last_one_to_come():
-    figure = timeline.draw(program("barrier", "new_group new_group barrier"))
+    figure = timeline.draw(program("barrier", "isend:0 isend:0 barrier"))
     assert bars(figure) == {"r0/c0": (0, 3), "r1/c0": (0, 1), "r1/c1": (1, 2), "r1/c2": (2, 3)}
     assert arrows(figure) == {}
     (dots,) = fences(figure).values()
     assert len(dots.get_xdata()) == 2
-    assert dots.get_xdata()[0] == pytest.approx(2 * timeline.STEP, abs=0.1)
+    assert dots.get_xdata()[0] == pytest.approx(lanes.LEFT + 2 * lanes.STEP, abs=0.2)
 
 
 @pytest.mark.parametrize("name", ["new_group", "barrier!", "destroy_process_group"])
 def test_without_a_barrier_ranks_are_not_drawn_as_ordered(name):
-    figure = timeline.draw(program(name, f"new_group new_group {name}"))
-    assert bars(figure)["r0/c0"] == (0, 1)
+    figure = timeline.draw(program(f"{name} isend:1", f"isend:0 isend:0 {name}"))
+    assert "r0/c0" in ticks(figure) or bars(figure)["r0/c0"] == (0, 1)
     assert fences(figure) == {} == arrows(figure)
 
 
@@ -138,7 +152,7 @@ def test_what_failed_and_what_was_never_left_is_marked():
     boxes = shapes(figure, r"r\d+/c\d+")
     assert {box.get_linestyle() for box in boxes.values()} == {"--"}
     assert arrows(figure) == {}
-    assert {"send\nto 1\nfailed", "recv\nfrom 0\nnot left"} <= set(texts(figure))
+    assert {"send\nto 1\nfailed", "recv\nfrom 0\nnever returned"} <= set(texts(figure))
 
 
 def test_the_words_in_a_bar_name_the_other_side_the_tag_and_the_group():
@@ -146,6 +160,90 @@ def test_the_words_in_a_bar_name_the_other_side_the_tag_and_the_group():
     assert {"isend\nto 1, tag 7", "recv\nfrom 0, tag 7", "barrier", "wait\nfor isend"} <= set(
         texts(figure)
     )
+
+
+def test_calls_that_only_make_or_end_groups_are_ticks_which_take_no_step():
+    calls = program("new_group new_group barrier destroy_process_group", "barrier")
+    figure = timeline.draw(calls)
+    assert ticks(figure) == ["r0/c0", "r0/c1", "r0/c3"]
+    assert bars(figure) == {"r0/c2": (0, 1), "r1/c0": (0, 1)}
+    assert "Grey ticks: destroy_process_group, new_group." in " ".join(texts(figure))
+    assert "then new_group, then barrier" in figure.get_label()
+
+
+@pytest.mark.parametrize("words", ["new_group... barrier", "new_group! barrier", "new_group"])
+def test_such_a_call_is_a_bar_if_it_went_wrong_or_nothing_else_was_called(words):
+    figure = timeline.draw(program(words))
+    assert "r0/c0" in bars(figure)
+    assert ticks(figure) == []
+
+
+RINGS = [
+    " ".join([f"isend:{(r + 1) % 4} irecv:{(r + 3) % 4} wait:{{}} wait:{{}}"] * 4) for r in range(4)
+]
+READABLE = {
+    "ring": RING,
+    "long ring": [words.format(1, 0, 5, 4, 9, 8, 13, 12) for words in RINGS],
+    "from any": ["recv:any1 recv:any2 recv:any3 barrier", *["send:0 barrier"] * 3],
+    "object list": ["broadcast_object_list:0 reduce:3 barrier"] * 4,
+    "late": ["isend:3#7 barrier barrier", *["barrier barrier"] * 2, "barrier barrier recv:0#7"],
+    "groups": ["new_group new_group new_group monitored_barrier! send:1..."] * 4,
+    "eight": ["broadcast_object_list:0 all_reduce reduce:7"] * 8,
+}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_no_arrow_goes_through_a_word_and_all_letters_can_be_read(name):
+    figure = timeline.draw(program(*READABLE[name]), title=name)
+    assert crossed(figure) == []
+    assert too_small(figure) == []
+
+
+def test_a_word_that_is_crossed_is_noticed():
+    figure = timeline.draw(program(*RING))
+    arrow = arrows(figure)["r0/c0-r1/c2"]
+    words = next(text for text in figure.axes[0].texts if text.get_text().startswith("isend"))
+    words.set_position(way(arrow).vertices.mean(axis=0))
+    assert crossed(figure)
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_words_lie_in_their_bars_and_on_the_page(name):
+    figure = timeline.draw(program(*READABLE[name]), title=name)
+    figure.draw_without_rendering()
+    for text in figure.axes[0].texts:
+        extent = text.get_window_extent()
+        assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1, text
+        assert 0 <= extent.y0 < extent.y1 <= figure.bbox.y1, text
+        gid = (text.get_gid() or "").removesuffix("/words")
+        if bar := shapes(figure, r"r\d+/c\d+").get(gid):
+            box = bar.get_window_extent()
+            assert box.x0 < extent.x0 < extent.x1 < box.x1, text
+            assert box.y0 < extent.y0 < extent.y1 < box.y1, text
+
+
+def test_a_long_run_goes_on_in_further_rows():
+    figure = timeline.draw(program("isend:1 " * 14, "barrier..."), title="long")
+    starts = {gid: bar.get_y() for gid, bar in shapes(figure, r"r0/c\d+").items()}
+    rows = sorted(set(starts.values()))
+    assert [list(starts.values()).count(row) for row in rows] == [5, 5, 4]
+    assert {"r1/c0", "r1/c0/row1", "r1/c0/row2"} == shapes(figure, r"r1/c0.*").keys() - {"words"}
+    assert [text for text in texts(figure) if text.startswith("rank 0")] == ["rank 0"] * 3
+    assert figure.get_figwidth() * 96 <= 850
+
+
+def test_an_arrow_into_another_row_ends_in_the_bar_that_it_is_for():
+    figure = timeline.draw(program("send:1", "isend:0 " * 9 + "recv:0"))
+    (arrow,) = shapes(figure, r"r0/c0-r1/c9").values()
+    bar = shapes(figure, r"r1/c9")["r1/c9"]
+    _, (x, y) = ends(arrow)
+    assert bar.get_x() < x < bar.get_x() + bar.get_width()
+    assert y == pytest.approx(bar.get_y())
+
+
+def test_all_pictures_have_the_same_ground():
+    figures = [timeline.draw(program(*RING)), picture.draw([[1]], [[1]]), timeline.draw([])]
+    assert {to_hex(figure.get_facecolor()) for figure in figures} == {PAGE}
 
 
 @pytest.mark.parametrize(

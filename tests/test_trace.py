@@ -96,4 +96,4 @@ def test_times_count_from_the_first_call_and_messages_are_named():
 def test_no_calls_and_too_many_calls_are_said():
     assert on_screen([]) == ["No calls were recorded: nothing was asked of torch.distributed."]
     assert on_screen(program("barrier " * 130))[-1].startswith("... and 30 more")
-    assert "not left" in on_screen(program("barrier..."))[-1]
+    assert "never returned" in on_screen(program("barrier..."))[-1]

@@ -38,9 +38,10 @@ def total(rank, world_size, device):
 
 
 def same(rank, world_size, device):
-    x = torch.tensor([rank // 2])
-    dist.broadcast(x, src=0)
-    return x
+    x = torch.tensor([7])
+    everyone = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(everyone, x)
+    return everyone
 
 
 if __name__ == "__main__":

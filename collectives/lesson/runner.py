@@ -13,11 +13,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
+from collectives.lesson.outcome import RankOutcome
 from collectives.lesson.results import table
 from collectives.lesson.show import Display
 from collectives.lesson.step import world_of
@@ -35,10 +36,14 @@ if "torch" not in sys.modules and not _LAUNCHERS & os.environ.keys():
 
 @dataclass(frozen=True)
 class StepReport:
-    """What `run` prints about a step, and the reason if the step was skipped."""
+    """What `run` prints about a step, and the reason if the step was skipped.
+
+    outcomes: of a mistake, by rank.
+    """
 
     text: str
     skipped: str | None = None
+    outcomes: list[RankOutcome] = field(default_factory=list)
 
 
 def run(step: Callable) -> None:
@@ -50,8 +55,9 @@ def run(step: Callable) -> None:
     """
     if _in_notebook():
         display = Display(picture=True)
-        print(run_step(step, launch=display.launch).text, end="")
-        display.show_in_notebook()
+        report = run_step(step, launch=display.launch)
+        print(report.text, end="")
+        display.show_in_notebook(step.__name__, report.outcomes)
         return
     parser = _parser(step)
     options = vars(parser.parse_args())
@@ -96,7 +102,7 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
     try:
         print(report.text, end="", flush=True)
         if report.text and not report.skipped:  # of a launcher's ranks, only rank 0 has text
-            display.show(step.__name__)
+            display.show(step.__name__, report.outcomes)
     except BrokenPipeError:  # the reader has seen enough, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return (3, report.skipped) if report.skipped else (0, "")
@@ -122,7 +128,7 @@ def run_step(
     if reason := _reason_to_skip(step, place, nproc, backend, device):
         return StepReport(f"{name}: skipped: {reason}\n" if speaks else "", reason)
     if world_of(step).isolated:
-        return StepReport(_run_isolated(step, nproc, backend, device, timeout, launch))
+        return _run_isolated(step, nproc, backend, device, timeout, launch)
     with _patience(name, _world_size(place, nproc)):
         results = launch(step, nproc, backend=backend, device=device, timeout=timeout)
     return StepReport(table(name, results) if speaks else "")
@@ -164,7 +170,7 @@ def _run_isolated(
     device: str | None,
     timeout: float,
     launch: Callable,
-) -> str:
+) -> StepReport:
     """The report of a mistake, which must show its symptom, or of a step that must show none."""
     from collectives.lesson import mistakes
 
@@ -176,7 +182,7 @@ def _run_isolated(
     with _patience(name, world.ranks):
         found = mistakes.run_isolated(step, backend, device, timeout, launch)
     if found is None:
-        return ""
+        return StepReport("")
     outcomes, results = found
     text = mistakes.report(name, outcomes)
     # A mistake declares its symptom on plain gloo. Under another backend or DETAIL it may show
@@ -187,7 +193,8 @@ def _run_isolated(
     expected = world.symptom or "goes unnoticed"
     if mistakes.symptom(outcomes) != expected and (on_plain_gloo or not world.symptom):
         raise Mismatch(f"{text}should have been: {expected}")
-    return text if world.symptom else table(name, results)
+    text = text if world.symptom else table(name, results)
+    return StepReport(text, outcomes=outcomes)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
 from collectives.launcher.place import launcher_place
+from collectives.lesson.outcome import RankOutcome
 
 
 @dataclass
@@ -67,15 +68,18 @@ class Display:
         self.steps.append((step.__name__, [call for _, calls in pairs for call in calls]))
         return [result for result, _ in pairs]
 
-    def show(self, name: str) -> None:
-        """Print and write what is wanted of this step, if it is the last step recorded."""
+    def show(self, name: str, outcomes: list[RankOutcome]) -> None:
+        """Print and write what is wanted of this step, if it is the last step recorded.
+
+        `outcomes`: of a mistake, by rank.
+        """
         if not self._is_last(name):
             return
         if self.picture:
             self._print_picture(*self.steps[-1])
         self.show_times(name)
         if self.save_picture:
-            self._save_picture(*self.steps[-1])
+            self._save_picture(*self.steps[-1], outcomes)
 
     def show_times(self, name: str) -> None:
         """Show the timeline and write the trace. A step that failed has them, but no picture."""
@@ -94,16 +98,17 @@ class Display:
     def _is_last(self, name: str) -> bool:
         return bool(self.steps) and self.steps[-1][0] == name
 
-    def show_in_notebook(self) -> None:
-        """Show the picture of the last step under its cell."""
+    def show_in_notebook(self, name: str, outcomes: list[RankOutcome]) -> None:
+        """Show the pictures of the last step under its cell."""
         from IPython.display import display
 
         try:
-            from collectives.pictures import illustration, picture
+            from collectives.pictures import picture
         except ImportError as error:  # no matplotlib
             print(error, file=sys.stderr)
             return
-        if self.steps and (figure := illustration.illustrate(*self.steps[-1])):
+        _, calls = self.steps[-1] if self.steps else (name, [])
+        for figure in _figures(name, calls, outcomes):
             words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
@@ -122,19 +127,34 @@ class Display:
             file=sys.stderr,
         )
 
-    def _save_picture(self, name: str, calls: list) -> None:
+    def _save_picture(self, name: str, calls: list, outcomes: list[RankOutcome]) -> None:
         """Write the first picture to the file that was named, the others to files beside it."""
-        from collectives.pictures import illustration, picture
+        from collectives.pictures import picture
 
-        if (figure := illustration.illustrate(name, calls)) is None:
+        figures = _figures(name, calls, outcomes)
+        if not figures:
             print(f"{name}: no picture: its data cannot be traced", file=sys.stderr)
-            return
-        path = self.save_picture
-        if self.pictures_saved:
-            path = path.with_stem(f"{path.stem}-{name}")
-        self.pictures_saved += 1
-        picture.save(figure, path)
-        print(f"{name}: picture in {path}", file=sys.stderr)
+        for number, figure in enumerate(figures):
+            path = self.save_picture
+            if self.pictures_saved:
+                path = path.with_stem(f"{path.stem}-{name}{'-damage' * (number > 0)}")
+            self.pictures_saved += 1
+            picture.save(figure, path)
+            print(f"{name}: picture in {path}", file=sys.stderr)
+
+
+def _figures(name: str, calls: list, outcomes: list[RankOutcome]) -> list:
+    """What a step did, and what it damaged, as far as that can be drawn.
+
+    If a rank died, how far the others came is luck.
+    """
+    from collectives.pictures import damage, illustration
+
+    died = any(one.kind == "died" for one in outcomes)
+    wrong = {rank: one.detail for rank, one in enumerate(outcomes) if one.kind == "wrong"}
+    found = [illustration.illustrate(name, calls, is_cut_short=died)]
+    found += [] if died else [damage.draw(wrong, title=name)]
+    return [figure for figure in found if figure]
 
 
 def _logged(step: Callable, folder: str) -> Callable:

@@ -4,6 +4,9 @@
 # which is for text.
 PALETTE = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#4d4d4d")
 DARK, LIGHT = "#111111", "#ffffff"
+# What every picture stands on. It is opaque, so that a picture can be read on a dark page.
+PAGE = "#f4f4f1"
+WRONG = "#b00000"  # what failed, never returned or waits for ever
 
 
 def ink(background: str) -> str:
@@ -22,6 +25,16 @@ def tint(colour: str) -> str:
     return "#" + "".join(
         f"{round(0.3 * part + 0.7 * 255):02x}" for part in bytes.fromhex(colour[1:])
     )
+
+
+def edge(colour: str) -> str:
+    """The colour, darkened until its line can be seen on the page: WCAG 2 requires 3 for shapes."""
+    parts = bytes.fromhex(colour[1:])
+    for percent in range(100, 0, -5):
+        found = "#" + "".join(f"{part * percent // 100:02x}" for part in parts)
+        if contrast(found, PAGE) >= 3:
+            return found
+    return DARK
 
 
 def _luminance(colour: str) -> float:

@@ -16,7 +16,7 @@ need not do so; new_group ends with a barrier only if TORCH_DIST_INIT_BARRIER=1.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
@@ -89,11 +89,15 @@ def data_flow(calls: Iterable[Call]) -> list[Order]:
     ]
 
 
-def steps(calls: Iterable[Call], orders: Iterable[Order]) -> dict[tuple[int, int], tuple[int, int]]:
+def steps(
+    calls: Iterable[Call],
+    orders: Iterable[Order],
+    instant: Collection[tuple[int, int]] = (),
+) -> dict[tuple[int, int], tuple[int, int]]:
     """The step with which each call begins and the one with which it ends, by (rank, number).
 
-    Each call takes one step and begins as early as the orders allow. A call that its rank never
-    left ends with the last step of all.
+    Each call takes one step, those in `instant` none, and begins as early as the orders allow. A
+    call that its rank never left ends with the last step of all.
     """
     graph, weight = defaultdict(set), defaultdict(int)
     previous = None
@@ -104,7 +108,7 @@ def steps(calls: Iterable[Call], orders: Iterable[Order]) -> dict[tuple[int, int
         else:
             graph[enter] = set()
         graph[leave].add(enter)
-        weight[enter, leave] = 1
+        weight[enter, leave] = 0 if _key(call) in instant else 1
         previous = call
     for order in orders:
         graph[_key(order.after), "leave"].add((_key(order.before), "enter"))
@@ -136,7 +140,7 @@ def words(call: Call) -> list[str]:
     if call.group != WORLD and call.name != "wait":
         found.append("in " + ", ".join(map(str, call.members)))
     if call.left is None or call.error is not None:
-        found.append("not left" if call.left is None else "failed")
+        found.append("never returned" if call.left is None else "failed")
     return found
 
 

@@ -1,12 +1,18 @@
-"""Choose the one picture of a step: the order of its calls, or where its data went.
+"""Choose what the picture of a step shows: who waits for whom, a grid of groups, order, or data.
 
-A step that sends messages, meets at barriers or makes groups is shown by order.
+A step that hangs is shown by its waits, and one that sends messages, meets at barriers or makes
+groups by order, unless the groups are a grid. Of several collectives with data, the picture shows
+three at most.
 """
 
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from collectives.recording.call import WORLD, Call
 from collectives.spec.calls import BY_NAME, POINT_TO_POINT, CallSpec, Layout
+
+MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,70 @@ def order_matters(calls: list[Call]) -> bool:
     return any(spec.name in POINT_TO_POINT or (spec.lesson and not spec.buffers) for spec in specs)
 
 
+def data(calls: list[Call]) -> Data | None:
+    """The data of the first collective of all ranks that can be traced; None if there is none."""
+    return next((found for _, found in _all_data(calls)), None)
+
+
+def illustrate(step: str, calls: list[Call], *, is_cut_short: bool = False):
+    """The figure; None where the step has nothing to show, or was recorded without its tensors.
+
+    is_cut_short: a rank died, so which calls of the others failed is luck.
+    """
+    from collectives.pictures import mesh, picture, timeline, waiting
+
+    if waiting.waits(calls):
+        return waiting.draw(calls, title=step)
+    if mesh.grid(calls):
+        return mesh.draw(calls, title=step)
+    together, found = _together(calls), _all_data(calls)
+    notes = {number: _notes(one) for number, one in enumerate(together, 1)}
+    # Ranks that meet by mistake are shown by their data; what else went wrong, by its order.
+    went_wrong = not is_cut_short and any(
+        call.left is None or call.error is not None for call in calls
+    )
+    if order_matters(calls) or (went_wrong and not any(notes[number] for number, _ in found)):
+        return timeline.draw(calls, title=step)
+    shown = [
+        picture.shown(
+            **vars(one),
+            caption=f"call {number} of {len(together)}" if len(together) > 1 else "",
+            notes=notes[number],
+        )
+        for number, one in _chosen(together, found)
+    ]
+    return picture.draw_calls(shown) if shown else None
+
+
+def _together(calls: list[Call]) -> list[list[Call]]:
+    """The collectives of all ranks that move data, each as the calls of its ranks, in order."""
+    ranks = {call.rank for call in calls}
+    found = defaultdict(dict)
+    for call in calls:
+        is_data = call.name != "wait" and BY_NAME[call.name].buffers and call.seq is not None
+        if is_data and call.group == WORLD:
+            found[call.seq, call.name][call.rank] = call
+    whole = (found[key] for key in sorted(found, key=lambda key: key[0]))
+    return [[one[rank] for rank in sorted(ranks)] for one in whole if one.keys() == ranks]
+
+
+def _all_data(calls: list[Call]) -> list[tuple[int, Data]]:
+    """The collectives that can be traced, each with its number, from 1."""
+    found = ((number, _traced(one)) for number, one in enumerate(_together(calls), 1))
+    return [(number, one) for number, one in found if one]
+
+
+def _chosen(together: list[list[Call]], found: list[tuple[int, Data]]) -> list[tuple[int, Data]]:
+    """Three at most; those that differ in line, reduction or root before those that do not."""
+    kinds, rest = {}, []
+    for number, one in found:
+        line = together[number - 1][0].line
+        if kinds.setdefault((one.title, line, one.op, one.root), number) != number:
+            rest.append(number)
+    numbers = sorted([*kinds.values(), *rest][:MOST_SHOWN])
+    return [(number, one) for number, one in found if number in numbers]
+
+
 def _can_be_traced(spec: CallSpec) -> bool:
     """Whether it is a collective that takes tensors, and a known number of them."""
     if spec.objects or spec.gives is None or spec.gets is None:
@@ -34,42 +104,48 @@ def _can_be_traced(spec: CallSpec) -> bool:
     return all(buffer.layout is not Layout.SEVERAL for buffer in spec.buffers)
 
 
-def data(calls: list[Call]) -> Data | None:
-    """The data of the first collective of all ranks that can be traced; None if there is none."""
+def _traced(together: list[Call]) -> Data | None:
+    """The data of one collective; None if half of the values or more cannot be traced."""
     from collectives.pictures.origin import trace
 
-    ranks = sorted({call.rank for call in calls})
-    for first in sorted((call for call in calls if call.rank == 0), key=lambda call: call.number):
-        if first.name == "wait" or not _can_be_traced(spec := BY_NAME[first.name]):
-            continue
-        collective = (WORLD, first.seq, first.name)
-        together = [call for call in calls if (call.group, call.seq, call.name) == collective]
-        together.sort(key=lambda call: call.rank)
-        if [call.rank for call in together] != ranks:
-            continue
-        if any(call.before is None or call.after is None for call in together):
-            continue  # it was recorded without copies, or nobody waited for it
-        found = Data(
-            before=[call.before.get(spec.gives) for call in together],
-            after=[call.after.get(spec.gets) for call in together],
-            op=first.op,
-            root=first.peer if spec.peer else None,
-            title=first.name,
-            in_place=spec.in_place,
-        )
-        origins = trace(
-            found.before, found.after, op=found.op, root=found.root, in_place=found.in_place
-        )
-        if not origins.summary and "unknown" not in origins.states():
-            return found
-    return None
+    first = together[0]
+    if not _can_be_traced(spec := BY_NAME[first.name]):
+        return None
+    if any(call.before is None or call.after is None for call in together):
+        return None  # it was recorded without copies, or nobody waited for it
+    found = Data(
+        before=[call.before.get(spec.gives) for call in together],
+        after=[call.after.get(spec.gets) for call in together],
+        op=first.op if len({call.op for call in together}) == 1 else None,
+        root=first.peer if spec.peer else None,
+        title=first.name,
+        in_place=spec.in_place,
+    )
+    origins = trace(
+        found.before, found.after, op=found.op, root=found.root, in_place=found.in_place
+    )
+    states = [cell.state for row in origins.after for cell in row or ()]
+    is_clear = states.count("unknown") * 2 < len(states)
+    return found if is_clear and not origins.summary else None
 
 
-def illustrate(step: str, calls: list[Call]):
-    """The figure; None where the step has nothing to show, or was recorded without its tensors."""
-    from collectives.pictures import picture, timeline
+def _notes(together: list[Call]) -> list[str]:
+    """What differs between the ranks, though they meet in one collective."""
+    found = []
+    if len({call.op for call in together}) > 1:
+        who = _by_rank(together, lambda call: f"for {call.op}")
+        found.append(f"The ranks ask for different reductions: {who}.")
+    if len({(call.file, call.line) for call in together}) > 1:
+        who = _by_rank(together, lambda call: f"in line {call.line}")
+        found.append(f"The ranks stand in different lines of the program: {who}.")
+    return found
 
-    if order_matters(calls):
-        return timeline.draw(calls, title=step)
-    found = data(calls)
-    return picture.draw(**vars(found)) if found else None
+
+def _by_rank(together: list[Call], words: Callable[[Call], str]) -> str:
+    """ "rank 0 for MAX, ranks 1 and 2 for SUM" """
+    ranks = defaultdict(list)
+    for call in together:
+        ranks[words(call)].append(str(call.rank))
+    return ", ".join(
+        f"rank{'s' * (len(who) > 1)} {' and '.join(who)} {what}" for what, who in ranks.items()
+    )

@@ -152,19 +152,13 @@ def _notes(op: str | None, before: tuple[Row, ...], after: tuple[Row, ...]) -> I
     if not any(before) and not any(after):
         yield "No rank has an element: there is nothing to draw."
     if any(cell.label == "r?" and not cell.text.startswith("<") for cell in cells):
-        yield (
-            "r?: more than one answer fits, so the value cannot be traced. "
-            "Values that occur once, such as 10 ** rank, can be."
-        )
+        yield "More than one answer fits a value that cannot be traced."
     if any(cell.text.startswith("<") for cell in cells):
         yield "What stands in < > is neither a number nor text, and cannot be traced either."
     if any(cell.perhaps for cell in cells):
-        yield "A rank with ? may have taken part or not: the values do not tell."
+        yield "A pale stripe (?): this rank may have taken part, but its value changes nothing."
     if op in ("MIN", "MAX"):
-        yield (
-            f"{op} passes one rank's value on. "
-            "The ranks whose values it was compared with leave no trace."
-        )
+        yield "MIN and MAX pass one rank's value on. The other ranks leave no trace."
 
 
 def _too_large(ranks: int, longest: int) -> str:

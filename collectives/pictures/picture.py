@@ -3,32 +3,43 @@
     figure = draw(before, after, op="SUM", title="all_reduce")
     save(figure, "all_reduce.svg")
 
-Each rank is a row and each element a cell, in the colour of the rank that its value came from.
+Each rank is a row and each element a cell, in the colour of the rank that its value came from. An
+arrow with the call's name leads from before to after.
 `text` draws the same for a terminal, and `describe` puts it into sentences.
 """
 
 import io
 import re
-import textwrap
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 try:
     import matplotlib.style
     from matplotlib.figure import Figure
+    from matplotlib.patches import FancyArrowPatch
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         f"pictures need {missing.name}, which is not here: "
         "pip install 'collectives[pictures]' brings it"
     ) from missing
 
-from collectives.pictures.drawn_cell import Canvas
-from collectives.pictures.layout import CELL, LINE, MARGIN, Layout, layout
-from collectives.pictures.origin import STATES, Cell, Origins, Row, trace
+from collectives.pictures.colours import DARK
+from collectives.pictures.drawn_cell import draw_cell, draw_label, fill
+from collectives.pictures.layout import (
+    ARROW_SIZE,
+    CELL,
+    Band,
+    Block,
+    Shown,
+    has_labels,
+    layout,
+)
+from collectives.pictures.origin import Cell, trace
+from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, wrapped
 from collectives.pictures.text import describe, heading, sentences, text
 
-__all__ = ["describe", "draw", "save", "svg", "text"]
+__all__ = ["describe", "draw", "draw_calls", "save", "shown", "svg", "text"]
 
 _STYLE = [
     "default",
@@ -36,6 +47,14 @@ _STYLE = [
 ]
 # On a page, a wide picture shrinks to the page's width.
 _ATTRIBUTES = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
+
+# The samples in the legend that need one, and what they mean.
+_SAMPLES = {
+    "received": "from another rank",
+    "reduced": "made from these ranks' values",
+    "undefined": "no rank's values give this",
+    "unknown": "cannot be traced to one rank",
+}
 
 
 def draw(
@@ -60,12 +79,43 @@ def draw(
     elements in a rank, are summarised in words, and the picture says so. Raises ValueError if
     `before` and `after` differ in length, and for an unknown `op` or `root`.
     """
+    return draw_calls([shown(before, after, op=op, root=root, title=title, in_place=in_place)])
+
+
+def shown(
+    before: list,
+    after: list,
+    *,
+    op=None,
+    root: int | None = None,
+    title: str = "",
+    in_place: bool | None = None,
+    caption: str = "",
+    notes: Sequence[str] = (),
+) -> Shown:
+    """One call for `draw_calls`. `caption` stands above it, and `notes` below the picture."""
     origins = trace(before, after, op=op, root=root, in_place=in_place)
+    return Shown(origins, title, caption, tuple(notes))
+
+
+def draw_calls(calls: Sequence[Shown]) -> Figure:
+    """Draw several calls of the same ranks in one picture.
+
+    The cells of the first one have the gids that `draw` gives them; those of the second one begin
+    with `call2/`.
+    """
     with matplotlib.style.context(_STYLE):
-        figure = _summarised(origins, title) if origins.summary else _drawn(origins, title)
+        summary = next((one for one in calls if one.origins.summary), None)
+        figure = _summarised(summary) if summary else _drawn(calls)
     # svg makes this the alternative text.
-    figure.set_label(f"{title or 'Where every value came from'}. {sentences(origins)}")
+    figure.set_label(" ".join(_in_words(one) for one in calls))
     return figure
+
+
+def _in_words(one: Shown) -> str:
+    title = one.title or "Where every value came from"
+    caption = f"{one.caption.capitalize()}: " if one.caption else ""
+    return " ".join([f"{caption}{title}. {sentences(one.origins)}", *one.notes])
 
 
 def svg(figure: Figure) -> bytes:
@@ -105,64 +155,99 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=200, metadata=metadata)
 
 
-def _drawn(origins: Origins, title: str) -> Figure:
-    head, states = heading(title, origins), origins.states()
-    place = layout(origins, has_heading=bool(head))
-    below = place.tops[-1]
-    notes = _wrapped(origins.notes, place.page)
-    canvas = Canvas(place.page, below + LINE * (len(states) + len(notes)) + MARGIN)
-    canvas.write(MARGIN, MARGIN + 0.5 * LINE, head, 12, weight="bold")
-    for rank, y in enumerate(place.tops[:-1]):
+def _drawn(calls: Sequence[Shown]) -> Figure:
+    width, bands = layout(calls, MARGIN)
+    below = bands[-1].tops[-1] + 0.1
+    page = max(width, 3.6)
+    notes = dict.fromkeys(note for one in calls for note in (*one.origins.notes, *one.notes))
+    lines = [line for note in notes for line in wrapped(note, page - MARGIN)]
+    legend = _legend(calls, page - MARGIN)
+    height = below + LINE * (legend[-1][1] + 1 + len(lines)) + MARGIN / 2
+    canvas = Canvas(page + MARGIN, height)
+    for band in bands:
+        _chips(canvas, band)
+        for block in band.blocks:
+            number = next(at for at, one in enumerate(calls, 1) if one is block.shown)
+            _block(canvas, block, band.tops, f"call{number}/" if number > 1 else "")
+    for x, line, state, words in legend:
+        y = below + line * LINE
+        if state:
+            ranks = (0, 1) if state == "reduced" else ()
+            fill(canvas, MARGIN + x, y - 0.08, 0.26, 0.16, Cell("", 0, state, ranks))
+        canvas.write(MARGIN + x + (0.34 if state else 0), y, words)
+    canvas.lines(MARGIN, below + LINE * (legend[-1][1] + 1), lines)
+    return canvas.figure
+
+
+def _chips(canvas: Canvas, band: Band) -> None:
+    roots = {block.shown.origins.root for block in band.blocks}
+    for rank, y in enumerate(band.tops[:-1]):
         canvas.chip(MARGIN, y + CELL / 2, rank)
-        if rank == origins.root:
-            canvas.write(MARGIN + 0.31, y + CELL / 2 + LINE, "root", 9, ha="center", weight="bold")
-    _panel(canvas, place, "before", origins.before)
-    _panel(canvas, place, "after", origins.after)
-    _legend(canvas, below, states)
-    _lines(canvas, below + LINE * len(states), notes)
-    return canvas.figure
+        if roots == {rank}:
+            canvas.write(MARGIN + 0.33, y + CELL / 2 + 0.22, "root", ha="center", weight="bold")
 
 
-def _panel(canvas: Canvas, place: Layout, name: str, rows: tuple[Row, ...]) -> None:
-    left = place.lefts[name]
-    canvas.write(left, place.tops[0] - 0.6 * LINE, name, 10)
-    for rank, row in enumerate(rows):
-        top = place.tops[rank]
-        if not row:
-            text = "no buffer" if row is None else "empty"
-            canvas.write(left, top + CELL / 2, text, 8, style="italic")
-        for number, (cell, (x, y)) in enumerate(
-            zip(row or (), place.places[name][rank], strict=True)
-        ):
-            gid = f"{name}/r{rank}/e{number}"
-            canvas.cell(left + x, top + y, place.cell, CELL, cell, gid)
+def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None:
+    if block.shown.caption:
+        canvas.write(block.left, tops[0] - 1.7 * LINE, block.shown.caption, 9, weight="bold")
+    origins = block.shown.origins
+    for name, rows in {"before": origins.before, "after": origins.after}.items():
+        left = block.lefts[name]
+        canvas.write(left, tops[0] - 0.6 * LINE, name)
+        for rank, row in enumerate(rows):
+            top = tops[rank]
+            if not row:
+                text = "no buffer" if row is None else "empty"
+                canvas.write(left, top + CELL / 2, text, style="italic")
+            for number, (cell, (x, y)) in enumerate(
+                zip(row or (), block.places[name][rank], strict=True)
+            ):
+                gid = f"{prefix}{name}/r{rank}/e{number}"
+                draw_cell(canvas, left + x, top + y, block.cell, CELL, cell, gid)
+                if cell.state == "reduced" and has_labels(block.shown):
+                    draw_label(canvas, left + x + block.cell / 2, top + y + CELL + 0.08, cell.label)
+    _arrow(canvas, block, (tops[0] + tops[-1] - 0.11) / 2, prefix)
 
 
-def _legend(canvas: Canvas, y: float, states: list[str]) -> None:
-    """A sample of each state that occurs, and what it means."""
-    for number, state in enumerate(states):
-        ranks = (0, 1) if state == "reduced" else ()
-        top = y + number * LINE
-        canvas.fill(MARGIN, top, 0.3, 0.18, Cell("", 0, state, ranks))
-        canvas.write(MARGIN + 0.42, top + 0.09, f"{state}: {STATES[state][1]}", 8.5)
-
-
-def _summarised(origins: Origins, title: str) -> Figure:
-    page = 9.0
-    lines = _wrapped([*origins.notes, *origins.summary], page)
-    top = MARGIN + 1.5 * LINE * bool(heading(title, origins))
-    canvas = Canvas(page, top + LINE * len(lines) + MARGIN)
-    canvas.write(MARGIN, MARGIN + 0.5 * LINE, heading(title, origins), 12, weight="bold")
-    _lines(canvas, top, lines)
-    return canvas.figure
-
-
-def _wrapped(lines: Iterable[str], page: float) -> list[str]:
-    return [
-        part for line in lines for part in textwrap.wrap(line, int((page - 2 * MARGIN) / 0.075))
-    ]
-
-
-def _lines(canvas: Canvas, y: float, lines: list[str]) -> None:
+def _arrow(canvas: Canvas, block: Block, y: float, prefix: str) -> None:
+    """From before to after, with the name of the call above it."""
+    begin = block.left + block.spans["before"] + 0.12
+    end = block.lefts["after"] - 0.12
+    look = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "color": DARK}
+    canvas.axes.add_patch(
+        FancyArrowPatch((begin, y), (end, y), shrinkA=0, shrinkB=0, gid=f"{prefix}arrow", **look)
+    )
+    lines = block.shown.arrow
     for number, line in enumerate(lines):
-        canvas.write(MARGIN, y + (number + 0.35) * LINE, line, 8.5)
+        above = y - 0.12 - 0.17 * (len(lines) - 1 - number)
+        canvas.write((begin + end) / 2, above, line, ARROW_SIZE, ha="center", weight="bold")
+
+
+def _legend(calls: Sequence[Shown], width: float) -> list[tuple[float, int, str, str]]:
+    """(x, line, state or "", words) of each entry; in one line if the page is wide enough."""
+    states = {state for one in calls for state in one.origins.states()}
+    entries = [("", "Colour: the rank that a value came from")]
+    entries += [(state, words) for state, words in _SAMPLES.items() if state in states]
+    found, x, line = [], 0.0, 0
+    for state, words in entries:
+        needed = breadth(words) + (0.34 if state else 0)
+        if x and x + needed > width:
+            x, line = 0.0, line + 1
+        found.append((x, line, state, words))
+        x += needed + 0.2
+    return found
+
+
+def _summarised(one: Shown) -> Figure:
+    page = 8.0
+    lines = [
+        part
+        for line in (*one.origins.notes, *one.origins.summary)
+        for part in wrapped(line, page - 2 * MARGIN)
+    ]
+    head = heading(one.title, one.origins)
+    top = MARGIN + 1.5 * LINE * bool(head)
+    canvas = Canvas(page, top + LINE * len(lines) + MARGIN)
+    canvas.write(MARGIN, MARGIN + 0.5 * LINE, head, 12, weight="bold")
+    canvas.lines(MARGIN, top + LINE / 2, lines)
+    return canvas.figure

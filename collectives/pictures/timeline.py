@@ -5,36 +5,34 @@
 The horizontal axis is order, not time. A bar begins as many steps from the left as calls had to be
 made one after the other before it (see happens_before.py), so a program gives the same picture in
 every run. A call further right is later than another only if bars, arrows and dotted lines lead
-from that one to it.
+from that one to it. Calls that only make or end groups are ticks, unless one of them went wrong.
 """
 
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import matplotlib.style
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from collectives.pictures import happens_before
-from collectives.pictures.colours import DARK, LIGHT, PALETTE, tint
+from collectives.pictures.colours import DARK, PAGE, PALETTE, WRONG, edge, tint
 from collectives.pictures.happens_before import Order
+from collectives.pictures.lanes import APART, DOTS, LEFT, MIDDLE, STEP, TOP, Lanes
+from collectives.pictures.page import LINE, MARGIN, SMALL, Canvas, breadth, split_name, wrapped
 from collectives.recording.call import Call
-from collectives.spec.calls import ALL_TO_ALL
+from collectives.spec.calls import ALL_TO_ALL, FROM_ROOT, GROUPS
 
 MOST_RANKS = 8
 MOST_STEPS = 40
+_LETTERS = 14  # of a line in a bar
+_MARKERS = "osD^"  # for the groups that meet at the same step
 
-# In inches, which are also the units of the axes.
-STEP, _LANE, _BAR = 0.78, 0.62, 0.44
-_LEFT, _TOP, _BOTTOM, _RIGHT = 0.62, 0.42, 0.5, 0.12
-_LEGEND = (
-    "Order, not time: "
-    "a call is later than another only where bars, arrows or dotted lines lead to it."
-)
-_FROM_ANY = " Dashed: in any order, all before the last of the receives is over."
+Steps = dict[tuple[int, int], tuple[int, int]]
+# The steps at which the ranks enter a collective, by the collective's group, index and name.
+Meetings = dict[tuple[str, int, str], dict[int, int]]
 
 
 def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
@@ -42,8 +40,9 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
 
     If there is nothing to draw, or too much, the figure says so in words.
 
-    The gid of a bar is r<rank>/c<number>, and that of an arrow names both ends: r0/c1-r1/c0. The
-    dots where the members of a collective meet have the gid <name>/<group>/<seq>.
+    The gid of a bar is r<rank>/c<number>, and that of an arrow names both ends: r0/c1-r1/c0. A bar
+    that goes on in another row has /row1 after it there. The dots where the members of a collective
+    meet have the gid <name>/<group>/<seq>.
     """
     with matplotlib.style.context("default"):
         figure = _drawn(sorted(calls, key=lambda call: (call.rank, call.number)), title)
@@ -65,26 +64,39 @@ def describe(calls: Sequence[Call]) -> str:
 def _drawn(calls: list[Call], title: str) -> Figure:
     messages = happens_before.in_every_run(calls, happens_before.messages(calls))
     flow = happens_before.data_flow(calls)
-    steps = happens_before.steps(calls, messages + flow)
+    ticks = _ticks(calls)
+    steps = happens_before.steps(calls, messages + flow, {_key(call) for call in ticks})
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     length = max((end for _, end in steps.values()), default=0)
     if refusal := _refusal(ranks, length):
-        return _page(title, refusal, 7, 0)[0]
-    has_any_source = any(order.after.peer is None for order in messages)
-    legend = _LEGEND + _FROM_ANY * has_any_source
-    figure, axes = _page(title, legend, length, len(ranks))
-    lanes = {rank: _LANE * (index + 0.5) for index, rank in enumerate(ranks)}
-    for rank, y in lanes.items():
-        axes.plot([0, length * STEP], [y, y], color=DARK, linewidth=0.4, alpha=0.4, zorder=0)
-        axes.text(-0.08, y, f"rank {rank}", ha="right", va="center", fontsize=9, color=DARK)
-    for call in calls:
-        _bar(axes, call, steps, lanes)
-    among_all = [order for order in flow if order.before.name in ALL_TO_ALL]
+        return _page(title, [refusal], 5, TOP).figure
+    bars = [call for call in calls if call not in ticks]
+    most = max(len(_bar_lines(call)) for call in bars)
+    lanes = Lanes({rank: at for at, rank in enumerate(ranks)}, length, 0.14 * max(most, 2) + 0.12)
+    met = _met([order.before for order in flow if order.before.name in ALL_TO_ALL], steps)
+    canvas = _page(title, _legend(messages, met, ticks), lanes.right, lanes.bottom)
+    for row in range(lanes.rows):
+        for rank in ranks:
+            y = lanes.y(rank, row)
+            canvas.axes.plot([LEFT, lanes.right], [y, y], color="#aaaaaa", linewidth=0.6, zorder=0)
+            canvas.chip(MARGIN, y, rank)
+    for call in bars:
+        _bar(canvas, call, steps[_key(call)], lanes)
+    _draw_ticks(canvas, ticks, steps, lanes)
     with_root = [order for order in flow if order.before.name not in ALL_TO_ALL]
-    for order in messages + with_root:
-        _arrow(axes, order, steps, lanes)
-    _meetings(axes, [order.before for order in among_all], steps, lanes)
-    return figure
+    _arrows(canvas, messages + with_root, steps, lanes)
+    _meetings(canvas, met, lanes)
+    return canvas.figure
+
+
+def _ticks(calls: list[Call]) -> list[Call]:
+    """The calls that are drawn as ticks; none if there are no others."""
+    found = [
+        call
+        for call in calls
+        if call.name in GROUPS and call.left is not None and call.error is None
+    ]
+    return found if len(found) < len(calls) else []
 
 
 def _refusal(ranks: list[int], length: int) -> str:
@@ -99,73 +111,114 @@ def _refusal(ranks: list[int], length: int) -> str:
     return ""
 
 
-def _page(title: str, below: str, length: int, lanes: int) -> tuple[Figure, Axes]:
-    width, height = _LEFT + max(5, length) * STEP + _RIGHT, _TOP + lanes * _LANE + _BOTTOM
-    figure = Figure(figsize=(width, height), facecolor=LIGHT)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-_LEFT, width - _LEFT), ylim=(height - _TOP, -_TOP))
-    axes.axis("off")
-    style = {"ha": "left", "va": "center", "color": DARK}
-    axes.text(0, -_TOP / 2, title, fontsize=10, fontweight="bold", gid="title", **style)
-    below = textwrap.fill(below, int((width - _LEFT) / 0.062))
-    axes.text(0, height - _TOP - _BOTTOM / 2, below, fontsize=7.5, gid="below", **style)
-    return figure, axes
+def _legend(messages: list[Order], met: Meetings, ticks: list[Call]) -> list[str]:
+    found = ["Left to right shows order, not duration."]
+    if met:
+        found.append("Dotted: nobody goes on before the last one has come.")
+    if any(order.after.peer is None for order in messages):
+        found.append("Dashed: in any order, all before the last of the receives is over.")
+    if ticks:
+        names = ", ".join(sorted({call.name for call in ticks}))
+        found.append(f"Grey ticks: {names}.")
+    return found
 
 
-def _bar(axes: Axes, call: Call, steps: dict, lanes: dict[int, float]) -> None:
-    begin, end = (STEP * step for step in steps[call.rank, call.number])
-    y, gid = lanes[call.rank], f"r{call.rank}/c{call.number}"
+def _page(title: str, legend: list[str], right: float, bottom: float) -> Canvas:
+    right = max(right, LEFT + 2 * STEP, MARGIN + breadth(title, 12))
+    lines = wrapped(" ".join(legend), right - MARGIN)
+    canvas = Canvas(right + MARGIN, bottom + LINE * len(lines) + 0.15)
+    canvas.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
+    for number, line in enumerate(lines):
+        canvas.write(MARGIN, bottom + LINE * (number + 0.4), line, gid=f"below{number}")
+    return canvas
+
+
+def _bar(canvas: Canvas, call: Call, at: tuple[int, int], lanes: Lanes) -> None:
+    gid = f"r{call.rank}/c{call.number}"
     colour = PALETTE[call.rank % len(PALETTE)]
-    went_wrong = call.error is not None or call.left is None
-    look = {"facecolor": tint(colour), "edgecolor": "#b00000" if went_wrong else colour}
-    look |= {"linewidth": 1.6 if went_wrong else 1.2, "linestyle": "--" if went_wrong else "-"}
-    axes.add_patch(
-        Rectangle((begin + 0.03, y - _BAR / 2), end - begin - 0.06, _BAR, gid=gid, **look)
-    )
+    look = {"edgecolor": edge(colour), "linewidth": 1.3}
+    if call.error is not None or call.left is None:
+        look = {"edgecolor": WRONG, "linewidth": 1.6, "linestyle": "--"}
+    first = lanes.row(at[0])
+    for row, left, right in lanes.parts(*at):
+        y = lanes.y(call.rank, row) - lanes.height / 2
+        name = gid if row == first else f"{gid}/row{row}"
+        canvas.box(left, y, right - left, lanes.height, tint(colour), name, **look)
     # In a long bar the text stands at the beginning. The rest of the bar is its wait for others.
-    style = {"ha": "center", "va": "center", "color": DARK}
-    axes.text(
-        begin + STEP / 2, y, _bar_text(call), fontsize=6.5, linespacing=1.1, zorder=4, **style
-    )
+    x, y = lanes.x(at[0], first) + MIDDLE, lanes.y(call.rank, first)
+    style = {"ha": "center", "va": "center", "linespacing": 1.05, "zorder": 4}
+    canvas.write(x, y, "\n".join(_bar_lines(call)), SMALL, gid=f"{gid}/words", **style)
 
 
-def _bar_text(call: Call) -> str:
-    """A long name is wrapped after its underscores."""
+def _bar_lines(call: Call) -> list[str]:
     name, *rest = happens_before.words(call)
-    lines = textwrap.wrap(name.replace("_", "_ "), 14)
-    return "\n".join([*(line.replace(" ", "") for line in lines), *rest])
+    return [*split_name(name, _LETTERS), *(one for part in rest for one in _split(part))]
 
 
-def _meetings(axes: Axes, calls: list[Call], steps: dict, lanes: dict[int, float]) -> None:
+def _split(part: str) -> list[str]:
+    return split_name(part, _LETTERS) if len(part) > _LETTERS else [part]
+
+
+def _draw_ticks(canvas: Canvas, ticks: list[Call], steps: Steps, lanes: Lanes) -> None:
+    drawn = Counter()
+    for call in ticks:
+        step, _ = steps[_key(call)]
+        row = lanes.row(step)
+        x = lanes.x(step, row) + 0.025 * min(drawn[call.rank, step], 3)
+        drawn[call.rank, step] += 1
+        y = lanes.y(call.rank, row)
+        ys = [y - lanes.height / 2, y + lanes.height / 2]
+        gid = f"r{call.rank}/c{call.number}"
+        canvas.axes.plot([x, x], ys, color="#8a8a8a", linewidth=1.2, gid=gid, zorder=0.6)
+
+
+def _met(calls: list[Call], steps: Steps) -> Meetings:
+    """The collectives in which all wait for all, without those to which only one rank came."""
+    members = defaultdict(dict)
+    for call in calls:
+        members[call.group, call.seq, call.name][call.rank] = steps[_key(call)][0]
+    return {key: entered for key, entered in members.items() if len(entered) > 1}
+
+
+def _meetings(canvas: Canvas, met: Meetings, lanes: Lanes) -> None:
     """For each collective in which all wait for all, a dotted line from member to member.
 
     It is where the last member enters; no member leaves before it.
     """
-    members, lines_at = defaultdict(dict), Counter()
-    for call in calls:
-        begin, _ = steps[call.rank, call.number]
-        members[call.group, call.seq, call.name][call.rank] = begin
-    for (group, seq, name), entered in members.items():
+    lines_at = Counter()
+    for (group, seq, name), entered in met.items():
         step = max(entered.values())
-        x = STEP * step + 0.055 + 0.06 * lines_at[step]
+        row, track = lanes.row(step), lines_at[step]
+        x = lanes.x(step, row) + DOTS + APART * track
         lines_at[step] += 1
-        ys = sorted(lanes[rank] for rank in entered)
-        line = {"linewidth": 1.2, "linestyle": ":", "zorder": 0.5}
-        dots = {"linestyle": "", "marker": "o", "markersize": 3, "zorder": 3}
-        axes.plot([x, x], [ys[0], ys[-1]], color=DARK, **line)
-        axes.plot([x] * len(ys), ys, color=DARK, gid=f"{name}/{group}/{seq}", **dots)
+        ys = sorted(lanes.y(rank, row) for rank in entered)
+        line = {"linewidth": 1.3, "linestyle": ":", "zorder": 0.5}
+        dots = {"linestyle": "", "marker": _MARKERS[track % 4], "markersize": 4, "zorder": 3}
+        canvas.axes.plot([x, x], [ys[0], ys[-1]], color=DARK, **line)
+        canvas.axes.plot([x] * len(ys), ys, color=DARK, gid=f"{name}/{group}/{seq}", **dots)
 
 
-def _arrow(axes: Axes, order: Order, steps: dict, lanes: dict[int, float]) -> None:
-    before, after = order.before, order.after
-    down = 1 if lanes[after.rank] > lanes[before.rank] else -1
-    begin, _ = steps[before.rank, before.number]
-    _, end = steps[after.rank, after.number]
-    tail = begin * STEP + 0.12, lanes[before.rank] + down * _BAR / 2
-    head = end * STEP - 0.12, lanes[after.rank] - down * _BAR / 2
-    gid = f"r{before.rank}/c{before.number}-r{after.rank}/c{after.number}"
-    look = {"color": DARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 9}
-    look["linestyle"] = "--" if after.peer is None else "-"
-    arrow = FancyArrowPatch(tail, head, shrinkA=0, shrinkB=0, gid=gid, zorder=3, **look)
-    arrow.set_path_effects([withStroke(linewidth=3, foreground=LIGHT)])
-    axes.add_patch(arrow)
+def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> None:
+    """Arrows that leave one broadcast, or arrive at one call, share their way up or down."""
+    tracks = defaultdict(dict)
+
+    def length(order: Order) -> int:
+        return abs(lanes.places[order.before.rank] - lanes.places[order.after.rank])
+
+    for order in sorted(orders, key=length, reverse=True):  # the heads of short ones lie on top
+        before, after = _key(order.before), _key(order.after)
+        end = steps[after][1]
+        trunk = before if order.before.name in FROM_ROOT else after
+        track = tracks[end].setdefault(trunk, len(tracks[end]))
+        points = lanes.route((before[0], steps[before][0]), (after[0], end), track)
+        gid = f"r{before[0]}/c{before[1]}-r{after[0]}/c{after[1]}"
+        look = {"edgecolor": DARK, "facecolor": DARK, "linewidth": 1.3}
+        look["linestyle"] = "--" if order.after.peer is None else "-"
+        look |= {"arrowstyle": "-|>", "mutation_scale": 10, "gid": gid, "zorder": 3}
+        arrow = FancyArrowPatch(path=Path(points), joinstyle="round", **look)
+        arrow.set_path_effects([withStroke(linewidth=3, foreground=PAGE)])
+        canvas.axes.add_patch(arrow)
+
+
+def _key(call: Call) -> tuple[int, int]:
+    return call.rank, call.number

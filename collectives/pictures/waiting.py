@@ -1,0 +1,173 @@
+"""A hang as a picture: the ranks on a circle, and an arrow from each rank to those it waits for."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib.style
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path
+
+from collectives.diagnosis.rules.matching import Matching
+from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
+from collectives.pictures import happens_before
+from collectives.pictures.colours import WRONG
+from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, wrapped
+from collectives.recording.call import Call
+
+MOST_RANKS = 8
+_NODE = 0.36  # the room that a rank takes on the circle
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that is still inside a call, and the ranks that must act before it can return."""
+
+    call: Call
+    ranks: tuple[int, ...]
+
+    def words(self) -> list[str]:
+        """What stands beside its arrow: the call, and where the program makes it."""
+        name, *rest = (word for word in happens_before.words(self.call) if word != "never returned")
+        return [
+            " ".join([name, *rest[:1]]),
+            *rest[1:],
+            *[f"line {self.call.line}"][: self.call.line],
+        ]
+
+
+def waits(calls: Sequence[Call]) -> list[Wait]:
+    """Every rank that waits for others, by rank."""
+    matching = Matching(sorted(calls, key=lambda call: (call.rank, call.number)))
+    found = []
+    for call in sorted(calls, key=lambda call: (call.rank, call.number)):
+        if call.left is None and (ranks := waits_for(matching, call)):
+            found.append(Wait(call, tuple(ranks)))
+    return found
+
+
+def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
+    """The figure, for `picture.svg` and `picture.save`. An arrow has the gid waits/r0-r1."""
+    found = waits(calls)
+    ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
+    with matplotlib.style.context("default"):
+        figure = _drawn(found, ranks, title)
+    figure.set_label(f"{title or 'Who waits for whom'}. {describe(calls)}")
+    return figure
+
+
+def describe(calls: Sequence[Call]) -> str:
+    """The same in sentences, for readers who cannot see it."""
+    found = waits(calls)
+    sentences = [
+        f"Rank {one.call.rank} waits for {_names(one.ranks)} in {', '.join(one.words())}."
+        for one in found
+    ]
+    return " ".join([*sentences, _moral(found)])
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return " and ".join(f"rank {rank}" for rank in ranks)
+
+
+def _moral(found: list[Wait]) -> str:
+    edges = {one.call.rank: list(one.ranks) for one in found}
+    every = edges | {rank: [] for one in found for rank in one.ranks if rank not in edges}
+    if cycle := find_cycle(every):
+        circle = " -> ".join(str(rank) for rank in (*cycle, cycle[0]))
+        return f"The arrows close a circle, {circle}: nobody can go on."
+    return "An arrow leads from a rank that waits to the rank that it waits for."
+
+
+def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
+    radius = 0.85 if len(ranks) <= 4 else 1.6
+    side = max([0.6, *(breadth(line) for one in found for line in one.words())])
+    width = max(4.6, 2 * (radius + side + 0.3 + MARGIN), 2 * MARGIN + breadth(title, 12))
+    middle = MARGIN + 0.35 + 3 * LINE + radius
+    bottom = middle + radius + 3.7 * LINE
+    lines = wrapped(_moral(found), width - 2 * MARGIN)
+    canvas = Canvas(width, bottom + LINE * len(lines) + MARGIN / 2)
+    canvas.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
+    circle = Circle((width / 2, middle), radius, ranks)
+    asks = {one.call.rank: one.ranks for one in found}
+    for one in found:
+        rank, on_arrow = one.call.rank, len(one.ranks) == 1
+        for other in one.ranks:
+            # Of two ranks that wait for each other, one takes the short way across.
+            crossing = len(ranks) > 2 and rank > other and rank in asks.get(other, ())
+            along = circle.beside(rank, other) and not crossing
+            points = circle.along(rank, other) if along else circle.across(rank, other)
+            _arrow(canvas, points, f"waits/r{rank}-r{other}")
+            on_arrow = on_arrow and along
+        turn = circle.middle(rank, one.ranks[0]) if on_arrow else circle.turn(rank)
+        outside = 0.12 if on_arrow else 0.3 + 0.12 * abs(math.cos(turn))
+        _words(canvas, circle.on(turn, outside), turn, one)
+    for rank in ranks:
+        x, y = circle.on(circle.turn(rank))
+        canvas.chip(x - 0.33, y, rank)
+    canvas.lines(MARGIN, bottom, lines)
+    return canvas.figure
+
+
+def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
+    """The lines of a call outside of the circle: at its side, above or below it."""
+    (x, y), lines = at, one.words()
+    across, down = math.cos(turn), math.sin(turn)
+    ha = "center" if abs(across) < 0.3 else "left" if across > 0 else "right"
+    middle = LINE * (len(lines) - 1) / 2
+    top = y - middle + (down * (middle + 0.05) if ha == "center" else 0)
+    x += 0 if ha == "center" else math.copysign(0.12, across)
+    for number, line in enumerate(lines):
+        canvas.write(x, top + number * LINE, line, ha=ha, gid=f"words/r{one.call.rank}/{number}")
+
+
+def _arrow(canvas: Canvas, points: list[Point], gid: str) -> None:
+    look = {"arrowstyle": "-|>", "mutation_scale": 14, "linewidth": 1.8, "joinstyle": "round"}
+    canvas.axes.add_patch(
+        FancyArrowPatch(path=Path(points), edgecolor=WRONG, facecolor=WRONG, gid=gid, **look)
+    )
+
+
+class Circle:
+    """Ranks on a circle, clockwise: two side by side, else the first on top."""
+
+    def __init__(self, centre: Point, radius: float, ranks: list[int]):
+        self.centre, self.radius, self.ranks = centre, radius, ranks
+        self.apart = 2 * math.pi / len(ranks)
+
+    def turn(self, rank: int) -> float:
+        first = math.pi if len(self.ranks) == 2 else -math.pi / 2
+        return first + self.apart * self.ranks.index(rank)
+
+    def on(self, turn: float, outside: float = 0.0) -> Point:
+        """A point of the circle, or so far outside of it."""
+        x, y = self.centre
+        radius = self.radius + outside
+        return x + radius * math.cos(turn), y + radius * math.sin(turn)
+
+    def _step(self, rank: int, other: int) -> int:
+        """1 if the other rank is the next one clockwise, -1 if it is the one before, else 0."""
+        count = len(self.ranks)
+        ahead = (self.ranks.index(other) - self.ranks.index(rank)) % count
+        return 1 if ahead == 1 else -1 if ahead == count - 1 else 0
+
+    def beside(self, rank: int, other: int) -> bool:
+        return self._step(rank, other) != 0
+
+    def middle(self, rank: int, other: int) -> float:
+        return self.turn(rank) + self._step(rank, other) * self.apart / 2
+
+    def along(self, rank: int, other: int) -> list[Point]:
+        """The way along the circle to a rank beside this one."""
+        way, room = self._step(rank, other), _NODE / self.radius
+        begin = self.turn(rank) + way * room
+        length = self.apart - 2 * room
+        return [self.on(begin + way * length * part / 24) for part in range(25)]
+
+    def across(self, rank: int, other: int) -> list[Point]:
+        """The straight way to another rank."""
+        (x0, y0), (x1, y1) = self.on(self.turn(rank)), self.on(self.turn(other))
+        share = _NODE / math.dist((x0, y0), (x1, y1))
+        return [(x0 + (x1 - x0) * part, y0 + (y1 - y0) * part) for part in (share, 0.5, 1 - share)]
