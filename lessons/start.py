@@ -88,7 +88,8 @@ if __name__ == "__main__":
 #     main()
 # ```
 #
-# Start it. The lines come in any order, here and below: nobody tells the four processes who is first.
+# Start it. The lines come in any order, here and below: nobody tells the four processes who is first. Two of them may even share a
+# line, because torchrun lets Python write a text and the end of its line one after the other.
 #
 # ```console
 # $ torchrun --nproc-per-node 4 hello.py
