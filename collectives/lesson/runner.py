@@ -5,7 +5,6 @@ notebook. It holds the values by rank, and nothing that differs from run to run.
 go to stderr.
 """
 
-import argparse
 import contextlib
 import functools
 import inspect
@@ -14,10 +13,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
+from collectives.lesson.options import parser_of
 from collectives.lesson.outcome import RankOutcome
 from collectives.lesson.results import table
 from collectives.lesson.show import Display
@@ -59,7 +58,7 @@ def run(step: Callable) -> None:
         print(report.text, end="")
         display.show_in_notebook(step.__name__, report.outcomes)
         return
-    parser = _parser(step)
+    parser = parser_of(step)
     options = vars(parser.parse_args())
     wanted = [options.pop(name) for name in ("timeline", "trace", "picture", "save_picture")]
     try:
@@ -225,36 +224,6 @@ def _is_alone_or_rank(rank: int) -> bool:
     except ValueError:  # RANK is set, but nothing else of a launcher
         return True
     return place is None or place.rank == rank
-
-
-def _parser(step: Callable) -> argparse.ArgumentParser:
-    lesson = sys.modules[step.__module__].__doc__ or ""
-    parser = argparse.ArgumentParser(
-        description=lesson, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-n", "--nproc", type=int, help="ranks to start (default 4)")
-    parser.add_argument(
-        "--backend",
-        help="gloo, nccl, ... (default: nccl where every rank can have a GPU, else gloo)",
-    )
-    parser.add_argument("--device", help="cpu or cuda (default: what suits the backend)")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        help="time limit for each step, in seconds (default %(default)g)",
-    )
-    parser.add_argument(
-        "--timeline", action="store_true", help="show when each rank was in which call, in seconds"
-    )
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE.json", help="write the same for ui.perfetto.dev"
-    )
-    parser.add_argument("--picture", action="store_true", help="show where every number went")
-    parser.add_argument(
-        "--save-picture", type=Path, metavar="FILE.svg|png", help="write a picture of each step"
-    )
-    return parser
 
 
 @functools.cache
