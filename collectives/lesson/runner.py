@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
