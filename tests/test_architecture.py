@@ -170,7 +170,26 @@ def long_functions(package: Package) -> list[str]:
     return found
 
 
-CHECKS = (upward_imports, impure_rules, circles, dead_modules, long_files, long_functions)
+def nested_conditionals(package: Package) -> list[str]:
+    """A conditional expression inside another one is hard to read."""
+    return [
+        f"{name}, line {node.lineno}: a conditional expression inside another one"
+        for name, tree in package.trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.IfExp)
+        and any(isinstance(part, ast.IfExp) for part in (node.test, node.body, node.orelse))
+    ]
+
+
+CHECKS = (
+    upward_imports,
+    impure_rules,
+    circles,
+    dead_modules,
+    long_files,
+    long_functions,
+    nested_conditionals,
+)
 
 
 def test_nothing_stands_outside_the_rooms():
@@ -221,6 +240,7 @@ PLANTED = [
     (dead_modules, {"spec/forgotten.py": "x = 1\n"}),
     (long_files, {"spec/calls.py": "x = 1\n" * (LONGEST_FILE + 1)}),
     (long_functions, {"spec/calls.py": f"def long():\n{LONG}"}),
+    (nested_conditionals, {"spec/calls.py": "x = 1 if a else 2 if b else 3\n"}),
 ]
 
 

@@ -115,7 +115,8 @@ def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
     """The lines of a call outside of the circle: at its side, above or below it."""
     (x, y), lines = at, one.words()
     across, down = math.cos(turn), math.sin(turn)
-    ha = "center" if abs(across) < 0.3 else "left" if across > 0 else "right"
+    side = "left" if across > 0 else "right"
+    ha = "center" if abs(across) < 0.3 else side
     middle = LINE * (len(lines) - 1) / 2
     top = y - middle + (down * (middle + 0.05) if ha == "center" else 0)
     x += 0 if ha == "center" else math.copysign(0.12, across)
@@ -151,7 +152,9 @@ class Circle:
         """1 if the other rank is the next one clockwise, -1 if it is the one before, else 0."""
         count = len(self.ranks)
         ahead = (self.ranks.index(other) - self.ranks.index(rank)) % count
-        return 1 if ahead == 1 else -1 if ahead == count - 1 else 0
+        if ahead == 1:
+            return 1
+        return -1 if ahead == count - 1 else 0
 
     def beside(self, rank: int, other: int) -> bool:
         return self._step(rank, other) != 0
