@@ -189,39 +189,6 @@ def test_the_proof_notices_an_init_that_does_not_wait():
 # What the pitfalls say.
 
 
-def test_a_rank_that_leaves_early_breaks_two_others_that_still_connect():
-    """A race, with one rank that reads an address late, on purpose: it comes in almost every try."""
-
-    @needs(ranks=4, fresh=True)
-    def leaves_early(rank, world_size, device):
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        shared = dist.TCPStore(*address, is_master=False)
-
-        class Slow(dist.Store):
-            def set(self, key, value):
-                shared.set(key, value)
-
-            def wait(self, keys, timeout):
-                shared.wait(keys, timeout)
-
-            def get(self, key):
-                if rank == 0 and key.endswith("/3"):
-                    time.sleep(0.5)
-                return shared.get(key)
-
-        try:
-            dist.init_process_group("gloo", store=Slow(), rank=rank, world_size=world_size)
-        except RuntimeError as error:
-            return str(error)
-        dist.destroy_process_group()
-        return ""
-
-    said = re.search(r"`(Gloo \S+ failed with) \[...\] (.*?)`", " ".join(LESSON.prose.split()))
-    pattern = rf"{said[1]} \[\S+\] {said[2]}"
-    tries = ("\n".join(mistakes.run_isolated(leaves_early)[1]) for _ in range(10))
-    assert any(re.search(pattern, text) for text in tries)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ > "2.14", reason="said of torch 2.13")
 def test_under_torchrun_nobody_starts_a_store_at_a_port_of_ones_own():
