@@ -67,7 +67,7 @@ $(VENV)/made:
 
 $(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)
 	@echo "Installing into $(VENV). The first time this takes minutes: torch is large."
-	@$(INSTALL) -e .
+	@$(INSTALL) -e '.[training]'
 	@touch $@
 
 $(VENV)/installed-for-tests: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)

@@ -10,7 +10,13 @@ from collectives.backends import machine
 from collectives.lesson.chapters import CHAPTERS
 
 COLUMNS = [(backend, device) for backend, devices in backends.DEVICES.items() for device in devices]
-LESSONS = [name for chapter in CHAPTERS.values() if not chapter.isolated for name in chapter.names]
+# The lessons that need an extra have tests of their own.
+LESSONS = [
+    name
+    for chapter in CHAPTERS.values()
+    if not (chapter.isolated or chapter.extra)
+    for name in chapter.names
+]
 CELL = ("lesson", "backend", "device", "world_size")
 
 
@@ -99,7 +105,10 @@ def pytest_generate_tests(metafunc):
                 device,
                 size,
                 id=f"{lesson}-{backend}-{device}-w{size}",
-                marks=marks,
+                # gloo and MPI run at every size in each test run, our own backend at one.
+                marks=[*marks, pytest.mark.slow]
+                if (backend, size != 3) == ("by_hand", True)
+                else marks,
             )
             for lesson in LESSONS
             for size in column

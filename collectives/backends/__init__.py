@@ -1,1 +1,1 @@
-"""What each backend needs and can do (claims.toml), and the backends that we bring: mpi/."""
+"""What each backend needs and can do (claims.toml), and those that we bring: mpi/, by_hand/."""

@@ -11,7 +11,7 @@ import sys
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 # The devices that each backend works on, the default first.
-DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}
+DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",), "by_hand": ("cpu",)}
 
 # Since this version several ranks may share a GPU if NCCL_MULTI_RANK_GPU_ENABLE=1 (release notes of
 # NCCL 2.30).
@@ -74,6 +74,8 @@ def unavailable(backend: str, device: str, nproc: int) -> str | None:
         return "this build of torch has no gloo"
     if backend == "mpi" and (missing := missing_for_mpi()):
         return f"mpi needs {missing}, which is not here: pip install 'collectives[mpi]' brings it"
+    if backend == "by_hand" and sys.platform != "linux":
+        return "by_hand needs Linux, whose unix sockets have addresses that are no files"
     return _nccl_unavailable(nproc) if backend == "nccl" else None
 
 

@@ -2,6 +2,7 @@
 
 import collectives.backends.register
 dist.init_process_group("mpi", init_method="mpi://")  # in a script that mpiexec runs
+dist.init_process_group("by_hand")                    # in a script that torchrun runs
 """
 
 import torch.distributed as dist
@@ -52,5 +53,13 @@ def _rendezvous(url, timeout=dist.default_pg_timeout, **_):
     yield mpi_store.open(timeout.total_seconds())
 
 
+def _new_group_by_hand(options, own_options):
+    from collectives.backends.by_hand.group import ProcessGroupByHand
+
+    return ProcessGroupByHand(options, own_options)
+
+
+if "BY_HAND" not in dist.Backend._plugins:
+    dist.Backend.register_backend("by_hand", _new_group_by_hand, extended_api=True, devices=["cpu"])
 if "MPI" not in dist.Backend._plugins:
     _register_mpi()

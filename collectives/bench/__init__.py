@@ -1,1 +1,1 @@
-"""What a launch, a call, the matrix and MPI cost: ratios of timings taken in turn in one run."""
+"""What a launch, a call, the matrix, MPI and each algorithm cost; the table of nccl-tests."""

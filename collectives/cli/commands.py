@@ -7,8 +7,11 @@ import typer
 import typer.core
 
 from collectives.backends import machine
+from collectives.cli import algorithms as cli_algorithms
 from collectives.cli import bench as cli_bench
+from collectives.cli import cluster as cli_cluster
 from collectives.cli import diagnose as cli_diagnose
+from collectives.cli import hosts as cli_hosts
 from collectives.cli import matrix as cli_matrix
 from collectives.cli import run as cli_run
 from collectives.lesson import chapters
@@ -86,4 +89,10 @@ def env() -> None:
 app.command("run", no_args_is_help=True, epilog=cli_run.STATUSES)(cli_run.run)
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
 app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
+app.command("hosts", epilog=cli_hosts.STATUSES, no_args_is_help=True)(cli_hosts.hosts)
+app.command("cluster", epilog=cli_cluster.STATUSES)(cli_cluster.cluster)
+app.command("count", no_args_is_help=True)(cli_algorithms.count)
+app.command("predict", no_args_is_help=True)(cli_algorithms.predict)
+app.command("simulate")(cli_algorithms.simulate)
+app.command("steps", no_args_is_help=True)(cli_algorithms.steps)
 app.add_typer(cli_bench.app, name="bench")

@@ -32,6 +32,9 @@ _Timeout = Annotated[
 _JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")
 ]
+_Merge = Annotated[
+    bool, typer.Option("--merge", help="Instead: read the --json files of several machines.")
+]
 
 
 def diagnose(
@@ -39,6 +42,7 @@ def diagnose(
     hang_after: _HangAfter = 30.0,
     timeout: _Timeout = None,
     json_file: _JsonFile = None,
+    merge: _Merge = False,
 ) -> None:
     """Run any program of torch.distributed, unchanged; name the rank and line that fails or hangs.
 
@@ -49,6 +53,8 @@ def diagnose(
 
     status = 2
     try:
+        if merge:
+            raise typer.Exit(_print_merged(command))
         _check(hang_after, timeout, json_file)
         for number in _END_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
@@ -69,6 +75,18 @@ def diagnose(
         print(f"collectives diagnose: {error}", file=sys.stderr)
         raise typer.Exit(status or 2) from None
     raise typer.Exit(status)
+
+
+def _print_merged(files: list[str]) -> int:
+    """What the reports in these files say together; the exit status."""
+    from collectives.diagnosis.rules.merge import merge
+
+    try:
+        kind, says = merge([json.loads(Path(file).read_text(encoding="utf-8")) for file in files])
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"--merge wants files that --json has written: {error!r}.") from None
+    print(says)
+    return int(kind != "ok")
 
 
 def _check(hang_after: float, timeout: float | None, json_file: Path | None) -> None:

@@ -19,7 +19,7 @@ _Names = list[str] | None
 
 def matrix(  # long: the flags, each with its help
     backend: Annotated[
-        _Names, typer.Option(help="gloo, nccl, mpi or another; all that we know of.")
+        _Names, typer.Option(help="gloo, nccl, mpi, by_hand or another; all that we know of.")
     ] = None,
     device: Annotated[
         _Names, typer.Option(help="cpu, cuda; all that the backends work on.")

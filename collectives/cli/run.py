@@ -35,7 +35,7 @@ _Nproc = Annotated[
 ]
 _Backend = Annotated[
     str | None,
-    typer.Option(help="gloo, nccl, mpi; nccl where every rank can have a GPU, else gloo."),
+    typer.Option(help="gloo, nccl, mpi, by_hand; nccl where every rank can have a GPU, else gloo."),
 ]
 _Device = Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")]
 _Timeout = Annotated[float, typer.Option(help="Time limit for each step, in seconds.")]
@@ -111,15 +111,15 @@ def _run_all(
 ) -> list[_LessonResult]:
     """Run every step of these lessons. A file that cannot be loaded does not stop the others."""
     begin, console = time.monotonic(), terminal.console(stderr=True)
-    # Before anything else that imports torch: the server that forks the ranks then imports it at
-    # the same time.
+    speaks = place is None or place.rank == 0
+    # Before anything else that imports torch: a lesson starts the server that forks the ranks. It
+    # imports torch at the same time, and what else this lesson needs.
+    lessons = [(path, _load(path, speaks)) for path in paths]
     from collectives.lesson.runner import run_and_print
     from collectives.lesson.show import Display
 
-    speaks = place is None or place.rank == 0
     display = Display(**display_options)
     _check(place, **options)
-    lessons = [(path, _load(path, speaks)) for path in paths]
     results = []
     for number, (path, lesson) in enumerate(lessons, 1):
         result = _LessonResult(path.stem)

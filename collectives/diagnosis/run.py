@@ -3,12 +3,15 @@
 import dataclasses
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from collectives.diagnosis.rules import hints
 from collectives.diagnosis.rules.report import format_call, location, write
@@ -51,12 +54,16 @@ def run(
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         job = Job(folder)
+        monitor = HangMonitor(job, hang_after, tell, command)
         try:
-            verdict = _watch(process, HangMonitor(job, hang_after, tell), timeout)
+            verdict = _watch(process, monitor, timeout)
         finally:
             end_all(process, folder, others)
             job.nodes.close()
-        verdict = dataclasses.replace(verdict, hints=hints.hints(job.noticed(), verdict.kind))
+            monitor.meeting.close()
+        noticed = hints.hints(job.noticed(), verdict.kind)
+        worlds = tuple(world.as_report() for world in job.worlds.values())
+        verdict = dataclasses.replace(verdict, hints=noticed, worlds=worlds)
         return _with_notes(verdict, job), status(verdict, process.returncode)
     finally:
         adopt_orphans(adopted)
@@ -84,7 +91,8 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
     """The verdict as plain values."""
 
     def plain(call: Call) -> dict:
-        place = {"rank": call.rank, "file": call.file, "line": call.line, "function": call.function}
+        place = {"rank": call.rank, "machine": verdict.machines.get(call.rank)}
+        place |= {"file": call.file, "line": call.line, "function": call.function}
         return {
             **place,
             "call": call.awaited or call.name or None,
@@ -94,14 +102,16 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         }
 
     ranks = [
-        {"rank": rank, "does": doing, "where": where}
+        {"rank": rank, "machine": verdict.machines.get(rank), "does": doing, "where": where}
         for rank, (doing, where) in sorted(verdict.lines.items())
     ]
     fields = {name: getattr(verdict, name) for name in ("group", "seq", "field", "says")}
     return {
         "verdict": verdict.kind,
+        "machine": socket.gethostname(),
         "guilty": [plain(call) for call in verdict.guilty],
         "ranks": ranks,
+        "worlds": list(verdict.worlds),
         "cycle": list(verdict.cycle),
         **fields,
         "hints": [
@@ -162,8 +172,18 @@ def _at_the_end(job: Job, code: int) -> Verdict:
 
 def _with_notes(verdict: Verdict, job: Job) -> Verdict:
     notes = job.notes()
+    if verdict.field == "machine" and (cut_off := _without_network()):
+        notes.append(cut_off)
     if not notes:
         return verdict
     kind = "partial" if verdict.kind == "ok" else verdict.kind
     says = "\n  ".join([verdict.says.replace("ok:", "partial:", 1), *notes])
     return dataclasses.replace(verdict, kind=kind, says=says)
+
+
+def _without_network() -> str | None:
+    """Whether it is this machine that nobody can reach."""
+    stats = {name: one for name, one in psutil.net_if_stats().items() if name != "lo"}
+    if not stats or any(one.isup for one in stats.values()):
+        return None
+    return f"{socket.gethostname()} itself has no network: look at the cable of {', '.join(stats)}"

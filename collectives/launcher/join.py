@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import faulthandler
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -42,6 +43,7 @@ def join(
     backend, device = _choose(place, backend, device, caller_has_group)
     deadline = time.monotonic() + timeout
     variables = backends.rank_environment(backend, place.local_world_size, place.one_machine)
+    variables |= place.environment
     with _environment(variables):
         store = _new_store(place, caller_has_group, timeout)
     with _environment(variables), _time_limit(place, store, timeout):
@@ -62,6 +64,8 @@ def join(
         while not store.check([_count_key(rank) for rank in range(place.world_size)]):
             if store.check(["first"]) or time.monotonic() > deadline:
                 raise _failure(place, store, timeout)
+            if place.uses_mpi:
+                _let_mpi_progress()
             time.sleep(0.002)
         return _get_all(place, store)
 
@@ -94,9 +98,33 @@ def launcher_store(place: Place, timeout: float) -> dist.Store:
     global _launcher_store
     if _launcher_store is None:
         patience = datetime.timedelta(seconds=timeout)
-        where = "mpi://" if place.launcher == "mpiexec" else "env://"
-        _launcher_store, _, _ = next(dist.rendezvous(where, timeout=patience))
+        if place.launcher == "srun":
+            _launcher_store = _store_of_step(place, patience)
+        else:
+            where = "mpi://" if place.uses_mpi else "env://"
+            _launcher_store, _, _ = next(dist.rendezvous(where, timeout=patience))
     return _launcher_store
+
+
+def _store_of_step(place: Place, patience: datetime.timedelta) -> dist.TCPStore:
+    """srun has no store for its ranks: rank 0 makes one, where the others expect it.
+
+    It listens on loopback if all ranks are on one machine, else on all addresses, as torchrun's.
+    """
+    host, port = place.meeting
+    options = {"wait_for_workers": False, "timeout": patience}
+    if place.rank:
+        return dist.TCPStore(host, port, is_master=False, **options)
+    listens_on = host if place.one_machine else ""
+    try:
+        listener = socket.create_server((listens_on, port), backlog=max(128, place.world_size))
+    except OSError as error:
+        raise ValueError(
+            f"rank 0 cannot open the store of this Slurm step at port {port}: {error.strerror}. "
+            "Choose another port: export MASTER_ADDR and MASTER_PORT before srun."
+        ) from error
+    fd = listener.detach()
+    return dist.TCPStore("127.0.0.1", port, is_master=True, master_listen_fd=fd, **options)
 
 
 @contextlib.contextmanager
@@ -158,6 +186,13 @@ def _call(
         return ranks.dump_result(fn(place.rank, place.world_size, own_device, *args))
     finally:
         ranks.inside = False
+
+
+def _let_mpi_progress() -> None:
+    """Another rank's send may still wait for this rank to acknowledge it."""
+    from collectives.backends.mpi import library
+
+    library.progress()
 
 
 def _count_key(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""`launch`: call a function in every rank of a world, started here or by torchrun or mpiexec."""
+"""`launch`: call a function in each rank of a world, started here or by a launcher, as torchrun."""
 
 import math
 import multiprocessing
@@ -22,7 +22,7 @@ def launch(
 ) -> list:
     """Call `fn(rank, world_size, device, *args)` in every rank; return the results in rank order.
 
-    A direct worker of torchrun or mpiexec joins the launcher's world: every rank must call
+    A direct worker of torchrun, mpiexec or srun joins the launcher's world: every rank must call
     `launch`, and every rank gets the full list. If the caller has initialised a process group, it
     is used and left alone. Any other process starts `nproc` ranks (default: 4) on this machine and
     ends them. `fn`, `args` and the results are pickled by value; tensors come back on the CPU.

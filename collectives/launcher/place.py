@@ -1,6 +1,8 @@
-"""This process's place in the world that a launcher started: torchrun or mpiexec."""
+"""This process's place in the world that a launcher started: torchrun, mpiexec or Slurm's srun."""
 
+import importlib.util
 import os
+import re
 from dataclasses import dataclass
 
 import psutil
@@ -9,6 +11,8 @@ import psutil
 # are not workers.
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI = {"PMI": ("PMI_RANK", "PMI_SIZE"), "OMPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")}
+# A step is what srun starts. A batch script is in a job, but in no step.
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
@@ -28,26 +32,64 @@ class Place:
         return self.local_world_size == self.world_size
 
     @property
+    def uses_mpi(self) -> bool:
+        return self.launcher in ("mpiexec", "srun --mpi")
+
+    @property
+    def meeting(self) -> tuple[str, int] | None:
+        """Host and port at which the ranks of torchrun or srun meet; None if MPI tells them."""
+        environ = os.environ
+        if self.uses_mpi:
+            return None
+        if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+            return environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        # Nobody hands out a port in Slurm. Steps that may run at the same time get different ones,
+        # outside of the range from which the system chooses.
+        number = 7 * int(environ["SLURM_JOB_ID"]) + int(environ["SLURM_STEP_ID"])
+        host = "127.0.0.1" if self.one_machine else _first_host(environ["SLURM_STEP_NODELIST"])
+        return host, 15_000 + number % 15_000
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a rank finds in its environment under torchrun, and misses under srun.
+
+        Libraries read it: Accelerate does not know Slurm's own variables.
+        """
+        if not self.launcher.startswith("srun"):
+            return {}
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+        }
+
+    @property
     def backend(self) -> str | None:
         """The default backend of this launcher's ranks; None if it depends on the machine."""
-        return "mpi" if self.launcher == "mpiexec" else None
+        return "mpi" if self.uses_mpi else None
 
 
 def launcher_place() -> Place | None:
-    """The place of a direct worker of torchrun or mpiexec; None for any other process.
+    """The place of a direct worker of torchrun, mpiexec or srun; None for any other process.
 
     Raises ValueError if RANK is set but no launcher started this process.
     """
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" in environ:
         return _place("torchrun", "RANK", "WORLD_SIZE") if _is_direct(_TORCHRUN) else None
+    in_step = "SLURM_STEP_ID" in environ
     for rank, size in _MPI.values():
         if rank in environ and size in environ:
+            if in_step and not any(name in environ for name in _LOCAL_SIZE):
+                break  # srun --mpi: Slurm knows who shares a machine
             identity = (rank, size, "PMI_FD", "PMIX_NAMESPACE")
             return _place("mpiexec", rank, size) if _is_direct(identity) else None
+    if in_step and int(environ["SLURM_STEP_NUM_TASKS"]) > 1:
+        return _slurm_place() if _is_direct(_SLURM) else None
     if "RANK" in environ:
         raise ValueError(
-            f"RANK={environ['RANK']} is set, but neither torchrun nor mpiexec started this "
+            f"RANK={environ['RANK']} is set, but neither torchrun, mpiexec nor srun started this "
             "process: start it with torchrun, or unset RANK to let it start its own ranks."
         )
     return None
@@ -63,6 +105,31 @@ def _place(launcher: str, rank: str, size: str) -> Place:
         _first_number(_LOCAL_RANK, int(os.environ[rank])),
         _first_number(_LOCAL_SIZE, world_size),
     )
+
+
+def _slurm_place() -> Place:
+    environ = os.environ
+    has_mpi = any(rank in environ for rank, _ in _MPI.values())
+    # Some clusters offer MPI to every step. A program that has no MPI meets as usual.
+    return Place(
+        "srun --mpi" if has_mpi and importlib.util.find_spec("mpi4py") else "srun",
+        int(environ["SLURM_PROCID"]),
+        int(environ["SLURM_STEP_NUM_TASKS"]),
+        int(environ["SLURM_LOCALID"]),
+        _tasks(environ["SLURM_STEP_TASKS_PER_NODE"])[int(environ["SLURM_NODEID"])],
+    )
+
+
+def _tasks(per_node: str) -> list[int]:
+    """How many tasks each node has: "2(x3),1" stands for 2, 2, 2, 1."""
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node)
+    return [int(count) for count, times in counts for _ in range(int(times or 1))]
+
+
+def _first_host(hosts: str) -> str:
+    """The first of Slurm's list of hosts: node08 of "node[08-11,15],other"."""
+    start, first, end = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^\[,]*)", hosts).groups()
+    return f"{start}{first or ''}{end}"
 
 
 def _first_number(names: tuple[str, ...], default: int) -> int:

@@ -8,6 +8,9 @@ from collectives.launcher.launch_spec import LaunchSpec
 from collectives.launcher.watch import LaunchWatch
 from collectives.launcher.world import World
 
+# What the ranks of a backend need, so that the fork server imports it once for all of them.
+_MODULES = {name: (f"collectives.backends.{name}.group",) for name in ("mpi", "by_hand")}
+
 
 def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> list:
     """Run the launch and return the results in rank order. Raises LaunchError if a rank fails.
@@ -17,8 +20,7 @@ def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> list:
     deadline = time.monotonic() + spec.timeout
     payload = by_value.pickle_by_value(spec.fn, spec.args)
     if spec.start_method == "forkserver":
-        modules = ("collectives.backends.mpi.group",) if spec.backend == "mpi" else ()
-        server.start_server(modules)
+        server.start_server(_MODULES.get(spec.backend, ()))
     world = World(spec, payload, calls)
     try:
         world.start()

@@ -50,7 +50,9 @@ def choose(names: list[str], every: bool) -> list[Path]:
             f"name a lesson ({lessons}) or a chapter ({', '.join(CHAPTERS)}), or say --all."
         )
     if every:
-        names = [chapter.name for chapter in CHAPTERS.values() if not chapter.isolated]
+        names = [
+            chapter.name for chapter in CHAPTERS.values() if not (chapter.isolated or chapter.extra)
+        ]
     found: list[Path] = []
     for name in names:
         found += of_chapter(CHAPTERS[name]) if name in CHAPTERS else [find(name)]

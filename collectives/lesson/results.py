@@ -1,19 +1,58 @@
 """The results of a step as text: a line for each rank, a column for each value it returned."""
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number after each step of a training: printed as the first and the last, drawn as a line.
+
+    On a `log` scale nothing is printed but how many there are: a rounding error differs from
+    machine to machine.
+    """
+
+    values: list[float]
+    log: bool = False
+
+    def __str__(self) -> str:
+        if self.log:
+            return f"{len(self.values)} values"
+        return f"{self.values[0]:.4f} ... {self.values[-1]:.4f}"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds by bytes, for each algorithm: printed as which one is the fastest from which size on.
+
+    `curves` has (bytes, seconds) of the same sizes for each name. They must not be measured: what
+    is printed should be the same on every machine.
+    """
+
+    curves: dict[str, list[tuple[float, float]]]
+
+    def __str__(self) -> str:
+        from collectives.pictures import crossings
+
+        return crossings.in_words(self.curves)
+
 
 def table(name: str, results: list) -> str:
     """What a lesson prints: the step's name, the number of ranks, and what each rank returned.
 
     A dict that a rank returns has a column for each key; anything else is the column `result`.
     """
-    rows = cells(results)
+    ranks = "1 rank" if len(results) == 1 else f"all {len(results)} ranks"
+    return aligned(f"{name}: proved on {ranks}", cells(results))
+
+
+def aligned(title: str, rows: list[list[str]]) -> str:
+    """The title, and below it the cells in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append(f"  {'  '.join(padded)}".rstrip())
-    ranks = "1 rank" if len(results) == 1 else f"all {len(results)} ranks"
-    return "\n".join([f"{name}: proved on {ranks}", *lines]) + "\n"
+    return "\n".join([title, *lines]) + "\n"
 
 
 def cells(results: list) -> list[list[str]]:

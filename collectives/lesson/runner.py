@@ -17,6 +17,8 @@ from pathlib import Path
 
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
+from collectives.launcher.server import start_beside_torch
+from collectives.lesson import machines
 from collectives.lesson.options import parser_of
 from collectives.lesson.outcome import RankOutcome
 from collectives.lesson.results import table
@@ -24,14 +26,8 @@ from collectives.lesson.show import Display
 from collectives.lesson.step import world_of
 from collectives.spec.check import Mismatch
 
-_LAUNCHERS = {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}
-
-if "torch" not in sys.modules and not _LAUNCHERS & os.environ.keys():
-    # The lesson is about to import torch, and the server that forks its ranks must import it, too:
-    # side by side that takes half the time.
-    from collectives.launcher.server import start_server
-
-    start_server()
+# A lesson is about to import torch.
+start_beside_torch()
 
 
 @dataclass(frozen=True)
@@ -125,6 +121,8 @@ def run_step(
 
     place = launcher_place()
     name, speaks = step.__name__, place is None or place.rank == 0
+    if world_of(step).lab and place is None:
+        return StepReport(machines.report(step))
     if reason := _reason_to_skip(step, place, nproc, backend, device):
         return StepReport(f"{name}: skipped: {reason}\n" if speaks else "", reason)
     if world_of(step).isolated:
@@ -147,6 +145,8 @@ def _reason_to_skip(
     from collectives.backends import availability, claims
 
     world = world_of(step)
+    if world.lab:
+        return "it makes its own machines, and starts the ranks there: start it without a launcher"
     if world.isolated:
         if world.backend and backend not in (None, world.backend):
             return f"it tests what is said of {world.backend}"

@@ -14,6 +14,11 @@ from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
 from collectives.launcher.place import launcher_place
 from collectives.lesson.outcome import RankOutcome
+from collectives.lesson.results import Curve, Times
+from collectives.lesson.steps import Played, Steps
+
+# What a rank can return to be drawn.
+Shown = Curve | Times | Steps | Played
 
 
 @dataclass
@@ -21,7 +26,7 @@ class Display:
     """What to show of each step. ValueError for a file that cannot be written.
 
     `steps` holds the name and the calls of each step recorded so far, `noticed` what the ranks
-    noticed in the last of them.
+    noticed in the last of them, and `drawn` the curves and steps that they returned there, by name.
     """
 
     timeline: bool = False
@@ -30,6 +35,7 @@ class Display:
     save_picture: Path | None = None
     steps: list[tuple[str, list]] = field(default_factory=list)
     noticed: list = field(default_factory=list)
+    drawn: dict[str, list[Shown]] = field(default_factory=dict)
     pictures_saved: int = 0
 
     def __post_init__(self):
@@ -66,7 +72,9 @@ class Display:
             finally:
                 self.noticed = [hint for log in _logs(folder) for hint in log.noticed()]
         self.steps.append((step.__name__, [call for _, calls in pairs for call in calls]))
-        return [result for result, _ in pairs]
+        results = [result for result, _ in pairs]
+        self.drawn = _drawn(results)
+        return results
 
     def show(self, name: str, outcomes: list[RankOutcome]) -> None:
         """Print and write what is wanted of this step, if it is the last step recorded.
@@ -108,7 +116,7 @@ class Display:
             print(error, file=sys.stderr)
             return
         _, calls = self.steps[-1] if self.steps else (name, [])
-        for figure in _figures(name, calls, outcomes):
+        for figure in _figures(name, calls, outcomes, self.drawn):
             words = figure.get_label()
             data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": words}
             display(data, raw=True, metadata={"image/svg+xml": {"alt": words}})
@@ -122,6 +130,8 @@ class Display:
         hint = "its data cannot be traced"
         if illustration.order_matters(calls):
             hint = "try --timeline"
+        if self.drawn:
+            hint = "try --save-picture"
         print(
             f"{name}: no picture: no collective among all ranks shows where data went; {hint}",
             file=sys.stderr,
@@ -131,7 +141,7 @@ class Display:
         """Write the first picture to the file that was named, the others to files beside it."""
         from collectives.pictures import picture
 
-        figures = _figures(name, calls, outcomes)
+        figures = _figures(name, calls, outcomes, self.drawn)
         if not figures:
             print(f"{name}: no picture: its data cannot be traced", file=sys.stderr)
         for number, figure in enumerate(figures):
@@ -143,11 +153,25 @@ class Display:
             print(f"{name}: picture in {path}", file=sys.stderr)
 
 
-def _figures(name: str, calls: list, outcomes: list[RankOutcome]) -> list:
-    """What a step did, and what it damaged, as far as that can be drawn.
+def _drawn(results: list) -> dict[str, list[Shown]]:
+    """The curves and the steps that every rank returned, by their names."""
+    dicts = [result if isinstance(result, dict) else {} for result in results]
+    names = [name for name, value in dicts[0].items() if isinstance(value, Shown)]
+    return {name: [one[name] for one in dicts] for name in names}
+
+
+def _figures(
+    name: str,
+    calls: list,
+    outcomes: list[RankOutcome],
+    drawn: dict[str, list[Shown]],
+) -> list:
+    """The curves and steps that were returned, or what was done and damaged, if it can be drawn.
 
     If a rank died, how far the others came is luck.
     """
+    if drawn:
+        return _figures_of(name, drawn)
     from collectives.pictures import damage, illustration
 
     died = any(one.kind == "died" for one in outcomes)
@@ -155,6 +179,27 @@ def _figures(name: str, calls: list, outcomes: list[RankOutcome]) -> list:
     found = [illustration.illustrate(name, calls, is_cut_short=died)]
     found += [] if died else [damage.draw(wrong, title=name)]
     return [figure for figure in found if figure]
+
+
+def _figures_of(title: str, drawn: dict[str, list[Shown]]) -> list:
+    """One figure for all curves over the steps, and one for each other name."""
+    from collectives.lesson import steps
+    from collectives.pictures import crossings, curves
+
+    lines = {name: ranks for name, ranks in drawn.items() if isinstance(ranks[0], Curve)}
+    found = []
+    if lines:
+        values = {name: [one.values for one in ranks] for name, ranks in lines.items()}
+        log = any(one.log for ranks in lines.values() for one in ranks)
+        found.append(curves.draw(values, title=title, log=log))
+    others = {name: ranks for name, ranks in drawn.items() if name not in lines}
+    for name, ranks in others.items():
+        heading = f"{title}: {name}" if len(others) > 1 else title
+        if isinstance(ranks[0], Times):
+            found.append(crossings.figure(ranks[0].curves, {}, heading))
+        else:
+            found.append(steps.draw(heading, ranks))
+    return found
 
 
 def _logged(step: Callable, folder: str) -> Callable:

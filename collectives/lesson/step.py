@@ -23,6 +23,7 @@ class WorldSpec:
     test of a claim that makes one, has a `symptom` on gloo, one of SYMPTOMS. A cure has none. With
     `fresh` the ranks have no process group yet, but the environment variables that torchrun sets.
     With a `backend` it says something of this one alone, and is skipped if another is asked for.
+    A step in a `lab` takes no arguments and runs once: it makes machines and starts ranks there.
     """
 
     ranks: int = 1
@@ -30,6 +31,7 @@ class WorldSpec:
     symptom: str | None = None
     fresh: bool = False
     backend: str | None = None
+    lab: bool = False
 
 
 def needs(*, ranks: int, fresh: bool = False) -> Callable:
@@ -38,6 +40,11 @@ def needs(*, ranks: int, fresh: bool = False) -> Callable:
     With `fresh` it makes its process group itself, in new processes, exactly `ranks` of them.
     """
     return _mark(WorldSpec(ranks, isolated=fresh, fresh=fresh))
+
+
+def in_lab(step: Callable) -> Callable:
+    """Mark a step that makes a lab of machines, and starts the ranks there itself."""
+    return _mark(WorldSpec(isolated=True, lab=True))(step)
 
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:

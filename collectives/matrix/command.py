@@ -75,9 +75,10 @@ def execute(request: Request) -> int:
 def _check(request: Request, place: world.Place | None) -> None:
     """Refuse at once what would fail after a minute of measuring."""
     sizes, timeout = request.world_sizes, request.timeout
-    if place and place.launcher != "torchrun":
+    if place and place.meeting is None:
         raise ValueError(
-            f"{place.launcher} started this process: start the matrix by itself, or under torchrun."
+            f"{place.launcher} started this process: start the matrix by itself, or under torchrun "
+            "or srun."
         )
     if place and sizes not in (None, [place.world_size]):
         raise ValueError(

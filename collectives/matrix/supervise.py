@@ -8,7 +8,6 @@ and stop the others.
 
 import itertools
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,8 +43,7 @@ def measure(
 
     def world(name: str, step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
         prefix = f"collectives/matrix/{name}"
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        shared = SharedRank(place, address, port, f"{prefix}/ranks")
+        shared = SharedRank(place, *place.meeting, f"{prefix}/ranks")
         limit = timeout or run.LIMITS[cell.device]
         spec = LaunchSpec(step, 1, args, cell.backend, cell.device, limit, shared_rank=shared)
         return _supervise(

@@ -1,8 +1,8 @@
 """Choose what the picture of a step shows: who waits for whom, a grid of groups, order, or data.
 
 A step that hangs is shown by its waits, and one that sends messages, meets at barriers or makes
-groups by order, unless the groups are a grid. Of several collectives with data, the picture shows
-three at most.
+groups by order, unless the groups are a grid. So is one whose data cannot be traced, if it goes on
+while a collective runs. Of several collectives with data, the picture shows three at most.
 """
 
 from collections import defaultdict
@@ -13,6 +13,7 @@ from collectives.recording.call import WORLD, Call
 from collectives.spec.calls import BY_NAME, POINT_TO_POINT, CallSpec, Layout
 
 MOST_SHOWN = 3
+MOST_COLLECTIVES = 40  # the loop of a training: three of its calls would show nothing
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,14 @@ def illustrate(step: str, calls: list[Call], *, is_cut_short: bool = False):
         )
         for number, one in _chosen(together, found)
     ]
-    return picture.draw_calls(shown) if shown else None
+    if shown:
+        return picture.draw_calls(shown)
+    return timeline.draw(calls, title=step) if _goes_on(calls) else None
+
+
+def _goes_on(calls: list[Call]) -> bool:
+    """Whether a rank waits for a Work, and there are not too many calls to see their order."""
+    return len(calls) <= MOST_COLLECTIVES and any(call.name == "wait" for call in calls)
 
 
 def _together(calls: list[Call]) -> list[list[Call]]:
@@ -81,8 +89,11 @@ def _together(calls: list[Call]) -> list[list[Call]]:
 
 
 def _all_data(calls: list[Call]) -> list[tuple[int, Data]]:
-    """The collectives that can be traced, each with its number, from 1."""
-    found = ((number, _traced(one)) for number, one in enumerate(_together(calls), 1))
+    """The collectives that can be traced, each with its number, from 1; none of very many."""
+    together = _together(calls)
+    if len(together) > MOST_COLLECTIVES:
+        return []
+    found = ((number, _traced(one)) for number, one in enumerate(together, 1))
     return [(number, one) for number, one in found if one]
 
 

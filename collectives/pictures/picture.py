@@ -132,7 +132,7 @@ def svg(figure: Figure) -> bytes:
     for superfluous in (
         r"<!--.*?-->",
         r"<metadata>.*?</metadata>",
-        r" font-family: .*?;",
+        r" font-family: [^;\"]*;?",
         r" transform=\"rotate\(-0 .*?\)\"",
     ):
         code = re.sub(superfluous, "", code, flags=re.DOTALL)

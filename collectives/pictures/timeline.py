@@ -73,8 +73,10 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     bars = [call for call in calls if call not in ticks]
     most = max(len(_bar_lines(call)) for call in bars)
     lanes = Lanes({rank: at for at, rank in enumerate(ranks)}, length, 0.14 * max(most, 2) + 0.12)
-    met = _met([order.before for order in flow if order.before.name in ALL_TO_ALL], steps)
-    canvas = _page(title, _legend(messages, met, ticks), lanes.right, lanes.bottom)
+    together = [order.before for order in flow if order.before.name in ALL_TO_ALL]
+    met = _met(together, steps)
+    legend = _legend(messages, together, met, ticks)
+    canvas = _page(title, legend, lanes.right, lanes.bottom)
     for row in range(lanes.rows):
         for rank in ranks:
             y = lanes.y(rank, row)
@@ -111,9 +113,13 @@ def _refusal(ranks: list[int], length: int) -> str:
     return ""
 
 
-def _legend(messages: list[Order], met: Meetings, ticks: list[Call]) -> list[str]:
+def _legend(
+    messages: list[Order], together: list[Call], met: Meetings, ticks: list[Call]
+) -> list[str]:
     found = ["Left to right shows order, not duration."]
-    if met:
+    if any(call.is_async for call in together):
+        found.append("Dotted: nobody has the result before the last one has come.")
+    elif met:
         found.append("Dotted: nobody goes on before the last one has come.")
     if any(order.after.peer is None for order in messages):
         found.append("Dashed: in any order, all before the last of the receives is over.")

@@ -21,8 +21,8 @@ def job_store() -> tuple[str, int] | None:
     """Host and port of the job's store; None if all ranks are said to be on this machine."""
     if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
         return None
-    c10d = sys.modules["torch.distributed.distributed_c10d"]
-    if c10d.is_initialized():
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d and c10d.is_initialized():
         store = _innermost(c10d._get_default_store())
         return (store.host, store.port) if hasattr(store, "port") else None
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")

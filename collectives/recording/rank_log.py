@@ -51,6 +51,9 @@ class Log:
             self.keeps_stack = exit_hooks.keep_stack(self.folder / f"{os.getpid()}.stack")
         # subtle: not by threading, where a program may count or join all threads that there are.
         _thread.start_new_thread(self._answer_when_asked, (self.writer,))
+        if (store := job_store()) is not None:  # the parent takes long to connect to it
+            first = {"store": store, "world": 0, "collectives": []}
+            self.writer.put(call_log.ANSWER, json.dumps(first).encode())
         return self.writer
 
     def _answer_when_asked(self, writer: call_log.Writer) -> None:

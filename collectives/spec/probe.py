@@ -141,7 +141,7 @@ class _Memory:
         size = -(-size // _GUARD) * _GUARD + _GUARD
         self.bytes = torch.full((size,), _GUARD_BYTE, dtype=torch.uint8, device=case.device)
         self.tensor = self._view(self.bytes, model)
-        self.tensor.copy_(_complement(buffer.after) if buffer.before is None else buffer.before)
+        self.tensor.copy_(complement(buffer.after) if buffer.before is None else buffer.before)
 
     def _view(self, memory: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
         """The place of the tensor in `memory`, which is laid out like `self.bytes`."""
@@ -198,10 +198,10 @@ def _same(got, expected, what: str) -> None:
     if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
         if _type(got) != _type(expected):
             raise Mismatch(f"{what}: got {_type(got)}, should be {_type(expected)}")
-        if not torch.equal(_bits(got), _bits(expected)):
+        if not torch.equal(bits(got), bits(expected)):
             texts = _show(got), _show(expected)
             if texts[0] == texts[1]:
-                texts = [f"the bytes {_show(_bits(tensor))}" for tensor in (got, expected)]
+                texts = [f"the bytes {_show(bits(tensor))}" for tensor in (got, expected)]
             raise Mismatch(f"{what}: got {texts[0]}, should be {texts[1]}")
     elif isinstance(expected, list) and isinstance(got, list | tuple) and len(got) == len(expected):
         for number, pair in enumerate(zip(got, expected, strict=True)):
@@ -210,15 +210,15 @@ def _same(got, expected, what: str) -> None:
         raise Mismatch(f"{what}: got {_cut(repr(got))}, should be {_cut(repr(expected))}")
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
 
 
-def _complement(tensor: torch.Tensor) -> torch.Tensor:
+def complement(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that differs at every element, and in which every bool is valid."""
     if tensor.dtype is torch.bool:
         return ~tensor
-    return (~_bits(tensor)).view(tensor.dtype).view(tensor.shape)
+    return (~bits(tensor)).view(tensor.dtype).view(tensor.shape)
 
 
 def _name(dtype: torch.dtype) -> str:

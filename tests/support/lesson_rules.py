@@ -11,22 +11,27 @@ import jupytext
 import torch.distributed as dist
 
 from collectives.lesson.chapters import CHAPTERS, Chapter
-from collectives.spec.calls import CALLS
+from collectives.spec.calls import BY_NAME, CALLS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed."
 MOST_CODE_LINES = 130
-TERMS = {
-    "rank": "ranks?",
-    "world size": "n",
-    "root": "root",
-    "group": "groups?",
-    "backend": "backends?|gloo|NCCL",
-}
+MOST_CODE_LINES_OF = {"training": 50, "algorithms": 95}  # by chapter
+# What makes a checkpoint safe is part of these programs.
+MOST_CODE_LINES_OF_LESSON = {"checkpoint": 90, "failover": 100, "elastic": 150}
+FIRST_STEP_OF = {"ring": "wrong_tensor"}  # it opens with rings that are wrong
+MOST_LINES_OF_THE_CALL = 8
+# What `start` explains, so that no other lesson has to.
+TERMS = ("rank", "world size", "group", "backend")
+# A call that a lesson uses before the lesson that teaches it, and says so.
+BORROWED = {("broadcast", "new_group")}
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 EVIDENCE = ("    run(", "# ```console\n", "(documented)", "](../notebooks/")
-# How the answer to a prediction begins: as text, or, in these chapters, folded.
-ANSWERS = {"start": "<details><summary>Answer</summary>\n\n"}
+TRAINS_ALONE = "one_process"  # the only lesson without a call of torch.distributed
+ANSWER = "<details><summary>Answer</summary>\n\n"
+SOLUTION = re.compile(
+    r"<details><summary>One way to write it</summary>\n\n```python\n(.*?)```\n\n</details>", re.S
+)
 LIST_MARKER = re.compile(r"([-*+]|\d+\.) ")
 
 
@@ -40,7 +45,12 @@ class Source:
         self.cells = jupytext.reads(text, fmt="py:percent").cells
         self.code = [cell.source for cell in self.cells if cell.cell_type == "code"]
         prose = [cell.source for cell in self.cells if cell.cell_type == "markdown"]
-        self.prose = "\n".join(prose)
+        self.prose = "\n\n".join(prose)
+
+    @property
+    def makes_machines(self) -> bool:
+        """Whether the steps run once, in one process, and start the ranks on machines of a lab."""
+        return self.chapter.name == "machines"
 
     @cached_property
     def steps(self) -> list[str]:
@@ -61,14 +71,45 @@ class Source:
     @property
     def proposals(self) -> list[str]:
         """What a reader is asked to change and try, one line each."""
-        items = re.split(r"^\d\. ", self.section("Change and try"), flags=re.MULTILINE)[1:]
+        return self._items("Change and try")
+
+    @property
+    def wrong_programs(self) -> list[str]:
+        """The changes that the proof of a training must notice, one line each."""
+        return self._items("Make it wrong")
+
+    @property
+    def answer(self) -> list[tuple[str, str]]:
+        """The program to write oneself, and its output: at most one of them."""
+        _, _, folded = self.section("Write it yourself").partition(ANSWER)
+        return re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", folded, re.DOTALL)
+
+    def _items(self, section: str) -> list[str]:
+        items = re.split(r"^\d\. ", self.section(section), flags=re.MULTILINE)[1:]
         return [" ".join(item.split()) for item in items]
+
+    def changed_cell(self, item: str) -> tuple[str, str]:
+        """The name of the function in an item, and the cell that defines it with the change made.
+
+        Raises ValueError unless what is to be changed stands there exactly once.
+        """
+        name = re.search(r"In `(\w+)`, change ", item)[1]
+        (cell,) = [cell for cell in self.code if f"def {name}(" in cell]
+        for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):
+            if cell.count(old) != 1:
+                raise ValueError(f"{old} is not once in the cell of {name}")
+            cell = cell.replace(old, new)
+        return name, cell
 
 
 def faults(source: Source) -> list[str]:
     rules = list(EVERY_LESSON)
-    if not source.chapter.isolated:
+    if not source.chapter.isolated or source.makes_machines:
         rules += PROVED_LESSON
+    if source.name == "start":
+        rules.append(terms)
+    if source.chapter.name == "collectives":
+        rules += [the_call, proof_apart, reading_order]
     for section, rule in OF_SECTION.items():
         if section in source.chapter.sections:
             rules.append(rule)
@@ -84,11 +125,14 @@ def title(source: Source) -> Iterator[str]:
     if not source.title.startswith(f"# {source.name}\n"):
         yield f"the title is not '# {source.name}'"
     path = Path("lessons", source.chapter.folder, f"{source.name}.py")
-    commands = f"    python {path}\n    torchrun --nproc-per-node 4 {path}\n"
-    if commands not in source.title:
-        yield "the title does not say how to run it with python and torchrun"
-    if "make tour" not in source.title.splitlines()[-1]:
-        yield "the title does not end with the installation by `make tour`"
+    second = f"torchrun --nproc-per-node 4 {path}"
+    if source.makes_machines:
+        second = f"collectives run {source.chapter.folder}/{source.name}"
+    commands = f"    python {path}\n    {second}\n"
+    if commands not in f"{source.title}\n":
+        yield "the title does not say how to run it with python, and how else"
+    if ("make tour" in source.title) != (source.name == "start"):
+        yield "`start`, and no other lesson, says how to install"
     if "You will see" not in source.title:
         yield "the title does not say what you will see"
 
@@ -99,6 +143,9 @@ def top_level(source: Source) -> Iterator[str]:
         is_steps = isinstance(node, ast.Assign) and (
             ast.unparse(node.targets[0]) == "STEPS" or ast.unparse(node.value) == "[]"
         )
+        # What torchrun is to start on a machine is a file there: its text is a constant here.
+        if source.makes_machines and isinstance(node, ast.Assign):
+            is_steps |= isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
         if not (isinstance(node, DEFINITIONS) or is_steps or is_guard):
             yield f"the top level holds more than definitions: {ast.unparse(node)}"
@@ -106,6 +153,8 @@ def top_level(source: Source) -> Iterator[str]:
 
 def imports(source: Source) -> Iterator[str]:
     """The server of the ranks starts while the lesson itself imports torch."""
+    if source.makes_machines:  # the ranks import torch, on their machines
+        return
     lines = [
         ast.unparse(node)
         for node in source.tree.body
@@ -118,21 +167,27 @@ def imports(source: Source) -> Iterator[str]:
         or lines.index(ours[0]) > lines.index("import torch")
     ):
         yield "`from collectives.lesson import run` does not stand before `import torch`"
-    if "import torch.distributed as dist" not in lines:
+    if "import torch.distributed as dist" not in lines and source.name != TRAINS_ALONE:
         yield "torch.distributed is not imported as dist"
 
 
 def steps(source: Source) -> Iterator[str]:
+    # Functions of these lessons call it, not the steps.
+    calls_elsewhere = source.chapter.name in ("training", "algorithms")
     if source.steps != [name for name in source.functions if name in source.steps]:
         yield "STEPS is not in reading order, or names what is not there"
     for name in source.steps:
         step = source.functions.get(name, ast.parse("def missing(): pass").body[0])
-        if [argument.arg for argument in step.args.args] != ["rank", "world_size", "device"]:
-            yield f"{name} does not take rank, world_size, device"
+        wanted = [] if source.makes_machines else ["rank", "world_size", "device"]
+        if [argument.arg for argument in step.args.args] != wanted:
+            yield f"{name} does not take {', '.join(wanted) or 'no arguments'}"
         calls = [ast.unparse(node.func) for node in ast.walk(step) if isinstance(node, ast.Call)]
-        if "check" not in calls:
+        if not {"check", "check_training"} & set(calls):
             yield f"{name} proves nothing"
-        if not any(call.startswith("dist.") for call in calls):
+        if source.makes_machines and "Lab" not in calls:
+            yield f"{name} makes no lab"
+        is_elsewhere = calls_elsewhere or source.makes_machines
+        if not any(call.startswith("dist.") for call in calls) and not is_elsewhere:
             yield f"{name} calls nothing of torch.distributed"
         if any(isinstance(node, ast.Assert) for node in ast.walk(step)):
             yield f"{name} has an assert, which python -O removes"
@@ -147,12 +202,14 @@ def run_cells(source: Source) -> Iterator[str]:
 
 
 def length(source: Source) -> Iterator[str]:
-    """The cells that run a step and the list of steps do not count."""
+    """Imports, the cells that run a step and the list of steps do not count."""
     cells = [cell for cell in source.code if not cell.startswith(("if __name__", "STEPS"))]
     lines = [line.strip() for cell in cells for line in cell.splitlines()]
-    count = sum(bool(line) and not line.startswith("#") for line in lines)
-    if count > MOST_CODE_LINES:
-        yield f"{count} lines of code are too long for one sitting: at most {MOST_CODE_LINES}"
+    count = sum(bool(line) and not line.startswith(("#", "import ", "from ")) for line in lines)
+    most = MOST_CODE_LINES_OF.get(source.chapter.name, MOST_CODE_LINES)
+    most = MOST_CODE_LINES_OF_LESSON.get(source.name, most)
+    if count > most:
+        yield f"{count} lines of code are too long for one sitting: at most {most}"
 
 
 def headings(source: Source) -> Iterator[str]:
@@ -172,7 +229,8 @@ def links(source: Source) -> Iterator[str]:
     """A relative link must lead somewhere from the lesson and from its notebook."""
     for target in re.findall(r"\]\((?!https://)([^)]+)\)", source.prose):
         places = [ROOT / folder / source.chapter.folder for folder in ("lessons", "notebooks")]
-        if not all((place / target).exists() for place in places):
+        path = target.partition("#")[0]
+        if not all((place / path).exists() for place in places):
             yield f"the link {target} leads nowhere"
 
 
@@ -184,27 +242,31 @@ def accidental_lists(source: Source) -> Iterator[str]:
             yield f"a wrapped line begins a list by accident: {line}"
 
 
+def unmeasured(source: Source) -> Iterator[str]:
+    """NCCL and CUDA have not run: a sentence about them says that it is documented."""
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"```.*?```", "", source.prose, flags=re.S)):
+        if paragraph.startswith(("#", "**Claim.**")):
+            continue
+        for sentence in re.split(r"(?<=[.!?:])\s+(?=[A-Z])|\n\s*(?=[-|])", paragraph):
+            words = re.sub(r"`[^`]*`|\]\([^)]*\)", "", sentence)
+            if re.search(r"\b(NCCL|CUDA)\b", words) and "documented" not in sentence:
+                yield f"this is neither measured nor marked (documented): {sentence[:80]}"
+
+
 EVERY_LESSON = [title, top_level, imports, steps, run_cells, length]
-EVERY_LESSON += [headings, paragraphs, links, accidental_lists]
+EVERY_LESSON += [headings, paragraphs, links, accidental_lists, unmeasured]
 
 
 # Rules for lessons whose steps are proved in the reader's own world.
 
 
 def first_step(source: Source) -> Iterator[str]:
-    if source.steps[:1] != [source.name]:
+    if source.steps[:1] != [FIRST_STEP_OF.get(source.name, source.name)]:
         yield f"the first step is not {source.name}"
 
 
-def terms(source: Source) -> Iterator[str]:
-    for term, words in TERMS.items():
-        if re.search(rf"\b({words})\b", source.prose) and f"**{term}**" not in source.title:
-            yield f"the title does not explain {term!r}"
-
-
 def predictions(source: Source) -> Iterator[str]:
-    """Each is asked for between a step and its run cell, and explained after it."""
-    beginning = ANSWERS.get(source.chapter.name, "**Why.** ")
+    """Each is asked for between a step and its run cell; the answer below is folded."""
     cells = source.cells
     asked = [
         number for number, cell in enumerate(cells) if cell.source.startswith("**Predict first.** ")
@@ -216,13 +278,52 @@ def predictions(source: Source) -> Iterator[str]:
         name = re.search(r"^    run\((\w+)\)$", run, re.MULTILINE)
         if not name or f"def {name[1]}(" not in step:
             yield f"a prediction does not stand between a step and its run: {question[:60]}"
-        if "?" not in question:
-            yield f"a prediction asks nothing: {question[:60]}"
-        if not why.startswith(beginning):
-            yield f"a prediction is not explained: {question[:60]}"
+        if "?" not in question or not re.search(r"[Ww]rite\b.*\bdown", question, re.S):
+            yield f"a prediction does not ask the reader to write down a number: {question[:60]}"
+        if not why.startswith(ANSWER):
+            yield f"a prediction has no folded answer: {question[:60]}"
 
 
-PROVED_LESSON = [first_step, terms, predictions]
+PROVED_LESSON = [first_step, predictions]
+
+
+def terms(source: Source) -> Iterator[str]:
+    for term in TERMS:
+        if f"**{term}**" not in source.title:
+            yield f"the title does not explain {term!r}"
+
+
+# Rules for the lessons on one collective.
+
+
+def the_call(source: Source) -> Iterator[str]:
+    """A lesson opens with the bare call, what it prints, and what to look for in the picture."""
+    step = source.functions.get(source.name)
+    if step is None:
+        return
+    lines = ast.get_source_segment(source.text, step).partition("# proof")[0].splitlines()[1:]
+    count = sum(bool(line.strip()) for line in lines)
+    if count > MOST_LINES_OF_THE_CALL:
+        yield f"the call takes {count} lines: at most {MOST_LINES_OF_THE_CALL}"
+    if "picture" not in source.section("The call"):
+        yield "it does not say what to look for in the picture"
+
+
+def proof_apart(source: Source) -> Iterator[str]:
+    for name in source.steps:
+        text = ast.get_source_segment(source.text, source.functions[name])
+        if not re.search(r"^    # proof\b", text, re.M) or "check(" in text.partition("# proof")[0]:
+            yield f"{name} does not set its proof apart, below `# proof`"
+
+
+def reading_order(source: Source) -> Iterator[str]:
+    """No lesson uses a call that a later one teaches."""
+    order = CHAPTERS["collectives"].names
+    for call in sorted(set(re.findall(r"\bdist\.(\w+)\(", "\n".join(source.code)))):
+        taught = BY_NAME[call].lesson if call in BY_NAME else None
+        is_later = taught in order and order.index(taught) > order.index(source.name)
+        if is_later and (source.name, call) not in BORROWED:
+            yield f"it uses {call}, which {taught} teaches later"
 
 
 # Rules for a section, in the chapters that have it.
@@ -242,6 +343,21 @@ def the_cost(source: Source) -> Iterator[str]:
 def change_and_try(source: Source) -> Iterator[str]:
     if len(source.proposals) not in (2, 3):
         yield f"there are {len(source.proposals)} things to change and try, should be 2 or 3"
+    for proposal in source.proposals:
+        if f"{' '.join(ANSWER.split())} You get `" not in proposal:
+            yield f"the outcome of a change is not folded: {proposal[:60]}"
+
+
+def pitfalls(source: Source) -> Iterator[str]:
+    if not source.chapter.folder and "](../notebooks/mistakes/" not in source.section("Pitfalls"):
+        yield "no pitfall links to the mistake that shows it"
+
+
+def write_it_yourself(source: Source) -> Iterator[str]:
+    if source.chapter.name == "collectives" and not SOLUTION.search(source.prose):
+        yield "there is no folded solution of what to write"
+    if source.chapter.extra and not source.answer:
+        yield "what to write oneself has no folded answer with a program and its output"
 
 
 def read_on(source: Source) -> Iterator[str]:
@@ -256,7 +372,11 @@ def read_on(source: Source) -> Iterator[str]:
             yield f"the link for {name} is not to its documentation: {target}"
     path = str(Path(source.chapter.folder, source.name))
     names = [
-        name for chapter in CHAPTERS.values() if not chapter.isolated for name in chapter.names
+        name
+        for chapter in CHAPTERS.values()
+        if chapter.isolated == source.chapter.isolated and chapter.extra == source.chapter.extra
+        if not chapter.isolated or chapter is source.chapter
+        for name in chapter.names
     ]
     following = names[names.index(path) + 1 :]
     up = Path("..", *(".." for _ in Path(path).parent.parts))
@@ -265,7 +385,23 @@ def read_on(source: Source) -> Iterator[str]:
         yield f"it does not lead on to {target}"
 
 
-OF_SECTION = {"The cost": the_cost, "Change and try": change_and_try, "Read on": read_on}
+def make_it_wrong(source: Source) -> Iterator[str]:
+    for item in source.wrong_programs:
+        parts = r"\*\*.+\.\*\* In `\w+`, change `[^`]+` to `[^`]+`.* It says `[^`]+`"
+        if not re.match(parts, item):
+            yield f"a wrong program has no name, change or answer: {item[:60]}"
+    if len(source.wrong_programs) < 2:
+        yield f"there are {len(source.wrong_programs)} wrong programs, should be at least 2"
+
+
+OF_SECTION = {
+    "The cost": the_cost,
+    "Pitfalls": pitfalls,
+    "Change and try": change_and_try,
+    "Make it wrong": make_it_wrong,
+    "Write it yourself": write_it_yourself,
+    "Read on": read_on,
+}
 
 
 # A rule for the claims that are tested.

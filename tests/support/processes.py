@@ -1,7 +1,13 @@
 """What tests need to know of processes and ports."""
 
+import contextlib
+import os
+import shlex
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import psutil
 
@@ -36,3 +42,26 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+@contextlib.contextmanager
+def started(command: str, folder: Path, **environ: str):
+    """As in a shell whose virtual environment is active. In the end no process is left."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=folder,
+        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": ""} | environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # subtle: torchrun gives each rank a process group of its own.
+            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.communicate()

@@ -19,14 +19,15 @@ def open(timeout: float) -> tuple[dist.Store, int, int]:
     rank 0's host name. Raises RuntimeError if a rank does not come within `timeout` seconds.
     """
     global _store
-    from collectives.backends.mpi.library import MPI, world
+    from collectives.backends.mpi import library
 
-    everyone = world()
+    MPI, everyone = library.MPI, library.world()
     if _store is None:
         _complete(everyone.Ibarrier(), timeout)
         forget_shared_memory()
         neighbours = everyone.Split_type(MPI.COMM_TYPE_SHARED)
-        host = "127.0.0.1" if neighbours.size == everyone.size else socket.gethostname()
+        library.several_machines = neighbours.size < everyone.size
+        host = socket.gethostname() if library.several_machines else "127.0.0.1"
         neighbours.Free()
         patience = datetime.timedelta(seconds=timeout)
         address = bytearray(300)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.backends.mpi.library import MPI
+from collectives.backends.process_group import op_name
 
 _TYPES = {
     torch.uint8: MPI.UINT8_T,
@@ -58,22 +59,9 @@ def as_pieces(tensors: list[torch.Tensor]) -> list:
     ]
 
 
-def as_rows(tensor: torch.Tensor, splits: list[int], size: int) -> list:
-    """The tensor as a message with a part for each rank: `splits` rows each, or equal parts."""
-    rows = tensor.shape[0] if tensor.dim() else 1
-    if not splits and rows % size:
-        raise ValueError(
-            f"all_to_all_single: {rows} rows cannot be split evenly among {size} ranks: say how. "
-            "[mpi]"
-        )
-    splits = splits or [rows // size] * size
-    if len(splits) != size or sum(splits) != rows:
-        raise ValueError(
-            f"all_to_all_single: splits {splits} do not divide {rows} rows among {size} ranks. "
-            "[mpi]"
-        )
-    row = tensor.nbytes // max(1, rows)
-    return [address(tensor), [count * row for count in splits], MPI.BYTE]
+def as_parts(tensor: torch.Tensor, lengths: list[int]) -> list:
+    """The tensor as a message with a part for each rank: so many elements each."""
+    return [address(tensor), [length * tensor.element_size() for length in lengths], MPI.BYTE]
 
 
 def as_one_block(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], MPI.buffer]:
@@ -102,8 +90,7 @@ class Reduction(NamedTuple):
 @functools.cache
 def reduction(op: dist.ReduceOp, dtype: torch.dtype) -> Reduction:
     """Raises ValueError if MPI cannot reduce this dtype with this op."""
-    ops = dist.ReduceOp.RedOpType.__members__.items()
-    return _reduction(next(name for name, known in ops if op == known), dtype)
+    return _reduction(op_name(op), dtype)
 
 
 def _reduction(name: str, dtype: torch.dtype) -> Reduction:

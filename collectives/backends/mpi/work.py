@@ -116,11 +116,14 @@ class MPIWork(dist.Work):
     source_rank = _source_rank
 
     def get_future(self) -> torch.futures.Future:
-        """A future that a thread completes. DDP continues its backward pass meanwhile."""
+        """A future that a thread completes, if the call is not done yet.
+
+        DDP continues its backward pass meanwhile.
+        """
         if self.future is None:
             self.future = torch.futures.Future()
             # subtle: callbacks of a future run in that thread, which cannot wait for itself.
-            if threading.current_thread() is _future_thread:
+            if threading.current_thread() is _future_thread or self.is_completed():
                 self.complete_future()
             else:
                 if _future_thread.ident is None:
@@ -163,17 +166,3 @@ _awaited: queue.SimpleQueue = queue.SimpleQueue()
 _future_thread = threading.Thread(
     target=_complete_futures, name="collectives-mpi-futures", daemon=True
 )
-
-
-class MPIBatch(dist.Work):
-    """Several pending calls, waited for as one."""
-
-    def __init__(self, works: list[MPIWork]):
-        super().__init__()
-        self.works = works
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self.works)
-
-    def wait(self, timeout=None) -> bool:
-        return all(work.wait(timeout) for work in self.works)

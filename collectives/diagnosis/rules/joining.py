@@ -58,10 +58,14 @@ def never_joined(
         return None
     if (difference := compare(joined)) is not None:
         return mismatch(snapshot, difference)
-    elsewhere = [rank for rank in absent if snapshot.states[rank].status == "elsewhere"]
-    if not snapshot.waiting and len(elsewhere) == len(absent):
+    if any(snapshot.states[rank].status == "unheard" for rank in absent):
         return None
+    elsewhere = [rank for rank in absent if snapshot.states[rank].status == "elsewhere"]
     call = next(iter(joined.values()))
+    # Ranks that run elsewhere have joined the world, for else nobody would have come so far.
+    is_done = call.name == "init_process_group" or all(one.left for one in joined.values())
+    if len(elsewhere) == len(absent) and (is_done or not snapshot.waiting):
+        return None
     what = f"{call.name} #{seq} of group {call.group}"
     computing = [rank for rank in absent if rank in snapshot.computing or rank in elsewhere]
     if computing and not ended and not cycle:

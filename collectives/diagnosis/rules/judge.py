@@ -5,7 +5,7 @@ causes others: ranks that wait, time out or are ended. So the order goes from ca
 
  1. `differing`: calls that belong together and do not fit. This is a fault whatever else happened.
  2. `failed`: a rank raised or died by itself. The others then wait for it, or lose it.
- 3. `stopped`, `same_rank`: ranks that cannot take part, whatever they called.
+ 3. `stopped`, `same_rank`, `silent`: ranks that cannot take part, whatever they called.
  4. `crossed_tags`, `circular`: ranks that wait for each other. The rules that follow would blame
     only those that are absent from one of their calls.
  5. `not_joined`: a collective that some ranks have not joined. `came_late`: all have joined it, but
@@ -93,11 +93,29 @@ def same_rank(snapshot: Snapshot) -> Verdict | None:
     return snapshot.verdict("hang", headline, **fields)
 
 
+def silent(snapshot: Snapshot) -> Verdict | None:
+    """A machine whose diagnosis has not answered: it has no power, or no connection to this one."""
+    unheard = {rank: one for rank, one in snapshot.states.items() if one.status == "unheard"}
+    if not unheard or not snapshot.stalled or not snapshot.inside:
+        return None
+    # Without the store only its own machine is known not to answer.
+    known = {rank: one for rank, one in unheard.items() if one.text == "does not answer"}
+    guilty = tuple(map(snapshot.place, known or unheard))
+    if not known:
+        headline = f"hang: {ranks(unheard)} {next(iter(unheard.values())).text}"
+        return snapshot.verdict("hang", headline, guilty=guilty, field="machine")
+    names = sorted({one.machine for one in known.values()})
+    does = "does" if len(names) == 1 else "do"
+    headline = f"hang: {', '.join(names)} {does} not answer: {ranks(known)} cannot be reached"
+    return snapshot.verdict("hang", headline, guilty=guilty, field="machine")
+
+
 _RULES = (
     differing,
     failed,
     stopped,
     same_rank,
+    silent,
     crossed_tags,
     circular,
     not_joined,

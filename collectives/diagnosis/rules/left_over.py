@@ -3,7 +3,7 @@
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.mismatch import mismatch
-from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED
+from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, OUT_OF_SIGHT
 from collectives.diagnosis.rules.report import ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
@@ -72,7 +72,8 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
     joined = sequence.pending[seq]
     if (difference := compare(joined)) is not None:
         return mismatch(snapshot, difference)
-    absent = [rank for rank in sequence.absent(seq) if snapshot.states[rank].status != "elsewhere"]
+    states = snapshot.states
+    absent = [rank for rank in sequence.absent(seq) if states[rank].status not in OUT_OF_SIGHT]
     # If it raised in all ranks, these were told, and went on.
     if not absent or all(call.error for call in joined.values()):
         return None
@@ -87,7 +88,7 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
 def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
     states = snapshot.states
     for call in snapshot.matching.messages.unmatched():
-        if call.peer in states and states[call.peer].status == "elsewhere":
+        if call.peer in states and states[call.peer].status in OUT_OF_SIGHT:
             continue
         if call.name in RECEIVES and states[call.rank].text == LEFT:  # it served others to the end
             continue

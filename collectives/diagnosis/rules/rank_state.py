@@ -45,7 +45,8 @@ _LOST = re.compile(
 # The text of a rank that returned without noting its end, and whose launcher was content.
 LEFT = "left by os._exit, or was ended by its launcher"
 
-NOT_ENDED = ("running", "missing", "elsewhere")
+OUT_OF_SIGHT = ("elsewhere", "unheard")
+NOT_ENDED = ("running", "missing", *OUT_OF_SIGHT)
 
 Place = tuple[str, int, str]  # file, line, function
 NOWHERE: Place = ("", 0, "")
@@ -56,9 +57,10 @@ class State:
     """How a rank is.
 
     `status`: running, returned, raised or died; missing if no process is known; elsewhere if it
-    runs on a node that tells nothing. `text`: its exception, or how it died. `at`: when it ended,
-    in nanoseconds. `in_torch`: its main thread is in torch, below `where`. `is_old`: `where` is
-    from its last answer, and it may have gone on since.
+    runs on a node that tells nothing; unheard if its node has not answered the last question yet.
+    `text`: its exception, or how it died. `at`: when it ended, in nanoseconds. `in_torch`: its main
+    thread is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have
+    gone on since. `machine`: the host name, if the world is on several.
     """
 
     status: str = "running"
@@ -68,6 +70,7 @@ class State:
     in_torch: bool = False
     stopped: bool = False
     is_old: bool = False
+    machine: str = ""
 
 
 @dataclass(frozen=True)

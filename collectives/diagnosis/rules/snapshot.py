@@ -19,8 +19,9 @@ class Verdict:
 
     `kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls to
     blame; for a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
-    does and where. `gives_up`: the first rank that waits gives up after so many seconds; the
-    program may handle that.
+    does and where. `machines`: by rank, its host name, as far as it is known. `gives_up`: the first
+    rank that waits gives up after so many seconds; the program may handle that. `worlds`: those of
+    this machine, as `World.as_report` gives them.
     """
 
     kind: str
@@ -32,7 +33,9 @@ class Verdict:
     field: str | None = None
     gives_up: float | None = None
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    machines: dict[int, str] = dataclasses.field(default_factory=dict)
     hints: tuple[Hint, ...] = ()
+    worlds: tuple[dict, ...] = ()
 
 
 class Snapshot:
@@ -117,6 +120,10 @@ class Snapshot:
     def line(self, rank: int, call: Call | None = None) -> tuple[str, str]:
         """What a rank does, and where, for the report. `call`: the one to tell of it."""
         state = self.states.get(rank, State())
+        doing, where = self._line(rank, state, call)
+        return doing, f"{where} on {state.machine}".strip() if state.machine else where
+
+    def _line(self, rank: int, state: State, call: Call | None) -> tuple[str, str]:
         call = call or self.inside.get(rank)
         if call is None:
             return self._line_without_call(rank, state)
@@ -158,5 +165,6 @@ class Snapshot:
         limits = [limit for limit in limits if limit is not None]
         fields["gives_up"] = min(limits, default=None)
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
+        machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
         says = headline if kind == "ok" else write(headline, lines, list(notes))
-        return Verdict(kind, says, lines=lines, **fields)
+        return Verdict(kind, says, lines=lines, machines=machines, **fields)

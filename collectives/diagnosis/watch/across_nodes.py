@@ -1,18 +1,22 @@
 """How the diagnosing parents on the nodes of one job exchange messages, through the job's store.
 
-While all is well they send nothing. A parent sends what its ranks have called when nothing has
-moved for a while, when a rank has ended, and when another node has sent a message. It looks into
-the store now and then to notice that.
+Each says once which machine it is, and which ranks run there. While all is well they send nothing
+else. A parent sends what its ranks have called when nothing has moved for a while, when a rank has
+ended, and when another node has sent a message. It looks into the store now and then to notice
+that.
 """
 
 import dataclasses
 import datetime
 import json
 import os
+import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import psutil
 
 from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.snapshot import Verdict
@@ -20,16 +24,18 @@ from collectives.diagnosis.timing import STORE_ANSWERS
 from collectives.recording.call import from_plain, plain
 
 _PREFIX = "collectives/diagnose"
+_OWN = ("hints", "worlds")  # what a verdict says of its own machine
 
 
 class NodeExchange:
     """The messages that this node sends to the others, and those that it has received.
 
-    `verdict`: the verdict of another node. `others`: the ranks of other nodes whose present state
-    is known. Each message has a count, which grows when the ranks of its node have gone on, and the
-    counts of the messages that its node had received. A message that holds our own last count was
-    sent while our ranks were where they are now, so it is valid. So is every message about ranks
-    that have ended.
+    `verdict`: the verdict of another node. `judge`: the node that gave it. `machines`: by rank, its
+    host name. `lost`: the host of the store, once it does not answer any more. `others`: the ranks
+    of other nodes whose present state is known. Each message has a count, which grows when the
+    ranks of its node have gone on, and the counts of the messages that its node had received. A
+    message that holds our own last count was sent while our ranks were where they are now, so it is
+    valid. So is every message about ranks that have ended.
     """
 
     def __init__(self):
@@ -42,12 +48,15 @@ class NodeExchange:
         self.answered: dict[str, int] | None = None
         self.received: dict[str, dict] = {}  # by node, its last message
         self.others: dict[int, dict] = {}
+        self.has_greeted = False
+        self.machines: dict[int, str] = {}
+        self.host = self.lost = self.judge = ""
         self.verdict: Verdict | None = None
 
     def open(self, store: tuple[str, int], name: str) -> None:
         """Connect to the store, in a thread: this imports torch. Each node has its own `name`."""
         if self.opening is None:
-            self.name = name
+            self.name, self.host = name, store[0]
             self.opening = threading.Thread(target=self._open, args=store, daemon=True)
             self.opening.start()
 
@@ -59,7 +68,9 @@ class NodeExchange:
         timeout = datetime.timedelta(seconds=STORE_ANSWERS)
         options = {"is_master": False, "wait_for_workers": False, "timeout": timeout}
         try:
-            self.store = dist.TCPStore(host, port, **options)
+            store = dist.TCPStore(host, port, **options)
+            give_up_soon(port)
+            self.store = store
         except RuntimeError:
             self.opening = None  # it may not be there yet
 
@@ -67,6 +78,22 @@ class NodeExchange:
         """Wait until the connection is made: a signal ends a process that exits meanwhile."""
         if (opening := self.opening) is not None:
             opening.join()
+
+    def greet(self, ranks: Iterable[int]) -> None:
+        """Say which ranks run on this machine, and hear it of the others."""
+        if self.store is None:
+            return
+        place = f"{_PREFIX}/machines"
+        try:
+            if not self.has_greeted:
+                name = {"machine": socket.gethostname(), "ranks": list(ranks)}
+                self.store.append(place, json.dumps(name) + "\n")
+                self.has_greeted = True
+            for line in self.store.get(place).decode().splitlines():
+                said = json.loads(line)
+                self.machines |= dict.fromkeys(said["ranks"], said["machine"])
+        except RuntimeError:
+            self._lose_store()
 
     def exchange(self, ranks: Callable[[], dict[int, dict]], send: bool) -> bool:
         """Whether ranks of other nodes have gone on.
@@ -81,10 +108,18 @@ class NodeExchange:
             heard = {name: message["count"] for name, message in self.received.items()}
             if send or heard != (self.answered or {}):
                 self._send_ranks(ranks(), heard)
-        except RuntimeError:  # the store has gone with the job
-            self.store = None
+        except RuntimeError:
+            self._lose_store()
             return False
         return any(before.get(name, count) != count for name, count in heard.items())
+
+    def _lose_store(self) -> None:
+        """It has gone with the job, or its machine cannot be reached."""
+        self.store, self.lost = None, self.host
+        ended = (
+            rank for rank in self.others.items() if rank[1]["state"]["status"] not in NOT_ENDED
+        )
+        self.others = dict(ended)
 
     def _send_ranks(self, ranks: dict[int, dict], heard: dict[str, int]) -> None:
         records = [{**rank, "answer": rank["answer"].get("collectives")} for rank in ranks.values()]
@@ -101,13 +136,19 @@ class NodeExchange:
                 self.others |= {int(rank): one | ahead for rank, one in message["ranks"].items()}
 
     def publish(self, verdict: Verdict, patience: float) -> None:
-        """Send a verdict to all nodes, and wait up to `patience` seconds until they received it."""
-        if self.store is None or self.verdict is not None:
+        """Send a verdict to all nodes, and wait up to `patience` seconds until they received it.
+
+        If it is another node's, wait as well: the store may end with this node's ranks.
+        """
+        if self.store is None:
             return
         try:
-            self._send({"verdict": _to_plain(verdict)})
+            if self.verdict is None:
+                self.judge = self.name
+                self._send({"verdict": _to_plain(verdict)})
             until = time.monotonic() + patience
-            heard = [f"{_PREFIX}/{name}/has heard {self.name}" for name in self.received]
+            others = (name for name in self.received if name != self.judge)
+            heard = [f"{_PREFIX}/{name}/has heard {self.judge}" for name in others]
             while heard and not self.store.check(heard) and time.monotonic() < until:
                 time.sleep(0.05)
         except RuntimeError:
@@ -131,12 +172,29 @@ class NodeExchange:
             packed = self.store.get(f"{_PREFIX}/{name}")
             message = self.received[name] = json.loads(zlib.decompress(packed))
             if "verdict" in message:
-                self.verdict = _from_plain(message["verdict"])
+                self.verdict, self.judge = _from_plain(message["verdict"]), name
                 self.store.set(f"{_PREFIX}/{self.name}/has heard {name}", "")
 
 
+def give_up_soon(port: int) -> None:
+    """A store whose machine has gone answers with an error, as one does that has ended.
+
+    subtle: torch waits for most answers without a limit.
+    """
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    for one in psutil.Process().net_connections("tcp"):
+        if one.raddr and one.raddr.port == port:
+            with socket.socket(fileno=os.dup(one.fd)) as connection:
+                limit = int(STORE_ANSWERS * 1000)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+                    connection.setsockopt(socket.IPPROTO_TCP, option, 1)
+
+
 def _to_plain(verdict: Verdict) -> dict:
-    names = (field.name for field in dataclasses.fields(verdict) if field.name != "hints")
+    names = (field.name for field in dataclasses.fields(verdict) if field.name not in _OWN)
     values = {name: getattr(verdict, name) for name in names}
     return {**values, "guilty": [plain(call) for call in verdict.guilty]}
 
@@ -144,4 +202,6 @@ def _to_plain(verdict: Verdict) -> dict:
 def _from_plain(values: dict) -> Verdict:
     guilty = tuple(map(from_plain, values["guilty"]))
     lines = {int(rank): tuple(line) for rank, line in values["lines"].items()}
-    return Verdict(**{**values, "guilty": guilty, "cycle": tuple(values["cycle"]), "lines": lines})
+    machines = {int(rank): name for rank, name in values["machines"].items()}
+    known = {"guilty": guilty, "cycle": tuple(values["cycle"]), "lines": lines}
+    return Verdict(**values | known | {"machines": machines})

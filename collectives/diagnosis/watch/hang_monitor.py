@@ -1,26 +1,42 @@
 """When to report: a verdict is reported once it is certain, and not before."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.timing import EXCHANGE, LAUNCHER_ENDS, LAUNCHER_ENDS_RANKS, STABLE
+from collectives.diagnosis.timing import (
+    EXCHANGE,
+    GREET,
+    LAUNCHER_ENDS,
+    LAUNCHER_ENDS_RANKS,
+    STABLE,
+)
 from collectives.diagnosis.watch.job import Job
+from collectives.diagnosis.watch.torchrun_meeting import TorchrunMeeting
 
 
 class HangMonitor:
     """Looks at a job again and again, and decides when a verdict is certain.
 
     `hang_after`: how long nothing may move, in seconds. `tell` gets a report of what is slow, once.
+    `command`: the program's.
     """
 
     def __init__(
-        self, job: Job, hang_after: float, tell: Callable[[str], None] = lambda text: None
+        self,
+        job: Job,
+        hang_after: float,
+        tell: Callable[[str], None] = lambda text: None,
+        command: Iterable[str] = (),
     ):
         self.job = job
+        self.meeting = TorchrunMeeting(list(command))
+        self.told = None  # what was told of that
         self.hang_after = hang_after
         self.tell = tell
         self.moved = self.asked = self.exchanged = time.monotonic()
+        self.greeted = 0.0  # when; infinity once all nodes have done so
         self.suspected: tuple[str, float] = ("", 0.0)  # what a report would say, and since when
         self.has_told_slow = False
 
@@ -36,9 +52,20 @@ class HangMonitor:
                 self.moved = now
             self.job.ask()
         self._exchange(now, pause)
+        if not self.job.worlds and now > self.moved + self.hang_after / 2:
+            self._ask_who_has_come(now, pause)
         if self.job.nodes.verdict is not None:
             return self.job.nodes.verdict
         return self._judge(now) if now > self.moved + STABLE / 2 else None
+
+    def _ask_who_has_come(self, now: float, pause: float) -> None:
+        """No rank has started yet."""
+        if now > self.exchanged + pause:
+            self.exchanged = now
+            self.meeting.ask()
+        if self.meeting.says not in (None, self.told) and now > self.moved + self.hang_after:
+            self.told = self.meeting.says
+            self.tell(self.told)
 
     def _exchange(self, now: float, pause: float) -> None:
         """With the other nodes: often if a rank has ended, else rarely."""
@@ -47,6 +74,8 @@ class HangMonitor:
         world = self.job.world_on_several_nodes()
         if world is None:
             return
+        if now > self.greeted + GREET:
+            self.greeted = math.inf if self.job.greet(world) else now
         ended, quiet = world.has_ended(), now > self.moved + pause
         if ended or now > self.exchanged + (pause if quiet else 2 * pause):
             self.exchanged = now
@@ -69,6 +98,8 @@ class HangMonitor:
         """How long the verdict must stay the same, in seconds."""
         if verdict.gives_up is not None and verdict.gives_up <= self.hang_after:
             return self.hang_after
+        if verdict.field == "machine":  # it looks for questions so often, if it is there
+            return self.hang_after / 2
         if self.job.are_gone():  # their launcher will end, or start them again
             return max(LAUNCHER_ENDS, self.hang_after)
         if verdict.kind in ("raised", "died"):
@@ -78,7 +109,10 @@ class HangMonitor:
     def last_word(self) -> Verdict:
         """The verdict on a program that is to be ended now."""
         self.job.hear_all()
-        return self.job.verdict(stalled=not self.job.poll())
+        verdict = self.job.verdict(stalled=not self.job.poll())
+        if verdict.kind == "not-distributed" and self.meeting.says is not None:
+            return Verdict("slow", self.meeting.says)
+        return verdict
 
     def publish(self, verdict: Verdict) -> None:
         """Tell it to the other nodes of the job."""

@@ -95,10 +95,17 @@ class Job:
             return world if self.nodes.opening is not None else None
         return None
 
+    def greet(self, world: World) -> bool:
+        """Whether the machines of all ranks are known by now, as far as they will be."""
+        if world.has_begun:
+            self.nodes.greet(world.ranks)
+            world.machines = self.nodes.machines
+        return len(world.machines) == world.size
+
     def exchange(self, world: World, tell: bool) -> bool:
         """Hear of the ranks on other nodes, and tell of ours; whether those have gone on."""
         moved = self.nodes.exchange(world.to_json, tell)
-        world.hear(self.nodes.others)
+        world.hear(self.nodes.others, self.nodes.lost)
         return moved
 
     def ask(self) -> None:

@@ -1,6 +1,7 @@
 """The ranks of one world under diagnosis: what they call, and how each is."""
 
 import dataclasses
+import socket
 from typing import NamedTuple
 
 from collectives.diagnosis.rules import rank_state
@@ -30,6 +31,9 @@ class World:
     def __init__(self):
         self.ranks: dict[int, RankProcess] = {}
         self.elsewhere: dict[int, Elsewhere] = {}
+        self.machines: dict[int, str] = {}  # by rank, the machines that will answer
+        self.lost_store = ""  # the host of the job's store, once that does not answer
+        self.joined: dict[int, Call] = {}  # the calls by which the ranks joined it
         self.matching = Matching()
         self.merged: Matching | None = None  # with the calls of other nodes
         self.asked = 0
@@ -77,6 +81,8 @@ class World:
                 self.matching.note(call)
                 joins = call.name == "init_process_group"
                 self.has_begun |= joins and call.left is not None and not call.error
+                if joins:
+                    self.joined[call.rank] = call
                 moved = True
             self.matching.lossy |= rank.log.lost > 0
         if moved:  # the messages of other nodes are about an earlier moment
@@ -93,6 +99,9 @@ class World:
         facts = {number: rank.facts() for number, rank in self.ranks.items()}
         absent = self.absent()
         here = rank_state.states(facts, self.matching.destroyed, are_all_known=not absent)
+        if absent:
+            name = socket.gethostname()
+            here = {rank: dataclasses.replace(one, machine=name) for rank, one in here.items()}
         return here | {number: self._state_of_absent(number) for number in absent}
 
     def _state_of_absent(self, number: int) -> State:
@@ -100,6 +109,12 @@ class World:
             return self.elsewhere[number].state
         if number in self.not_joined:
             return self.not_joined[number].state()
+        if number in self.machines:
+            name, host = self.machines[number], self.lost_store
+            text = "does not answer"
+            if host and host != name:
+                text = f"cannot be asked: the store on {host} does not answer"
+            return State("unheard", text, machine=name)
         if self.has_begun:
             text = "runs on a machine that tells nothing: diagnose its command there, too"
             return State("elsewhere", text)
@@ -122,6 +137,18 @@ class World:
         last = {number: max(calls) for number, calls in self.matching.open.items() if calls}
         calls = {number: self.matching.open[number][call] for number, call in last.items()}
         return {rank: call for rank, call in calls.items() if call.name == "init_process_group"}
+
+    def as_report(self) -> dict:
+        """Where its ranks meet, and where in the program those of this machine join."""
+        answers = (rank.read(call_log.ANSWER) for rank in self.ranks.values())
+        return {
+            "meets": next((one["meets"] for one in answers if one.get("meets")), ""),
+            "world_size": self.size,
+            "has_begun": self.has_begun,
+            "ranks": {
+                rank: (call.file, call.line, call.function) for rank, call in self.joined.items()
+            },
+        }
 
     def as_joining(self, place: int) -> JoiningWorld:
         """`place`: a number for where the ranks meet."""
@@ -159,12 +186,13 @@ class World:
             for number, rank in self.ranks.items()
         }
 
-    def hear(self, others: dict[int, dict]) -> None:
+    def hear(self, others: dict[int, dict], lost_store: str) -> None:
         """Take what other nodes sent about their ranks, as `to_json` gives it.
 
-        `clock_ahead`: how far their clock is ahead of ours, in nanoseconds.
+        `clock_ahead`: how far their clock is ahead of ours, in nanoseconds. `lost_store`: the host
+        of the store, if that does not answer any more.
         """
-        self.elsewhere, self.merged = {}, None
+        self.elsewhere, self.merged, self.lost_store = {}, None, lost_store
         for number in set(self.absent()) & set(others):
             other = others[number]
             state = State(**other["state"])

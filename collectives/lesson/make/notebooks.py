@@ -5,6 +5,7 @@ The lesson is the source: to change a notebook, change its lesson. Whatever diff
 """
 
 import asyncio
+import itertools
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from collectives.lesson import files
 from collectives.lesson.chapters import CHAPTERS
 
 AT_A_TIME = 2
-TIMEOUT = 120  # seconds for one cell
+TIMEOUT = 300  # seconds for one cell
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -42,11 +43,17 @@ def path_of(lesson: Path) -> Path:
 
 
 def unexecuted(lesson: Path) -> nbformat.NotebookNode:
-    """The notebook of a lesson, without outputs. A cell's id: lesson and position (order-03)."""
+    """The notebook of a lesson, without outputs. A cell's id: lesson and position (order-03).
+
+    What a reader is asked to predict stays folded in Jupyter until a click opens it.
+    """
     notebook = jupytext.read(lesson)
     notebook.metadata = nbformat.from_dict(_METADATA)
     for position, cell in enumerate(notebook.cells, 1):
         cell.id = f"{lesson.stem}-{position:02}"
+    for question, run in itertools.pairwise(notebook.cells):
+        if question.source.startswith("**Predict first.**"):
+            run.metadata.collapsed = True
     return notebook
 
 

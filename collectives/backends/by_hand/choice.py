@@ -1,0 +1,92 @@
+"""Which algorithm a call takes: the one that is forced, or else the one that the table has for its
+size.
+
+COLLECTIVES_ALGORITHM=ring python train.py
+dist.new_group(backend="by_hand", pg_options=Options(algorithm="ring"))
+"""
+
+import difflib
+import functools
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from collectives.backends.algorithms import table
+
+SHARED_MEMORY = "shared_memory"
+# Forced, it means: over sockets, with the algorithm that the table has for the size.
+SOCKETS = "sockets"
+
+# What goes through shared memory. The other collectives have pieces whose sizes only their owners
+# know, and the ranks could not agree on the number of chunks.
+_SHARED = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
+
+# Over sockets: up to so many bytes of the whole tensor, this algorithm.
+_BY_SIZE = {
+    "all_reduce": ((2**17, "binomial_tree"), (2**20, "halving_doubling"), (None, "ring")),
+    "reduce": ((2**18, "binomial_tree"), (None, "chain")),
+    "broadcast": ((2**18, "binomial_tree"), (None, "chain")),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """For `pg_options`: which algorithm a group takes."""
+
+    algorithm: str | None = None
+
+
+def forced(options: Options | None) -> str | None:
+    """The algorithm that the group must take; None if the table decides.
+
+    Raises ValueError for an unknown name, or for options that are not ours.
+    """
+    if options is not None and not isinstance(options, Options):
+        raise ValueError(
+            f"pg_options={options!r} is not for by_hand: use Options(algorithm=...) of "
+            "collectives.backends.by_hand.choice."
+        )
+    name = options.algorithm if options else os.environ.get("COLLECTIVES_ALGORITHM")
+    if not name:
+        return None
+    known = names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"by_hand has no algorithm {name!r}: {hint}There are {', '.join(known)}.")
+    return name
+
+
+def names() -> list[str]:
+    """All names that can be forced."""
+    found = dict.fromkeys(name for known in table.ALGORITHMS.values() for name in known)
+    return [SHARED_MEMORY, SOCKETS, *found]
+
+
+class Call(NamedTuple):
+    """What the choice depends on. `nbytes` are those of the whole tensor, or of all of them."""
+
+    collective: str
+    nbytes: int
+    size: int  # of the group
+    forced: str | None
+
+
+@functools.lru_cache(1024)
+def choose(call: Call, shares_memory: bool) -> str:
+    """The algorithm of a call.
+
+    A forced algorithm counts for the collectives that it exists for. Raises ValueError if it needs
+    another number of ranks.
+    """
+    shares = shares_memory and call.collective in _SHARED
+    if shares and call.forced in (None, SHARED_MEMORY):
+        return SHARED_MEMORY
+    known = table.ALGORITHMS[call.collective]
+    if call.forced in known:
+        table.find(call.collective, call.forced, call.size)
+        return call.forced
+    for limit, name in _BY_SIZE.get(call.collective, ()):
+        if limit is None or call.nbytes <= limit:
+            return name
+    return next(iter(known))

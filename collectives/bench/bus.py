@@ -1,0 +1,202 @@
+"""Time collectives of any size as nccl-tests does, and count the elements that are wrong."""
+
+import difflib
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.distributed as dist
+
+from collectives.bench.bus_table import (
+    PLACES,
+    Row,
+    csv_text,
+    elements,
+    figures,
+    op_name,
+    size,
+    text,
+    type_name,
+)
+from collectives.bench.bus_trial import FORMS, Sized, Trial, missing
+from collectives.spec import calls, values
+
+
+@dataclass(frozen=True)
+class Request:
+    """`begin`, `end`: bytes; each size is `factor` times the one before. `iters` calls are timed
+    together, after `warmup` others. `op` and `root` count where a call has them."""
+
+    collectives: tuple[str, ...]
+    begin: int
+    end: int
+    factor: int
+    dtype: str = "float32"
+    op: str = "SUM"
+    root: int = 0
+    iters: int = 20
+    warmup: int = 5
+
+    @property
+    def sizes(self) -> list[int]:
+        found, size = [], self.begin
+        while size <= self.end:
+            found.append(size)
+            size *= self.factor
+        return found
+
+    def check(self, n: int) -> None:
+        """Raises ValueError, with the way out, if `n` ranks cannot measure this."""
+        for what, name, known in (
+            *(("collective", name, FORMS) for name in self.collectives),
+            ("--dtype", self.dtype, values.DTYPES),
+            ("--op", self.op, calls.OPS),
+        ):
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise ValueError(f"{what} {name!r}: {hint}There are {', '.join(known)}.")
+        itemsize = values.DTYPES[self.dtype].itemsize
+        if self.begin < itemsize:
+            raise ValueError(f"-b {self.begin}: an element of {self.dtype} has {itemsize} bytes.")
+        if self.begin > self.end:
+            raise ValueError(f"-b {self.begin} is more than -e {self.end}: there is no size.")
+        if not 0 <= self.root < n:
+            raise ValueError(f"--root {self.root}: the ranks are 0 to {n - 1}.")
+        reduces = any(calls.CALLS[FORMS[name]].reduces for name in self.collectives)
+        if reduces and not values.has_meaning(self.op, values.DTYPES[self.dtype]):
+            raise ValueError(f"--op {self.op} has no meaning for {self.dtype}: take SUM.")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured, and where. `rows` has a list for each collective."""
+
+    backend: str
+    device: str
+    ranks: int
+    request: Request
+    rows: dict[str, list[Row]]
+
+    @property
+    def wrong(self) -> int:
+        rows = (row for rows in self.rows.values() for row in rows)
+        return sum(one.wrong for row in rows for one in row.figures.values())
+
+
+def measure(
+    request: Request, nproc: int | None, backend: str | None, device: str | None, timeout: float
+) -> Table:
+    """In a world of ranks: `nproc` of them, or those of torchrun, mpiexec or srun."""
+    from collectives import launch
+
+    kind = {"backend": backend, "device": device, "timeout": timeout, "diagnose": False}
+    return table(request, launch(in_ranks, nproc, args=(request,), **kind))
+
+
+def in_ranks(
+    rank: int, n: int, device: torch.device, request: Request
+) -> tuple[str, str, list[dict[str, tuple[float, int]]]]:
+    """A step: the backend, the device, and for each collective and size what this rank measured.
+
+    That is, for each form of the call, the seconds of one call and the number of wrong elements.
+    """
+    found = []
+    for collective in request.collectives:
+        for nbytes in request.sizes:
+            dtype = values.DTYPES[request.dtype]
+            count = elements(collective, nbytes, dtype.itemsize, n)
+            world = rank, tuple(range(n)), request.root, dist.group.WORLD, device
+            case = Sized(*world, dtype, request.op, "", count)
+            places = [place for place in PLACES if place not in missing(collective)]
+            found.append({place: _measured(collective, case, place, request) for place in places})
+    return dist.get_backend(), device.type, found
+
+
+def _measured(collective: str, case: Sized, place: str, request: Request) -> tuple[float, int]:
+    """The seconds of a call, and the number of wrong elements of one more."""
+    trial = Trial(collective, case, in_place=place == "in-place")
+    trial.fill()
+    for _ in range(request.warmup):
+        trial.call()
+    dist.barrier()
+    _synchronize(case.device)
+    begin = time.perf_counter()
+    for _ in range(request.iters):
+        trial.call()
+    _synchronize(case.device)
+    seconds = (time.perf_counter() - begin) / request.iters
+    trial.fill()
+    # Nobody may write into this rank's buffers before they are filled. (GPUs can.)
+    dist.barrier()
+    trial.call()
+    _synchronize(case.device)
+    return seconds, trial.wrong()
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def table(request: Request, by_rank: list[tuple]) -> Table:
+    """From what `in_ranks` returns on all ranks. As in nccl-tests, a time is the mean of all."""
+    n, (backend, device, _) = len(by_rank), by_rank[0]
+    measured = iter(zip(*(found for *_, found in by_rank), strict=True))
+    rows = {
+        collective: [_row(collective, nbytes, next(measured), request) for nbytes in request.sizes]
+        for collective in request.collectives
+    }
+    return Table(backend, device, n, request, rows)
+
+
+def _row(collective: str, nbytes: int, ranks: tuple[dict, ...], request: Request) -> Row:
+    call, itemsize = calls.CALLS[FORMS[collective]], values.DTYPES[request.dtype].itemsize
+    count = elements(collective, nbytes, itemsize, len(ranks))
+    whole = size(collective, count, itemsize, len(ranks))
+    found = {}
+    for place in ranks[0]:
+        seconds, wrong = zip(*(one[place] for one in ranks), strict=True)
+        mean = statistics.fmean(seconds)
+        found[place] = figures(collective, whole, len(ranks), mean, sum(wrong))
+    return Row(
+        collective,
+        whole,
+        count,
+        type_name(request.dtype),
+        op_name(request.op) if call.reduces else "none",
+        request.root if call.peer else -1,
+        found,
+    )
+
+
+def as_text(found: Table) -> str:
+    about = f"{found.ranks} ranks, {found.backend} on {found.device}"
+    times = f"{found.request.iters} calls timed together after {found.request.warmup} others"
+    parts = [
+        f"# {collective}: {about}, {times}\n{text(rows, missing(collective))}"
+        for collective, rows in found.rows.items()
+    ]
+    return "\n\n".join(parts)
+
+
+def as_json(found: Table) -> str:
+    return json.dumps(asdict(found), indent=1) + "\n"
+
+
+def as_csv(found: Table) -> str:
+    return csv_text([row for rows in found.rows.values() for row in rows])
+
+
+def curves(found: Table) -> dict[str, list[tuple[int, float, float]]]:
+    """For the picture: bytes, microseconds and GB/s of each size, by collective and place."""
+    return {
+        f"{collective}, {place}": [
+            (row.size, row.figures[place].time, row.figures[place].busbw) for row in rows
+        ]
+        for collective, rows in found.rows.items()
+        for place in PLACES
+        if place in rows[0].figures
+    }

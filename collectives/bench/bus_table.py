@@ -1,0 +1,134 @@
+"""The table of nccl-tests: its columns, as text, CSV and JSON.
+
+The definitions are those of nccl-tests' doc/PERFORMANCE.md and src/*.cu.
+"""
+
+import csv
+import io
+from dataclasses import asdict, dataclass
+
+from collectives.backends.algorithms.count import bus_factor
+
+PLACES = ("out-of-place", "in-place")
+
+# nccl-tests has names of its own for these.
+_TYPES = {"float16": "half", "float32": "float", "float64": "double"}
+_OPS = {"PRODUCT": "prod", "PREMUL_SUM": "mulsum"}
+
+# Here each rank gives or gets one piece, and the size is that of all pieces.
+_IN_PIECES = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+_COLUMNS = ("size", "count", "type", "redop", "root")
+_FIGURES = ("time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """`time` in microseconds: the mean of all ranks. Bandwidths in GB/s, with 10**9 bytes a GB.
+
+    `wrong` counts the wrong elements on all ranks.
+    """
+
+    time: float
+    algbw: float
+    busbw: float
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """`size`: bytes of the whole array. `count`: elements that a rank hands to the call.
+
+    `root` is -1 where a call has none, `redop` "none" where it does not reduce. `figures` are by
+    place; a form that torch.distributed does not have is left out.
+    """
+
+    collective: str
+    size: int
+    count: int
+    type: str
+    redop: str
+    root: int
+    figures: dict[str, Figures]
+
+
+def elements(collective: str, nbytes: int, itemsize: int, n: int) -> int:
+    """The count of a row that is to have `nbytes` bytes.
+
+    A piece is a multiple of 16 bytes: so an array that is too short has none.
+    """
+    count = nbytes // itemsize
+    if collective not in _IN_PIECES:
+        return count
+    aligned = max(1, 16 // itemsize)
+    return count // n // aligned * aligned
+
+
+def size(collective: str, count: int, itemsize: int, n: int) -> int:
+    """The bytes of the whole array: nccl-tests' size, and what its bandwidths are computed from."""
+    return count * itemsize * (n if collective in _IN_PIECES else 1)
+
+
+def figures(collective: str, nbytes: int, n: int, seconds: float, wrong: int) -> Figures:
+    algbw = nbytes / seconds / 1e9
+    return Figures(seconds * 1e6, algbw, algbw * bus_factor(collective, n), wrong)
+
+
+def type_name(dtype: str) -> str:
+    return _TYPES.get(dtype, dtype)
+
+
+def op_name(op: str) -> str:
+    return _OPS.get(op, op.lower())
+
+
+def average(rows: list[Row]) -> float:
+    """nccl-tests' last line: the mean of the bus bandwidths of all rows, in both places."""
+    found = [one.busbw for row in rows for one in row.figures.values()]
+    return sum(found) / len(found)
+
+
+def text(rows: list[Row], absent: dict[str, str]) -> str:
+    """The rows of one collective. `absent`: why a form is not there, by place."""
+    places = "".join(f"{place:^33}" for place in PLACES)
+    heads = f"# {'size':>10}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6}"
+    units = f"# {'(B)':>10}  {'(elements)':>12}{'':26}"
+    for _ in PLACES:
+        heads += f"  {'time':>7}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>6}"
+        units += f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>6}"
+    lines = [f"# {'':>50}{places}", heads, units, *map(_line, rows)]
+    lines += [f"# {place}: N/A, because {reason}" for place, reason in absent.items()]
+    if any(row.count == 0 for row in rows):
+        lines.append("# size 0: as in nccl-tests, a rank's piece is a multiple of 16 bytes")
+    lines.append(f"# average bus bandwidth: {average(rows):.4g} GB/s")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _line(row: Row) -> str:
+    line = f"{row.size:12}  {row.count:12}  {row.type:>8}  {row.redop:>6}  {row.root:6}"
+    for place in PLACES:
+        one = row.figures.get(place)
+        cells = [_time(one.time), f"{one.algbw:.2f}", f"{one.busbw:.2f}", one.wrong] if one else []
+        for cell, width in zip(cells or ["N/A"] * 4, (7, 6, 6, 6), strict=True):
+            line += f"  {cell:>{width}}"
+    return line
+
+
+def _time(us: float) -> str:
+    digits = next((digits for least, digits in ((1e4, 0), (100, 1)) if us >= least), 2)
+    return f"{us:.{digits}f}"
+
+
+def csv_text(rows: list[Row]) -> str:
+    """A line for each row. A form that is not there leaves its cells empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    heads = [f"{place} {name}" for place in PLACES for name in _FIGURES]
+    writer.writerow(["collective", *_COLUMNS, *heads])
+    for row in rows:
+        cells = [getattr(row, name) for name in _COLUMNS]
+        for place in PLACES:
+            one = row.figures.get(place)
+            cells += asdict(one).values() if one else [None] * len(_FIGURES)
+        writer.writerow([row.collective, *cells])
+    return out.getvalue()

@@ -1,0 +1,73 @@
+"""`collectives cluster`: the first command on new machines."""
+
+import faulthandler
+import sys
+
+import typer
+
+from collectives.launcher.place import Place, launcher_place
+
+STATUSES = (
+    "Exit status: 0 all of it worked, 1 something did not, 2 bad usage, 3 nothing could be run "
+    "here, 130 Ctrl-C."
+)
+
+# Seconds for a cell of the matrix: a network may be slow.
+_CELL = 30.0
+
+_MPI_CONNECTS = 30.0  # seconds
+
+
+def cluster() -> None:
+    """Can all machines talk to each other? Then run every lesson, and the quick matrix.
+
+    A launcher starts it on all machines, as in torchrun --nnodes 2 ... -m collectives cluster.
+    Names each pair of machines that cannot connect. Rank 0 prints.
+    """
+    try:
+        place = launcher_place()
+        if place is None:
+            raise ValueError("start it with torchrun, srun or mpiexec: see docs/clusters.md.")
+        _check(place)
+    except ValueError as error:
+        print(f"collectives cluster: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    from collectives.backends import availability
+    from collectives.cli.matrix import matrix
+    from collectives.cli.run import run
+
+    parts = [lambda: run(every=True)]
+    if place.launcher != "mpiexec":  # the matrix does not run there
+        backend, _ = availability.choose(place.backend, None, place.local_world_size)
+        parts.append(lambda: matrix(backend=[backend], quick=True, timeout=_CELL))
+    raise typer.Exit(max(map(_status, parts)))
+
+
+def _check(place: Place) -> None:
+    """Exit if machines cannot reach each other."""
+    from collectives.launcher.reach import unreachable
+
+    if place.uses_mpi:  # it waits for ever for a machine that it cannot reach
+        faulthandler.dump_traceback_later(_MPI_CONNECTS, exit=True)
+    found = unreachable(place)
+    faulthandler.cancel_dump_traceback_later()
+    if not found:
+        if place.rank == 0:
+            print("All machines reach each other.")
+        return
+    if place.rank == 0:
+        print("\n".join(found), file=sys.stderr)
+        print(
+            "The ranks of a job connect to each other at ports that the system chooses: open all "
+            "TCP ports between these machines, or name another network in GLOO_SOCKET_IFNAME.",
+            file=sys.stderr,
+        )
+    raise typer.Exit(1)
+
+
+def _status(part) -> int:
+    try:
+        part()
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0

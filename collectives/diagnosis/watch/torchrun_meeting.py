@@ -1,0 +1,90 @@
+"""torchrun starts no rank before all machines have come: which have not."""
+
+import datetime
+import os
+import socket
+import threading
+
+from collectives.diagnosis.timing import STORE_ANSWERS
+from collectives.diagnosis.watch.across_nodes import give_up_soon
+
+_MACHINES = "collectives/diagnose/waiting machines"
+
+
+class TorchrunMeeting:
+    """The machines whose torchrun waits for the others. Each says so in the store where they meet.
+
+    `command`: that of this machine, with a torchrun in it or without. `says`: which have come; None
+    if that is not known, or nobody waits for others.
+    """
+
+    def __init__(self, command: list[str]):
+        self.command = command
+        self.store = None
+        self.asking: threading.Thread | None = None
+        self.says: str | None = None
+
+    def ask(self) -> None:
+        """Find out, in a thread: this imports torch, and the store may not answer."""
+        if self.asking is None or not self.asking.is_alive():
+            self.asking = threading.Thread(target=self._ask, daemon=True)
+            self.asking.start()
+
+    def close(self) -> None:
+        """Wait for the thread: a signal ends a process that exits meanwhile."""
+        if self.asking is not None:
+            self.asking.join()
+
+    def _ask(self) -> None:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+        args = _torchrun_arguments(self.command)
+        if args is None:
+            return
+        from torch.distributed.run import get_rdzv_endpoint
+
+        endpoint, machines = get_rdzv_endpoint(args), int(args.nnodes.partition(":")[0])
+        if machines < 2 or ":" not in endpoint:
+            return
+        says = f"slow: no rank has started: torchrun waits for {machines} machines"
+        place = f"--node-rank {args.node_rank}" if args.rdzv_backend == "static" else ""
+        try:
+            came = self._meet(*endpoint.rsplit(":", 1), f"{socket.gethostname()} {place}".strip())
+        except RuntimeError:
+            self.store = None
+            self.says = f"{says}\n  nobody answers at {endpoint}, where they meet"
+            return
+        if len(came) >= machines:
+            self.says = None
+            return
+        lines = [says, f"  here      {', '.join(came)}"]
+        if place:
+            ranks = [f"--node-rank {number}" for number in range(machines)]
+            absent = [one for one in ranks if not any(who.endswith(f" {one}") for who in came)]
+            lines.append(f"  not here  {', '.join(absent)}")
+        self.says = "\n".join(lines)
+
+    def _meet(self, host: str, port: str, name: str) -> list[str]:
+        """Say that this machine is here; who has said so."""
+        import torch.distributed as dist
+
+        if self.store is None:
+            timeout = datetime.timedelta(seconds=STORE_ANSWERS)
+            options = {"is_master": False, "wait_for_workers": False, "timeout": timeout}
+            self.store = dist.TCPStore(host, int(port), **options)
+            give_up_soon(int(port))
+            self.store.append(_MACHINES, f"{name}\n")
+        return sorted(set(self.store.get(_MACHINES).decode().splitlines()))
+
+
+def _torchrun_arguments(command: list[str]):
+    """As torchrun reads them; None if the command has no torchrun, or it is called wrongly."""
+    from torch.distributed.run import get_args_parser
+
+    names = [os.path.basename(word) for word in command]
+    for name in ("torchrun", "torch.distributed.run"):
+        if name in names:
+            try:
+                return get_args_parser().parse_args(command[names.index(name) + 1 :])
+            except SystemExit:
+                return None
+    return None
