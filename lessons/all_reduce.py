@@ -2,18 +2,15 @@
 """
 # all_reduce
 
-Every rank gives a tensor, and every rank ends up with the sum (or maximum, product, ...) of all of them, in place.
+Four GPUs train one model, each on its own data, and all of them need the average of the four
+gradients. `all_reduce` adds up one tensor of every rank, and leaves the sum on every rank.
 
-A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **backend** is
-the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
-
-You will see the sum, the other reductions and what a backend does that lacks one, a reduction that runs in the background, and
-three things that are built from it: a softmax, a norm and a weighted mean over data that no single rank holds.
+You will see the sum; a training step on four ranks that equals the step of one process on all the
+data, to the last bit; the mean of means, which is wrong; averages, also of integers; a softmax over
+all ranks; and a sum that runs in the background.
 
     python lessons/all_reduce.py
     torchrun --nproc-per-node 4 lessons/all_reduce.py
-
-To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -23,31 +20,19 @@ import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Worked numbers
+# ## The call
 #
-# Four ranks. Rank r starts with 1 and 2 times `10 ** r`; everyone ends with the element-wise sum. Each digit of a sum names a rank
-# that is in it: the last digit rank 0, the one before it rank 1.
-#
-# | rank | before | after |
-# |---|---|---|
-# | 0 | [1, 2] | [1111, 2222] |
-# | 1 | [10, 20] | [1111, 2222] |
-# | 2 | [100, 200] | [1111, 2222] |
-# | 3 | [1000, 2000] | [1111, 2222] |
-
-# %% [markdown]
-# ## The code
-#
-# `all_reduce` overwrites its argument: `x` is input and output at once.
+# `all_reduce` works in place: `x` is the input, and afterwards the output. `op` names the
+# reduction. SUM is the default; the others are AVG, MIN, MAX, PRODUCT, and for integers also the
+# bitwise BAND, BOR and BXOR.
 
 
 # %%
 def all_reduce(rank, world_size, device):
     x = torch.tensor([1, 2], device=device) * 10**rank
     before = x.clone()
-
     dist.all_reduce(x, op=dist.ReduceOp.SUM)
-
+    # proof
     ones = (10**world_size - 1) // 9  # 1 + 10 + 100 + ... = 11...1
     check(x, torch.tensor([ones, 2 * ones]), "all_reduce(SUM)")
     return {"before": before, "after": x}
@@ -58,58 +43,142 @@ if __name__ == "__main__":
     run(all_reduce)
 
 # %% [markdown]
-# ### Other reductions
+# Four ranks print this:
 #
-# The reduction is applied element by element. Here the lowest, the highest and the product.
+# | rank | before | after |
+# |---|---|---|
+# | 0 | [1, 2] | [1111, 2222] |
+# | 1 | [10, 20] | [1111, 2222] |
+# | 2 | [100, 200] | [1111, 2222] |
+# | 3 | [1000, 2000] | [1111, 2222] |
+#
+# The sum is taken element by element. Each digit comes from one rank: the last from rank 0, the one
+# before it from rank 1. If a rank were left out, its digit would be 0. In the picture each colour
+# is a rank: every cell on the right has all four.
+
+# %% [markdown]
+# ### A training step on all ranks
+#
+# The model has one weight and computes `weight * x`. It should become 3. The weight starts at 1 on
+# every rank: all ranks must start alike. Each rank takes two of the samples, and `backward()` gives
+# it the gradient of its own two. `all_reduce` and the division turn the four gradients into their
+# mean. Because all ranks hold equally many samples, that is the gradient of the whole batch. So
+# every rank takes the step that one process with all the data would take. The weights stay equal,
+# although nobody ever sends a weight.
+#
+# A real model has many parameters. Then a loop makes this call for each of them, as the chapter on
+# [training](../notebooks/training/data_parallel.ipynb) does.
 
 
 # %%
-def reductions(rank, world_size, device):
-    low, high, product = (torch.tensor([rank + 1], device=device) for _ in range(3))
+def training_step(rank, world_size, device):
+    model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64, device=device)
+    torch.nn.init.ones_(model.weight)
+    samples = torch.arange(1.0, 2 * world_size + 1, dtype=torch.float64, device=device).reshape(
+        -1, 1
+    )
 
-    dist.all_reduce(low, op=dist.ReduceOp.MIN)
-    dist.all_reduce(high, op=dist.ReduceOp.MAX)
-    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
+    mine = samples[2 * rank : 2 * rank + 2]
+    torch.nn.functional.mse_loss(model(mine), 3 * mine).backward()
+    gradient = model.weight.grad
+    own = gradient.item()
+    dist.all_reduce(gradient, op=dist.ReduceOp.SUM)
+    gradient /= world_size
+    with torch.no_grad():
+        model.weight -= 0.01 * gradient
+    # proof: the step with all samples; small whole numbers add up without rounding, in any order
+    whole = (2 * (1 - 3) * samples * samples).sum() / len(samples)
+    check(model.weight, (1 - 0.01 * whole).reshape(1, 1).cpu(), "the weight of one process")
+    return {"own gradient": own, "mean": gradient.item(), "new weight": model.weight.item()}
 
-    check(low, torch.tensor([1]), "all_reduce(MIN)")
-    check(high, torch.tensor([world_size]), "all_reduce(MAX)")
-    factorial = torch.arange(1, world_size + 1).prod().reshape(1)
-    check(product, factorial, "all_reduce(PRODUCT)")
-    return {"own": rank + 1, "MIN": low, "MAX": high, "PRODUCT": product}
 
+# %% [markdown]
+# **Predict first.** The ranks' own gradients are -10, -50, -122 and -226. With a learning rate of
+# 0.01, what is the new weight on rank 0, and on rank 3? Write down both numbers.
 
 # %%
 if __name__ == "__main__":
-    run(reductions)
+    run(training_step)
 
 # %% [markdown]
-# ### AVG, and what to do where a backend lacks it
+# <details><summary>Answer</summary>
 #
-# AVG is a sum divided by the number of ranks. For integers a backend may refuse it (gloo does: the quotient is no integer), and a
-# backend may not know it at all. What always works: SUM, then divide, in a type that can hold a quotient. Start again from a fresh
-# copy: after a refusal the tensor may already hold the sum.
+# It is 2.02 on both. The mean of the gradients is -102, so every rank takes the same step from 1 to
+# 1 + 1.02. Alone, rank 0 would have gone to 1.1 and rank 3 to 3.26. This is what
+# DistributedDataParallel (DDP) does in every `backward()`.
+#
+# </details>
+
+# %% [markdown]
+# ### The mean of means
+#
+# Rank r holds r + 1 numbers: rank 0 holds 1; rank 1 holds 1, 2; rank 2 holds 1, 2, 3. We want the
+# mean of all numbers, and their norm, which is the root of the sum of their squares. A mean is the
+# sum of the values divided by their count. So put three sums into one tensor, of the squares, the
+# values and the counts, and reduce it once.
+
+
+# %%
+def norm_and_mean(rank, world_size, device):
+    values = torch.arange(1.0, rank + 2, dtype=torch.float64, device=device)
+    sums = torch.stack([values.square().sum(), values.sum(), torch.ones_like(values).sum()])
+    dist.all_reduce(sums, op=dist.ReduceOp.SUM)
+    norm, mean = sums[0].sqrt(), sums[1] / sums[2]
+    # proof
+    n = world_size
+    squares = torch.tensor(n * (n + 1) ** 2 * (n + 2) / 12, dtype=torch.float64)
+    check(norm, squares.sqrt(), "norm by all_reduce(SUM)")
+    check(mean, torch.tensor((n + 2) / 3, dtype=torch.float64), "mean by all_reduce(SUM)")
+    return {"own": values, "own mean": values.mean(), "norm": norm, "mean": mean}
+
+
+# %% [markdown]
+# **Predict first.** The ranks' own means are 1, 1.5, 2 and 2.5, and the mean of these four is 1.75.
+# What is the mean of all ten numbers? Write it down.
+
+# %%
+if __name__ == "__main__":
+    run(norm_and_mean)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# It is 2: the sum is 20, of ten numbers. The mean of means counts every rank alike, so the one
+# number of rank 0 weighs as much as the four of rank 3 together. The same happens if you average
+# the losses, gradients or accuracies of ranks that hold unequal counts.
+#
+# </details>
+
+# %% [markdown]
+# ### AVG, also of integers
+#
+# AVG is the sum divided by the number of ranks. gloo has it for floating-point numbers, and refuses
+# it for integers; other backends may not have it at all. What works everywhere is SUM and a
+# division, in a type that can hold a fraction. If AVG raises an error, begin again with a fresh
+# copy: gloo adds up first and fails at the division, so the tensor may already hold the sum.
 
 
 # %%
 def averages(rank, world_size, device):
-    x = torch.tensor([float(rank), 1.0], device=device)
-    mean = x.clone()
+    x = torch.tensor([rank + 1.0, (rank + 1.0) ** 2], device=device)
+    average = x.clone()
     try:
-        dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+        dist.all_reduce(average, op=dist.ReduceOp.AVG)
     except (RuntimeError, ValueError):  # this backend has no AVG
-        mean = x.clone()
-        dist.all_reduce(mean, op=dist.ReduceOp.SUM)
-        mean /= world_size
+        average = x.clone()
+        dist.all_reduce(average, op=dist.ReduceOp.SUM)
+        average /= world_size
 
-    count = torch.tensor([rank, 1], device=device)  # int64
-    exact = count.double()
-    dist.all_reduce(exact, op=dist.ReduceOp.SUM)
-    exact /= world_size
-
-    middle = (world_size - 1) / 2
-    check(mean, torch.tensor([middle, 1.0]), "all_reduce(AVG)")
-    check(exact, torch.tensor([middle, 1.0], dtype=torch.float64), "all_reduce(SUM) / world size")
-    return {"own": count, "mean": exact}
+    count = torch.tensor([rank + 1, (rank + 1) ** 2], device=device)  # int64
+    quotient = count.double()
+    dist.all_reduce(quotient, op=dist.ReduceOp.SUM)
+    quotient /= world_size
+    # proof
+    ranks = torch.arange(1.0, world_size + 1, dtype=torch.float64)
+    means = torch.stack([ranks.sum(), (ranks**2).sum()]) / world_size
+    check(average, means.float(), "all_reduce(AVG)")
+    check(quotient, means, "all_reduce(SUM) / world size")
+    return {"own": x, "AVG": average, "own integers": count, "SUM / n": quotient}
 
 
 # %%
@@ -117,49 +186,26 @@ if __name__ == "__main__":
     run(averages)
 
 # %% [markdown]
-# ### In the background
-#
-# With `async_op=True` the call returns a `Work` at once. Until `wait()` the tensor belongs to the backend: neither read nor write
-# it. Compute something else meanwhile. On CUDA `wait()` does not stop the host: it makes the current *stream* wait.
-
-
-# %%
-def in_the_background(rank, world_size, device):
-    gradient = torch.full((4,), rank + 1, device=device)
-    work = dist.all_reduce(gradient, async_op=True)
-    meanwhile = sum(range(10))  # any work that does not touch `gradient`
-    work.wait()
-
-    total = world_size * (world_size + 1) // 2
-    check(gradient, torch.full((4,), total), "all_reduce(SUM, async_op=True)")
-    return {"meanwhile": meanwhile, "after wait()": gradient}
-
-
-# %%
-if __name__ == "__main__":
-    run(in_the_background)
-
-# %% [markdown]
 # ### A softmax over all ranks
 #
-# Each rank holds two of the logits. A stable softmax needs the largest of *all* logits (MAX) and the sum of all exponentials (SUM):
-# two reductions of one number each, however long the logits are. Here the exponentials are powers of two, so nothing is rounded.
+# A large vocabulary can be cut among the ranks: each rank then holds some of the logits, here two.
+# A softmax that does not overflow subtracts the largest of *all* logits (MAX), and divides by the
+# sum of all exponentials (SUM). That takes two reductions of one number each, however many logits
+# there are. The exponentials here are powers of two, because these are easy to check.
 
 
 # %%
 def softmax(rank, world_size, device):
-    logits = torch.tensor([2.0 * rank, 2.0 * rank + 1], device=device)  # to base 2
-
+    logits = torch.tensor([2.0 * rank + 1, 2.0 * rank + 2], device=device)  # to base 2
     highest = logits.max()
     dist.all_reduce(highest, op=dist.ReduceOp.MAX)
     exponentials = torch.exp2(logits - highest)
     total = exponentials.sum()
     dist.all_reduce(total, op=dist.ReduceOp.SUM)
     probabilities = exponentials / total
-
-    entries = torch.arange(2.0 * world_size)
-    whole = torch.exp2(entries) / (2.0 ** (2 * world_size) - 1)  # 1 + 2 + 4 + ... = 2**entries - 1
-    check(probabilities, whole[2 * rank : 2 * rank + 2], "softmax by all_reduce(MAX), all_reduce(SUM)", rtol=1e-6)
+    # proof: 1 + 2 + 4 + ... is one less than the next power of two
+    whole = torch.exp2(torch.arange(2.0 * world_size)) / (2.0 ** (2 * world_size) - 1)
+    check(probabilities, whole[2 * rank : 2 * rank + 2], "softmax over all ranks", rtol=1e-6)
     return {"logits": logits, "probabilities": probabilities}
 
 
@@ -168,125 +214,152 @@ if __name__ == "__main__":
     run(softmax)
 
 # %% [markdown]
-# ### A norm and a weighted mean
+# ### In the background
 #
-# Rank r holds the r + 1 numbers 0, 1, ..., r. Wanted: the norm and the mean of all numbers on all ranks. Sum what can be summed
-# (squares; values; counts), and do the rest on every rank. One call carries all three sums.
+# With `async_op=True` the call returns a `Work` immediately, and the ranks exchange the data while
+# your program goes on. Until `wait()` returns, the tensor belongs to the backend: do not read it,
+# and do not write to it.
+#
+# On CUDA even `wait()` returns immediately (documented). It only tells the GPU to finish the sum
+# before later work on the current stream. Reading the value on the CPU, as `.item()` does, waits
+# for it.
 
 
 # %%
-def norm_and_mean(rank, world_size, device):
-    values = torch.arange(rank + 1, dtype=torch.float64, device=device)  # rank r holds 0, 1, ..., r: unequal counts
-    sums = torch.stack([values.square().sum(), values.sum(), torch.tensor(float(len(values)), dtype=torch.float64, device=device)])
-    dist.all_reduce(sums, op=dist.ReduceOp.SUM)
-    norm, mean = sums[0].sqrt(), sums[1] / sums[2]
+def in_the_background(rank, world_size, device):
+    gradient = torch.full((4,), rank + 1, device=device)
+    work = dist.all_reduce(gradient, async_op=True)
+    product = torch.ones(64, 64) @ torch.ones(64, 64)  # any work that does not touch `gradient`
+    work.wait()
+    # proof
+    total = world_size * (world_size + 1) // 2
+    check(gradient, torch.full((4,), total), "all_reduce(SUM, async_op=True)")
+    return {"product": product[0, 0], "after wait()": gradient}
 
-    n = world_size
-    squares = (n - 1) * n * n * (n + 1) / 12  # the sum over r < n of 0 + 1 + 4 + ... + r * r
-    check(norm, torch.tensor(squares, dtype=torch.float64).sqrt(), "norm by all_reduce(SUM)", rtol=1e-12)
-    check(mean, torch.tensor((n - 1) / 3, dtype=torch.float64), "mean by all_reduce(SUM)", rtol=1e-12)
-    return {"own": values, "norm": norm, "mean": mean}
-
-
-# %% [markdown]
-# **Predict first.** The ranks' own means are 0, 0.5, 1 and 1.5, and the mean of these four is 0.75. Is that also the mean of all
-# ten numbers?
 
 # %%
 if __name__ == "__main__":
-    run(norm_and_mean)
-
-# %% [markdown]
-# **Why.** The mean of means counts every rank alike, and so a number on rank 0 four times as much as one on rank 3. To average the
-# ranks' own losses, norms or accuracies is this same mistake whenever they hold unequal counts.
-
-# %% [markdown]
-# ### Compared with all_gather
-#
-# Gathering everybody's tensor and summing gives the same answer. Each rank has 1024 numbers of 4 bytes, which is 4096 bytes.
-
+    run(in_the_background)
 
 # %%
-def memory_against_all_gather(rank, world_size, device):
-    x = torch.full((1024,), rank, dtype=torch.float32, device=device)
-    pieces = [torch.full_like(x, -1) for _ in range(world_size)]
-    dist.all_gather(pieces, x)
-    check(pieces, [torch.full((1024,), float(source)) for source in range(world_size)], "all_gather")
-    gathered = torch.stack(pieces).sum(dim=0)
-
-    dist.all_reduce(x)
-    check(x, gathered.cpu(), "all_reduce(SUM)")
-    check(x, torch.full((1024,), world_size * (world_size - 1) / 2), "all_reduce(SUM)")
-    own = x.numel() * x.element_size()
-    return {"bytes, all_reduce": own, "bytes, all_gather": sum(piece.numel() * piece.element_size() for piece in pieces)}
-
-
-# %% [markdown]
-# **Predict first.** How much memory does each rank need for what arrives: with `all_reduce`, and with `all_gather`?
-
-# %%
-if __name__ == "__main__":
-    run(memory_against_all_gather)
-
-# %% [markdown]
-# **Why.** `all_reduce` works in place; to gather needs room for n tensors on every rank, and more with every rank that joins.
-
-# %%
-STEPS = [all_reduce, reductions, averages, in_the_background, softmax, norm_and_mean, memory_against_all_gather]
-
-# %% [markdown]
-# ## The proof
-#
-# Each step compares every element on every rank with a closed form. In the worked numbers the sums have one digit for each rank,
-# `1 + 10 + 100 + ... = 11...1`: a rank left out or counted twice shows, and which one.
+STEPS = [all_reduce, training_step, norm_and_mean, averages, softmax, in_the_background]
 
 # %% [markdown]
 # ## The cost
 #
-# For S bytes on n ranks, as a ring: 2 (n - 1) steps, in which every rank sends 2 (n - 1) / n * S bytes: almost twice the tensor,
-# however many ranks there are. As a tree: about 2 log2(n) steps, better for small messages. In memory: nothing beyond the tensor
-# itself, and the backend's own buffers.
+# S is the size of the tensor in bytes. Which rank sends what to whom is the choice of the backend.
+# Two ways are common:
 #
-# Bus-bandwidth factor: `2 * (n - 1) / n`. (Algorithm bandwidth is S / time; times this factor it can be compared with what the
-# links can do.)
+# - A *ring*: each rank sends only to the next one. The tensor is cut into n pieces. In n - 1 rounds
+#   every piece travels around and collects the sum; in n - 1 more rounds the sums travel around.
+#   Every rank sends 2 (n - 1) / n * S bytes: S bytes with two ranks, and never more than 2 S.
+# - A *tree*: half of the ranks send to the other half, then half of these to the rest, and so on,
+#   and the sum comes back the same way. That is about 2 log2(n) rounds, which is better for small
+#   tensors. NCCL uses two trees at once since 2.4, which is also good for large ones (documented).
+#
+# In memory, the call needs nothing beyond the tensor and the buffers of the backend.
+#
+# Bus-bandwidth factor: `2 * (n - 1) / n`. S / time is called the algorithm bandwidth. Multiply it
+# by this factor to compare it with the bytes per second that a link between two ranks can carry.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Every rank must name the same reduction. One rank with MAX among others with SUM is no error on gloo: it is a wrong answer.
-# - Every rank must bring the same shape and dtype.
-# - Dividing a sum by the number of ranks is the mean of the *ranks*; where ranks hold unequal counts, reduce the counts too.
-# - A sum of floating-point numbers depends on the order of addition, which the backend chooses: another backend, another last bit.
-# - On CUDA the call returns before the sum is there; the stream knows, the host does not.
+# - Every rank must name the same reduction. gloo does not compare them: one MAX among SUMs gives
+#   [wrong numbers on every rank](../notebooks/mistakes/arguments.ipynb), and no error.
+# - Every rank must bring the same number of elements, [of the same
+#   dtype](../notebooks/mistakes/arguments.ipynb).
+# - A sum that you divide by the number of ranks is the mean of the *ranks*. Where ranks hold
+#   unequal counts, reduce the counts too.
+# - Code that reads or writes the tensor [before `wait()`](../notebooks/mistakes/buffers.ipynb) may
+#   see half a sum.
+# - A sum of floating-point numbers depends on the order of the additions. The backend chooses it,
+#   so another backend may give another last bit.
+# - On CUDA the call returns before the sum is there (documented).
 
 # %% [markdown]
 # ## Where it is used
 #
-# DDP averages gradients with it, in buckets, while `backward()` still runs. Tensor parallelism sums partial products. Evaluation
-# sums counts of right answers and of examples. Clipping by a global norm is the norm above.
+# DistributedDataParallel (DDP) averages gradients with it while `backward()` still runs; it packs
+# many small gradients into one call. Tensor parallelism cuts a layer among the ranks and sums the
+# partial products. Evaluation sums the right answers and the examples. Clipping by the global norm
+# needs the norm of all gradients.
 
 # %% [markdown]
 # ## Change and try
 #
-# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+# Each of these is one change in one cell. Make it, run that cell and the one after it, and undo it.
 #
-# 1. In `all_reduce`, change `op=dist.ReduceOp.SUM` to `op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM`. One rank asks for
-#    something else. Is it refused? Read what came out, digit by digit. It says `should be [1111, 2222]`: gloo compares nothing, and
-#    no rank but the proof's notices.
-# 2. In `averages`, change `torch.tensor([float(rank), 1.0], device=device)` to `torch.tensor([rank, 1], device=device)`. AVG of
-#    integers: rounded down, or refused? gloo refuses, the way out sums, and then the quotient has no room in an integer tensor. It
-#    says `result type Float can't be cast to the desired output type Long`.
-# 3. In `softmax`, change `dist.all_reduce(highest, op=dist.ReduceOp.MAX)` to `pass`. The highest logit is only there to keep the
-#    exponentials small, and it cancels out of the quotient. So is each rank's own highest as good? It says
-#    `[softmax by all_reduce(MAX), all_reduce(SUM), float32[2], gloo]`: it cancels only if all ranks subtract the same.
+# 1. In `all_reduce`, change `op=dist.ReduceOp.SUM` to `op=dist.ReduceOp.MAX if rank == 0 else
+#    dist.ReduceOp.SUM`. One rank asks for another reduction. Is it refused?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `should be [1111, 2222]`. gloo does not compare the reductions, so only the proof
+#    notices. Read the digits of the wrong number to see whose data is missing.
+#
+#    </details>
+#
+# 2. In `training_step`, change `gradient /= world_size` to `pass`. This is the sum in place of the
+#    mean. Which weight do the ranks reach?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `got [[5.08]], should be [[2.02]]`. The step is four times too long, and the ranks
+#    still agree with each other. Comparing the ranks would show nothing: compare with one process.
+#
+#    </details>
+#
+# 3. In `softmax`, change `dist.all_reduce(highest, op=dist.ReduceOp.MAX)` to `pass`. The highest
+#    logit cancels out of the quotient. Is each rank's own highest as good?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `[softmax over all ranks, float32[2], gloo]`, with a wrong result. It cancels only if
+#    all ranks subtract the same.
+#
+#    </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Write `accuracy(correct)`. `correct` holds True or False for each example of this rank, and every
+# rank may have another number of examples; the result is the share of right answers among all of
+# them, on every rank.
+#
+# <details><summary>One way to write it</summary>
+#
+# ```python
+# def accuracy(correct):
+#     both = [correct.sum(), len(correct)]
+#     counts = torch.tensor(both, dtype=torch.float64, device=correct.device)
+#     dist.all_reduce(counts, op=dist.ReduceOp.SUM)
+#     return (counts[0] / counts[1]).item()
+#
+#
+# def try_accuracy(rank, world_size, device):
+#     correct = torch.arange(rank + 1, device=device) == 0  # one right answer among rank + 1
+#     share = accuracy(correct)
+#     check(share, 2 / (world_size + 1), "accuracy")
+#     return {"correct": correct, "accuracy": share}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## Read on
 #
+# - P. Patarasuk and X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*
+#   (2009): why a ring sends 2 (n - 1) / n of the tensor, and why nothing can send less.
+# - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): how DDP uses
+#   all_reduce.
+# - [nccl-tests](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): where the
+#   bus-bandwidth factors come from.
+#
 # In PyTorch's documentation:
 #
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
 # - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
 #
-# Next lesson: [reduce](../notebooks/reduce.ipynb), the same sum for one rank only.
+# Next lesson: [broadcast](../notebooks/broadcast.ipynb), which gives every rank the tensor of one
+# rank.

@@ -2,18 +2,15 @@
 """
 # all_to_all
 
-Every rank gives n pieces, one for each rank, and ends up with n pieces, one from each rank.
+In a mixture of experts each rank holds one expert, and has tokens for all of them. In `all_to_all`
+every rank has n pieces, one for each rank, and ends up with n pieces, one from each rank.
 
-A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **backend** is
-the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
-
-You will see the pieces as a list and as one tensor, pieces of unequal length, a matrix transposed while its rows lie on different
-ranks, and tokens that travel to their experts and come back to their owners in the right order.
+You will see the pieces as a list and as one tensor; pieces of unequal length; a matrix transposed
+while its rows lie on different ranks; and tokens that travel to their experts and come back to
+their owners, in the right order.
 
     python lessons/all_to_all.py
     torchrun --nproc-per-node 4 lessons/all_to_all.py
-
-To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -23,32 +20,19 @@ import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Worked numbers
+# ## The call
 #
-# Four ranks. Rank r sends `[10 * r + k]` to rank k: the tens name the sender, the ones the receiver. Read the column "before" down
-# and you have "after": what was row r is now column r.
-#
-# | rank | before | after |
-# |---|---|---|
-# | 0 | [[0], [1], [2], [3]] | [[0], [10], [20], [30]] |
-# | 1 | [[10], [11], [12], [13]] | [[1], [11], [21], [31]] |
-# | 2 | [[20], [21], [22], [23]] | [[2], [12], [22], [32]] |
-# | 3 | [[30], [31], [32], [33]] | [[3], [13], [23], [33]] |
-
-# %% [markdown]
-# ## The code
-#
-# Two lists of n tensors, output first. Piece k of the input goes to rank k; piece r of the output comes from rank r. The input
-# stays.
+# It takes two lists of n tensors, the output first. Piece k of the input goes to rank k. Piece r of
+# the output comes from rank r. The input stays as it is. gloo has this form since torch 2.12; on an
+# older torch, go on to the second step, which [works there, too](../notebooks/hearsay.ipynb).
 
 
 # %%
 def all_to_all(rank, world_size, device):
     sent = [torch.tensor([10 * rank + k], device=device) for k in range(world_size)]
     received = [torch.full((1,), -1, device=device) for _ in range(world_size)]
-
     dist.all_to_all(received, sent)
-
+    # proof
     check(received, [torch.tensor([10 * r + rank]) for r in range(world_size)], "all_to_all")
     check(sent, [torch.tensor([10 * rank + k]) for k in range(world_size)], "all_to_all: its input")
     return {"before": sent, "after": received}
@@ -59,86 +43,115 @@ if __name__ == "__main__":
     run(all_to_all)
 
 # %% [markdown]
-# ### One tensor
+# Four ranks print this:
 #
-# `all_to_all_single` cuts one tensor along its first dimension into n equal pieces. Here a piece is a row.
+# | rank | before | after |
+# |---|---|---|
+# | 0 | [[0], [1], [2], [3]] | [[0], [10], [20], [30]] |
+# | 1 | [[10], [11], [12], [13]] | [[1], [11], [21], [31]] |
+# | 2 | [[20], [21], [22], [23]] | [[2], [12], [22], [32]] |
+# | 3 | [[30], [31], [32], [33]] | [[3], [13], [23], [33]] |
+#
+# The tens name the sender, and the ones the receiver: 31 goes from rank 3 to rank 1. In the
+# picture, each row has one colour before, and each column has one colour after. Rows have become
+# columns.
+
+# %% [markdown]
+# ### One tensor in place of a list
+#
+# `all_to_all_single` cuts one tensor along its first dimension into n equal pieces. Here each piece
+# has two elements, and the hundreds name the sender: rank 0 has 100, 101, ..., rank 1 has 200, 201,
+# ...
 
 
 # %%
-def rows_of_one_tensor(rank, world_size, device):
-    sent = torch.tensor([[rank, k] for k in range(world_size)], device=device)  # a row: [from, to]
+def two_elements_for_each(rank, world_size, device):
+    sent = 100 * (rank + 1) + torch.arange(2 * world_size, device=device)
     received = torch.full_like(sent, -1)
-
     dist.all_to_all_single(received, sent)
-
-    check(received, torch.tensor([[r, rank] for r in range(world_size)]), "all_to_all_single")
-    check(sent, torch.tensor([[rank, k] for k in range(world_size)]), "all_to_all_single: its input")
+    # proof
+    own = 2 * rank + torch.arange(2)  # where the pieces for this rank begin and end, on each rank
+    expected = torch.cat([100 * (r + 1) + own for r in range(world_size)])
+    check(received, expected, "all_to_all_single")
     return {"sent": sent, "received": received}
 
 
 # %% [markdown]
-# **Predict first.** What does row 3 say on rank 1: `[1, 3]` or `[3, 1]`?
+# **Predict first.** Which are the first two numbers that rank 1 receives, and which are the last
+# two? Write down all four.
 
 # %%
 if __name__ == "__main__":
-    run(rows_of_one_tensor)
+    run(two_elements_for_each)
 
 # %% [markdown]
-# **Why.** A row says [from, to]. The rows that have arrived on rank 1 all end in 1, and their position is the rank that sent them.
+# <details><summary>Answer</summary>
+#
+# They are 102 and 103, and 402 and 403. Rank 1 gets elements 2 and 3 of every rank, in rank order.
+#
+# </details>
 
 # %% [markdown]
 # ### Unequal pieces
 #
-# Two lists of lengths say how the output and the input are cut, output first. What rank r sends to rank k must be as long as what
-# rank k expects from rank r. Here rank r sends r + 1 numbers to each. (In the list form the pieces speak for themselves, but gloo
-# refuses lists of unequal pieces.)
+# Two lists of lengths say how the output and the input are cut, again the output first. What rank r
+# sends to rank k must be as long as what rank k expects from rank r. Here rank r sends r + 1
+# numbers to each rank. As in the first step, the tens name the sender, and the ones the receiver.
 
 
 # %%
-def unequal_splits(rank, world_size, device):
+def unequal_pieces(rank, world_size, device):
     send_counts = [rank + 1] * world_size
     receive_counts = [r + 1 for r in range(world_size)]
-    sent = torch.tensor([10 * rank + k for k in range(world_size) for _ in range(rank + 1)], device=device)
-    received = torch.full((sum(receive_counts),), -1, device=device)
-
+    sent = (10 * rank + torch.arange(world_size, device=device)).repeat_interleave(rank + 1)
+    received = sent.new_full((sum(receive_counts),), -1)
     dist.all_to_all_single(received, sent, receive_counts, send_counts)
-
-    check(received, torch.tensor([10 * r + rank for r in range(world_size) for _ in range(r + 1)]), "all_to_all_single, unequal")
+    # proof
+    expected = torch.tensor([10 * r + rank for r in range(world_size) for _ in range(r + 1)])
+    check(received, expected, "all_to_all_single, unequal")
     return {"sent": sent, "received": received}
 
 
 # %% [markdown]
-# **Predict first.** Rank 0 sends one number to each rank, rank 3 sends four to each: 4 numbers in all, and 16. How many does each
-# of them receive?
+# **Predict first.** Rank 0 sends 4 numbers in all, one to each rank. Rank 3 sends 16. How many does
+# each of these two receive? Write both numbers down.
 
 # %%
 if __name__ == "__main__":
-    run(unequal_splits)
+    run(unequal_pieces)
 
 # %% [markdown]
-# **Why.** Ten each, 1 + 2 + 3 + 4. What a rank receives depends on what the others send, not on what it sends itself; so with
-# unequal pieces input and output differ in length, and each needs its own list of lengths.
+# <details><summary>Answer</summary>
+#
+# Both receive 10, from 1 + 2 + 3 + 4. What a rank receives depends on what the others send, and not
+# on what it sends itself. So the input and the output differ in length, and each has its own list
+# of lengths.
+#
+# </details>
 
 # %% [markdown]
 # ### A transpose
 #
-# A matrix of 2n rows and n columns; rank r holds rows 2r and 2r + 1. Of the transpose, which has n rows, it is to hold row r.
-# Transpose what you have: row k of that is what rank k needs from you. Exchange, and read what arrived as one row.
+# A matrix has 2 n rows and n columns, and each rank holds two of the rows. Rank r should end up
+# with row r of the transpose, which is column r of the matrix. So each rank cuts its two rows into
+# columns, and sends column k to rank k. The number in row i and column j is 10 i + j, counted from
+# 1: rank 0 holds 11, 12, 13, 14 and 21, 22, 23, 24.
 
 
 # %%
 def transpose(rank, world_size, device):
-    columns = torch.arange(world_size, device=device)
-    rows = torch.stack([10 * (2 * rank) + columns, 10 * (2 * rank + 1) + columns])  # entry (i, j) is 10 * i + j
+    i = torch.tensor([[2 * rank + 1], [2 * rank + 2]], device=device)
+    j = torch.arange(1, world_size + 1, device=device)
+    rows = 10 * i + j
 
-    # subtle: `rows.T` alone only reads the same memory in another order; what is sent must lie in memory as it is to arrive.
+    # subtle: `rows.T` only reads the same memory in another order, and the call sends memory
     sent = rows.T.contiguous()
     received = torch.full_like(sent, -1)
     dist.all_to_all_single(received, sent)
-    row = received.flatten()
-
-    check(row, torch.tensor([10 * i + rank for i in range(2 * world_size)]), "transpose by all_to_all_single")
-    return {"rows of the matrix": rows, "row of the transpose": row}
+    # proof
+    column = 10 * torch.arange(1, 2 * world_size + 1) + rank + 1
+    check(received.flatten(), column, "transpose by all_to_all_single")
+    return {"rows of the matrix": rows, "row of the transpose": received.flatten()}
 
 
 # %%
@@ -148,106 +161,191 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Tokens to experts, and back
 #
-# A mixture of experts with one expert on each rank. A router has chosen an expert for every token; nobody knows how many tokens
-# will come from where: perhaps none. So the counts travel first, then the tokens, then the answers, along the same way back: the
-# two lists of counts change places. Each expert here appends its number to a token, so that an answer tells what it was and who
-# made it.
+# This is one layer of a mixture of experts, with expert r on rank r. A router chooses the expert of
+# each token. Ours is a formula, and this is what it does with four experts:
+#
+# | rank | tokens | experts |
+# |---|---|---|
+# | 0 | 1, 2, 3 | 0, 1, 1 |
+# | 1 | 11, 12, 13, 14 | 1, 2, 2, 3 |
+# | 2 | 21, 22, 23, 24, 25 | 2, 3, 3, 0, 0 |
+# | 3 | 31, 32, 33, 34, 35, 36 | 3, 0, 0, 1, 1, 2 |
+#
+# A rank cannot know how many tokens each other rank will send it; there may be none. So the counts
+# travel first, and then the tokens. The answers take the same way back: the two lists of counts
+# change places. Each expert appends its own number to the token, so 252 is the answer of expert 2
+# to token 25.
 
 
 # %%
 def router(tokens, experts):
-    return tokens * (tokens + 1) // 2 % experts  # stands in for a network
+    return tokens // 2 % experts  # stands in for a network
 
 
 def dispatch_and_return(rank, world_size, device):
-    tokens = 10 * rank + torch.arange(rank + 3, device=device)  # 3 tokens on rank 0, 4 on rank 1, ...
-    expert = router(tokens, world_size)
+    tokens = 10 * rank + torch.arange(1, rank + 4, device=device)  # 3 on rank 0, 4 on rank 1, ...
+    experts = router(tokens, world_size)
+    order = experts.argsort(stable=True)  # tokens for the same expert side by side
 
-    order = expert.argsort(stable=True)  # tokens for the same expert side by side
-    send_counts = expert.bincount(minlength=world_size)
+    send_counts = experts.bincount(minlength=world_size)
     receive_counts = torch.full_like(send_counts, -1)
     dist.all_to_all_single(receive_counts, send_counts)
-    # subtle: lengths are numbers of the host. On CUDA `tolist()` waits for the GPU: the one stop that unequal counts cost.
+    # subtle: lengths are numbers of Python. On CUDA `tolist` waits for the GPU (documented).
     sends, receives = send_counts.tolist(), receive_counts.tolist()
 
     arrived = tokens.new_full((sum(receives),), -1)
     dist.all_to_all_single(arrived, tokens[order], receives, sends)
-    answers = 10 * arrived + rank  # the expert's work
+    answers = 10 * arrived + rank  # the work of the expert
     returned = torch.full_like(tokens, -1)
     dist.all_to_all_single(returned, answers, sends, receives)
     answered = torch.full_like(tokens, -1)
     answered[order] = returned  # undo the sorting: each answer stands where its token stood
+    # proof: of the counts, of the tokens at this expert, and of the answers
+    everyones = [10 * r + torch.arange(1, r + 4) for r in range(world_size)]
+    here = [own[router(own, world_size) == rank] for own in everyones]
+    check(receives, [len(own) for own in here], "all_to_all_single of the counts")
+    check(arrived, torch.cat(here), "all_to_all_single of the tokens")
+    own = everyones[rank]
+    check(answered, 10 * own + router(own, world_size), "dispatch and return")
+    return {"tokens": tokens, "at this expert": arrived, "answered": answered}
 
-    everyones = [10 * r + torch.arange(r + 3) for r in range(world_size)]
-    mine = [own[router(own, world_size) == rank] for own in everyones]
-    check(receives, [len(own) for own in mine], "all_to_all_single of the counts")
-    check(arrived, torch.cat(mine), "all_to_all_single of the tokens")
-    check(answered, 10 * everyones[rank] + router(everyones[rank], world_size), "dispatch and return")
-    return {"tokens": tokens, "experts": expert, "at this expert": arrived, "answered": answered}
 
+# %% [markdown]
+# **Predict first.** How many tokens arrive at expert 0, and how many of them come from rank 1?
+# Write both numbers down.
 
 # %%
 if __name__ == "__main__":
     run(dispatch_and_return)
 
-# %%
-STEPS = [all_to_all, rows_of_one_tensor, unequal_splits, transpose, dispatch_and_return]
-
 # %% [markdown]
-# ## The proof
+# <details><summary>Answer</summary>
 #
-# Every number names its sender and its receiver, so a piece that went astray, arrived in another's place or never left shows. The
-# tokens are followed all the way: how many came, which, and that every answer stands where its token stood, made by the right
-# expert.
+# Five tokens arrive: 1, 24, 25, 32 and 33. None of them comes from rank 1.
+#
+# In the picture, call 2 takes the tokens to their experts: on the left each row has the colour of
+# its owner, on the right it is mixed. Call 3 takes the answers back, and now each colour is an
+# expert. On the right, the answers of rank 2 stand as 240, 250, 212, 223, 233, sorted by expert.
+# The last line of code before the proof puts them back into the order of the tokens.
+#
+# </details>
+
+# %%
+STEPS = [all_to_all, two_elements_for_each, unequal_pieces, transpose, dispatch_and_return]
 
 # %% [markdown]
 # ## The cost
 #
-# S is what one rank gives, its own n pieces. One of them stays at home, so each rank sends (n - 1) / n * S bytes, and receives as
-# many. Unlike a ring of all_reduce, nobody passes anything on: n - 1 messages of S / n bytes each, and with many ranks these become
-# small. Every pair of ranks talks, so the slowest link between any two sets the pace. With unequal pieces it is the rank with the
-# most to send or receive. In memory: the output beside the input.
+# S is the size in bytes of what one rank gives, its own n pieces. One piece stays at home, so each
+# rank sends (n - 1) / n * S bytes, and receives as many. Nobody passes anything on. There are n - 1
+# messages of S / n bytes each, and with many ranks these become small.
 #
-# Bus-bandwidth factor: `(n - 1) / n`. (Algorithm bandwidth is S / time; times this factor it can be compared with what the links
-# can do.)
+# Every pair of ranks talks, so the slowest link between any two sets the pace. With unequal pieces
+# it is the rank that has the most to send or to receive: one popular expert makes all ranks wait.
+# In memory, there is the output beside the input.
+#
+# Bus-bandwidth factor: `(n - 1) / n`. The algorithm bandwidth is S / time.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - `all_to_all` takes lists. Given tensors it raises a TypeError: use `all_to_all_single`.
-# - The order of arguments is output first, with the lengths too: output lengths, then input lengths.
-# - Lengths are lists of Python numbers; a tensor of counts is refused.
-# - Nobody compares the counts of two ranks. On gloo, more than the receiver expects kills its process; less goes unnoticed, and the
-#   gap keeps what was there before. So exchange the counts, as above, and do not guess them.
-# - Input and output must not be the same tensor: gloo overwrites what it has not sent yet, and says nothing.
-# - `all_to_all_single` wants contiguous tensors: a `.T` is refused.
-# - A rank for which nobody has anything still has to call, with a tensor of length 0.
+# - `all_to_all` takes lists. With tensors it raises a TypeError: use
+#   [`all_to_all_single`](../notebooks/hearsay.ipynb).
+# - The output comes first, among the tensors and among the lengths.
+# - Nobody compares the counts of two ranks. On gloo, more than the receiver expects [kills its
+#   process](../notebooks/mistakes/arguments.ipynb). Less goes unnoticed, and the gap keeps what was
+#   there before. So exchange the counts, as above.
+# - The lengths are lists of Python numbers: a tensor of counts is refused.
+# - gloo refuses lists with pieces of unequal length. Use one tensor and two lists of lengths.
+# - The input and the output must not be the same tensor. gloo overwrites what it has not sent yet,
+#   and raises no error.
+# - A rank for which nobody has anything still has to call, with an output of length 0.
 
 # %% [markdown]
 # ## Where it is used
 #
-# Mixture of experts: tokens to experts and back, twice a layer. Sequence parallelism of the Ulysses kind: from "all heads of a part
-# of the sequence" to "some heads of all of it". Distributed FFTs, as the transpose between two dimensions. Recommender models:
-# embeddings looked up on the rank that holds the table, returned to the rank that asked.
+# Mixture of experts: tokens to experts and back, in every such layer. Sequence parallelism in the
+# style of Ulysses: from all heads of a part of the sequence to some heads of all of it. Distributed
+# FFTs: the transpose between two dimensions. Recommender models: embeddings go from the rank that
+# holds the table to the rank that asked.
 
 # %% [markdown]
 # ## Change and try
 #
-# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+# Each of these is one change in one cell. Make it, run that cell and the one after it, and undo it.
 #
-# 1. In `dispatch_and_return`, change `answered[order] = returned` to `answered = returned`. All answers are there, and all are
-#    right. It says `[dispatch and return, int64[`: they came back sorted by expert, and stand beside the wrong tokens.
-# 2. In `unequal_splits`, change `receive_counts, send_counts)` to `send_counts, receive_counts)`. Which lengths come first? Output
-#    before input, as with the tensors. It says `Split sizes doesn't match total dim 0 size`, on every rank.
-# 3. In `transpose`, change `rows.T.contiguous()` to `rows.T`. The transpose prints the same with and without. It says
-#    `Tensors must be contiguous`.
+# 1. In `dispatch_and_return`, change `answered[order] = returned` to `answered = returned`. All
+#    answers are there, and all are right. What is wrong?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `[dispatch and return, int64[`, in a proof that fails. The answers come back sorted by
+#    expert, and stand beside the wrong tokens.
+#
+#    </details>
+#
+# 2. In `unequal_pieces`, change `receive_counts, send_counts)` to `send_counts, receive_counts)`.
+#    Which lengths come first?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `Split sizes doesn't match total dim 0 size`. Those of the output come first.
+#
+#    </details>
+#
+# 3. In `transpose`, change `rows.T.contiguous()` to `rows.T`. Both print the same matrix. Can both
+#    be sent?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `Tensors must be contiguous`. [Not every call is so
+#    careful](../notebooks/mistakes/buffers.ipynb).
+#
+#    </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Write `my_all_to_all(received, sent)` with `scatter`, for two lists of tensors. Each rank is the
+# root once.
+#
+# <details><summary>One way to write it</summary>
+#
+# ```python
+# def my_all_to_all(received, sent):
+#     for root in range(dist.get_world_size()):
+#         pieces = sent if dist.get_rank() == root else None
+#         dist.scatter(received[root], pieces, src=root)
+#
+#
+# def try_my_all_to_all(rank, world_size, device):
+#     sent = [torch.tensor([10 * rank + k]) for k in range(world_size)]
+#     received = [torch.tensor([-1]) for _ in range(world_size)]
+#     my_all_to_all(received, sent)
+#     check(received, [torch.tensor([10 * r + rank]) for r in range(world_size)], "my_all_to_all")
+#     return {"sent": sent, "received": received}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## Read on
+#
+# - N. Shazeer and others, [*Outrageously Large Neural Networks*](https://arxiv.org/abs/1701.06538)
+#   (2017): the mixture of experts, and why a router needs a push towards balance.
+# - D. Lepikhin and others, [*GShard*](https://arxiv.org/abs/2006.16668) (2020): experts on 2048
+#   devices, by all_to_all.
+# - S. A. Jacobs and others, [*DeepSpeed Ulysses*](https://arxiv.org/abs/2309.14509) (2023):
+#   attention over long sequences, by all_to_all.
+# - J. Bruck and others, *Efficient Algorithms for All-to-All Communications in Multiport
+#   Message-Passing Systems* (1997): fewer and larger messages, for small pieces.
 #
 # In PyTorch's documentation:
 #
 # - [`all_to_all`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all)
 # - [`all_to_all_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all_single)
+# - [`scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.scatter)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [barrier](../notebooks/barrier.ipynb), which moves no data at all.
+# Next lesson: [send_recv](../notebooks/send_recv.ipynb), a message from one rank to one other.

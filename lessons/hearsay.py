@@ -4,14 +4,13 @@
 
 Sentences that tutorials repeat, and a run for each of them. Some were true once. Some never were.
 
-You will see a verdict under every claim, and what the run printed. If a verdict is wrong, the run fails. Each run has ranks of
-its own, on gloo and the CPU: four of them, or two where that is enough. The verdicts hold for torch 2.13, unless they name
-another version. What is marked "documented" was not run here.
+You will see a verdict under every claim, and what the run printed. If a verdict is wrong, the run
+fails. Each run has ranks of its own, on gloo and the CPU: four of them, or two where that is
+enough. The verdicts hold for torch 2.13, unless they name another version. What is marked
+"documented" was not run here.
 
     python lessons/hearsay.py
     torchrun --nproc-per-node 4 lessons/hearsay.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -48,8 +47,9 @@ if __name__ == "__main__":
     run(gloo_has_both)
 
 # %% [markdown]
-# **Verdict.** False today, and true in part before. Every rank prints `[4.0] [0.0, 1.0, 2.0, 3.0]`. The forms that take one
-# tensor came first, those that take lists later. This is what we measured on each version of torch:
+# **Verdict.** False today, and true in part before. Every rank prints `[4.0] [0.0, 1.0, 2.0, 3.0]`.
+# The forms that take one tensor came first, those that take lists later. This is what we measured
+# on each version of torch:
 #
 # | call | 2.6 | 2.9 | 2.13 | 2.15 |
 # |---|---|---|---|---|
@@ -92,16 +92,18 @@ if __name__ == "__main__":
     run(gloo_averages)
 
 # %% [markdown]
-# **Verdict.** False for floats, and true until torch 2.6: see the table above. (0 + 10 + 20 + 30) / 4 is 15, and integers are
-# still refused: every rank prints `[15.0] result type Float can't be cast to the desired output type Long`.
+# **Verdict.** False for floats, and true until torch 2.6: see the table above. (0 + 10 + 20 + 30) /
+# 4 is 15, and integers are still refused: every rank prints `[15.0] result type Float can't be cast
+# to the desired output type Long`.
 
 # %% [markdown]
 # ## Backends: MPI needs a PyTorch that you build yourself
 #
 # **Claim.** "To use MPI, build PyTorch from source on a machine that has MPI."
 #
-# **Verdict.** False. PyTorch's own MPI backend needs such a build, and the wheel lacks it. But a backend may also be a Python class
-# that calls `mpi4py`. [Ours](../collectives/backends/mpi/group.py) is one, and runs on the wheel:
+# **Verdict.** False. PyTorch's own MPI backend needs such a build, and the wheel lacks it. But a
+# backend may also be a Python class that calls `mpi4py`.
+# [Ours](../collectives/backends/mpi/group.py) is one, and runs on the wheel:
 #
 # ```console
 # $ python -c "import torch.distributed as dist; print(dist.is_mpi_available())"
@@ -120,7 +122,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Start: init is like touch
 #
-# **Claim.** "`init_process_group` is like `touch`: the first rank makes the group, and goes on. The others find it there."
+# **Claim.** "`init_process_group` is like `touch`: the first rank makes the group, and goes on. The
+# others find it there."
 
 
 # %%
@@ -144,8 +147,8 @@ if __name__ == "__main__":
     run(init_waits_for_the_last)
 
 # %% [markdown]
-# **Verdict.** False. Rank 3 comes late, and no rank returns before it has come: every rank prints `4`. If a rank
-# never comes, the others wait until the time limit.
+# **Verdict.** False. Rank 3 comes late, and no rank returns before it has come: every rank prints
+# `4`. If a rank never comes, the others wait until the time limit.
 
 # %% [markdown]
 # ## Start: torchrun sets NODE_RANK
@@ -190,22 +193,24 @@ if __name__ == "__main__":
     run(broadcast_is_no_barrier)
 
 # %% [markdown]
-# **Verdict.** False. Rank 0 leaves, and only then does rank 3 come; still rank 3 prints `[7]`. If `broadcast` were a barrier, both
-# would wait for ever. A rank waits for the data, and not for all other ranks.
+# **Verdict.** False. Rank 0 leaves, and only then does rank 3 come; still rank 3 prints `[7]`. If
+# `broadcast` were a barrier, both would wait for ever. A rank waits for the data, and not for all
+# other ranks.
 
 # %% [markdown]
 # ## Calls: a barrier flushes what was printed
 #
 # **Claim.** "Put a barrier after `print`, and the lines come in order."
 #
-# **Verdict.** False. `print` fills a buffer of its process, and a barrier does not empty it. The lesson
-# [barrier](../notebooks/barrier.ipynb) runs this, and the mistake [printing in turn](../notebooks/mistakes/data.ipynb) shows
-# the cure.
+# **Verdict.** False. `print` fills a buffer of its process, and a barrier does not empty it. The
+# lesson [barrier](../notebooks/barrier.ipynb) runs this, and the mistake [printing in
+# turn](../notebooks/mistakes/data.ipynb) shows the cure.
 
 # %% [markdown]
 # ## Calls: torch.empty(1) can receive any number
 #
-# **Claim.** "The receiver makes room with `torch.empty(1)`", after a sender that sends `torch.tensor([5])`.
+# **Claim.** "The receiver makes room with `torch.empty(1)`", after a sender that sends
+# `torch.tensor([5])`.
 
 
 # %%
@@ -224,8 +229,9 @@ if __name__ == "__main__":
     run(int64_into_empty)
 
 # %% [markdown]
-# **Verdict.** False. `torch.tensor([5])` is an int64 of 8 bytes, `torch.empty(1)` a float32 of 4. The run prints
-# `rank 1 died (SIGABRT)`: gloo ends the receiver's process, and no `try` can catch that. Write `torch.empty(1, dtype=torch.int64)`.
+# **Verdict.** False. `torch.tensor([5])` is an int64 of 8 bytes, `torch.empty(1)` a float32 of 4.
+# The run prints `rank 1 died (SIGABRT)`: gloo ends the receiver's process, and no `try` can catch
+# that. Write `torch.empty(1, dtype=torch.int64)`.
 
 # %% [markdown]
 # ## Calls: all_to_all takes tensors
@@ -251,13 +257,14 @@ if __name__ == "__main__":
     run(all_to_all_wants_lists)
 
 # %% [markdown]
-# **Verdict.** False. `all_to_all` wants lists, and `all_to_all_single` takes tensors. The run prints
-# `[0, 1, 2, 3] Invalid function argument. Expected parameter`.
+# **Verdict.** False. `all_to_all` wants lists, and `all_to_all_single` takes tensors. The run
+# prints `[0, 1, 2, 3] Invalid function argument. Expected parameter`.
 
 # %% [markdown]
 # ## Calls: isend may send to its own rank
 #
-# **Claim.** "Unlike `send`, `isend` can send to the rank itself." The documentation of `isend` says so, too.
+# **Claim.** "Unlike `send`, `isend` can send to the rank itself." The documentation of `isend` says
+# so, too.
 
 
 # %%
@@ -274,8 +281,8 @@ if __name__ == "__main__":
     run(isend_to_itself_is_refused)
 
 # %% [markdown]
-# **Verdict.** False on gloo. Every rank prints `Pair is not connected`: gloo connects each rank with the others, and with no rank
-# itself. Copy the tensor instead.
+# **Verdict.** False on gloo. Every rank prints `Pair is not connected`: gloo connects each rank
+# with the others, and with no rank itself. Copy the tensor instead.
 
 # %% [markdown]
 # ## Training: the loss function all-reduces
@@ -305,13 +312,14 @@ if __name__ == "__main__":
     run(loss_stays_local)
 
 # %% [markdown]
-# **Verdict.** False. Rank 0 prints `0.0 [1.5]`, and rank 3 prints `3.0 [1.5]`: each has a loss of its own, and all have the same
-# gradient. The hooks reduce it, in `backward()`.
+# **Verdict.** False. Rank 0 prints `0.0 [1.5]`, and rank 3 prints `3.0 [1.5]`: each has a loss of
+# its own, and all have the same gradient. The hooks reduce it, in `backward()`.
 
 # %% [markdown]
 # ## Training: gather, then average the loss
 #
-# **Claim.** "`accelerator.gather(loss)`, then log `loss.mean()`." Accelerate's `gather` is an `all_gather`, written here by hand.
+# **Claim.** "`accelerator.gather(loss)`, then log `loss.mean()`." Accelerate's `gather` is an
+# `all_gather`, written here by hand.
 
 
 # %%
@@ -331,8 +339,8 @@ if __name__ == "__main__":
     run(gather_returns_its_result)
 
 # %% [markdown]
-# **Verdict.** False. `all_gather` leaves its input as it was. Rank 0 prints `0.0 1.5`: its own loss, and the mean of all. Use what
-# `gather` returns.
+# **Verdict.** False. `all_gather` leaves its input as it was. Rank 0 prints `0.0 1.5`: its own
+# loss, and the mean of all. Use what `gather` returns.
 
 # %% [markdown]
 # ## Training: the mean of the means is the mean
@@ -343,7 +351,9 @@ if __name__ == "__main__":
 # %%
 @claim(ranks=4)
 def mean_of_means_is_another_number(rank, world_size, device):
-    losses = torch.full((rank + 1,), float(rank), device=device)  # rank 3 has four samples, rank 0 has one
+    losses = torch.full(
+        (rank + 1,), float(rank), device=device
+    )  # rank 3 has four samples, rank 0 has one
     mean = losses.mean()
     dist.all_reduce(mean)
     check(mean / 4, torch.tensor(1.5), "all_reduce of the means")
@@ -359,13 +369,15 @@ if __name__ == "__main__":
     run(mean_of_means_is_another_number)
 
 # %% [markdown]
-# **Verdict.** False, unless all ranks have the same number of samples. Here they are 0, 1, 1, 2, 2, 2, 3, 3, 3, 3, and 20 / 10
-# is 2. Every rank prints `1.5 2.0`. Reduce sum and count, then divide once.
+# **Verdict.** False, unless all ranks have the same number of samples. Here they are 0, 1, 1, 2, 2,
+# 2, 3, 3, 3, 3, and 20 / 10 is 2. Every rank prints `1.5 2.0`. Reduce sum and count, then divide
+# once.
 
 # %% [markdown]
 # ## Training: without set_epoch the model misses data
 #
-# **Claim.** "Call `sampler.set_epoch(epoch)`, also with `shuffle=False`, or the model sees only part of the data."
+# **Claim.** "Call `sampler.set_epoch(epoch)`, also with `shuffle=False`, or the model sees only
+# part of the data."
 
 
 # %%
@@ -380,7 +392,11 @@ def set_epoch_changes_the_order_only(rank, world_size, device):
     everyone = [None] * 4
     dist.all_gather_object(everyone, samples(0, shuffle=True))
     check(sorted(one for part in everyone for one in part), list(range(8)), "all_gather_object")
-    return {"shuffle=False": samples(1, False), "epoch 0": samples(0, True), "epoch 1": samples(1, True)}
+    return {
+        "shuffle=False": samples(1, False),
+        "epoch 0": samples(0, True),
+        "epoch 1": samples(1, True),
+    }
 
 
 # %%
@@ -388,8 +404,9 @@ if __name__ == "__main__":
     run(set_epoch_changes_the_order_only)
 
 # %% [markdown]
-# **Verdict.** False. Without `set_epoch` every epoch is epoch 0, in which the ranks together see all 8 samples; only the order
-# repeats. With `shuffle=False` there is one order, whatever the epoch. Rank 0 prints `[0, 4] [4, 2] [5, 7]`.
+# **Verdict.** False. Without `set_epoch` every epoch is epoch 0, in which the ranks together see
+# all 8 samples; only the order repeats. With `shuffle=False` there is one order, whatever the
+# epoch. Rank 0 prints `[0, 4] [4, 2] [5, 7]`.
 
 # %%
 STEPS = [

@@ -2,19 +2,16 @@
 """
 # isend_irecv
 
-`isend` and `irecv` start a send and a receive and return at once, each with a `Work`; the message is through when `wait()`
-returns.
+A rank that waits for a message computes nothing, and GPUs are too expensive to wait. `isend` and
+`irecv` start a send and a receive and return immediately, each with a `Work`; the message is
+through when `wait()` returns.
 
-A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **backend** is
-the library that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
-
-You will see a computation that goes on while a message travels, the proof that nobody waited, who owns a tensor until `wait()`,
-and a ring in which every rank sends and receives at the same time.
+You will see a row of numbers that is cut over the ranks; a matrix product while messages travel,
+and a proof that nobody waited; tags that tell messages apart; a ring in which every rank sends and
+receives at the same time; and an error that shows only in `wait()`.
 
     python lessons/isend_irecv.py
     torchrun --nproc-per-node 4 lessons/isend_irecv.py
-
-To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -24,47 +21,31 @@ import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Worked numbers
+# ## The call
 #
-# The squares 0, 1, 4, 9, ... are spread over four ranks, three to each. Wanted: the difference of each square and the one before
-# it. The first difference of a rank needs the last square of its left neighbour: the halo. The others need nothing, and are
-# computed while the halo travels.
+# The whole lesson in one line: post the receives first, keep every `Work`, call `wait()` on each,
+# and only then touch the tensors.
 #
-# | rank | own | halo | differences |
-# |---|---|---|---|
-# | 0 | [0, 1, 4] | - | [1, 3] |
-# | 1 | [9, 16, 25] | [4] | [5, 7, 9] |
-# | 2 | [36, 49, 64] | [25] | [11, 13, 15] |
-# | 3 | [81, 100, 121] | [64] | [17, 19, 21] |
-
-# %% [markdown]
-# ## The code
-#
-# Three moves: start the messages, compute what does not need them, wait. Post the receive first, so that the data finds its
-# place.
+# Here the squares 1, 4, 9, ... are cut over the ranks, three to each, and we want the difference
+# between each square and the one before it. For its first difference a rank needs the last square
+# of the rank on its left. A value that is copied from a neighbour like this is called a halo. Rank
+# 0 has no left neighbour, and takes 0.
 
 
 # %%
 @needs(ranks=2)
 def isend_irecv(rank, world_size, device):
-    own = torch.arange(3 * rank, 3 * rank + 3, device=device) ** 2
-    halo = torch.full((1,), -1, device=device) if rank > 0 else None
-    works = []
-    if rank > 0:
-        works.append(dist.irecv(halo, src=rank - 1))
+    own = torch.arange(3 * rank + 1, 3 * rank + 4, device=device) ** 2
+    halo = torch.tensor([0], device=device)
+    works = [dist.irecv(halo, src=rank - 1)] if rank > 0 else []
     if rank < world_size - 1:
         works.append(dist.isend(own[-1:], dst=rank + 1))
-
-    differences = own.diff()  # needs no neighbour; reading `own` is allowed while it is being sent
-
     for work in works:
         work.wait()
-    if rank > 0:
-        differences = torch.cat([own[:1] - halo, differences])
-
-    odd = 2 * torch.arange(3 * rank, 3 * rank + 3) - 1  # i * i - (i - 1) * (i - 1) = 2 * i - 1
-    check(differences, odd if rank > 0 else odd[1:], "isend, irecv of a halo")
-    check(own, torch.arange(3 * rank, 3 * rank + 3) ** 2, "isend leaves what it sends unchanged")
+    differences = own.diff(prepend=halo)
+    # proof: i * i - (i - 1) * (i - 1) = 2 * i - 1
+    odd = 2 * torch.arange(3 * rank + 1, 3 * rank + 4) - 1
+    check(differences, odd, "isend, irecv of a halo")
     return {"own": own, "halo": halo, "differences": differences}
 
 
@@ -73,194 +54,319 @@ if __name__ == "__main__":
     run(isend_irecv)
 
 # %% [markdown]
-# ### Nobody waited: a proof by order
+# Four ranks print this:
 #
-# Seconds prove little on a busy machine; order proves it. Here every rank posts its receive, asks whether it is complete, and only
-# then gives its number to a sum over all ranks. The messages carry that sum.
+# | rank | own | halo | differences |
+# |---|---|---|---|
+# | 0 | [1, 4, 9] | [0] | [1, 3, 5] |
+# | 1 | [16, 25, 36] | [9] | [7, 9, 11] |
+# | 2 | [49, 64, 81] | [36] | [13, 15, 17] |
+# | 3 | [100, 121, 144] | [81] | [19, 21, 23] |
+#
+# The differences are the odd numbers, from rank to rank without a gap: a wrong halo would break the
+# row. Compare the picture with that of the chain in [send_recv](../notebooks/send_recv.ipynb):
+# there every rank waits for all ranks before it; here the messages travel side by side.
+
+# %% [markdown]
+# ### Compute while messages travel
+#
+# Now every rank posts a receive, computes a matrix product while the receive is open, and sends its
+# product to the right. Timings prove little on a busy machine. The order of events does: each rank
+# sends only after its own `irecv` has returned.
 
 
 # %%
 @needs(ranks=2)
-def overlap_by_order(rank, world_size, device):
+def overlap(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    received = torch.full((2,), -1, device=device)
-    receiving = dist.irecv(received, src=left)
-    before = receiving.is_completed()
-
-    total = torch.tensor([rank], device=device)
-    dist.all_reduce(total)  # the computation meanwhile; it needs every rank
-    message = torch.cat([total, total + rank])
-    sending = dist.isend(message, dst=right)
-
+    arriving = torch.full((64, 64), -1.0, device=device)
+    receiving = dist.irecv(arriving, src=left)
+    product = torch.full_like(arriving, rank + 1) @ torch.ones_like(arriving)
+    sending = dist.isend(product, dst=right)
     receiving.wait()
     sending.wait()
-    everyone = world_size * (world_size - 1) // 2  # 0 + 1 + ... + (n - 1)
-    check(before, False, "is_completed() before the message exists")
-    check(received, torch.tensor([everyone, everyone + left]), "irecv before the message exists")
-    return {"complete before": before, "computed meanwhile": total, "received": received}
+    # proof: had `irecv` waited, no rank would have come to its `isend`
+    check(arriving, torch.full((64, 64), 64.0 * (left + 1)), "irecv, product, isend")
+    return {"computed": product[0, 0].item(), "received": arriving[0, 0].item()}
 
 
 # %% [markdown]
-# **Predict first.** No message can exist before every rank has come to the `all_reduce`, and every rank calls `irecv` before that.
-# Does this step end? And what does the column "complete before" say?
+# **Predict first.** If `irecv` waited for its message, how many of the four ranks would come to
+# their `isend`? And which number does rank 0 receive? Write both numbers down. (In the product of
+# rank 0 every element is 64.)
 
 # %%
 if __name__ == "__main__":
-    run(overlap_by_order)
+    run(overlap)
 
 # %% [markdown]
-# **Why.** Had one `irecv` waited for its message, it would have waited for ever, as the message is made from a sum that needs every
-# rank. That the step ended proves that none did.
-
-# %% [markdown]
-# ### Who owns the tensor until `wait()`
+# <details><summary>Answer</summary>
 #
-# From `isend` to `wait()` the tensor belongs to the backend: you may read it, but not write it. From `irecv` to `wait()` you may do
-# neither. Who must go on writing at once sends a copy, and after `wait()` uses the room of the copy again. Here every rank adds 100
-# to its weights before anyone receives them (the `all_reduce` sees to that).
+# None of them would: each would wait for a rank that waits itself, and the step would never end. It
+# did end, so no `irecv` waited. Rank 0 receives 256 from rank 3. In the picture each arrow goes
+# from an `isend` to the `wait` for it; the `irecv` stands before all of them, and the product was
+# computed after it.
+#
+# </details>
+
+# %% [markdown]
+# ### Tags
+#
+# Messages from one rank to another with the same tag arrive in the order in which they were sent.
+# With tags the receiver can choose. Both messages must be under way for that, so they are sent with
+# `isend`: a plain `send` of the first would wait for a `recv` that comes only after the second.
 
 
 # %%
 @needs(ranks=2)
-def buffer_rules(rank, world_size, device):
-    left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    weights = torch.tensor([rank, 10 * rank], device=device)
-    travelling = torch.empty_like(weights)
-    versions = []
-    for version in range(3):
-        travelling.copy_(weights)
-        sending = dist.isend(travelling, dst=right)  # subtle: keep the Work; on gloo a message whose Work is dropped is lost
-        weights += 100  # ours at any time; `travelling` is not
-        total = weights.clone()
-        dist.all_reduce(total)
-
-        received = torch.full_like(weights, -1)
-        receiving = dist.irecv(received, src=left)
-        receiving.wait()  # only now may `received` be read
-        sending.wait()  # and `travelling` be written
-        check(received, torch.tensor([left, 10 * left]) + 100 * version, "isend of a copy, then a change of the original")
-        versions.append(received.tolist())
-
-    ranks = torch.arange(world_size)
-    check(weights, torch.tensor([rank, 10 * rank]) + 300, "isend of a copy, then a change of the original")
-    check(total, torch.stack([ranks + 300, 10 * ranks + 300]).sum(dim=1), "all_reduce(SUM) while messages travel")
-    return {"received": versions, "own weights at the end": weights}
+def tags(rank, world_size, device):
+    weight, bias = torch.tensor([1], device=device), torch.tensor([101], device=device)
+    first, second = torch.full_like(bias, -1), torch.full_like(weight, -1)
+    if rank == 0:
+        works = [dist.isend(weight, dst=1, tag=1), dist.isend(bias, dst=1, tag=2)]
+        for work in works:
+            work.wait()
+    if rank == 1:
+        dist.recv(first, src=0, tag=2)
+        dist.recv(second, src=0, tag=1)
+    # proof
+    expected = [101, 1] if rank == 1 else [-1, -1]
+    check([first.item(), second.item()], expected, "recv(tag=...)")
+    return {"first": first, "second": second}
 
 
 # %% [markdown]
-# **Predict first.** In the first of the three rounds rank 1 receives what rank 0 sent. Rank 0 had `[0, 0]` when it called `isend`,
-# and `[100, 100]` when rank 1 came to receive. Which of them arrives?
+# **Predict first.** Rank 0 sends 1 with tag 1, and then 101 with tag 2. Which number does the first
+# `recv` of rank 1 bring? Write it down.
 
 # %%
 if __name__ == "__main__":
-    run(buffer_rules)
+    run(tags)
 
 # %% [markdown]
-# **Why.** The old ones, as a copy was sent. Had `weights` itself been sent, the new ones would arrive on gloo; elsewhere the old
-# ones, or some of each.
-
-# %% [markdown]
-# ### A ring with batch_isend_irecv
+# <details><summary>Answer</summary>
 #
-# A list of sends and receives, started together: no rank needs to know who goes first. On NCCL this is the way to exchange at
-# all, since single sends and receives may wait for each other there. Here the blocks go round the ring until every rank has had
-# every block: n - 1 hops, in each of which a rank passes on what came in the hop before.
+# It is 101. The receiver asked for tag 2, and the message with tag 1 waited.
+#
+# </details>
+
+# %% [markdown]
+# ### A ring
+#
+# `batch_isend_irecv` starts a list of sends and receives together, so no rank needs to know who
+# goes first. On NCCL this is the safe way to exchange, because single sends and receives may wait
+# for each other there (documented). Here the blocks go round the ring until every rank has had
+# every block. That takes n - 1 hops, and in each a rank passes on what it got in the hop before.
+# `trail` collects what a rank has had, digit by digit.
 
 
 # %%
 @needs(ranks=2)
 def ring_exchange(rank, world_size, device):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    block = torch.tensor([rank, 10 * rank], device=device)
-    had = [block.tolist()]
+    block = torch.tensor([rank + 1], device=device)
+    trail = block.clone()
     for _ in range(world_size - 1):
         arriving = torch.full_like(block, -1)
         send = dist.P2POp(dist.isend, block, right)
         receive = dist.P2POp(dist.irecv, arriving, left)
         for work in dist.batch_isend_irecv([send, receive]):
             work.wait()
-        had.append(arriving.tolist())
         block = arriving
-
-    origins = [(rank - hop) % world_size for hop in range(world_size)]
-    check(had, [[origin, 10 * origin] for origin in origins], "batch_isend_irecv around a ring")
-    return {"had, in this order": had}
+        trail = 10 * trail + block
+    # proof: after k hops a rank has the block of the rank k places to its left
+    digits = [((rank - hop) % world_size + 1) for hop in range(world_size)]
+    expected = sum(digit * 10**place for place, digit in enumerate(reversed(digits)))
+    check(trail, torch.tensor([expected]), "batch_isend_irecv around a ring")
+    return {"trail": trail}
 
 
 # %% [markdown]
-# **Predict first.** Each rank passes on to the right what came from the left in the hop before. In which order does rank 2 have the
-# blocks of the four ranks?
+# **Predict first.** The blocks of the four ranks are 1, 2, 3 and 4, and every block moves to the
+# right. Which number is the trail of rank 2? Write it down.
 
 # %%
 if __name__ == "__main__":
     run(ring_exchange)
 
 # %% [markdown]
-# **Why.** After k hops a rank has the block of the rank k places to its left. Many algorithms on rings count like this, and count
-# wrongly where they go the other way round.
-
-# %%
-STEPS = [isend_irecv, overlap_by_order, buffer_rules, ring_exchange]
+# <details><summary>Answer</summary>
+#
+# It is 3214: its own block, then that of rank 1, of rank 0 and of rank 3. After k hops a rank has
+# the block of the rank k places to its left. Ring algorithms all rely on this count; off-by-one and
+# wrong-direction bugs are the usual mistakes.
+#
+# </details>
 
 # %% [markdown]
-# ## The proof
+# ### Errors come at `wait()`
 #
-# The differences of the squares are the odd numbers, without a gap from one rank to the next: a wrong halo breaks the row. In the
-# second step the message carries what it could not carry had anybody waited; in the third it carries what its sender has
-# overwritten since. In the ring every rank must have had the blocks of all ranks, its left neighbour's first.
+# What goes wrong in the background cannot be raised by the call that started it: that call has
+# returned. The error waits in the `Work`. gloo, for example, has no AVG for integers, but only the
+# thread in the background finds out.
+
+
+# %%
+@needs(ranks=2)
+def error_at_wait(rank, world_size, device):
+    count = torch.tensor([rank + 1], device=device)
+    average, events = count.clone(), []
+    try:
+        work = dist.all_reduce(average, op=dist.ReduceOp.AVG, async_op=True)
+        events.append("started")
+        work.wait()
+        events.append("done")
+    except (RuntimeError, ValueError):
+        events.append("error")
+    dist.all_reduce(count, op=dist.ReduceOp.SUM)  # the group still works
+    # proof: other backends have the reduction, or refuse it in the call itself
+    if dist.get_backend() == "gloo":
+        check(events, ["started", "error"], "all_reduce(AVG, async_op=True) of integers")
+    check(count, torch.tensor([world_size * (world_size + 1) // 2]), "all_reduce(SUM) afterwards")
+    return {"events": events, "sum": count}
+
+
+# %%
+if __name__ == "__main__":
+    run(error_at_wait)
+
+# %% [markdown]
+# A message behaves in the same way. On gloo, `irecv` from a rank that dies afterwards returns a
+# `Work` as if all were well, and `wait()` raises ["Connection closed by
+# peer"](../notebooks/mistakes/processes.ipynb). So a `Work` without a `wait()` also hides its
+# error.
+
+# %%
+STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 
 # %% [markdown]
 # ## The cost
 #
-# As `send` and `recv`: S bytes over one link in one step. What changes is who pays: time in which the rank computes anyway costs
-# nothing. In memory: a buffer for each message that is under way. A ring takes n - 1 steps, and in each every rank sends one
-# block, S / n bytes if S is all blocks together.
+# S bytes cross one link in one step, as with `send` and `recv`. What changes is who pays: a
+# transfer costs no time while the rank computes anyway. In memory, each message under way needs a
+# buffer. A ring takes n - 1 steps, and in each every rank sends one block, S / n bytes if S is all
+# blocks together.
 #
-# Bus-bandwidth factor: `1`. (Algorithm bandwidth is S / time; there is nothing to correct.)
+# Bus-bandwidth factor: `1`. (The algorithm bandwidth is S / time; there is nothing to correct.)
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Do not poll, and do not take `is_completed()` for a proof: on gloo that of a send or receive says False until `wait()`, even
-#   when the data has long arrived.
-# - Keep every `Work` and wait for it. On gloo a dropped one takes its message with it, without an error: the other rank waits in
-#   vain, or the buffer is never filled.
-# - Started is not buffered: `isend` on all ranks, then `recv`, is safe on gloo and MPI. With `isend(...).wait()` it is the
-#   deadlock of `send`.
-# - On CUDA `wait()` does not stop the host: it makes the current stream wait. A kernel that writes the tensor counts as you
-#   writing.
-# - On NCCL the first `isend` or `irecv` of a pair of ranks sets up their connection and needs both at that moment. Ranks that all
-#   post a receive first can hang there; a batch does not.
+# - Until `wait()` returns, the tensors belong to the backend. Do not [write to what is being
+#   sent](../notebooks/mistakes/buffers.ipynb), and do not read or write what is being received. If
+#   you need to keep writing, send a copy; reuse the copy's memory after `wait()`.
+# - Keep every `Work`. On gloo a `Work` that is dropped takes its message with it, without an error:
+#   the other rank waits in vain, or the buffer is never filled.
+# - On gloo `is_completed()` of a send or a receive says False until `wait()`, even when the data
+#   arrived long ago. Do not poll.
+# - `isend(...).wait()` before the receive is the [deadlock of
+#   `send`](../notebooks/mistakes/messages.ipynb) again.
+# - On CUDA `wait()` does not stop the host: it makes the current stream wait (documented). A kernel
+#   that writes to the tensor counts as you writing.
+# - On NCCL the first `isend` or `irecv` between two ranks connects them and needs both at that
+#   moment (documented). Ranks that all post a receive first can hang there; a batch does not.
 
 # %% [markdown]
 # ## Where it is used
 #
-# Pipeline parallelism sends one micro-batch while it computes the next. Ring attention passes keys and values round a ring while
-# it computes on those at hand. Stencils and convolutions that are cut over ranks exchange halos.
+# Pipeline parallelism sends one micro-batch while it computes the next. Ring attention passes keys
+# and values round a ring and computes on one block while the next one travels. Stencils and
+# convolutions that are cut over ranks exchange halos.
 
 # %% [markdown]
 # ## Change and try
 #
-# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+# Each of these is one change in one cell. Make it, run that cell and the one after it, and undo it.
 #
-# 1. In `overlap_by_order`, change `before = receiving.is_completed()` to `before = receiving.wait()`. Now everybody waits for a
-#    message that nobody can send yet. It says `rank 0 hung`, when its time limit of 60 s is over. You need not wait so long: in a
-#    notebook press Stop (elsewhere Ctrl-C), and all ranks are ended.
-# 2. In `buffer_rules`, change `dist.isend(travelling, dst=right)` to `dist.isend(weights, dst=right)`. The weights are written
-#    while they are being sent, and nothing is refused. It says `[isend of a copy, then a change of the original, int64[2], gloo]`:
-#    on gloo the receivers get the new weights.
-# 3. In `isend_irecv`, change `own[-1:]` to `own[:1]`. Every rank now sends its first square. Which differences are wrong: all of
-#    them, or one on each rank? Compare what it got with what it should have. It says `[isend, irecv of a halo, int64[3], gloo]`.
+# 1. In `overlap`, change `receiving = dist.irecv(arriving, src=left)` to `dist.recv(arriving,
+#    src=left)`. Now every rank waits for a message that nobody can send yet. You need not wait for
+#    the time limit of 60 s: in a notebook press Stop (elsewhere Ctrl-C), and all ranks are ended.
+#    What is said of rank 0?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `rank 0 hung`. All four ranks stand in `recv`, and no product is ever computed.
+#
+#    </details>
+#
+# 2. In `isend_irecv`, change `own[-1:]` to `own[:1]`. Every rank now sends its first square. Which
+#    differences are wrong: all of them, or one on each rank?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `[isend, irecv of a halo, int64[3], gloo]`. Compare what it got with what it should
+#    have: only the first difference of a rank needs the halo. Rank 0 sees no fault, because it has
+#    no halo.
+#
+#    </details>
+#
+# 3. In `ring_exchange`, change `block = arriving` to `pass`. A rank passes on its own block, again
+#    and again. What is the trail of rank 0?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `[batch_isend_irecv around a ring, int64[1], gloo]`. `trail` reads `block`, which never
+#    changes: 1111 on rank 0, in place of 1432.
+#
+#    </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Write `ring_all_reduce(x)`: cut x into n pieces; for n - 1 steps pass a piece to the right and add
+# the piece that comes from the left; for n - 1 more steps pass on the finished sums. In step s,
+# rank r sends piece r - s and receives piece r - s - 1, both modulo n, all the way through.
+#
+# <details><summary>One way to write it</summary>
+#
+# ```python
+# def ring_all_reduce(x):
+#     rank, n = dist.get_rank(), dist.get_world_size()
+#     left, right = (rank - 1) % n, (rank + 1) % n
+#     pieces = x.tensor_split(n)  # views: to write to a piece is to write to x
+#     for step in range(2 * (n - 1)):
+#         piece = pieces[(rank - step - 1) % n]
+#         arriving = torch.empty_like(piece)
+#         send = dist.P2POp(dist.isend, pieces[(rank - step) % n], right)
+#         receive = dist.P2POp(dist.irecv, arriving, left)
+#         for work in dist.batch_isend_irecv([send, receive]):
+#             work.wait()
+#         if step < n - 1:
+#             piece += arriving
+#         else:
+#             piece.copy_(arriving)
+#
+#
+# def try_ring_all_reduce(rank, world_size, device):
+#     x = torch.arange(1, 2 * world_size + 2) * 10**rank
+#     ring_all_reduce(x)
+#     ones = (10**world_size - 1) // 9
+#     check(x, torch.arange(1, 2 * world_size + 2) * ones, "ring_all_reduce")
+#     return {"after": x}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## Read on
+#
+# - H. Liu, M. Zaharia and P. Abbeel, [*Ring Attention with Blockwise Transformers for Near-Infinite
+#   Context*](https://arxiv.org/abs/2310.01889) (2023): a ring that hides its messages behind the
+#   computation.
+# - P. Patarasuk and X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*
+#   (2009): the ring that you wrote.
 #
 # In PyTorch's documentation:
 #
 # - [`isend`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.isend)
 # - [`irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.irecv)
+# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
 # - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
 # - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`get_backend`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_backend)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [broadcast](../notebooks/broadcast.ipynb), the first call in which all ranks take part.
+# Next lesson: [new_group](../notebooks/new_group.ipynb), how some of the ranks can talk among
+# themselves.

@@ -2,19 +2,14 @@
 """
 # scatter
 
-One rank, the root (`src`), has one tensor for each rank, and rank r ends up with number r.
+One rank reads the data, and each rank needs its own share. `scatter` takes a list of n tensors on
+one rank, the root, and gives number r to rank r.
 
-A **rank** is one process of the job, and its number, from 0; the **world size**, n below, is how many there are. The **root** is
-the one rank with a part of its own. A **group** is some of the ranks, for calls among themselves. The **backend** is the library
-that moves the bytes: gloo (CPU), NCCL (GPU) or MPI.
-
-You will see a list of pieces on the root and `None` elsewhere, a scatter from every root, what it saves against broadcasting the
-whole, pieces of unequal length, and the dtype trap.
+You will see a list of pieces on the root and `None` elsewhere; nine rows for four ranks; and four
+bytes that are a 1 on one rank and next to nothing on another.
 
     python lessons/scatter.py
     torchrun --nproc-per-node 4 lessons/scatter.py
-
-To run it, clone the repository and type `make tour`; or, where you already have torch, `pip install -e '.[notebooks]'`.
 """
 
 # %%
@@ -24,35 +19,25 @@ import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Worked numbers
+# ## The call
 #
-# Four ranks. The root is the last rank: it has the piece `[10 * r, 10 * r + 1]` for rank r, and everyone has room for one piece.
-#
-# | rank | pieces | before | after |
-# |---|---|---|---|
-# | 0 | - | [-1, -1] | [0, 1] |
-# | 1 | - | [-1, -1] | [10, 11] |
-# | 2 | - | [-1, -1] | [20, 21] |
-# | 3 | [[0, 1], [10, 11], [20, 21], [30, 31]] | [-1, -1] | [30, 31] |
-
-# %% [markdown]
-# ## The code
-#
-# Every rank brings a tensor that receives. The root adds the list of n pieces, its own among them; every other rank passes `None`.
+# `src` is the root. It passes the list of n pieces, its own among them, and every other rank passes
+# `None`. Every rank brings a tensor that receives its piece. Here it holds -1 at first, so that you
+# see what the call writes.
 
 
 # %%
 def scatter(rank, world_size, device):
-    x = torch.full((2,), -1, device=device)
-    before = x.clone()
     root = world_size - 1
-    pieces = [torch.tensor([10 * r, 10 * r + 1], device=device) for r in range(world_size)] if rank == root else None
-
-    dist.scatter(x, pieces, src=root)
-
-    check(x, torch.tensor([10 * rank, 10 * rank + 1]), "scatter")
+    x = torch.full((2,), -1, device=device)
+    before, pieces = x.clone(), None
     if rank == root:
-        check(pieces, [torch.tensor([10 * r, 10 * r + 1]) for r in range(world_size)], "the root's pieces after scatter")
+        pieces = [torch.tensor([10 * r + 1, 10 * r + 2], device=device) for r in range(world_size)]
+    dist.scatter(x, pieces, src=root)
+    # proof: and a scatter leaves the root's pieces alone
+    expected = [torch.tensor([10 * r + 1, 10 * r + 2]) for r in range(world_size)]
+    check(x, expected[rank], "scatter")
+    check(pieces, expected if rank == root else None, "the root's pieces after scatter")
     return {"pieces": pieces, "before": before, "after": x}
 
 
@@ -61,198 +46,221 @@ if __name__ == "__main__":
     run(scatter)
 
 # %% [markdown]
-# ### Every root once
+# Four ranks print this:
 #
-# Rank r, as root, has the number `10 * r + q` for rank q. After n scatters rank q holds everybody's number for q. Together they do
-# what a single `all_to_all` does.
-
-
-# %%
-def scatter_from_every_root(rank, world_size, device):
-    own = 10 * rank + torch.arange(world_size, device=device)
-    received = torch.full((world_size,), -1, device=device)
-    for root in range(world_size):
-        pieces = list(own.split(1)) if rank == root else None  # views: nothing is copied
-        dist.scatter(received[root : root + 1], pieces, src=root)
-
-    check(received, 10 * torch.arange(world_size) + rank, "scatter from every root")
-    check(own, 10 * rank + torch.arange(world_size), "own pieces after scatter")
-    return {"own": own, "received": received}
-
-
-# %%
-if __name__ == "__main__":
-    run(scatter_from_every_root)
-
-# %% [markdown]
-# ### Memory: scatter against broadcast and slice
+# | rank | pieces | before | after |
+# |---|---|---|---|
+# | 0 | - | [-1, -1] | [1, 2] |
+# | 1 | - | [-1, -1] | [11, 12] |
+# | 2 | - | [-1, -1] | [21, 22] |
+# | 3 | [[1, 2], [11, 12], [21, 22], [31, 32]] | [-1, -1] | [31, 32] |
 #
-# A piece has 1024 numbers of 4 bytes: 4096 bytes, and the whole for four ranks is 16384. A rank can have its piece by `scatter`, or
-# it can take part in a `broadcast` of the whole and keep `whole[rank * length : (rank + 1) * length]`.
-
-
-# %%
-def memory_against_broadcast(rank, world_size, device):
-    root, length = world_size - 1, 1024
-    whole = torch.arange(float(world_size * length), device=device) if rank == root else None
-    piece = torch.full((length,), -1.0, device=device)
-    dist.scatter(piece, list(whole.chunk(world_size)) if rank == root else None, src=root)
-    scattered = piece.untyped_storage().nbytes() + (whole.untyped_storage().nbytes() if rank == root else 0)
-
-    if rank != root:
-        whole = torch.full((world_size * length,), -1.0, device=device)
-    dist.broadcast(whole, src=root)
-    cut = whole[rank * length : (rank + 1) * length]
-
-    expected = torch.arange(float(rank * length), float((rank + 1) * length))
-    check(piece, expected, "scatter")
-    check(cut, expected, "broadcast and slice")
-    return {"bytes, scatter": scattered, "bytes, broadcast and slice": cut.untyped_storage().nbytes()}
-
+# The tens name the rank that a piece is for. In the picture, everything has the colour of rank 3,
+# the root, because everything comes from there. Follow the pieces from left to right: the first
+# goes to rank 0, the last stays.
 
 # %% [markdown]
-# **Predict first.** Both ways a rank ends up with the same 1024 numbers. How many bytes does rank 0 still hold after each of them,
-# when nothing but the piece is in use? And the root?
-
-# %%
-if __name__ == "__main__":
-    run(memory_against_broadcast)
-
-# %% [markdown]
-# **Why.** A slice is a view, and as long as it lives the whole does (`clone()` the slice to let go). With `scatter` a rank needs
-# room for its own piece, and only the root has the whole and its piece, 20480 bytes. For all four ranks together that is 32768
-# bytes against 65536.
-
-# %% [markdown]
-# ### Pieces of unequal length
+# ### Nine rows for four ranks
 #
-# All pieces of a scatter must have the same shape. Where the rows do not divide evenly, pad each piece to the longest, tell each
-# rank its length, and cut. `tensor_split` always gives n pieces; `chunk` may give fewer.
+# All pieces of a scatter must have the same shape, and nine rows do not divide by four. So tell
+# each rank how many rows it gets, pad all pieces to the longest, and let each rank cut off its
+# padding. `tensor_split` always gives n pieces; `chunk` may give fewer.
 
 
 # %%
-def scatter_unequal_pieces(rank, world_size, device):
-    root, rows = world_size - 1, 2 * world_size + 1  # one row too many
-    longest = -(-rows // world_size)  # rounded up
-    pieces = lengths = None
-    if rank == root:
-        shards = torch.arange(rows, device=device).tensor_split(world_size)
+def scatter_uneven_rows(rank, world_size, device):
+    count = 2 * world_size + 1  # one row too many
+    longest = -(-count // world_size)  # rounded up
+    lengths = pieces = None
+    if rank == 0:
+        shards = torch.arange(1, count + 1, device=device).tensor_split(world_size)
         lengths = [torch.tensor([len(shard)], device=device) for shard in shards]
-        pieces = [torch.nn.functional.pad(shard, (0, longest - len(shard)), value=-1) for shard in shards]
+        padded = torch.nn.utils.rnn.pad_sequence(shards, batch_first=True, padding_value=-1)
+        pieces = list(padded.unbind())
 
     length = torch.full((1,), -1, device=device)
-    padded = torch.full((longest,), -2, device=device)
-    dist.scatter(length, lengths, src=root)
-    dist.scatter(padded, pieces, src=root)
-    shard = padded[: length.item()]
-
-    start, stop = (0, 3) if rank == 0 else (2 * rank + 1, 2 * rank + 3)  # rank 0 has the row too many
+    dist.scatter(length, lengths, src=0)
+    x = torch.full((longest,), -2, device=device)
+    dist.scatter(x, pieces, src=0)
+    mine = x[: length.item()]
+    # proof: rank 0 has the row too many
+    start, stop = (1, 4) if rank == 0 else (2 * rank + 2, 2 * rank + 4)
     check(length, torch.tensor([stop - start]), "scatter(lengths)")
-    check(shard, torch.arange(start, stop), "scatter(padded pieces)")
-    check(padded[stop - start :], torch.full((longest - (stop - start),), -1), "scatter(padding)")
-    return {"length": length, "padded": padded, "piece": shard}
+    check(mine, torch.arange(start, stop), "scatter(padded pieces)")
+    check(x[length.item() :], torch.full((longest - stop + start,), -1), "scatter(padding)")
+    return {"length": length, "received": x, "my rows": mine}
 
+
+# %% [markdown]
+# **Predict first.** The longest piece has three rows. How many rows of padding travel or stay on
+# the root, in all four pieces together? Write the number down.
 
 # %%
 if __name__ == "__main__":
-    run(scatter_unequal_pieces)
+    run(scatter_uneven_rows)
 
 # %% [markdown]
-# ### The dtype trap
+# <details><summary>Answer</summary>
 #
-# `torch.arange(4)` is int64, `torch.empty(2)` is float32. Here the root alone makes the mistake, so that nobody waits for it; then
-# all agree on float32.
+# Three: the pieces have 3, 2, 2 and 2 rows, and each of the three short ones gets a row of -1. The
+# picture shows both calls, first the lengths, then the padded pieces.
+#
+# </details>
+
+# %% [markdown]
+# ### The same bytes in another dtype
+#
+# `torch.arange(4)` is int64 and `torch.empty(4)` is float32, so the two sides of a scatter easily
+# differ. `scatter` converts nothing. The root has both tensors, and it refuses to scatter if their
+# dtypes differ. The other ranks see only their own tensor, and the dtype does not travel. Here all
+# ranks agree on int32. The last column shows what a rank would read that had made room for float32,
+# which has four bytes as well.
 
 
 # %%
-def same_dtype_everywhere(rank, world_size, device):
-    root, refused, pieces = world_size - 1, None, None
+def scatter_one_dtype(rank, world_size, device):
+    root, pieces = world_size - 1, None
+    x = torch.full((2,), -1, dtype=torch.int32, device=device)
     if rank == root:
-        pieces = list(torch.arange(2 * world_size, device=device).chunk(world_size))
-        wrong = torch.full((2,), -1.0, device=device)
-        try:
-            dist.scatter(wrong, pieces, src=root)  # int64 into float32
-        except ValueError:
-            refused = "refused"
-        check(refused, "refused", "scatter(int64 into float32) on the root")
-        check(wrong, torch.full((2,), -1.0), "the tensor after a refused scatter")
-        pieces = [piece.to(torch.float32) for piece in pieces]
-
-    x = torch.full((2,), -1, dtype=torch.float32, device=device)
+        numbers = torch.arange(1, 2 * world_size + 1, device=device)  # int64
+        pieces = list(numbers.to(torch.int32).chunk(world_size))
     dist.scatter(x, pieces, src=root)
-
-    check(x, torch.tensor([2.0 * rank, 2.0 * rank + 1]), "scatter(float32)")
-    return {"int64 into float32": refused, "float32 into float32": x}
+    # proof
+    expected = torch.tensor([2 * rank + 1, 2 * rank + 2], dtype=torch.int32)
+    check(x, expected, "scatter(int32)")
+    return {"int32": x, "read as float32": str(x.view(torch.float32).tolist())}
 
 
 # %% [markdown]
-# **Predict first.** The root scatters int64 pieces and itself receives into float32. Are they converted, refused, or copied bit by
-# bit?
+# **Predict first.** Rank 0 receives the int32 numbers 1 and 2. What would the 1 be if rank 0 had
+# made room for float32: 1.0, an error, or another number? Write it down.
 
 # %%
 if __name__ == "__main__":
-    run(same_dtype_everywhere)
+    run(scatter_one_dtype)
 
 # %% [markdown]
-# **Why.** `scatter` converts nothing. The root sees both dtypes and refuses. The other ranks see only their own tensor: nobody
-# compares it with what is sent. Convert *before* the call, on the root, and name the dtype where the tensor is made.
+# <details><summary>Answer</summary>
+#
+# It would be 1.4e-45, the smallest float32 above 0. It has the same bits as the int32 number 1.
+# Most programs print it as 0.0000, so the data seems to be zeros. The third change at the end of
+# this lesson makes the mistake, and there is no error.
+#
+# </details>
 
 # %%
-STEPS = [scatter, scatter_from_every_root, memory_against_broadcast, scatter_unequal_pieces, same_dtype_everywhere]
-
-# %% [markdown]
-# ## The proof
-#
-# Every rank compares every element with the piece of its own number, and the pieces tell their root and their receiver: pieces in
-# another order, or another root, show. Buffers start with what they must not end with. The root proves that its pieces are
-# unchanged.
+STEPS = [scatter, scatter_uneven_rows, scatter_one_dtype]
 
 # %% [markdown]
 # ## The cost
 #
-# For S bytes in the whole on n ranks: the root sends (n - 1) / n * S bytes, and each other rank receives S / n bytes. All of that
-# leaves through the root's link, which is what limits it. A broadcast would bring S bytes to every rank. In memory: S / n bytes on
-# each rank, and S more on the root.
+# S is the size of the whole in bytes. The root sends (n - 1) / n * S bytes, and every other rank
+# receives S / n bytes. All of that leaves through the link of the root, and that link sets the
+# pace. In memory, each rank needs S / n bytes, and the root also the whole.
 #
-# Bus-bandwidth factor: `(n - 1) / n`. (Algorithm bandwidth is S / time, with S the *whole*; the root's own part does not travel.)
+# The alternative is to `broadcast` the whole, and to keep `whole[rank]`. Then every rank receives S
+# bytes. It also keeps all of them, because a slice is a view: as long as you hold the slice, the
+# whole stays in memory.
+#
+# Bus-bandwidth factor: `(n - 1) / n`. The algorithm bandwidth is S / time. The root's own part does
+# not travel.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - A list on a rank that is not the root, or none on the root, is a ValueError on that rank alone. Those who need it go on waiting.
-# - The list must be a `list` of n tensors: the tuple that `chunk` gives is a TypeError. And `chunk(4)` cuts 5 rows in 3 pieces.
-# - A wrong dtype on a rank other than the root is not seen in time. On gloo int64 pieces for ranks that wait with as many float32
-#   kill the waiting processes, as the message is longer than the tensor; int32 pieces arrive as the float32 numbers with the same
-#   bits, so that a 1 is read as 1.4e-45, in silence. `TORCH_DISTRIBUTED_DEBUG=DETAIL` reports both before anything is sent.
-# - Do not receive into a piece of the whole: with `x = pieces[0]` on root 3, the root's own piece overwrites piece 0.
-# - Left out, `src` is rank 0. It is a global rank, also with `group=`; `group_src` counts within the group.
+# - As in `gather`, the list belongs to the root alone, and it must be a `list` of n tensors. The
+#   tuple that `chunk` gives is a TypeError, and `chunk(4)` cuts nine rows into three pieces.
+# - Only the root compares dtypes. On gloo, int64 pieces for ranks that have room for as many
+#   float32 [kill these ranks](../notebooks/mistakes/buffers.ipynb), because the message is longer
+#   than the tensor. With dtypes of the same size you get [other numbers, and no
+#   error](../notebooks/mistakes/arguments.ipynb).
+# - Do not receive into a piece of the whole. With `x = pieces[0]` on rank 3 as root, the root's own
+#   piece overwrites piece 0.
+# - Without `src`, the root is rank 0.
 
 # %% [markdown]
 # ## Where it is used
 #
-# One rank reads a file, or a batch, and hands each rank its share. `distribute_tensor` of DTensor scatters from one rank where a
-# tensor is to be sharded (and broadcasts where it is to be replicated). `torch.distributed.checkpoint` hands each rank its part of
-# the plan with `scatter_object_list`.
+# One rank reads a file or a batch, and hands each rank its share. `distribute_tensor` of DTensor
+# scatters a tensor that is to be sharded, and broadcasts one that is to be replicated.
+# `torch.distributed.checkpoint` hands each rank its part of the plan with `scatter_object_list`.
 
 # %% [markdown]
 # ## Change and try
 #
-# Each of these is one change in one cell: make it, run that cell and the one after it, and undo it.
+# Each of these is one change in one cell. Make it, run that cell and the one after it, and undo it.
 #
-# 1. In `scatter`, change `src=root` to `src=0`. Rank 0 is asked for pieces that it does not have, and rank 3 brings some that
-#    nobody wants. Who complains? It says `scatter_list`: each of the two, on its own; the others would wait.
-# 2. In `scatter_unequal_pieces`, change `tensor_split(world_size)` to `chunk(world_size)`. Both cut nine rows for four ranks. It
-#    says `rank 3 raised`: `chunk` makes pieces of three, and there are only three of them.
-# 3. In `memory_against_broadcast`, change `cut = whole[rank * length : (rank + 1) * length]` to
-#    `cut = whole[rank * length : (rank + 1) * length].clone()`. What does rank 0 still hold? It says `0 4096 4096`.
+# 1. In `scatter_uneven_rows`, change `tensor_split(world_size)` to `chunk(world_size)`. Both cut
+#    nine rows for four ranks. Is there a difference?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `rank 0 raised`. `chunk` makes pieces of three rows, and there are only three of them.
+#
+#    </details>
+#
+# 2. In `scatter_one_dtype`, change `numbers.to(torch.int32)` to `numbers`. Now the pieces are
+#    int64, and every rank has room for int32. Who notices?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `rank 3 raised ValueError: Invalid usage of tensors with different dtypes`. Only the
+#    root sees both, and it sends nothing. The others would wait until the time limit.
+#
+#    </details>
+#
+# 3. In `scatter_one_dtype`, change `x = torch.full((2,), -1, dtype=torch.int32` to `x =
+#    torch.full((2,), -1, dtype=torch.int32 if rank == root else torch.float32`. Only the root makes
+#    room for int32. Who notices?
+#
+#    <details><summary>Answer</summary>
+#
+#    You get `e-45`, in a proof that fails. gloo copies the bytes and raises no error.
+#
+#    </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Write `on_all_ranks(function, numbers, root)`. On the root, `numbers` is a float tensor with one
+# number for each rank (`None` elsewhere); each rank calls `function` on its number, and the root
+# returns the tensor of all results.
+#
+# <details><summary>One way to write it</summary>
+#
+# ```python
+# def on_all_ranks(function, numbers, root):
+#     is_root = dist.get_rank() == root
+#     x = torch.empty(1)
+#     dist.scatter(x, list(numbers.split(1)) if is_root else None, src=root)
+#     results = [torch.empty(1) for _ in numbers] if is_root else None
+#     dist.gather(function(x), results, dst=root)
+#     return torch.cat(results) if is_root else None
+#
+#
+# def try_on_all_ranks(rank, world_size, device):
+#     root = world_size - 1
+#     numbers = torch.arange(1.0, world_size + 1) if rank == root else None
+#     squares = on_all_ranks(torch.square, numbers, root)
+#     check(squares, numbers * numbers if rank == root else None, "on_all_ranks")
+#     return {"squares": squares}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## Read on
 #
+# - M. Barnett and others, *Interprocessor Collective Communication Library (InterCom)* (1994): a
+#   broadcast of a large tensor, built as a scatter and an all_gather.
+# - gloo's own [scatter.cc](https://github.com/pytorch/gloo/blob/main/gloo/scatter.cc): the root
+#   sends straight to every rank.
+#
 # In PyTorch's documentation:
 #
 # - [`scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.scatter)
-# - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
+# - [`gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.gather)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 #
-# Next lesson: [reduce_scatter](../notebooks/reduce_scatter.ipynb), in which all ranks hand out pieces, and they are summed on the
-# way.
+# Next lesson: [all_to_all](../notebooks/all_to_all.ipynb), in which every rank is the root at the
+# same time.

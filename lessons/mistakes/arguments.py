@@ -2,15 +2,15 @@
 """
 # arguments
 
-All ranks make the same call at the same time, but they pass different arguments: a length, a dtype, a root, a reduction, sizes.
+All ranks make the same call at the same time, but they pass different arguments: a length, a dtype,
+a root, a reduction, sizes.
 
-You will see that hardly any of this is checked. Most of it ends in wrong numbers, some of it in a process that dies without a
-traceback. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
+You will see that hardly any of this is checked. Most of it ends in wrong numbers, some of it in a
+process that dies without a traceback. Each mistake runs in ranks of its own for a second or two.
+Then its cure runs.
 
     python lessons/mistakes/arguments.py
     torchrun --nproc-per-node 4 lessons/mistakes/arguments.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -22,8 +22,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Another length
 #
-# **Symptom.** The last batch of rank 1 is short. Rank 1 goes on with wrong sums. Rank 0 still waits for a number and loses its
-# connection:
+# **Symptom.** The last batch of rank 1 is short. Rank 1 goes on with wrong sums. Rank 0 still waits
+# for a number and loses its connection:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
@@ -44,12 +44,14 @@ if __name__ == "__main__":
     run(another_length)
 
 # %% [markdown]
-# **Cause.** A rank does not tell the others how long its tensor is. Each rank cuts its own tensor into pieces and expects pieces of
-# the same size from the others. With other lengths, the same mistake kills a process.
+# **Cause.** A rank does not tell the others how long its tensor is. Each rank cuts its own tensor
+# into pieces and expects pieces of the same size from the others. With other lengths, the same
+# mistake kills a process.
 #
 # **Cure.** Reduce something that has the same shape on every rank: a sum and a count.
 #
-# **Early.** `drop_last=True` avoids short batches. `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes and dtypes:
+# **Early.** `drop_last=True` avoids short batches. `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes
+# and dtypes:
 #
 # ```text
 # RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
@@ -75,13 +77,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Another dtype
 #
-# **Symptom.** The number of rank 0 is absurd: 1084227584. The numbers of the others are plausible, which is worse.
+# **Symptom.** The number of rank 0 is absurd: 1084227584. The numbers of the others are plausible,
+# which is worse.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
 def another_dtype(rank, world_size, device):
-    count = torch.tensor([rank + 1], dtype=torch.int32 if rank == 0 else torch.float32, device=device)
+    count = torch.tensor(
+        [rank + 1], dtype=torch.int32 if rank == 0 else torch.float32, device=device
+    )
     dist.all_reduce(count)
     check(count.to(torch.float32), torch.tensor([6.0]), "all_reduce(SUM)")
 
@@ -91,14 +96,16 @@ if __name__ == "__main__":
     run(another_dtype)
 
 # %% [markdown]
-# **Cause.** What travels is bytes, and each rank reads them in its own dtype. Ranks 1 and 2 add 2.0 + 3.0 = 5.0. Rank 0 reads the
-# four bytes of 5.0 as an integer, which is 1084227584, and adds its own 1. (The check shows it as a float32, which is too coarse to
-# show the 1.) The others read the bytes of this integer as a float32 again: 5.000000476837158, the next number after 5.0.
+# **Cause.** What travels is bytes, and each rank reads them in its own dtype. Ranks 1 and 2 get 5.0
+# from 2.0 + 3.0. Rank 0 reads the four bytes of 5.0 as an integer, which is 1084227584, and adds
+# its own 1. (The check shows it as a float32, which is too coarse to show the 1.) The others read
+# the bytes of this integer as a float32 again: 5.000000476837158, the next number after 5.0.
 #
 # **Cure.** Name the dtype where the tensor is made, the same on all ranks.
 #
-# **Early.** If a count is about a billion, suspect a float32 that is read as an integer. Check every tensor that is made from
-# Python numbers: `torch.tensor([0])` and `torch.tensor([0.0])` differ in dtype.
+# **Early.** If a count is about a billion, suspect a float32 that is read as an integer. Check
+# every tensor that is made from Python numbers: `torch.tensor([0])` and `torch.tensor([0.0])`
+# differ in dtype.
 
 
 # %%
@@ -117,7 +124,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Everybody is the root
 #
-# **Symptom.** The rank with the best model should send it to the others. All ranks wait. After 30 minutes:
+# **Symptom.** The rank with the best model should send it to the others. All ranks wait. After 30
+# minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
@@ -137,11 +145,13 @@ if __name__ == "__main__":
     run(everybody_is_the_root)
 
 # %% [markdown]
-# **Cause.** Each rank chooses the root from its own data, so each chooses a different one. Here both send and no rank receives.
+# **Cause.** Each rank chooses the root from its own data, so each chooses a different one. Here
+# both send and no rank receives.
 #
 # **Cure.** Let the ranks agree first: gather the scores, then take the same best one on every rank.
 #
-# **Early.** `src` and `dst` should be constants, or the result of a collective. DETAIL does not compare them.
+# **Early.** `src` and `dst` should be constants, or the result of a collective. DETAIL does not
+# compare them.
 
 
 # %%
@@ -163,7 +173,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Another reduction
 #
-# **Symptom.** Every rank has the same number. It is plausible, and wrong. No tool of torch says a word.
+# **Symptom.** Every rank has the same number. It is plausible, and wrong. No tool of torch says a
+# word.
 
 
 # %%
@@ -179,12 +190,14 @@ if __name__ == "__main__":
     run(another_reduction)
 
 # %% [markdown]
-# **Cause.** The reduction itself does not travel. Each rank applies its own reduction to the numbers that arrive. Here ranks 1 and
-# 2 add: 2 + 3 = 5. Rank 0 takes the maximum of its own 1 and this 5, so the result is 5. Every rank receives this result.
+# **Cause.** The reduction itself does not travel. Each rank applies its own reduction to the
+# numbers that arrive. Here ranks 1 and 2 add: 2 + 3 = 5. Rank 0 takes the maximum of its own 1 and
+# this 5, so the result is 5. Every rank receives this result.
 #
 # **Cure.** Use the same reduction on every rank.
 #
-# **Early.** Try the call once with numbers whose answer you can work out in your head. These lessons do just that.
+# **Early.** Try the call once with numbers whose answer you can work out in your head. These
+# lessons do just that.
 
 
 # %%
@@ -203,8 +216,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Split sizes of one's own
 #
-# **Symptom.** Tokens go to their experts, and a process dies by SIGABRT (exit status -6). There is no Python traceback, only this
-# on its stderr:
+# **Symptom.** Tokens go to their experts, and a process dies by SIGABRT (exit status -6). There is
+# no Python traceback, only this on its stderr:
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -228,8 +241,9 @@ if __name__ == "__main__":
     run(my_splits_both_ways)
 
 # %% [markdown]
-# **Cause.** If you send me three tokens, I must expect three from you. My output sizes are a column in the table of everybody's
-# input sizes, not my own row. Rank 1 made room for two tokens (16 bytes) and got three (24 bytes).
+# **Cause.** If you send me three tokens, I must expect three from you. My output sizes are a column
+# in the table of everybody's input sizes, not my own row. Rank 1 made room for two tokens (16
+# bytes) and got three (24 bytes).
 #
 # **Cure.** Exchange the sizes first, with the same call and one number for each rank.
 #
@@ -244,7 +258,9 @@ def exchange_the_splits(rank, world_size, device):
     sizes = torch.full((world_size,), -1, device=device)
     dist.all_to_all_single(sizes, torch.tensor(splits, device=device))
     received = torch.full((sizes.sum().item(),), -1, device=device)
-    dist.all_to_all_single(received, tokens, output_split_sizes=sizes.tolist(), input_split_sizes=splits)
+    dist.all_to_all_single(
+        received, tokens, output_split_sizes=sizes.tolist(), input_split_sizes=splits
+    )
     check(received, torch.tensor([[0, 10, 11], [1, 2, 3, 12, 13]][rank]), "all_to_all_single")
     return {"sends": splits, "expects": sizes, "received": received}
 
@@ -277,12 +293,14 @@ if __name__ == "__main__":
     run(uneven_pieces)
 
 # %% [markdown]
-# **Cause.** gloo only gathers pieces of one shape, although the docstring promises more. (If all pieces in a rank's list are as
-# long as its own piece, this check passes. Then a process dies.)
+# **Cause.** gloo only gathers pieces of one shape, although the docstring promises more. (If all
+# pieces in a rank's list are as long as its own piece, this check passes. Then a process dies.)
 #
-# **Cure.** Pad every piece to the longest, gather, and cut. For small data, use `all_gather_object`.
+# **Cure.** Pad every piece to the longest, gather, and cut. For small data, use
+# `all_gather_object`.
 #
-# **Early.** The samples of a validation set seldom divide evenly among the ranks. Test with one sample more than divides.
+# **Early.** The samples of a validation set seldom divide evenly among the ranks. Test with one
+# sample more than divides.
 
 
 # %%

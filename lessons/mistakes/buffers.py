@@ -2,16 +2,14 @@
 """
 # buffers
 
-A collective writes into memory that you gave it, at a time that it chooses. These six programs look there too early or in the wrong
-place, or allocate the wrong size.
+A collective writes into memory that you gave it, at a time that it chooses. These six programs look
+there too early or in the wrong place, or allocate the wrong size.
 
-You will see values that are old, or torn, or belong to no rank, and a process that dies because a message is too long. Each mistake
-runs in ranks of its own for a second or two. Then its cure runs.
+You will see values that are old, or torn, or belong to no rank, and a process that dies because a
+message is too long. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/buffers.py
     torchrun --nproc-per-node 4 lessons/mistakes/buffers.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -24,8 +22,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## A buffer too short
 #
-# **Symptom.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback. The sender notices nothing. On
-# the receiver's stderr stands:
+# **Symptom.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback.
+# The sender notices nothing. On the receiver's stderr stands:
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -50,9 +48,10 @@ if __name__ == "__main__":
     run(buffer_too_short)
 
 # %% [markdown]
-# **Cause.** gloo sends the length along with the message. `recv` has no way to return it, so gloo ends a process whose buffer is
-# too short: here 48 bytes come and there is room for 32. `try` does not help, because this happens in another thread, in C++. An
-# int64 message is also too long for a float32 buffer of as many elements.
+# **Cause.** gloo sends the length along with the message. `recv` has no way to return it, so gloo
+# ends a process whose buffer is too short: here 48 bytes come and there is room for 32. `try` does
+# not help, because this happens in another thread, in C++. An int64 message is also too long for a
+# float32 buffer of as many elements.
 #
 # **Cure.** Send the length first.
 #
@@ -82,7 +81,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A buffer too long
 #
-# **Symptom.** There is no error. The head of the buffer is right, and the tail keeps its old values.
+# **Symptom.** There is no error. The head of the buffer is right, and the tail keeps its old
+# values.
 
 
 # %%
@@ -101,10 +101,12 @@ if __name__ == "__main__":
     run(buffer_too_long)
 
 # %% [markdown]
-# **Cause.** `recv` writes what arrives and does not say how much that was. `broadcast` on gloo does the same. In a buffer made by
-# `torch.empty`, the tail is whatever was in that memory: often zeros, which look like data.
+# **Cause.** `recv` writes what arrives and does not say how much that was. `broadcast` on gloo does
+# the same. In a buffer made by `torch.empty`, the tail is whatever was in that memory: often zeros,
+# which look like data.
 #
-# **Cure.** Send the length first, or agree on one shape. Here the shape is a constant that every rank knows.
+# **Cure.** Send the length first, or agree on one shape. Here the shape is a constant that every
+# rank knows.
 #
 # **Early.** Fill receive buffers with nan while you debug. A nan in a mean is hard to overlook.
 
@@ -113,7 +115,11 @@ if __name__ == "__main__":
 @cure(ranks=2)
 def one_shape(rank, world_size, device):
     shape = (4,)
-    x = torch.arange(4.0, device=device) if rank == 0 else torch.full(shape, torch.nan, device=device)
+    x = (
+        torch.arange(4.0, device=device)
+        if rank == 0
+        else torch.full(shape, torch.nan, device=device)
+    )
     if rank == 0:
         dist.send(x, dst=1)
     else:
@@ -129,7 +135,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Changed before wait
 #
-# **Symptom.** There is no error. The receiver gets the values that the tensor had *after* the call of `isend`.
+# **Symptom.** There is no error. The receiver gets the values that the tensor had *after* the call
+# of `isend`.
 
 
 # %%
@@ -151,12 +158,13 @@ if __name__ == "__main__":
     run(changed_before_wait)
 
 # %% [markdown]
-# **Cause.** `isend` does not copy the tensor. Leave the tensor alone until `wait()` returns. If the receiver is quick, all seems
-# well.
+# **Cause.** `isend` does not copy the tensor. Leave the tensor alone until `wait()` returns. If the
+# receiver is quick, all seems well.
 #
 # **Cure.** Wait before you write to the tensor, or send a copy.
 #
-# **Early.** Nothing in torch warns you. Keep `isend` and its `wait` close together, and let nothing write between them.
+# **Early.** Nothing in torch warns you. Keep `isend` and its `wait` close together, and let nothing
+# write between them.
 
 
 # %%
@@ -180,8 +188,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A forgotten wait
 #
-# **Symptom.** There is no error. Rank 0 uses its own gradient, as if it trained alone. If no rank is late, the result may even be
-# right.
+# **Symptom.** There is no error. Rank 0 uses its own gradient, as if it trained alone. If no rank
+# is late, the result may even be right.
 
 
 # %%
@@ -201,11 +209,13 @@ if __name__ == "__main__":
     run(forgotten_wait)
 
 # %% [markdown]
-# **Cause.** With `async_op=True` the call returns immediately. The result is not there before `wait()` returns.
+# **Cause.** With `async_op=True` the call returns immediately. The result is not there before
+# `wait()` returns.
 #
 # **Cure.** Call `wait()`, then read.
 #
-# **Early.** Assign the result of every call with `async_op=True` to a name. You cannot wait for a `Work` that you did not keep.
+# **Early.** Assign the result of every call with `async_op=True` to a name. You cannot wait for a
+# `Work` that you did not keep.
 
 
 # %%
@@ -228,7 +238,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Reading the result of reduce off the root
 #
-# **Symptom.** There is no error. The root has the right sum. The others have numbers that are neither their own nor the sum.
+# **Symptom.** There is no error. The root has the right sum. The others have numbers that are
+# neither their own nor the sum.
 
 
 # %%
@@ -244,8 +255,9 @@ if __name__ == "__main__":
     run(reduce_read_off_the_root)
 
 # %% [markdown]
-# **Cause.** Only `dst` gets the sum. gloo uses the tensors of the others as scratch paper, so their own values are lost, too. What
-# they hold are partial sums: rank 2 has its own 3, rank 1 has 2 + 3 = 5.
+# **Cause.** Only `dst` gets the sum. gloo uses the tensors of the others as scratch paper, so their
+# own values are lost, too. What they hold are partial sums: rank 2 has its own 3, rank 1 has 2 + 3
+# = 5.
 #
 # **Cure.** If all ranks need the sum, use `all_reduce`.
 #
@@ -268,7 +280,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A view with gaps
 #
-# **Symptom.** There is no error. The program sums the first column, and the first row changes: `[1, 2]` becomes `[2, 4]`.
+# **Symptom.** There is no error. The program sums the first column, and the first row changes: `[1,
+# 2]` becomes `[2, 4]`.
 
 
 # %%
@@ -284,12 +297,14 @@ if __name__ == "__main__":
     run(column_in_place)
 
 # %% [markdown]
-# **Cause.** In memory, the column is every second element of the table. gloo's `all_reduce` silently takes the first two elements
-# instead, which are the first row. (`send` refuses such a view, as it should.)
+# **Cause.** In memory, the column is every second element of the table. gloo's `all_reduce`
+# silently takes the first two elements instead, which are the first row. (`send` refuses such a
+# view, as it should.)
 #
 # **Cure.** Make a contiguous copy, reduce it, and copy the result back into the table.
 #
-# **Early.** Check `tensor.is_contiguous()` before you pass a slice, a transpose or the result of `expand` to a collective.
+# **Early.** Check `tensor.is_contiguous()` before you pass a slice, a transpose or the result of
+# `expand` to a collective.
 
 
 # %%

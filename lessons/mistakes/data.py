@@ -2,15 +2,15 @@
 """
 # data
 
-The collectives are right. What the ranks put into them is wrong: samples, random numbers, metrics, or the lines that they print.
+The collectives are right. What the ranks put into them is wrong: samples, random numbers, metrics,
+or the lines that they print.
 
-You will see that none of these mistakes raises an error: four ranks do the work of one, a sample counts twice, and a log is empty.
-Each mistake runs in ranks of its own for a second or two. Then its cure runs.
+You will see that none of these mistakes raises an error: four ranks do the work of one, a sample
+counts twice, and a log is empty. Each mistake runs in ranks of its own for a second or two. Then
+its cure runs.
 
     python lessons/mistakes/data.py
     torchrun --nproc-per-node 4 lessons/mistakes/data.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -46,11 +46,11 @@ if __name__ == "__main__":
     run(the_same_seed)
 
 # %% [markdown]
-# **Cause.** A seed makes runs repeatable. It also makes ranks equal: the batches differ, but every rank mirrors, crops and drops
-# out in the same way.
+# **Cause.** A seed makes runs repeatable. It also makes ranks equal: the batches differ, but every
+# rank mirrors, crops and drops out in the same way.
 #
-# **Cure.** Add the rank to the seed of whatever should differ. The initial weights should be equal: use the same seed for them, or
-# broadcast them, as DDP does.
+# **Cure.** Add the rank to the seed of whatever should differ. The initial weights should be equal:
+# use the same seed for them, or broadcast them, as DDP does.
 #
 # **Early.** Gather one random number from every rank and look at them.
 
@@ -74,7 +74,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Only torch is seeded with the rank
 #
-# **Symptom.** There is no error. The ranks draw different numbers with torch, and equal numbers with `random` and numpy.
+# **Symptom.** There is no error. The ranks draw different numbers with torch, and equal numbers
+# with `random` and numpy.
 
 
 # %%
@@ -95,10 +96,11 @@ if __name__ == "__main__":
     run(only_torch_is_seeded)
 
 # %% [markdown]
-# **Cause.** torch, numpy and Python's `random` have a generator each, and many augmentations use the last two.
+# **Cause.** torch, numpy and Python's `random` have a generator each, and many augmentations use
+# the last two.
 #
-# **Cure.** Seed all three with the rank. The workers of a `DataLoader` take their seeds for all three from torch's generator in
-# their rank (documented), so there the seed of torch is enough.
+# **Cure.** Seed all three with the rank. The workers of a `DataLoader` take their seeds for all
+# three from torch's generator in their rank (documented), so there the seed of torch is enough.
 #
 # **Early.** Search your transforms for `random.` and `np.random.`.
 
@@ -141,10 +143,11 @@ if __name__ == "__main__":
     run(no_sampler)
 
 # %% [markdown]
-# **Cause.** A `DataLoader` knows nothing of ranks. Each of the three ranks reads all 6 samples, 18 in all. DDP does not divide the
-# data either.
+# **Cause.** A `DataLoader` knows nothing of ranks. Each of the three ranks reads all 6 samples, 18
+# in all. DDP does not divide the data either.
 #
-# **Cure.** `DistributedSampler` gives each rank its share. Leave out `shuffle=True`: the sampler shuffles.
+# **Cure.** `DistributedSampler` gives each rank its share. Leave out `shuffle=True`: the sampler
+# shuffles.
 #
 # **Early.** Print `len(loader)` on 1 and on 2 ranks. With 2 ranks it should be half.
 
@@ -156,7 +159,11 @@ def a_sampler(rank, world_size, device):
     mine = torch.cat(list(loader)).to(device)
     everyone = [torch.full_like(mine, -1) for _ in range(world_size)]
     dist.all_gather(everyone, mine)
-    check(torch.cat(everyone).sort().values, torch.arange(6), "samples in one epoch, all ranks together")
+    check(
+        torch.cat(everyone).sort().values,
+        torch.arange(6),
+        "samples in one epoch, all ranks together",
+    )
     return {"samples": mine}
 
 
@@ -183,10 +190,11 @@ if __name__ == "__main__":
     run(no_set_epoch)
 
 # %% [markdown]
-# **Cause.** All ranks must shuffle alike, so the sampler draws the order from a seed and the number of the epoch. It does not know
-# this number by itself: without `set_epoch` it is always 0.
+# **Cause.** All ranks must shuffle alike, so the sampler draws the order from a seed and the number
+# of the epoch. It does not know this number by itself: without `set_epoch` it is always 0.
 #
-# **Cure.** Call `sampler.set_epoch(epoch)` before each epoch. With `shuffle=False` the call changes nothing.
+# **Cure.** Call `sampler.set_epoch(epoch)` before each epoch. With `shuffle=False` the call changes
+# nothing.
 #
 # **Early.** Print the first samples of the first two epochs.
 
@@ -210,7 +218,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A metric over padded samples
 #
-# **Symptom.** There is no error. The accuracy is 7 of 9, but the validation set has 7 samples, and the model is right about 6.
+# **Symptom.** There is no error. The accuracy is 7 of 9, but the validation set has 7 samples, and
+# the model is right about 6.
 
 
 # %%
@@ -228,13 +237,16 @@ if __name__ == "__main__":
     run(padded_accuracy)
 
 # %% [markdown]
-# **Cause.** 7 samples cannot be divided evenly among three ranks. `DistributedSampler` repeats samples until they can, here the
-# first two. One of these is wrong and one is right, and each counts twice.
+# **Cause.** 7 samples cannot be divided evenly among three ranks. `DistributedSampler` repeats
+# samples until they can, here the first two. One of these is wrong and one is right, and each
+# counts twice.
 #
-# **Cure.** For validation take every n-th sample without padding, and reduce two sums: right answers and samples. The ranks then
-# have different numbers of batches, so there must be no collective in the loop over batches.
+# **Cure.** For validation take every n-th sample without padding, and reduce two sums: right
+# answers and samples. The ranks then have different numbers of batches, so there must be no
+# collective in the loop over batches.
 #
-# **Early.** Sum the number of samples over all ranks and compare it with the length of the validation set.
+# **Early.** Sum the number of samples over all ranks and compare it with the length of the
+# validation set.
 
 
 # %%
@@ -255,7 +267,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Printing in turn
 #
-# **Symptom.** The ranks print one after the other, with a barrier after each. The log is empty. Later its lines come in any order.
+# **Symptom.** The ranks print one after the other, with a barrier after each. The log is empty.
+# Later its lines come in any order.
 
 
 # %%
@@ -286,12 +299,15 @@ if __name__ == "__main__":
     run(printing_in_turn)
 
 # %% [markdown]
-# **Cause.** A barrier orders the ranks, not the contents of their buffers. `print` into a file or a pipe does not write until the
-# buffer is full or the program ends. Under torchrun the lines of all ranks pass through one more process.
+# **Cause.** A barrier orders the ranks, not the contents of their buffers. `print` into a file or a
+# pipe does not write until the buffer is full or the program ends. Under torchrun the lines of all
+# ranks pass through one more process.
 #
-# **Cure.** Gather the lines on one rank and let it print them. (`flush=True` empties the buffer, but the pipe remains.)
+# **Cure.** Gather the lines on one rank and let it print them. (`flush=True` empties the buffer,
+# but the pipe remains.)
 #
-# **Early.** If the order of lines matters, write the rank and the time into each line. Then you can sort them.
+# **Early.** If the order of lines matters, write the rank and the time into each line. Then you can
+# sort them.
 
 
 # %%

@@ -4,13 +4,12 @@
 
 Three ways for ranks to wait for each other's messages for ever.
 
-You will see each program hang, the line in which every rank waits, and the same program cured. Each mistake runs in ranks of its
-own for a second or two. Nothing here can harm your machine: break more if you like.
+You will see each program hang, the line in which every rank waits, and the same program cured. Each
+mistake runs in ranks of its own for a second or two. Nothing here can harm your machine: break more
+if you like.
 
     python lessons/mistakes/messages.py
     torchrun --nproc-per-node 4 lessons/mistakes/messages.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -22,8 +21,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Both send first
 #
-# **Symptom.** Two ranks swap a tensor. Nothing happens, and there is no message. After 30 minutes, the default time limit of gloo,
-# an error comes at last:
+# **Symptom.** Two ranks swap a tensor. Nothing happens, and there is no message. After 30 minutes,
+# the default time limit of gloo, an error comes at last:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
@@ -44,10 +43,12 @@ if __name__ == "__main__":
     run(both_send_first)
 
 # %% [markdown]
-# **Cause.** On gloo, `send` returns when the receiver has taken the message. Here neither rank receives before it has sent.
-# (Libraries that buffer small messages hide the mistake until the day the messages grow.)
+# **Cause.** On gloo, `send` returns when the receiver has taken the message. Here neither rank
+# receives before it has sent. (Libraries that buffer small messages hide the mistake until the day
+# the messages grow.)
 #
-# **Cure.** One rank sends first, the other receives first. For more than two ranks, use `batch_isend_irecv`.
+# **Cure.** One rank sends first, the other receives first. For more than two ranks, use
+# `batch_isend_irecv`.
 #
 # **Early.** Look at each `send` and ask: which rank is in `recv` at this moment?
 
@@ -95,12 +96,13 @@ if __name__ == "__main__":
     run(cycle_of_receives)
 
 # %% [markdown]
-# **Cause.** Every rank waits for its left neighbour, all the way round. No pair of ranks is in conflict, so checking pairs finds
-# nothing.
+# **Cause.** Every rank waits for its left neighbour, all the way round. No pair of ranks is in
+# conflict, so checking pairs finds nothing.
 #
 # **Cure.** One rank sends first.
 #
-# **Early.** If all ranks of a ring follow the same rule, "receive, then send", they form a cycle. One rank must be the exception.
+# **Early.** If all ranks of a ring follow the same rule, "receive, then send", they form a cycle.
+# One rank must be the exception.
 
 
 # %%
@@ -124,8 +126,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Tags that do not match
 #
-# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The errors after 30 minutes do not
-# mention tags:
+# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The
+# errors after 30 minutes do not mention tags:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
@@ -148,12 +150,13 @@ if __name__ == "__main__":
     run(tags_that_do_not_match)
 
 # %% [markdown]
-# **Cause.** A receive takes only a message with its own tag. NCCL ignores tags (documented). There this program "works", but two
-# messages that only their tags distinguish can be confused.
+# **Cause.** A receive takes only a message with its own tag. NCCL ignores tags (documented). There
+# this program "works", but two messages that only their tags distinguish can be confused.
 #
 # **Cure.** Use the same tag at both ends. Better, give the tag one name that both ends read.
 #
-# **Early.** Most programs need no tags: messages between two ranks arrive in the order in which they were sent.
+# **Early.** Most programs need no tags: messages between two ranks arrive in the order in which
+# they were sent.
 
 
 # %%

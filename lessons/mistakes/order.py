@@ -2,15 +2,15 @@
 """
 # order
 
-Every rank of a group must call the same collectives in the same order. In each of these five programs one rank does not.
+Every rank of a group must call the same collectives in the same order. In each of these five
+programs one rank does not.
 
-You will see that gloo matches calls by their position alone. A rank that is one call ahead may hang, may break off, or may hand out
-wrong numbers with a straight face. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
+You will see that gloo matches calls by their position alone. A rank that is one call ahead may
+hang, may break off, or may hand out wrong numbers with a straight face. Each mistake runs in ranks
+of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -22,8 +22,9 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Only rank 0 calls it
 #
-# **Symptom.** Rank 0 wants a mean loss for its log. The *next* collective has nothing to do with the loss, and its result is wrong.
-# Rank 0 still waits when the others have finished, and loses them:
+# **Symptom.** Rank 0 wants a mean loss for its log. The *next* collective has nothing to do with
+# the loss, and its result is wrong. Rank 0 still waits when the others have finished, and loses
+# them:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
@@ -34,7 +35,10 @@ import torch.distributed as dist
 # %%
 @mistake("wrong numbers", ranks=3)
 def only_rank_0_reduces(rank, world_size, device):
-    loss, gradient = torch.tensor([float(rank)], device=device), torch.tensor([10.0 * (rank + 1)], device=device)
+    loss, gradient = (
+        torch.tensor([float(rank)], device=device),
+        torch.tensor([10.0 * (rank + 1)], device=device),
+    )
     if rank == 0:  # only rank 0 writes the log
         dist.all_reduce(loss)
     dist.all_reduce(gradient)
@@ -46,13 +50,15 @@ if __name__ == "__main__":
     run(only_rank_0_reduces)
 
 # %% [markdown]
-# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 0 is added to their gradients 20 and 30: that
-# is the 50. The gradient of rank 0 then meets nothing. If the two shapes differed, the others would not finish either.
+# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 0 is added to
+# their gradients 20 and 30: that is the 50. The gradient of rank 0 then meets nothing. If the two
+# shapes differed, the others would not finish either.
 #
 # **Cure.** All ranks take part, and one of them uses the result.
 #
-# **Early.** Search for collectives under an `if rank`. Look inside the functions called there, too: checkpointing, logging,
-# metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did not make the call:
+# **Early.** Search for collectives under an `if rank`. Look inside the functions called there, too:
+# checkpointing, logging, metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did not
+# make the call:
 #
 # ```text
 # RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 1800000 ms
@@ -62,7 +68,10 @@ if __name__ == "__main__":
 # %%
 @cure(ranks=3)
 def every_rank_reduces(rank, world_size, device):
-    loss, gradient = torch.tensor([float(rank)], device=device), torch.tensor([10.0 * (rank + 1)], device=device)
+    loss, gradient = (
+        torch.tensor([float(rank)], device=device),
+        torch.tensor([10.0 * (rank + 1)], device=device),
+    )
     dist.all_reduce(loss)
     log = f"mean loss {loss.item() / world_size}" if rank == 0 else None
     dist.all_reduce(gradient)
@@ -78,7 +87,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## One batch less
 #
-# **Symptom.** All goes well until the very end of the epoch. Rank 2 finishes in peace. The others break off:
+# **Symptom.** All goes well until the very end of the epoch. Rank 2 finishes in peace. The others
+# break off:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
@@ -101,13 +111,15 @@ if __name__ == "__main__":
     run(one_batch_less)
 
 # %% [markdown]
-# **Cause.** Eight batches cannot be divided evenly among three ranks. Here rank 2 ends its program, and the others lose their
-# connection to it. If rank 2 went on to a validation with collectives of its own, these would meet the gradients of the others.
-# NCCL does not notice that the rank has gone, and waits (documented).
+# **Cause.** Eight batches cannot be divided evenly among three ranks. Here rank 2 ends its program,
+# and the others lose their connection to it. If rank 2 went on to a validation with collectives of
+# its own, these would meet the gradients of the others. NCCL does not notice that the rank has
+# gone, and waits (documented).
 #
-# **Cure.** Agree on a number of batches: here, the smallest. `DistributedSampler` pads or drops samples for the same reason. With
-# DDP, put the loop into `with Join([model]):` of `torch.distributed.algorithms.join`. A rank that has finished then takes part in
-# the reductions of the others, with zeros. The sum is still divided by the number of all ranks.
+# **Cure.** Agree on a number of batches: here, the smallest. `DistributedSampler` pads or drops
+# samples for the same reason. With DDP, put the loop into `with Join([model]):` of
+# `torch.distributed.algorithms.join`. A rank that has finished then takes part in the reductions of
+# the others, with zeros. The sum is still divided by the number of all ranks.
 #
 # **Early.** Compare `len(loader)` over the ranks before the first epoch.
 
@@ -132,8 +144,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Equal calls in another order
 #
-# **Symptom.** The numbers are wrong. There is no error and no wait, and nothing in torch notices, not even under
-# `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
+# **Symptom.** The numbers are wrong. There is no error and no wait, and nothing in torch notices,
+# not even under `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
 
 
 # %%
@@ -147,7 +159,9 @@ def equal_calls_in_another_order(rank, world_size, device):
     def reduce_penalty():
         dist.all_reduce(penalty)
 
-    hooks = [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]  # as iterating over a set might give
+    hooks = (
+        [reduce_penalty, reduce_loss] if rank == 1 else [reduce_loss, reduce_penalty]
+    )  # as iterating over a set might give
     for hook in hooks:
         hook()
     check([loss, penalty], [torch.tensor([3.0]), torch.tensor([300.0])], "all_reduce(SUM)")
@@ -158,8 +172,9 @@ if __name__ == "__main__":
     run(equal_calls_in_another_order)
 
 # %% [markdown]
-# **Cause.** Rank 1 calls the two in the other order. The first call adds two losses and a penalty: 1 + 100 + 1 = 102. The second
-# adds two penalties and a loss: 100 + 1 + 100 = 201. Call, shape and dtype are equal, so the calls match.
+# **Cause.** Rank 1 calls the two in the other order. The first call adds two losses and a penalty:
+# 1 + 100 + 1 = 102. The second adds two penalties and a loss: 100 + 1 + 100 = 201. Call, shape and
+# dtype are equal, so the calls match.
 #
 # **Cure.** Take an order that every rank can work out by itself: `sorted`.
 #
@@ -191,7 +206,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Unlike calls in another order
 #
-# **Symptom.** All ranks wait, in two different lines. That is good luck: compare the mistake above. After 30 minutes:
+# **Symptom.** All ranks wait, in two different lines. That is good luck: compare the mistake above.
+# After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
@@ -201,7 +217,10 @@ if __name__ == "__main__":
 # %%
 @mistake("hangs", ranks=3)
 def unlike_calls_in_another_order(rank, world_size, device):
-    total, rate = torch.tensor([1.0], device=device), torch.tensor([0.5 if rank == 0 else -1.0], device=device)
+    total, rate = (
+        torch.tensor([1.0], device=device),
+        torch.tensor([0.5 if rank == 0 else -1.0], device=device),
+    )
     if rank == 0:
         dist.broadcast(rate, src=0)
         dist.all_reduce(total)
@@ -216,12 +235,13 @@ if __name__ == "__main__":
     run(unlike_calls_in_another_order)
 
 # %% [markdown]
-# **Cause.** Rank 0 starts a broadcast while the others start a sum. The two branches make the same calls in different orders.
+# **Cause.** Rank 0 starts a broadcast while the others start a sum. The two branches make the same
+# calls in different orders.
 #
 # **Cure.** Let the branches prepare the tensors. Then one line makes the call for all ranks.
 #
-# **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` names this mistake immediately. It costs time at every call, so use it to search, not
-# to train:
+# **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` names this mistake immediately. It costs time at every
+# call, so use it to search, not to train:
 #
 # ```text
 # RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
@@ -233,7 +253,10 @@ if __name__ == "__main__":
 # %%
 @cure(ranks=3)
 def one_line_for_all_ranks(rank, world_size, device):
-    total, rate = torch.tensor([1.0], device=device), torch.tensor([0.5 if rank == 0 else -1.0], device=device)
+    total, rate = (
+        torch.tensor([1.0], device=device),
+        torch.tensor([0.5 if rank == 0 else -1.0], device=device),
+    )
     dist.broadcast(rate, src=0)
     dist.all_reduce(total)
     check([total, rate], [torch.tensor([3.0]), torch.tensor([0.5])], "all_reduce(SUM), broadcast")
@@ -247,7 +270,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Another call
 #
-# **Symptom.** Somebody changed the branch of rank 0 and forgot the other branch. All ranks wait. After 30 minutes:
+# **Symptom.** Somebody changed the branch of rank 0 and forgot the other branch. All ranks wait.
+# After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
@@ -272,12 +296,14 @@ if __name__ == "__main__":
     run(another_call)
 
 # %% [markdown]
-# **Cause.** In mathematics, adding what was gathered gives the same sum. On the wire, the two calls exchange different messages.
+# **Cause.** In mathematics, adding what was gathered gives the same sum. On the wire, the two calls
+# exchange different messages.
 #
 # **Cure.** Make the same call on all ranks.
 #
-# **Early.** Write each collective once, in a line that all ranks reach. If it stands in two branches, sooner or later they differ.
-# DETAIL reports this mistake as `Detected mismatch between collectives on ranks`.
+# **Early.** Write each collective once, in a line that all ranks reach. If it stands in two
+# branches, sooner or later they differ. DETAIL reports this mistake as `Detected mismatch between
+# collectives on ranks`.
 
 
 # %%

@@ -4,13 +4,11 @@
 
 One rank fails, leaves or is slow while the others wait for it.
 
-You will see the errors that the other ranks get. They never name the cause. Each mistake runs in ranks of its own for a second or
-two. Then its cure runs.
+You will see the errors that the other ranks get. They never name the cause. Each mistake runs in
+ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/processes.py
     torchrun --nproc-per-node 4 lessons/mistakes/processes.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -53,13 +51,15 @@ if __name__ == "__main__":
     run(one_rank_raises)
 
 # %% [markdown]
-# **Cause.** One batch on one rank is bad. "Connection closed by peer" on the others is only the echo. (It may also read "Connection
-# reset by peer" or "Broken pipe".) If rank 1 catches its error and goes on, the others wait for it instead, or meet it in the wrong
-# call.
+# **Cause.** One batch on one rank is bad. "Connection closed by peer" on the others is only the
+# echo. (It may also read "Connection reset by peer" or "Broken pipe".) If rank 1 catches its error
+# and goes on, the others wait for it instead, or meet it in the wrong call.
 #
-# **Cure.** Let the ranks decide together whether to skip the batch: one small collective, before the large one.
+# **Cure.** Let the ranks decide together whether to skip the batch: one small collective, before
+# the large one.
 #
-# **Early.** If there are many tracebacks, believe the one that is not about connections, or the earliest.
+# **Early.** If there are many tracebacks, believe the one that is not about connections, or the
+# earliest.
 
 
 # %%
@@ -106,8 +106,8 @@ if __name__ == "__main__":
     run(one_rank_leaves)
 
 # %% [markdown]
-# **Cause.** A collective needs every rank of the group, even those that have no data. It looks the same when the kernel kills a
-# rank that uses too much memory. Then torchrun reports `exitcode: -9`.
+# **Cause.** A collective needs every rank of the group, even those that have no data. It looks the
+# same when the kernel kills a rank that uses too much memory. Then torchrun reports `exitcode: -9`.
 #
 # **Cure.** A rank without data contributes a zero.
 #
@@ -137,8 +137,8 @@ if __name__ == "__main__":
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 300ms for send operation to complete
 # ```
 #
-# When rank 0 comes back, rank 1 has gone. With the default time limit of 30 minutes, the message says `1800000ms`. NCCL waits 10
-# minutes. Then its watchdog ends the process (documented):
+# When rank 0 comes back, rank 1 has gone. With the default time limit of 30 minutes, the message
+# says `1800000ms`. NCCL waits 10 minutes, and then its watchdog ends the process (documented):
 #
 # ```text
 # [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,
@@ -162,10 +162,11 @@ if __name__ == "__main__":
     run(slow_rank)
 
 # %% [markdown]
-# **Cause.** The time limit of a group counts how long a rank waits for the others, whatever keeps them busy. After a timeout the
-# group cannot be used any more.
+# **Cause.** The time limit of a group counts how long a rank waits for the others, whatever keeps
+# them busy. After a timeout the group cannot be used any more.
 #
-# **Cure.** Choose a time limit longer than the longest task that one rank does alone. Or let all ranks do the task.
+# **Cure.** Choose a time limit longer than the longest task that one rank does alone. Or let all
+# ranks do the task.
 #
 # **Early.** A rank that "timed out" was on time. Look for the rank that does not complain.
 
@@ -189,7 +190,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A group that is never destroyed
 #
-# **Symptom.** The training function works once. A second call in the same process (in a notebook or a sweep) fails:
+# **Symptom.** The training function works once. A second call in the same process (in a notebook or
+# a sweep) fails:
 #
 # ```text
 # ValueError: trying to initialize the default process group twice!
@@ -211,13 +213,15 @@ if __name__ == "__main__":
     run(never_destroyed)
 
 # %% [markdown]
-# **Cause.** A process has one default group until it calls `destroy_process_group`. If a program forgets that call at its end, gloo
-# does not mind. NCCL prints a warning, and the program may hang while it exits (documented).
+# **Cause.** A process has one default group until it calls `destroy_process_group`. If a program
+# forgets that call at its end, gloo does not mind. NCCL prints a warning, and the program may hang
+# while it exits (documented).
 #
-# **Cure.** Initialize and destroy once, around everything. (Doing both in every turn is no cure: the second start can find the
-# addresses of the first one in the store.)
+# **Cure.** Initialize and destroy once, around everything. (Doing both in every turn is no cure:
+# the second start can find the addresses of the first one in the store.)
 #
-# **Early.** Put `init_process_group` and `destroy_process_group` into `main()`, with the work between them.
+# **Early.** Put `init_process_group` and `destroy_process_group` into `main()`, with the work
+# between them.
 
 
 # %%

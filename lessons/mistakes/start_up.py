@@ -4,14 +4,13 @@
 
 Before the first collective the ranks have to find each other. In these three programs they do not.
 
-You will see who waits for whom when two jobs share a port, when two ranks take the same number, and when no one told the ranks
-where to meet. Each mistake runs in ranks of its own for a second or two. Then its cure runs. The ranks start as torchrun starts
-them: with its environment variables, and without a process group.
+You will see who waits for whom when two jobs share a port, when two ranks take the same number, and
+when no one told the ranks where to meet. Each mistake runs in ranks of its own for a second or two.
+Then its cure runs. The ranks start as torchrun starts them: with its environment variables, and
+without a process group.
 
     python lessons/mistakes/start_up.py
     torchrun --nproc-per-node 4 lessons/mistakes/start_up.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -39,7 +38,9 @@ import torch.distributed as dist
 @mistake("raises an error", ranks=2, fresh=True)
 def two_jobs_on_one_port(rank, world_size, device):
     port = int(os.environ["MASTER_PORT"])  # think of 29500, which every tutorial uses
-    socket.create_connection(("127.0.0.1", port)).close()  # somebody listens there already: rank 0 of the other job
+    socket.create_connection(
+        ("127.0.0.1", port)
+    ).close()  # somebody listens there already: rank 0 of the other job
     # A job without torchrun does not have this variable. So rank 0 itself tries to listen on the port.
     del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
     dist.init_process_group("gloo")
@@ -53,12 +54,14 @@ if __name__ == "__main__":
     run(two_jobs_on_one_port)
 
 # %% [markdown]
-# **Cause.** Only one process can listen on a port. A second job on the same machine must use another port.
+# **Cause.** Only one process can listen on a port. A second job on the same machine must use
+# another port.
 #
-# **Cure.** Let the launcher choose: `torchrun --standalone` takes a free port and tells all ranks. `init_process_group` without an
-# address uses that port.
+# **Cure.** Let the launcher choose: `torchrun --standalone` takes a free port and tells all ranks.
+# `init_process_group` without an address uses that port.
 #
-# **Early.** Search your scripts for 29500. "address already in use" may also mean that yesterday's job still runs.
+# **Early.** Search your scripts for 29500. "address already in use" may also mean that yesterday's
+# job still runs.
 
 
 # %%
@@ -79,7 +82,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## LOCAL_RANK for RANK
 #
-# **Symptom.** The program has always worked. On the first day with two machines, all ranks wait at start-up.
+# **Symptom.** The program has always worked. On the first day with two machines, all ranks wait at
+# start-up.
 
 
 # %%
@@ -96,12 +100,14 @@ if __name__ == "__main__":
     run(local_rank_for_rank)
 
 # %% [markdown]
-# **Cause.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0 and two ranks 1 wait for ranks 2 and 3.
+# **Cause.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0 and two ranks 1 wait for ranks
+# 2 and 3.
 #
-# **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out `rank=`, and torch reads the right
-# one.
+# **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out
+# `rank=`, and torch reads the right one.
 #
-# **Early.** On one machine, the two numbers are equal. To test, start `torchrun --nnodes 2` in two terminals of one machine.
+# **Early.** On one machine, the two numbers are equal. To test, start `torchrun --nnodes 2` in two
+# terminals of one machine.
 
 
 # %%
@@ -124,7 +130,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## A variable is missing
 #
-# **Symptom.** Every rank immediately raises an error that names the variable. If only all mistakes were like this.
+# **Symptom.** Every rank immediately raises an error that names the variable. If only all mistakes
+# were like this.
 #
 # ```text
 # ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable MASTER_ADDR expected, but not set
@@ -144,9 +151,11 @@ if __name__ == "__main__":
     run(variable_missing)
 
 # %% [markdown]
-# **Cause.** `python train.py` sets none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. torchrun sets all four.
+# **Cause.** `python train.py` sets none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. torchrun
+# sets all four.
 #
-# **Cure.** Start the program with torchrun. A program that should also run on its own can check `dist.is_torchelastic_launched()`.
+# **Cure.** Start the program with torchrun. A program that should also run on its own can check
+# `dist.is_torchelastic_launched()`.
 #
 # **Early.** Check in the first line of `main()`, before the model is loaded.
 

@@ -2,15 +2,14 @@
 """
 # training
 
-A model trains on several ranks, and the loop around the collectives goes wrong: validation, DDP, batch norm, checkpoints.
+A model trains on several ranks, and the loop around the collectives goes wrong: validation, DDP,
+batch norm, checkpoints.
 
-You will see the errors that stop such a training, and one mistake that stops nothing. Each mistake runs in ranks of its own for a
-second or two. Then its cure runs.
+You will see the errors that stop such a training, and one mistake that stops nothing. Each mistake
+runs in ranks of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/training.py
     torchrun --nproc-per-node 4 lessons/mistakes/training.py
-
-To run it, clone the repository and type `make tour`, or `pip install -e .` where you already have torch.
 """
 
 # %%
@@ -27,7 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 # %% [markdown]
 # ## Only rank 0 validates
 #
-# **Symptom.** The training stops after the first epoch, without a message. On gloo, errors come after 30 minutes:
+# **Symptom.** The training stops after the first epoch, without a message. On gloo, errors come
+# after 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
@@ -64,13 +64,15 @@ if __name__ == "__main__":
     run(only_rank_0_validates)
 
 # %% [markdown]
-# **Cause.** `validate` contains a collective, which only rank 0 calls. The others are in the next collective of the training. The
-# collective need not be in your own code: the forward pass of a DDP model with batch norm broadcasts the statistics.
+# **Cause.** `validate` contains a collective, which only rank 0 calls. The others are in the next
+# collective of the training. The collective need not be in your own code: the forward pass of a DDP
+# model with batch norm broadcasts the statistics.
 #
 # **Cure.** All ranks validate, each with its share of the samples, and rank 0 prints the result.
 #
-# **Early.** Look at every function that is called under `if rank == 0`. If rank 0 must validate alone, it must call no collective,
-# and the time limit of the group must be longer than the validation. `TORCH_DISTRIBUTED_DEBUG=DETAIL` finds this mistake:
+# **Early.** Look at every function that is called under `if rank == 0`. If rank 0 must validate
+# alone, it must call no collective, and the time limit of the group must be longer than the
+# validation. `TORCH_DISTRIBUTED_DEBUG=DETAIL` finds this mistake:
 #
 # ```text
 # RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
@@ -86,7 +88,9 @@ def every_rank_validates(rank, world_size, device):
     loss = validate(weight, world_size)
     gradient = torch.tensor([1.0], device=device)
     dist.all_reduce(gradient)
-    check([loss, gradient], [torch.tensor([27.0]), torch.tensor([3.0])], "all_gather, all_reduce(SUM)")
+    check(
+        [loss, gradient], [torch.tensor([27.0]), torch.tensor([3.0])], "all_gather, all_reduce(SUM)"
+    )
     return {"loss": loss, "gradient": gradient}
 
 
@@ -134,19 +138,22 @@ if __name__ == "__main__":
     run(unused_parameter)
 
 # %% [markdown]
-# **Cause.** DDP reduces the gradients in buckets and waits until each bucket is full. The parameters 2 and 3, weight and bias of
-# the second head, get no gradient, so their bucket never fills and is never reduced. DDP notices this in the next forward pass.
+# **Cause.** DDP reduces the gradients in buckets and waits until each bucket is full. The
+# parameters 2 and 3, weight and bias of the second head, get no gradient, so their bucket never
+# fills and is never reduced. DDP notices this in the next forward pass.
 #
-# **Cure.** `find_unused_parameters=True`: DDP then searches for unused parameters in each step, which costs time. Better, remove
-# the parameters, or use them in the loss.
+# **Cure.** `find_unused_parameters=True`: DDP then searches for unused parameters in each step,
+# which costs time. Better, remove the parameters, or use them in the loss.
 #
-# **Early.** Train two steps, not one, before you start the long run. `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names:
+# **Early.** Train two steps, not one, before you start the long run. `TORCH_DISTRIBUTED_DEBUG=INFO`
+# adds the names:
 #
 # ```text
 # Parameters which did not receive grad for rank 0: unused.bias, unused.weight
 # ```
 #
-# (With `DETAIL`, torch 2.13 on the CPU dies by SIGSEGV as soon as it makes a DDP model, even a correct one.)
+# (With `DETAIL`, torch 2.13 on the CPU dies by SIGSEGV as soon as it makes a DDP model, even a
+# correct one.)
 
 
 # %%
@@ -194,12 +201,14 @@ if __name__ == "__main__":
     run(module_in_the_keys)
 
 # %% [markdown]
-# **Cause.** DDP is a module that holds your model under the name `module`. The names of its parameters begin with this name.
+# **Cause.** DDP is a module that holds your model under the name `module`. The names of its
+# parameters begin with this name.
 #
-# **Cure.** Save `model.module.state_dict()`. Load it before you wrap the model in DDP, or into `model.module`.
+# **Cure.** Save `model.module.state_dict()`. Load it before you wrap the model in DDP, or into
+# `model.module`.
 #
-# **Early.** Load the first checkpoint once on one process, without DDP. With `strict=False` nothing is loaded, and there is no
-# error.
+# **Early.** Load the first checkpoint once on one process, without DDP. With `strict=False` nothing
+# is loaded, and there is no error.
 
 
 # %%
@@ -221,7 +230,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Batch norm of one rank
 #
-# **Symptom.** There is no error. The parameters of all ranks are equal, and the ranks still disagree when they validate.
+# **Symptom.** There is no error. The parameters of all ranks are equal, and the ranks still
+# disagree when they validate.
 
 
 # %%
@@ -239,14 +249,17 @@ if __name__ == "__main__":
     run(batch_norm_of_one_rank)
 
 # %% [markdown]
-# **Cause.** The mean and variance that batch norm keeps for validation are buffers, not parameters. They have no gradient, so
-# nobody reduces them. Rank 0 knows only its own samples, with the mean 1, and rank 1 those with the mean 11. (DDP copies the
-# buffers of rank 0 to all ranks in each forward pass: then the ranks agree, but on the statistics of rank 0.)
+# **Cause.** The mean and variance that batch norm keeps for validation are buffers, not parameters.
+# They have no gradient, so nobody reduces them. Rank 0 knows only its own samples, with the mean 1,
+# and rank 1 those with the mean 11. (DDP copies the buffers of rank 0 to all ranks in each forward
+# pass: then the ranks agree, but on the statistics of rank 0.)
 #
-# **Cure.** Average the buffers before you validate, as here. The average of the variances is still not the variance of all samples.
-# For that, `SyncBatchNorm` normalizes over the batches of all ranks. It needs a GPU (documented).
+# **Cure.** Average the buffers before you validate, as here. The average of the variances is still
+# not the variance of all samples. For that, `SyncBatchNorm` normalizes over the batches of all
+# ranks. It needs a GPU (documented).
 #
-# **Early.** Compare the buffers of all ranks, not only the parameters. Layer norm has no such buffers.
+# **Early.** Compare the buffers of all ranks, not only the parameters. Layer norm has no such
+# buffers.
 
 
 # %%
@@ -295,7 +308,9 @@ def every_rank_saves(rank, world_size, device):
         if rank == 0:
             torch.save(weights, path)
         dist.barrier()
-        if rank == 1:  # saves the same file, a little later, and has written 2000 bytes of it so far
+        if (
+            rank == 1
+        ):  # saves the same file, a little later, and has written 2000 bytes of it so far
             path.write_bytes(path.read_bytes()[:2000])
         dist.barrier()
         if rank == 0:
@@ -307,15 +322,17 @@ if __name__ == "__main__":
     run(every_rank_saves)
 
 # %% [markdown]
-# **Cause.** Every rank opens the same file for writing, which empties it. Rank 0 has finished, and reads the file while rank 1 is
-# still writing. (The barriers make sure that this happens here. In a real program it is a matter of luck.) A job that is killed
-# while it saves leaves the same half file.
+# **Cause.** Every rank opens the same file for writing, which empties it. Rank 0 has finished, and
+# reads the file while rank 1 is still writing. (The barriers make sure that this happens here. In a
+# real program it is a matter of luck.) A job that is killed while it saves leaves the same half
+# file.
 #
-# **Cure.** One rank writes, under another name, and renames the file when it is complete. A barrier tells the others that it is
-# there.
+# **Cure.** One rank writes, under another name, and renames the file when it is complete. A barrier
+# tells the others that it is there.
 #
-# **Early.** Ask of every line that writes: how many ranks come here? On several machines with one shared disk, test for rank 0, not
-# for local rank 0. If each rank has a part of the model (FSDP), all ranks must take part in saving.
+# **Early.** Ask of every line that writes: how many ranks come here? On several machines with one
+# shared disk, test for rank 0, not for local rank 0. If each rank has a part of the model (FSDP),
+# all ranks must take part in saving.
 
 
 # %%

@@ -1,0 +1,293 @@
+# %% [markdown]
+"""
+# bruck
+
+An `all_gather`, an `all_to_all` and a barrier in which the distance doubles, for any number of
+ranks.
+
+You will see messages that carry more in each step, the same idea for a barrier, an `all_to_all` in
+which every rank talks to every other one, and one in which pieces pass through other ranks.
+
+    python lessons/algorithms/bruck.py
+    torchrun --nproc-per-node 4 lessons/algorithms/bruck.py
+"""
+
+# %%
+from collectives import check
+from collectives.lesson import Steps, run
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## The idea
+#
+# In [doubling](../../notebooks/algorithms/doubling.ipynb), the ranks form pairs, which needs a
+# power of two. Bruck's algorithm has no pairs. In a step with distance d, every rank sends to the
+# rank d places before it, and receives from the rank d places after it. With the distances 1, 2, 4,
+# ..., what a rank knows doubles in each step, for any number of ranks.
+
+
+# %%
+def distances(n):
+    return [1 << k for k in range((n - 1).bit_length())]
+
+
+def exchange(sent, to, received, source):
+    operations = [dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, received, source)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+
+
+# %% [markdown]
+# ## The code
+#
+# ### all_gather
+#
+# Rank r begins with piece r. It always has a row of pieces, from r on, and after the last piece
+# comes piece 0. In the last step it may need fewer than it has already.
+
+
+# %%
+def bruck_all_gather(own, rank, n):
+    pieces = [own if number == rank else None for number in range(n)]
+    steps = Steps(pieces)
+    for distance in distances(n):
+        count = min(distance, n - distance)
+        sent = [(rank + i) % n for i in range(count)]
+        arriving = own.new_empty(count)
+        leaving = torch.cat([pieces[number] for number in sent])
+        exchange(leaving, (rank - distance) % n, arriving, (rank + distance) % n)
+        for i, piece in enumerate(arriving.split(1)):
+            pieces[(rank + distance + i) % n] = piece
+        steps.add(pieces, sent, to=(rank - distance) % n)
+    return torch.cat(pieces), steps
+
+
+def bruck(rank, world_size, device):
+    own = torch.tensor([10**rank], device=device)
+    gathered, steps = bruck_all_gather(own, rank, world_size)
+
+    check(gathered, torch.tensor([10**number for number in range(world_size)]), "all_gather")
+    check(steps.bytes, (world_size - 1) * own.nbytes, "bytes sent")
+    return {"after": gathered, "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** How many messages does each of four ranks send? And how many would each of five
+# ranks send? Write both numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(bruck)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Two, and three: a ring would need 3 and 4. Nobody sends more bytes than on a ring, because every
+# piece that arrives is new. The second message has two pieces. To see five ranks, run the lesson
+# with `-n 5`.
+#
+# </details>
+
+# %% [markdown]
+# ### A barrier
+#
+# A barrier is an `all_gather` of nothing but the news that a rank has come. It is called
+# dissemination barrier. So that the step can be proved, the message carries a 1 for each rank that
+# the sender has heard of. In a real barrier, that a message arrives is enough.
+
+
+# %%
+def dissemination(rank, world_size, device):
+    come = torch.zeros(world_size, dtype=torch.int64, device=device)
+    come[rank] = 1
+    heard = [1]
+    for distance in distances(world_size):
+        arriving = torch.empty_like(come)
+        exchange(come, (rank + distance) % world_size, arriving, (rank - distance) % world_size)
+        come = torch.maximum(come, arriving)
+        heard.append(int(come.sum()))
+
+    check(come, torch.ones_like(come), "barrier")
+    check(heard, [1] + [min(2 * one, world_size) for one in distances(world_size)], "heard of")
+    return {"ranks heard of": heard}
+
+
+# %%
+if __name__ == "__main__":
+    run(dissemination)
+
+# %% [markdown]
+# The number doubles: each rank hears of the one before it, then of the two before those. Messages
+# go to the right here. That makes no difference.
+#
+# ### all_to_all, pairwise
+#
+# In an `all_to_all`, rank r has a piece for each rank. The pieces here have two digits: from whom,
+# and to whom, both counted from 1. So 23 goes from rank 1 to rank 2. Every rank talks to every
+# other rank, to a new one in each step. If all ranks sent to rank 0 first, and then to rank 1, they
+# would queue up.
+
+
+# %%
+def given(rank, n, device):
+    return [torch.tensor([10 * (rank + 1) + to + 1], device=device) for to in range(n)]
+
+
+def expected(rank, n):
+    return torch.tensor([10 * (source + 1) + rank + 1 for source in range(n)])
+
+
+def pairwise(rank, world_size, device):
+    n, give = world_size, given(rank, world_size, device)
+    got = [give[rank] if source == rank else None for source in range(n)]
+    steps = Steps([*give, *got])
+    for shift in range(1, n):
+        to, source = (rank + shift) % n, (rank - shift) % n
+        got[source] = torch.empty_like(give[to])
+        exchange(give[to], to, got[source], source)
+        steps.add([*give, *got], sent=to, to=to, at=n + rank)
+
+    check(torch.cat(got), expected(rank, n), "all_to_all")
+    return {"got": torch.cat(got), "sent": steps}
+
+
+# %%
+if __name__ == "__main__":
+    run(pairwise)
+
+# %% [markdown]
+# The left half of a panel is what the ranks give, the right half what they have got. Each piece
+# travels once, and a rank sends `n - 1` messages.
+#
+# ### all_to_all, Bruck
+#
+# With a thousand ranks and short pieces, `n - 1` messages take long. Bruck's `all_to_all` needs
+# `log2(n)`. Place j of a rank holds a piece that must travel j ranks to the right. Write j in
+# binary: 3 is 2 + 1, so the piece travels one rank in the step with distance 1, and two ranks in
+# the step with distance 2. All pieces that have to travel in a step travel in one message.
+
+
+# %%
+def bruck_all_to_all(rank, world_size, device):
+    n, give = world_size, given(rank, world_size, device)
+    places = [give[(rank + j) % n] for j in range(n)]
+    steps = Steps(places)
+    for distance in distances(n):
+        travelling = [j for j in range(n) if j & distance]
+        leaving = torch.cat([places[j] for j in travelling])
+        arriving = torch.empty_like(leaving)
+        exchange(leaving, (rank + distance) % n, arriving, (rank - distance) % n)
+        for j, piece in zip(travelling, arriving.split(1), strict=True):
+            places[j] = piece
+        steps.add(places, travelling, to=(rank + distance) % n)
+    got = torch.cat([places[(rank - source) % n] for source in range(n)])
+
+    check(got, expected(rank, n), "all_to_all")
+    return {"got": got, "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** With pairwise exchange, a rank sends 3 messages and 24 bytes. How many messages
+# and bytes does it send here? Write both numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(bruck_all_to_all)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2 messages with two pieces each: 32 bytes. The piece at place 3 travels twice. With n ranks, each
+# step moves about half of the pieces, so a rank sends about `log2(n) / 2` times what it has.
+#
+# </details>
+
+# %%
+STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
+
+# %% [markdown]
+# ## The count
+#
+# For n ranks, each with S bytes in all (of an `all_gather`: after it):
+#
+# | algorithm | messages of a rank | bytes that it sends |
+# |---|---|---|
+# | `all_gather` on a ring | `n - 1` | `(n - 1) / n * S` |
+# | `all_gather`, Bruck | `log2(n)`, rounded up | `(n - 1) / n * S` |
+# | `all_to_all`, pairwise | `n - 1` | `(n - 1) / n * S` |
+# | `all_to_all`, Bruck | `log2(n)`, rounded up | about `log2(n) / 2 * S` |
+# | barrier, dissemination | `log2(n)`, rounded up | nothing to speak of |
+#
+# So Bruck's `all_gather` has fewer messages and no more bytes. A ring is still used for long
+# tensors: neighbours can be close to each other, and its pieces need not be copied together.
+
+# %% [markdown]
+# ## What libraries do
+#
+# - MPICH takes Bruck's `all_to_all` for short pieces, and pairwise exchange for long ones
+#   (documented in its source).
+# - NCCL's `all_gather` is a ring (documented). Since 2.23 it also has PAT, which is a variation of
+#   Bruck's algorithm ([documented](https://arxiv.org/abs/2506.20252)). Its `all_to_all` is made of
+#   a send and a receive for each rank (documented).
+# - The backend `by_hand` takes the ring for an `all_gather`, and pairwise exchange for an
+#   `all_to_all`: only these allow pieces of different sizes for any n.
+
+# %% [markdown]
+# ## Change and try
+#
+# 1. In `bruck_all_to_all`, change `places[(rank - source) % n]` to `places[(source - rank) % n]`.
+#    What is at place j in the end? <details><summary>Answer</summary> You get `[all_to_all,
+#    int64[4], gloo]`. Rank 0 has 11 41 31 21: the piece at place j has travelled j ranks to the
+#    right, so it came from rank r - j. </details>
+# 2. In `pairwise`, change `to, source = (rank + shift) % n, (rank - shift) % n` to `to, source =
+#    (rank - shift) % n, (rank + shift) % n`. Is it still right? <details><summary>Answer</summary>
+#    You get `pairwise: proved on all 4 ranks`. It only goes the other way round. </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Write the `all_gather` on a ring, count its messages, and prove it.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def ring_all_gather(rank, world_size, device):
+#     pieces = [torch.tensor([10**rank if i == rank else -1]) for i in range(world_size)]
+#     pieces = [piece.to(device) for piece in pieces]
+#     steps = Steps(pieces)
+#     right, left = (rank + 1) % world_size, (rank - 1) % world_size
+#     for k in range(world_size - 1):
+#         out, coming = (rank - k) % world_size, (left - k) % world_size
+#         exchange(pieces[out], right, pieces[coming], left)
+#         steps.add(pieces, out, to=right)
+#     check(torch.cat(pieces), torch.tensor([10**i for i in range(world_size)]), "all_gather")
+#     return {"sent": steps}
+# ```
+#
+# ```text
+# ring_all_gather: proved on all 4 ranks
+#   rank  sent
+#   0     3 messages, 24 bytes
+#   1     3 messages, 24 bytes
+#   2     3 messages, 24 bytes
+#   3     3 messages, 24 bytes
+# ```
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - J. Bruck and others, [*Efficient algorithms for all-to-all communications in multiport
+#   message-passing systems*](https://doi.org/10.1109/71.642949) (1997).
+# - The lessons [all_gather](../../notebooks/all_gather.ipynb),
+#   [all_to_all](../../notebooks/all_to_all.ipynb) and [barrier](../../notebooks/barrier.ipynb): the
+#   calls themselves.
+#
+# In PyTorch's documentation:
+#
+# - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
+# - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
+#
+# Next lesson: [hierarchical](../../notebooks/algorithms/hierarchical.ipynb), where some are near.

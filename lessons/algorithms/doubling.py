@@ -1,0 +1,275 @@
+# %% [markdown]
+"""
+# doubling
+
+An `all_reduce` in `log2(n)` steps: in each step, every rank has the sum of twice as many ranks.
+
+You will see pairs of ranks that exchange everything, then pairs that exchange only what the other
+one needs, what to do with a number of ranks that is no power of two, and when few messages are
+better than few bytes.
+
+    python lessons/algorithms/doubling.py
+    torchrun --nproc-per-node 4 lessons/algorithms/doubling.py
+"""
+
+# %%
+from collectives import check
+from collectives.lesson import Steps, run
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## The idea
+#
+# On a [ring](../../notebooks/algorithms/ring.ipynb), news travels to one more rank in each step. In
+# a pair, both ranks can tell each other what they know. So ranks 0 and 1 exchange their tensors,
+# and ranks 2 and 3. Each of them has the sum of two ranks. Then 0 and 2 exchange, and 1 and 3, and
+# each has the sum of four. The distance of the partners doubles: 1, 2, 4, ...
+
+
+# %%
+def numbers(rank, length, device):
+    return torch.arange(1, length + 1, device=device) * 10**rank
+
+
+def exchange(sent, received, peer):
+    operations = [dist.P2POp(dist.isend, sent, peer), dist.P2POp(dist.irecv, received, peer)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+
+
+# %% [markdown]
+# ## The code
+#
+# ### If the number of ranks is no power of two
+#
+# Let p be the largest power of two that is not greater than n. Ranks p and above hand their tensors
+# to ranks 0, 1, ... before, do nothing meanwhile, and get the result afterwards. With four ranks
+# nothing of this happens. In `rows`, each row is a piece of the tensor.
+
+
+# %%
+def for_any_number(all_reduce, rows, rank, n):
+    power, steps = 1 << (n.bit_length() - 1), Steps(rows)
+    everything, arriving = range(len(rows)), torch.empty_like(rows)
+    if rank >= power:
+        dist.send(rows, rank - power)
+    if rank + power < n:
+        dist.recv(arriving, rank + power)
+        rows += arriving
+    if n > power:
+        steps.add(rows, everything, to=rank - power if rank >= power else None)
+
+    all_reduce(rows, rank, power, steps)
+
+    if rank + power < n:
+        dist.send(rows, rank + power)
+    if rank >= power:
+        dist.recv(rows, rank - power)
+    if n > power:
+        steps.add(rows, everything, to=rank + power if rank + power < n else None)
+    return steps
+
+
+# %% [markdown]
+# ### Recursive doubling
+#
+# The number of the partner is the own number with one bit flipped: `rank ^ distance`. In binary, 1
+# is 01 and its partners are 00 and 11.
+
+
+# %%
+def recursive_doubling(rows, rank, power, steps):
+    arriving, distance = torch.empty_like(rows), 1
+    while distance < power:
+        if rank < power:
+            exchange(rows, arriving, rank ^ distance)
+            rows += arriving
+        steps.add(rows, sent=range(len(rows)), to=rank ^ distance if rank < power else None)
+        distance *= 2
+
+
+def doubling(rank, world_size, device):
+    rows = numbers(rank, 4, device).view(1, 4)
+    steps = for_any_number(recursive_doubling, rows, rank, world_size)
+
+    check(rows[0], numbers(0, 4, device) * int("1" * world_size), "all_reduce")
+    if world_size in (2, 4, 8):
+        check(steps.bytes, (world_size.bit_length() - 1) * rows.nbytes, "bytes sent")
+    return {"after": rows[0], "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** The tensor has 32 bytes. The ring needs 6 steps, and every rank sends 48 bytes.
+# How many bytes does a rank send here? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(doubling)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 64: two messages with the whole tensor. There are 2 steps instead of 6, and more bytes. The
+# picture shows the first of the four numbers. An arrow with two heads is an exchange.
+#
+# </details>
+
+# %% [markdown]
+# ### Recursive halving, then doubling
+#
+# Half of what a pair exchanges is wasted: both ranks compute the same sums. Rabenseifner's
+# algorithm divides the work. Each rank of a pair keeps one half of the tensor, and sends the other
+# half. So the parts become smaller in each step, and after `log2(n)` steps each rank has the sum of
+# one piece. Then the same pairs exchange sums, in the opposite order, and the parts grow again.
+
+
+# %%
+def halving_doubling(rows, rank, power, steps):
+    distances = [1 << k for k in range(power.bit_length() - 1)]
+    for distance in reversed(distances):
+        kept = rank // distance * distance
+        given = slice(kept ^ distance, (kept ^ distance) + distance)
+        if rank < power:
+            arriving = torch.empty_like(rows[given])
+            exchange(rows[given], arriving, rank ^ distance)
+            rows[kept : kept + distance] += arriving
+        sent = range(given.start, given.stop)
+        steps.add(rows, sent, to=rank ^ distance if rank < power else None)
+    for distance in distances:
+        kept = rank // distance * distance
+        missing = slice(kept ^ distance, (kept ^ distance) + distance)
+        if rank < power:
+            exchange(rows[kept : kept + distance], rows[missing], rank ^ distance)
+        sent = range(kept, kept + distance)
+        steps.add(rows, sent, to=rank ^ distance if rank < power else None)
+
+
+def halving(rank, world_size, device):
+    power = 1 << (world_size.bit_length() - 1)
+    rows = numbers(rank, power, device).view(power, 1)
+    steps = for_any_number(halving_doubling, rows, rank, world_size)
+
+    check(rows[:, 0], numbers(0, power, device) * int("1" * world_size), "all_reduce")
+    if world_size == power:
+        check(steps.bytes, 2 * (power - 1) * rows.nbytes // power, "bytes sent")
+    return {"after": rows[:, 0], "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** In the first step, every rank sends half of its 32 bytes. How many bytes does
+# it send in all, and in how many steps? Write both numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(halving)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 48 bytes in 4 steps: 16 + 8, and then 8 + 16. These are as few bytes as on the ring, and 4 steps
+# instead of 6. In the picture, the first two steps halve what a rank still adds up, and the last
+# two steps double what it has.
+#
+# </details>
+
+# %%
+STEPS = [doubling, halving]
+
+# %% [markdown]
+# ## The count
+#
+# For n ranks, n a power of two, a tensor of S bytes, and `log2(n)` the number of doublings:
+#
+# | algorithm | steps | bytes that a rank sends |
+# |---|---|---|
+# | ring | `2 (n - 1)` | `2 (n - 1) / n * S` |
+# | recursive doubling | `log2(n)` | `log2(n) * S` |
+# | halving and doubling | `2 log2(n)` | `2 (n - 1) / n * S` |
+#
+# A message takes a time of its own, the latency, and then a time for each of its bytes, which is
+# one over the bandwidth. If S is small, only the steps count, and recursive doubling is the
+# fastest. If S is large, only the bytes count, and it is the slowest. Halving and doubling is good
+# at both ends. But its partners are far apart, where the neighbours on a ring can sit next to each
+# other, on the same machine or switch. And if n is no power of two, some ranks send the whole
+# tensor twice more.
+#
+# Where the curves cross is the subject of a later lesson.
+
+# %% [markdown]
+# ## What libraries do
+#
+# - MPICH takes recursive doubling for short tensors, and halving and doubling for long ones
+#   (documented in its source). The backend `mpi` of this project calls MPICH if that is installed.
+# - NCCL has rings and trees for `all_reduce` (documented).
+# - Both are schedules here:
+#   [`recursive_doubling.py`](../../collectives/backends/algorithms/recursive_doubling.py) and
+#   [`halving_doubling.py`](../../collectives/backends/algorithms/halving_doubling.py).
+
+# %% [markdown]
+# ## Change and try
+#
+# 1. In `doubling`, change `distance *= 2` to `distance += 1`. The partners are now 1, 2 and 3 ranks
+#    away. <details><summary>Answer</summary> You get `got [2222, 4444, 6666, 8888]`. After the
+#    second step everybody has the sum. The third step adds it once more. </details>
+# 2. In `halving`, change `for distance in reversed(distances):` to `for distance in distances:`.
+#    Now the ranks begin with neighbours, and exchange small parts first.
+#    <details><summary>Answer</summary> You get `should be [1111, 2222, 3333, 4444]`. A part must
+#    hold all pieces that the next steps divide: the halves become smaller, and so must the
+#    distances. </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# torch.distributed has no prefix sum: rank r gets the sum of ranks 0 to r. Write one in which the
+# distance doubles: each rank sends to the rank so far to the right, if there is one.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def prefix_sum(rank, world_size, device):
+#     x, distance = numbers(rank, 1, device), 1
+#     while distance < world_size:
+#         leaving = x
+#         works = []
+#         if rank + distance < world_size:
+#             works.append(dist.isend(leaving, rank + distance))
+#         if rank >= distance:
+#             arriving = torch.empty_like(x)
+#             dist.recv(arriving, rank - distance)
+#             x = x + arriving
+#         for work in works:
+#             work.wait()
+#         distance *= 2
+#     check(x, numbers(0, 1, device) * int("1" * (rank + 1)), "prefix sum")
+#     return x
+# ```
+#
+# ```text
+# prefix_sum: proved on all 4 ranks
+#   rank  result
+#   0     [1]
+#   1     [11]
+#   2     [111]
+#   3     [1111]
+# ```
+#
+# `x = x + arriving` makes a new tensor: the old one may still be under way.
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - R. Thakur, R. Rabenseifner and W. Gropp, [*Optimization of Collective Communication Operations
+#   in MPICH*](https://doi.org/10.1177/1094342005051521) (2005): which algorithm for which size.
+#
+# In PyTorch's documentation:
+#
+# - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
+# - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
+# - [`isend`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.isend)
+# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
+# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
+#
+# Next lesson: [tree](../../notebooks/algorithms/tree.ipynb), for a broadcast and a reduce.

@@ -1,0 +1,320 @@
+# %% [markdown]
+"""
+# ring
+
+An `all_reduce` made of messages: every rank sends to its right neighbour, and receives from its
+left one.
+
+You will see two famous rings that are wrong, what the proof says of them, and the right one: which
+piece every rank sends in each step, what it holds then, and why no rank can send less.
+
+    python lessons/algorithms/ring.py
+    torchrun --nproc-per-node 4 lessons/algorithms/ring.py
+"""
+
+# %%
+from collectives import check
+from collectives.lesson import Steps, run
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## The idea
+#
+# Rank 0 holds 1 2 3 4, rank 1 ten times that, rank 2 a hundred times, and so on. After an
+# `all_reduce`, every rank holds the sums. The digits of a number tell which ranks are in it: 1010
+# is made of rank 1 and rank 3. All lessons of this chapter use these numbers.
+#
+# The ranks stand in a circle. In each step every rank sends something to the right, and receives
+# something from the left. Both happen at the same time: if all ranks sent first, with `send`, each
+# would wait for a receiver that is itself sending. `batch_isend_irecv` starts both and returns
+# their works.
+
+
+# %%
+def numbers(rank, world_size, device):
+    return torch.arange(1, world_size + 1, device=device) * 10**rank
+
+
+def exchange(sent, to, received, source):
+    operations = [dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, received, source)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+
+
+# %% [markdown]
+# ## The code
+#
+# ### A ring that adds the wrong tensor
+#
+# PyTorch's tutorial on distributed programs had such a ring for years
+# ([reported](https://github.com/pytorch/pytorch/issues/31572) in 2019, and
+# [corrected](https://github.com/pytorch/tutorials/pull/1039) in 2020). Here is its mistake in our
+# words. There are two buffers, which are empty at first: one leaves while the other is filled, and
+# then they change places. But the program adds the arguments, not the buffers with similar names.
+
+
+# %%
+def tutorials_all_reduce(send, recv, rank, n):
+    buffers, total = [torch.zeros_like(send), torch.zeros_like(send)], send.clone()
+    right, left, steps = (rank + 1) % n, (rank - 1) % n, Steps([total, *buffers])
+    for k in range(n - 1):
+        leaving, arriving = k % 2, (k + 1) % 2
+        exchange(buffers[leaving], right, buffers[arriving], left)
+        total += (recv, send)[k % 2]
+        steps.add([total, *buffers], sent=1 + leaving, to=right, at=1 + arriving)
+    recv.copy_(total)
+    return steps
+
+
+# %%
+def wrong_tensor(rank, world_size, device):
+    x = numbers(rank, world_size, device)
+    result = torch.zeros_like(x)
+    steps = tutorials_all_reduce(x, result, rank, world_size)
+
+    wrong = x * (1 + (world_size - 1) // 2)
+    check(result, wrong, "what the wrong ring returns")
+    return {"after": result, "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** The sums are 1111, 2222, 3333 and 4444. What does rank 0 get for the first of
+# them? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(wrong_tensor)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2: nothing of another rank is in it. Only zeros travel, and in the second of three steps the rank
+# adds its own tensor once more. If all ranks hold the same numbers, as in many examples, the result
+# looks plausible. The picture has a column for the sum and one for each buffer. `check` compares
+# every element on every rank with a closed form: see the first change below.
+#
+# </details>
+
+# %% [markdown]
+# ### A ring that is right, and sends too much
+#
+# A popular course had a ring of another kind
+# ([reported](https://github.com/callummcdougall/ARENA_3.0/pull/407) in 2026). It sends the whole
+# tensor in each step. After n - 1 steps every rank has the sum, and then the sums travel around the
+# ring once more.
+
+
+# %%
+def whole_tensors(rank, world_size, device):
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    total = numbers(rank, world_size, device)
+    passing, arriving, steps = total.clone(), torch.empty_like(total), Steps([total])
+    for k in range(2 * (world_size - 1)):
+        exchange(passing, right, arriving, left)
+        passing.copy_(arriving)
+        if k < world_size - 1:
+            total += arriving
+        if k == world_size - 2:
+            passing.copy_(total)
+        steps.add([total], sent=0, to=right)
+
+    check(total, numbers(0, world_size, device) * int("1" * world_size), "all_reduce")
+    check(steps.bytes, 2 * (world_size - 1) * total.nbytes, "bytes sent")
+    return {"after": total, "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** The tensor has 4 numbers of 8 bytes. How many bytes does a rank send in these 6
+# steps? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(whole_tensors)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 6 times 32 bytes, which are 192. The result is right, so a test of the result alone finds nothing.
+# In the picture, the last three steps change nothing. With n ranks this ring sends n times as much
+# as it has to.
+#
+# The course's ring also hung: it started `isend` and `irecv` one by one, and on NCCL each waits for
+# the one before it (documented). With `batch_isend_irecv` NCCL starts them together (documented).
+# What happens on gloo if all ranks send first is in
+# [messages](../../notebooks/mistakes/messages.ipynb).
+#
+# </details>
+
+# %% [markdown]
+# ### The ring
+#
+# The tensor is cut in n pieces. In the first n - 1 steps, each piece travels around the ring once,
+# and every rank that it comes to adds its own: a reduce_scatter. Rank r begins with piece r - 1, so
+# that it ends with the whole sum of piece r. In the other n - 1 steps the sums travel around the
+# ring: an all_gather.
+
+
+# %%
+def ring_all_reduce(pieces, rank, n):
+    right, left = (rank + 1) % n, (rank - 1) % n
+    arriving, steps = torch.empty_like(max(pieces, key=len)), Steps(pieces)
+    for k in range(n - 1):
+        out, coming = (rank - 1 - k) % n, (rank - 2 - k) % n
+        exchange(pieces[out], right, arriving[: len(pieces[coming])], left)
+        pieces[coming] += arriving[: len(pieces[coming])]
+        steps.add(pieces, sent=out, to=right)
+    for k in range(n - 1):
+        out, coming = (rank - k) % n, (rank - 1 - k) % n
+        exchange(pieces[out], right, pieces[coming], left)
+        steps.add(pieces, sent=out, to=right)
+    return steps
+
+
+def ring(rank, world_size, device):
+    x = numbers(rank, world_size, device)
+    steps = ring_all_reduce(list(x.tensor_split(world_size)), rank, world_size)
+
+    check(x, numbers(0, world_size, device) * int("1" * world_size), "all_reduce")
+    check(steps.bytes, 2 * (world_size - 1) * x.nbytes // world_size, "bytes sent")
+    return {"after": x, "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** Which number does rank 0 hold for piece 3 after the first step? It receives
+# from rank 3, which begins with piece 2. Write the number down. And how many bytes does a rank send
+# in all?
+
+# %%
+if __name__ == "__main__":
+    run(ring)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 4: rank 0 receives piece 2, and adds 3000 to its 3. Its piece 3 is not touched yet. A rank sends 6
+# pieces of 8 bytes, which are 48.
+#
+# In the picture each panel shows what all ranks hold after a step. Follow a column, which is one
+# piece: its sum grows by one rank in each step, until one rank has it all. Then it is copied from
+# rank to rank.
+#
+# </details>
+
+# %% [markdown]
+# ## The count
+#
+# Every rank sends `2 (n - 1)` pieces of `1/n` of the tensor: `2 (n - 1) / n` tensors, which is less
+# than two, however many ranks there are. No `all_reduce` can do with less, if all ranks share the
+# work. Somebody must receive at least one message for each addition, and for each copy of a sum:
+# for every piece these are n - 1 additions and n - 1 copies.
+#
+# What a ring pays for it is time. There are `2 (n - 1)` steps, one after the other, and a message
+# has a cost of its own, however short it is.
+#
+# This step counts with a tensor that cannot be cut evenly, and with some that are shorter than the
+# ring is long.
+
+
+# %%
+def uneven_ring(rank, world_size, device):
+    shares = {}
+    for length in (0, 1, 300_001, world_size + 1):
+        one = torch.arange(1, length + 1, device=device)
+        x = one * 10**rank
+        steps = ring_all_reduce(list(x.tensor_split(world_size)), rank, world_size)
+        check(x, one * int("1" * world_size), f"{length} numbers")
+        shares[f"{length}"] = round(steps.bytes / max(x.nbytes, 1), 3)
+    check(shares["300001"], round(2 * (world_size - 1) / world_size, 3), "share of the tensor")
+    return shares | {"sent": steps}
+
+
+# %%
+if __name__ == "__main__":
+    run(uneven_ring)
+
+# %% [markdown]
+# A column shows how many times the size of the tensor a rank has sent. For the long tensor it is
+# 1.5 on all ranks: `2 * 3 / 4`. A tensor of one number has pieces without numbers. A library leaves
+# out their messages. In the picture, of a tensor with one number more than ranks, piece 0 has two
+# numbers, of which the first one is shown.
+
+# %%
+STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring]
+
+# %% [markdown]
+# ## What libraries do
+#
+# - NCCL cuts the tensor further, in chunks, and lets several rings run at the same time, each
+#   through other links (documented). Between one step and the next it does not copy a chunk to the
+#   result: it adds and sends in one go (documented).
+# - gloo's `all_reduce` is a ring, too ([its
+#   source](https://github.com/pytorch/gloo/blob/main/gloo/allreduce.cc)). It cuts each piece in
+#   segments: one of them is under way while another is added.
+# - The same ring as data that say who sends what to whom is
+#   [`ring.py`](../../collectives/backends/algorithms/ring.py). The backend `by_hand` executes it:
+#   `COLLECTIVES_ALGORITHM=ring collectives run all_reduce --backend by_hand` runs a lesson on it.
+# - `collectives count all_reduce --nproc 4` counts messages and bytes of all algorithms.
+
+# %% [markdown]
+# ## Change and try
+#
+# 1. In `wrong_tensor`, change `check(result, wrong,` to `check(result, numbers(0, world_size,
+#    device) * 1111,`. This is what the proof says of the tutorial's ring.
+#    <details><summary>Answer</summary> You get `should be [1111, 2222, 3333, 4444]`. The error
+#    names the rank, and what it got: on rank 0, 2 4 6 8. </details>
+# 2. In `ring`, change `out, coming = (rank - 1 - k) % n, (rank - 2 - k) % n` to `out, coming =
+#    (rank - k) % n, (rank - 1 - k) % n`. Many drawings begin so: rank r sends piece r first. What
+#    must be changed, too? <details><summary>Answer</summary> You get `should be [1111, 2222, 3333,
+#    4444]`. Rank r now ends with the sum of piece r + 1, and the second loop must begin with that.
+#    </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Write the first half alone: a `reduce_scatter`. Compare it with the one of torch.distributed.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def ring_reduce_scatter(rank, world_size, device):
+#     x = numbers(rank, world_size, device)
+#     expected = x[:1].clone()
+#     dist.reduce_scatter(expected, list(x.clone().split(1)))
+#     right, left = (rank + 1) % world_size, (rank - 1) % world_size
+#     passing = x[(rank - 1) % world_size].reshape(1)
+#     for k in range(world_size - 1):
+#         arriving = torch.empty_like(passing)
+#         exchange(passing, right, arriving, left)
+#         passing = arriving + x[(rank - 2 - k) % world_size]
+#     check(passing, expected, "reduce_scatter")
+#     return passing
+# ```
+#
+# ```text
+# ring_reduce_scatter: proved on all 4 ranks
+#   rank  result
+#   0     [1111]
+#   1     [2222]
+#   2     [3333]
+#   3     [4444]
+# ```
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - P. Patarasuk and X. Yuan, [*Bandwidth optimal all-reduce
+#   algorithms*](https://doi.org/10.1016/j.jpdc.2008.09.002) (2009): the ring, and why nothing sends
+#   less.
+# - The lesson [reduce_scatter](../../notebooks/reduce_scatter.ipynb): an `all_reduce` is one of
+#   these and an `all_gather`.
+#
+# In PyTorch's documentation:
+#
+# - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
+# - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
+# - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
+#
+# Next lesson: [doubling](../../notebooks/algorithms/doubling.ipynb), with fewer steps.

@@ -1,0 +1,357 @@
+# %% [markdown]
+"""
+# same_bits
+
+A sum of floating-point numbers depends on the order of its terms. So an algorithm also decides
+which bits come out, whether all ranks get the same ones, and how far they are off.
+
+You will see ranks that add the same numbers and get different sums, five algorithms that give every
+rank the same bits, the error of a chain and of a tree, and DDP and FSDP2 that train on a backend
+made of these algorithms.
+
+    python lessons/algorithms/same_bits.py
+    torchrun --nproc-per-node 4 lessons/algorithms/same_bits.py
+"""
+
+# %%
+import collectives.backends.register  # noqa: F401  (torch.distributed now knows by_hand)
+from collectives import check, check_training
+from collectives.backends.algorithms import calls
+from collectives.backends.algorithms.links import GroupLinks
+from collectives.lesson import Curve, Steps, digits, run
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+# %% [markdown]
+# ## The idea
+#
+# After each addition, the sum is rounded to the nearest number of its dtype. In float32, 16777216 +
+# 1 is 16777216: from 2 to the 24 on, only even numbers are left. But 1 + 1 + 1 is 3, and 16777216 +
+# 3 is 16777220. So it matters who is added to whom first.
+
+# %% [markdown]
+# ## The code
+#
+# ### Every rank in its own order
+#
+# Rank 0 holds 16777216, the others hold 1. All ranks gather all numbers. In one sum each rank
+# begins with its own number, as a ring would do if the ranks did not share their sums. In the other
+# sum all ranks begin with rank 0.
+
+
+# %%
+def same_bits(rank, world_size, device):
+    own = torch.full((1,), 2.0**24 if rank == 0 else 1.0, device=device)
+    all_numbers = [torch.empty_like(own) for _ in range(world_size)]
+    dist.all_gather(all_numbers, own)
+
+    from_me, in_order = own.clone(), all_numbers[0].clone()
+    steps = Steps([from_me.long()])
+    for k in range(1, world_size):
+        from_me += all_numbers[(rank + k) % world_size]
+        in_order += all_numbers[k]
+        steps.add([from_me.long()])
+
+    sums = [None] * world_size
+    dist.all_gather_object(sums, (from_me.item(), in_order.item()))
+    differ, equal = (len(set(one)) for one in zip(*sums, strict=True))
+    check(equal, 1, "different sums in rank order")
+    check(differ > 1, world_size > 2, "more than one sum in the ranks' own orders")
+    return {"from me on": int(from_me), "in rank order": int(in_order), "steps": steps}
+
+
+# %% [markdown]
+# **Predict first.** Rank 0 begins with 16777216 and adds 1 three times. Rank 1 adds the three ones
+# first, and then 16777216. By how much do their sums differ? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(same_bits)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# By 4. The exact sum is 16777219, and no rank has it. If each rank trained with its own sum, the
+# copies of the model would drift apart. In one order for all, every rank has the same bits, though
+# not the exact sum either. In the picture nothing is sent: a step is one addition. Red edges are
+# around sums that no exact addition gives.
+#
+# </details>
+
+# %% [markdown]
+# ### Five algorithms
+#
+# On a ring, each piece is summed up once, and then copied. In a tree, so is the whole tensor. In
+# recursive doubling every rank adds for itself. There the bits are the same only because both ranks
+# of a pair add the same two numbers, and `a + b` is `b + a`. The step sums random numbers with each
+# algorithm, twice, over messages of gloo.
+
+
+# %%
+def five_algorithms(rank, world_size, device):
+    names = ("ring", "recursive_doubling", "halving_doubling", "binomial_tree", "double_tree")
+    links, found = GroupLinks(dist.new_group(backend="gloo")), {}
+    for name in names:
+        for _ in range(2):
+            x = torch.randn(1000, generator=torch.Generator().manual_seed(rank))
+            calls.all_reduce(links, x, dist.ReduceOp.SUM, name)
+            found.setdefault(name, []).append(x.tolist())
+
+    ranks = [None] * world_size
+    dist.all_gather_object(ranks, found)
+    check(all(other == found for other in ranks), True, "the same bits on all ranks")
+    check(all(first == again for first, again in found.values()), True, "and in both runs")
+    same = [name for name in names if found[name] == found["recursive_doubling"]]
+    return {"results": len({str(one) for one in found.values()}), "equal": same}
+
+
+# %% [markdown]
+# **Predict first.** How many different results do the five algorithms have on four ranks? Write the
+# number down.
+
+# %%
+if __name__ == "__main__":
+    run(five_algorithms)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Four: recursive doubling and the binomial tree both add ranks 0 and 1, ranks 2 and 3, and then the
+# two sums. Each of the other three has an order of its own. But each algorithm gives the same bits
+# on all ranks, and in every run.
+#
+# </details>
+
+# %% [markdown]
+# ### How far a sum is off
+#
+# Let u be the largest relative error of one rounding: 2 to the -8 for bfloat16, 2 to the -11 for
+# float16. Each number passes through some additions on its way, and each of them may be off by the
+# factor `1 + u`. Along a chain a number passes through up to n - 1 additions, in a tree through
+# `log2(n)`. So the error of a sum of positive numbers is at most `(1 + u)**depth - 1` of the sum.
+# The step adds 1,024 numbers between 0 and 1 in both ways, and proves this bound.
+
+
+# %%
+def chain_and_tree(rank, world_size, device):
+    found = {}
+    for dtype in (torch.bfloat16, torch.float16):
+        random = torch.Generator().manual_seed(0)
+        terms = torch.rand(1024, dtype=torch.float64, generator=random).to(dtype)
+        chain, tree = terms[0], terms
+        for term in terms[1:]:
+            chain = chain + term
+        while len(tree) > 1:
+            tree = tree[0::2] + tree[1::2]
+        exact, u = terms.double().sum().item(), torch.finfo(dtype).eps / 2
+        for name, total, depth in (("chain", chain, 1023), ("tree", tree[0], 10)):
+            error = abs(total.item() - exact) / exact
+            check(error <= (1 + u) ** depth - 1, True, f"the bound of a {name} in {dtype}")
+            found[f"{name}, {dtype}".replace("torch.", "")] = error
+    check(found["chain, bfloat16"] > 1000 * found["tree, bfloat16"], True, "chain and tree")
+    return found
+
+
+# %%
+if __name__ == "__main__":
+    run(chain_and_tree)
+
+# %% [markdown]
+# In bfloat16 the chain loses half of the sum. From 256 on, the next number is 258, so adding less
+# than 1 changes nothing. The tree adds numbers of about the same size.
+#
+# On a ring of n ranks each sum is a chain of n numbers. That is one reason why gradients are often
+# reduced in float32, even if the model computes in bfloat16.
+
+# %% [markdown]
+# ### DDP on a backend made of these algorithms
+#
+# `by_hand` is a process group in Python. It executes the schedules of this chapter over sockets, or
+# takes shared memory. DDP takes it like any other group. The training is that of
+# [data_parallel](../../notebooks/training/data_parallel.ipynb): 28 batches of 64 images, in
+# float64. `check_training` compares the model with that of one process, and the bits among the
+# ranks. (The backend needs Linux.)
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def train(model, batches, rank=0, n=1):
+    """Rank `rank` of n takes every n-th image of each batch."""
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(images[batch[rank::n]]), labels[batch[rank::n]])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return (model, optimizer), Curve(losses)
+
+
+def shuffled(n):
+    """Batches that can be cut in n equal shards."""
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    return order.split(64 // n * n)[:-1]
+
+
+def ddp_by_hand(rank, world_size, device):
+    group, batches = dist.new_group(backend="by_hand"), shuffled(world_size)
+    model = DistributedDataParallel(network(rank, "cpu"), process_group=group)
+    trained, losses = train(model, batches, rank, world_size)
+
+    expected, _ = train(network(0, "cpu"), batches)
+    check_training(trained, expected, "DDP on by_hand")
+    return {"loss": losses}
+
+
+# %%
+if __name__ == "__main__":
+    run(ddp_by_hand)
+
+# %% [markdown]
+# ### FSDP2 on it
+#
+# FSDP2 shards the parameters, gathers them before they are used, and reduces and scatters the
+# gradients. It finds its group in a `DeviceMesh`. To compare the model, each rank gathers all
+# parameters and the momentum of the optimizer.
+
+
+# %%
+def gathered(trained):
+    model, optimizer = trained
+    whole = network(0, "cpu")
+    other = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+    for full, shard in zip(whole.parameters(), model.parameters(), strict=True):
+        full.data.copy_(shard.full_tensor())
+        momentum = optimizer.state[shard]["momentum_buffer"].full_tensor()
+        other.state[full]["momentum_buffer"] = momentum
+    return whole, other
+
+
+def fsdp_by_hand(rank, world_size, device):
+    group, batches = dist.new_group(backend="by_hand"), shuffled(world_size)
+    model = fully_shard(network(0, "cpu"), mesh=DeviceMesh.from_group(group, "cpu"))
+    trained, losses = train(model, batches, rank, world_size)
+
+    expected, _ = train(network(0, "cpu"), batches)
+    check_training(gathered(trained), expected, "FSDP2 on by_hand")
+    own = sum(one.to_local().numel() for one in model.parameters())
+    return {"loss": losses, "own parameters": own}
+
+
+# %% [markdown]
+# **Predict first.** The network has 2,410 parameters. A tensor is sharded by rows: the weights have
+# 32 and 10 rows of 64 and 32, the biases 32 and 10. How many parameters has the last of four ranks?
+# Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(fsdp_by_hand)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 553. Of 32 rows every rank has 8, but 10 rows are cut in 3, 3, 3 and 1: the others have 619. The
+# losses are those of DDP: it is the same training. DDP calls `all_reduce` on `by_hand`, and FSDP2
+# `all_gather` and `reduce_scatter`.
+#
+# </details>
+
+# %%
+STEPS = [same_bits, five_algorithms, chain_and_tree, ddp_by_hand, fsdp_by_hand]
+
+# %% [markdown]
+# ## The count
+#
+# | algorithm | additions on the longest way | who adds a number |
+# |---|---|---|
+# | ring | `n - 1` | each piece: one rank in each step |
+# | recursive doubling | `log2(n)` | every rank for itself |
+# | halving and doubling | `log2(n)` | each piece: one rank of each pair |
+# | trees | `log2(n)` | a rank for its subtree |
+#
+# The result depends on the algorithm, the number of ranks, and on how the tensor is cut. It does
+# not depend on time: every step says who is added to whom.
+
+# %% [markdown]
+# ## What libraries do
+#
+# - With NCCL all ranks always get the same bits ([documented by its
+#   maintainers](https://github.com/NVIDIA/nccl/issues/855)). Two runs can differ if NVLS adds in
+#   the switch ([documented](https://github.com/NVIDIA/nccl/issues/1497)). A user's model did not
+#   converge with rings and did without, because a tree loses less (documented in
+#   [nccl#1055](https://github.com/NVIDIA/nccl/issues/1055)).
+# - MPI recommends that the same call gives the same result, on the same ranks (documented).
+# - With [`all_reduce`](../../notebooks/all_reduce.ipynb) on gloo, all ranks get the same bits too:
+#   it is a ring.
+
+# %% [markdown]
+# ## Change and try
+#
+# 1. In `same_bits`, change `own.clone(), all_numbers[0].clone()` to `own.clone(), own.clone()` and
+#    `in_order += all_numbers[k]` to `in_order += all_numbers[(rank + k) % world_size]`.
+#    <details><summary>Answer</summary> You get `got 2, should be 1 [different sums in rank order`.
+#    Now this sum, too, is each rank's own. </details>
+# 2. In `ddp_by_hand`, change `DistributedDataParallel(network(rank, "cpu"), process_group=group)`
+#    to `network(rank, "cpu")`. <details><summary>Answer</summary> You get `should be at most 1e-09
+#    [DDP on by_hand`. Each rank trains a model of its own. </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Come within 1 of the exact sum, on all ranks and for any number of ranks: in which order must the
+# numbers be added?
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def smallest_first(rank, world_size, device):
+#     own = torch.full((1,), 2.0**24 if rank == 0 else 1.0, device=device)
+#     numbers = [torch.empty_like(own) for _ in range(world_size)]
+#     dist.all_gather(numbers, own)
+#     total = torch.zeros_like(own)
+#     for number in torch.cat(numbers).sort().values:
+#         total += number
+#     exact = 2**24 + world_size - 1
+#     check(abs(total.item() - exact) <= 1, True, "off by one at most")
+#     return {"sum": int(total), "exact": exact}
+# ```
+#
+# ```text
+# smallest_first: proved on all 4 ranks
+#   rank  sum       exact
+#   0     16777220  16777219
+#   1     16777220  16777219
+#   2     16777220  16777219
+#   3     16777220  16777219
+# ```
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - N. Higham, [*The accuracy of floating point summation*](https://doi.org/10.1137/0914050) (1993):
+#   the bounds.
+# - The lesson [different_bits](../../notebooks/training/different_bits.ipynb): what rounding does
+#   to a training.
+#
+# In PyTorch's documentation:
+#
+# - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+# - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
+# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
+#
+# Back to [all chapters](../../README.md).

@@ -1,0 +1,272 @@
+# %% [markdown]
+"""
+# tree
+
+A broadcast and a reduce along a tree: the number of ranks that have the data doubles in each step.
+
+You will see a binomial tree, an `all_reduce` that goes up the tree and down again, who is idle in
+it, and two trees at once, in which nobody is.
+
+    python lessons/algorithms/tree.py
+    torchrun --nproc-per-node 4 lessons/algorithms/tree.py
+"""
+
+# %%
+from collectives import check
+from collectives.backends.algorithms import calls, count
+from collectives.backends.algorithms.links import GroupLinks
+from collectives.lesson import Played, Steps, run
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## The idea
+#
+# Rank 0 wants to send a tensor to all others. If it does so itself, it sends n - 1 messages, one
+# after the other. If every rank that has the tensor helps, one rank has it at first, then two,
+# four, eight, ...: all have it after `log2(n)` steps, rounded up. The messages form a tree, whose
+# root is rank 0.
+
+
+# %%
+def numbers(rank, length, device):
+    return torch.arange(1, length + 1, device=device) * 10**rank
+
+
+def distances(n):
+    return [1 << k for k in range((n - 1).bit_length())]
+
+
+# %% [markdown]
+# ## The code
+#
+# ### Down the tree
+#
+# The first message goes half of the way, to rank 2 of 4 or rank 4 of 8. Then the distances become
+# smaller. A rank receives once, and from then on it sends in each step. Ranks that are not there,
+# if n is no power of two, get no message.
+
+
+# %%
+def down(x, rank, n):
+    steps = Steps([x if rank == 0 else None])
+    for distance in reversed(distances(n)):
+        gives = rank % (2 * distance) == 0 and rank + distance < n
+        if gives:
+            dist.send(x, rank + distance)
+        if rank % (2 * distance) == distance:
+            dist.recv(x, rank - distance)
+        has_it = rank % distance == 0
+        steps.add([x if has_it else None], sent=0, to=rank + distance if gives else None)
+    return steps
+
+
+def tree(rank, world_size, device):
+    x = numbers(0, 4, device) if rank == 0 else torch.full((4,), -1, device=device)
+    steps = down(x, rank, world_size)
+
+    check(x, numbers(0, 4, device), "broadcast")
+    return {"after": x, "sent": steps}
+
+
+# %% [markdown]
+# **Predict first.** How many messages do all four ranks send together, in how many steps? Write
+# both numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(tree)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 3 messages in 2 steps: every rank but the root receives one. Nobody can do with fewer messages.
+# Eight ranks would need 7 messages in 3 steps.
+#
+# </details>
+
+# %% [markdown]
+# ### Up the tree and down again
+#
+# If the messages go the other way, in the opposite order, and every rank adds what arrives, the
+# root has the sum: this is a reduce. A reduce and a broadcast are an `all_reduce`.
+
+
+# %%
+def up(x, rank, n, steps):
+    for distance in distances(n):
+        gives = rank % (2 * distance) == distance
+        if gives:
+            dist.send(x, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < n:
+            arriving = torch.empty_like(x)
+            dist.recv(arriving, rank + distance)
+            x += arriving
+        steps.add([x], sent=0, to=rank - distance if gives else None)
+
+
+def up_and_down(rank, world_size, device):
+    x = numbers(rank, 4, device)
+    steps = Steps([x])
+    up(x, rank, world_size, steps)
+    downwards = down(x, rank, world_size)
+
+    check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
+    return {"after": x, "up": steps, "down": downwards}
+
+
+# %% [markdown]
+# **Predict first.** How many messages does the root receive on the way up, and how many does rank
+# 3, the last one, receive? Write both numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(up_and_down)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The root receives 2, and rank 3 none. In each step some ranks are idle, and each message is the
+# whole tensor. All ranks together send 6 messages, and on a
+# [ring](../../notebooks/algorithms/ring.ipynb) 24, but those have a quarter of the size. For a
+# short tensor the tree is better, and for a long one the ring.
+#
+# </details>
+
+# %% [markdown]
+# ### Two trees at once
+#
+# A tree can be made good for long tensors. First, cut the tensor in chunks: while a rank passes on
+# one chunk, it receives the next one. Then a rank in the middle of a binary tree sends each chunk
+# twice, to its two children, and half of the ranks, the leaves, send nothing at all. So take two
+# trees. One half of the tensor goes down the first tree, the other half down the second. The second
+# tree is built so that the leaves of the first are in its middle. Every rank sends half of the
+# tensor twice, or all of it once.
+#
+# It was found by Sanders, Speck and Träff. The hard part is the timetable: no rank may send to two
+# others, or receive from two, in the same step. Here the schedule is
+# [`double_tree.py`](../../collectives/backends/algorithms/double_tree.py). The step executes it
+# over messages of gloo, and the picture has eight ranks and four chunks. It is not a run: it is
+# played from the schedule.
+
+
+# %%
+def double_tree(rank, world_size, device):
+    x = numbers(0, 8, "cpu") if rank == 0 else torch.full((8,), -1)
+    calls.broadcast(GroupLinks(dist.new_group(backend="gloo")), x, 0, "double_tree")
+    check(x, numbers(0, 8, "cpu"), "broadcast")
+
+    found = count.traffic("broadcast", "double_tree", 8, 2**20)
+    check(found.busiest(), 2**20, "bytes that the busiest of 8 ranks sends or receives")
+    return {"after": x, "eight ranks": Played("broadcast", "double_tree", first_rank_has(4, 8))}
+
+
+def first_rank_has(pieces, n):
+    return [list(range(1, pieces + 1))] + [[None] * pieces for _ in range(n - 1)]
+
+
+# %% [markdown]
+# **Predict first.** Eight ranks, four chunks: how many messages are that in all? Write the number
+# down.
+
+# %%
+if __name__ == "__main__":
+    run(double_tree)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 28: seven ranks receive four chunks each. In the picture, chunks 1 and 2 go down one tree, 3 and 4
+# down the other. In each step a rank sends one chunk at most, and receives one at most.
+#
+# </details>
+
+# %%
+STEPS = [tree, up_and_down, double_tree]
+
+# %% [markdown]
+# ## The count
+#
+# For a broadcast of S bytes to n ranks, in k chunks where there are chunks:
+#
+# | algorithm | steps | bytes that the busiest rank sends |
+# |---|---|---|
+# | the root sends to each | `n - 1` | `(n - 1) S` |
+# | binomial tree | `log2(n)` | `log2(n) S` |
+# | chain of chunks | `k + n - 2` | `S` |
+# | double binary tree | about `k + 2 log2(n)` | `S` |
+#
+# The double tree has the bandwidth of a chain, and nearly the latency of a tree. That is why it can
+# replace a ring: the ring's `2 (n - 1)` steps become many, if there are thousands of ranks.
+
+# %% [markdown]
+# ## What libraries do
+#
+# - NCCL has double binary trees since 2.4, for `all_reduce`
+#   ([documented](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
+#   The trees connect nodes. Inside a node the GPUs form a chain (documented).
+# - MPICH broadcasts short tensors along a binomial tree (documented in its source).
+# - gloo's `broadcast` is a binomial tree, too ([its
+#   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)). Its `reduce` is the first
+#   half of a ring, and then every rank sends its piece to the root.
+# - Our backend `by_hand` takes a binomial tree over sockets for an `all_reduce` of up to 128 KiB,
+#   and for a `broadcast` of up to 256 KiB.
+
+# %% [markdown]
+# ## Change and try
+#
+# 1. In `tree`, change `in reversed(distances(n)):` to `in distances(n):`. Now the first message
+#    goes to the neighbour. <details><summary>Answer</summary> You get `got [-1, -1, -1, -1], should
+#    be [1, 2, 3, 4]`. Rank 3 hears from rank 2, which knows nothing yet. </details>
+# 2. In `up_and_down`, change `x += arriving` to `x.copy_(arriving)`. What does the root have in the
+#    end? <details><summary>Answer</summary> You get `got [1000, 2000, 3000, 4000]`. What arrives
+#    last at each rank wins. </details>
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Let any rank be the root of the broadcast.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def any_root(rank, world_size, device):
+#     for root in range(world_size):
+#         x = numbers(root, 4, device) if rank == root else torch.full((4,), -1, device=device)
+#         place = (rank - root) % world_size
+#         for distance in reversed(distances(world_size)):
+#             if place % (2 * distance) == 0 and place + distance < world_size:
+#                 dist.send(x, (rank + distance) % world_size)
+#             if place % (2 * distance) == distance:
+#                 dist.recv(x, (rank - distance) % world_size)
+#         check(x, numbers(root, 4, device), f"broadcast from {root}")
+#     return x
+# ```
+#
+# ```text
+# any_root: proved on all 4 ranks
+#   rank  result
+#   0     [1000, 2000, 3000, 4000]
+#   1     [1000, 2000, 3000, 4000]
+#   2     [1000, 2000, 3000, 4000]
+#   3     [1000, 2000, 3000, 4000]
+# ```
+#
+# The ranks are counted from the root on.
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - P. Sanders, J. Speck and J. L. Träff, [*Two-tree algorithms for full bandwidth broadcast,
+#   reduction and scan*](https://doi.org/10.1016/j.parco.2009.09.001) (2009).
+# - The lesson [broadcast](../../notebooks/broadcast.ipynb): the call itself.
+#
+# In PyTorch's documentation:
+#
+# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
+# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
+# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
+#
+# Next lesson: [bruck](../../notebooks/algorithms/bruck.ipynb), for the calls without a root.

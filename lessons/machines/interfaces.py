@@ -1,0 +1,183 @@
+# %% [markdown]
+"""
+# interfaces
+
+The store tells each rank the addresses of the others. An address that cannot be reached from
+another machine is the most common reason why a first job on two machines fails.
+
+You will see which address gloo chooses, how `GLOO_SOCKET_IFNAME` changes it, what `127.0.1.1` in
+/etc/hosts does, and who opens which ports.
+
+    python lessons/machines/interfaces.py
+    collectives run machines/interfaces
+"""
+
+# %%
+from collectives import check
+from collectives.launcher.hosts import Lab
+from collectives.lesson import in_lab, said, run
+
+# %% [markdown]
+# ## The idea
+#
+# A machine has several network **interfaces**, each with an address: `lo` for itself alone, one or
+# more network cards, often a bridge of Docker or a VPN. gloo must choose one of them. It takes the
+# address that the machine's own host name resolves to, opens a port there, and writes both into the
+# store. If `GLOO_SOCKET_IFNAME` is set, it takes the address of that interface.
+#
+# Debian and Ubuntu write a line such as `127.0.1.1 node1` into /etc/hosts. The name of node1 then
+# resolves to an address that every machine uses for itself. node1 tells it to node0, and node0
+# connects to itself.
+#
+# ## In the lab
+#
+# This program meets three times, each time with another interface. Both machines have the line with
+# 127.0.1.1 before it starts.
+
+# %%
+MEET = r"""
+import datetime
+import os
+import torch
+import torch.distributed as dist
+
+UNKNOWN = "Unable to find address"
+for port, interface in enumerate(["eth0", "eth9", ""], start=29500):
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    if not interface:
+        del os.environ["GLOO_SOCKET_IFNAME"]
+    os.environ["MASTER_PORT"] = str(port)
+    try:
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1.5))
+        outcome = "works"
+        dist.barrier()
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        outcome = UNKNOWN if UNKNOWN in str(error) else "fails to connect"
+    print(interface or "(not set)", outcome)
+"""
+
+
+# %%
+@in_lab
+def interfaces():
+    add = "(echo 127.0.1.1 $(hostname); cat /etc/hosts) > /run/disk/new"
+    with Lab(2) as lab:
+        lab.run(["sh", "-c", f"{add}; cat /run/disk/new > /etc/hosts"])
+        lab.save("meet.py", MEET)
+        variables = "RANK={node} WORLD_SIZE=2 MASTER_ADDR=10.13.0.1"
+        printed = said(lab.run(f"env {variables} python /run/shared/meet.py"))
+    both = ["eth0 works", "eth9 Unable to find address"]
+    for node in ("node0", "node1"):
+        check(printed[node], ["(not set) fails to connect", *both], node)
+    return printed
+
+
+# %% [markdown]
+# **Predict first.** `ip addr` on both machines shows `lo` and `eth0`. Of the three settings `eth0`,
+# `eth9` and none, with how many do the machines meet? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(interfaces)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# With 1, `eth0`. An interface that does not exist is an error at once, on the machine that lacks
+# it. Without the variable, node0 connects to 127.0.1.1, which is node0 itself, and nobody listens
+# there: usually it says "Connection refused, remote=[127.0.1.1]". node1 waits for five times the
+# time limit, and then only says "Connect timeout". So read the messages of all machines.
+#
+# </details>
+
+# %% [markdown]
+# ### Who opens which ports
+#
+# A firewall between two machines must let through what the ranks open. This program asks the
+# system, while its ranks are connected: `ss -tln` lists the sockets that listen.
+
+# %%
+PORTS = r"""
+import subprocess
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+lines = subprocess.run(["ss", "-Htln"], capture_output=True, text=True).stdout.splitlines()
+for line in lines:
+    address, _, port = line.split()[3].rpartition(":")
+    print(address, "29500" if port == "29500" else "a port that was free")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+# %%
+@in_lab
+def who_opens_which_ports():
+    with Lab(2) as lab:
+        lab.save("ports.py", PORTS)
+        variables = "RANK={node} WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=29500"
+        printed = said(lab.run(f"env {variables} python /run/shared/ports.py"))
+    expected = {
+        "node0": ["* 29500", "10.13.0.1 a port that was free"],
+        "node1": ["10.13.0.2 a port that was free"],
+    }
+    check(printed, expected, "ports that listen")
+    return printed
+
+
+# %% [markdown]
+# **Predict first.** One rank on each machine, and the store is on node0. How many ports listen on
+# node0, and how many on node1? Write both numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(who_opens_which_ports)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2 and 1. Rank 0's process opens the store's port, 29500, on all interfaces. Each rank opens one
+# port of gloo, on the interface that it has chosen. The system chooses its number from
+# `net.ipv4.ip_local_port_range`, so no one can write it into a firewall's list beforehand.
+#
+# </details>
+
+# %%
+STEPS = [interfaces, who_opens_which_ports]
+
+# %% [markdown]
+# ## On your cluster
+#
+# Three commands, on each machine, before the first job:
+#
+# ```sh
+# ip -br addr                  # the interfaces and their addresses
+# getent hosts $(hostname)     # what gloo takes: it must not begin with 127
+# ping -c 1 node0              # whether the machine of the store can be reached
+# ```
+#
+# Then set `GLOO_SOCKET_IFNAME` to the interface of the fast network. NCCL has a variable of its
+# own, `NCCL_SOCKET_IFNAME` (documented).
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - The interface may have another name on each machine. Set the variable on each.
+# - `GLOO_SOCKET_IFNAME=lo` works on one machine, and fails on two.
+# - If only the store's port is open, the ranks meet at the store and then wait for five times the
+#   time limit: [what goes wrong between machines](../../docs/machines.md) has this message and
+#   those of other closed ports.
+# - Nobody asks for a password at any of these ports. Use a network that you trust.
+
+# %% [markdown]
+# ## Read on
+#
+# - [The environment variables](https://docs.pytorch.org/docs/stable/distributed.html) of
+#   torch.distributed.
+# - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
+# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
+#
+# Next lesson: [cables](../../notebooks/machines/cables.ipynb), on what goes through the
+# cables.

@@ -1,0 +1,156 @@
+# %% [markdown]
+"""
+# mpi
+
+Before there was torchrun, there was mpiexec. On many clusters it still starts the ranks, and MPI
+needs no store: its launcher carries the addresses.
+
+You will see mpiexec with a file of hosts, a sum over two machines without torch, and a torch
+program that mpiexec starts.
+
+    python lessons/machines/mpi.py
+    collectives run machines/mpi
+"""
+
+# %%
+from collectives import check
+from collectives.launcher.hosts import Lab
+from collectives.lesson import in_lab, said, run
+
+# %% [markdown]
+# ## The idea
+#
+# torchrun runs on every machine. mpiexec runs on one, and starts its ranks on the others by ssh. A
+# file says which machines there are, and how many ranks each gets. Each rank finds its number and
+# the world size in its environment, and asks mpiexec, through a pipe, for what else it must know:
+# this is called PMI.
+#
+# ## In the lab
+#
+# mpiexec is called on the host `login`. There is no ssh in the lab; mpiexec calls another program
+# in its place. This is the file `hosts`, and a program with mpi4py:
+
+# %%
+HOSTS = """
+node0:3
+node1:1
+"""
+MPI_SUM = r"""
+import os
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+total = world.allreduce(10**world.rank)
+print(f"rank {world.rank} of {world.size} on {os.uname().nodename}: {total}\n", end="", flush=True)
+"""
+
+
+# %%
+@in_lab
+def mpi():
+    with Lab(2) as lab:
+        lab.save("hosts", HOSTS)
+        lab.save("sum.py", MPI_SUM)
+        mpiexec = "mpiexec -f /run/shared/hosts -n 4 python /run/shared/sum.py"
+        printed = said(lab.run(mpiexec, on=["login"]))["node0"]
+    names = ["node0", "node0", "node0", "node1"]
+    expected = [f"rank {rank} of 4 on {name}: 1111" for rank, name in enumerate(names)]
+    check(printed, expected, "MPI_Allreduce")
+    return {"login": printed}
+
+
+# %% [markdown]
+# **Predict first.** The file says `node0:3` and `node1:1`. On which machine is rank 2? Write its
+# number down.
+
+# %%
+if __name__ == "__main__":
+    run(mpi)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# On node0: mpiexec fills one machine after the other, in blocks. All lines arrive at `login`,
+# because mpiexec collects what its ranks print.
+#
+# </details>
+
+# %% [markdown]
+# ### torch under mpiexec
+#
+# A torch program with gloo needs the four variables of `env://`. mpiexec gives it two of them under
+# other names. So the program translates, and the command names the store:
+
+# %%
+TORCH_SUM = r"""
+import os
+import torch
+import torch.distributed as dist
+
+rank, world_size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
+store = "tcp://node0:29500"
+dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+x = torch.tensor([10**rank])
+dist.all_reduce(x)
+print(f"rank {rank} of {world_size} on {os.uname().nodename}: {x.item()}\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+
+
+# %%
+@in_lab
+def torch_under_mpiexec():
+    with Lab(2) as lab:
+        lab.save("sum.py", TORCH_SUM)
+        mpiexec = "mpiexec -hosts node0,node1 -ppn 1 -n 2 python /run/shared/sum.py"
+        printed = said(lab.run(mpiexec, on=["login"]))["node0"]
+    check(printed, [f"rank {rank} of 2 on node{rank}: 11" for rank in (0, 1)], "all_reduce")
+    return {"login": printed}
+
+
+# %% [markdown]
+# **Predict first.** `-ppn 1` puts one rank on each machine before it begins with the first again.
+# With `-n 4`, how many ranks would node0 get? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(torch_under_mpiexec)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2: ranks 0 and 2. That is round-robin, the placement that costs most in
+# [cables](../../notebooks/machines/cables.ipynb). Use `-ppn 2`, or a file of hosts.
+#
+# </details>
+#
+# The lessons of this package do the translation themselves. `mpiexec -f hosts -n 4 python
+# lessons/all_reduce.py` runs the lesson over MPI, and no store is needed.
+
+# %%
+STEPS = [mpi, torch_under_mpiexec]
+
+# %% [markdown]
+# ## On your cluster
+#
+# You must be able to log in to every machine by ssh without a password, and find the same Python at
+# the same path there. [Several machines](../../docs/clusters.md#mpiexec) has the command for the
+# lessons. This lesson needs MPICH's mpiexec, which comes with `collectives[mpi]`. That of Open MPI
+# has other options and other variables (`OMPI_COMM_WORLD_RANK`).
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - `mpiexec` of one MPI and `mpi4py` of another: each process is then rank 0 of 1.
+# - Variables that you export reach the ranks with MPICH; with Open MPI only if `-x` names them.
+# - If one rank dies, mpiexec ends all of them. There is no restart.
+
+# %% [markdown]
+# ## Read on
+#
+# - [mpi4py](https://mpi4py.readthedocs.io).
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
+#
+# Next lesson: [slow_machine](../../notebooks/machines/slow_machine.ipynb), for which all others
+# wait.

@@ -1,0 +1,214 @@
+# %% [markdown]
+"""
+# slow_machine
+
+A collective is as fast as its slowest member. One bad cable slows all machines, and every rank
+measures the same.
+
+You will see three machines that become slow together because of one of them, a test of pairs that
+finds it, and what lost packets do to a sum.
+
+    python lessons/machines/slow_machine.py
+    collectives run machines/slow_machine
+"""
+
+# %%
+from collectives import check
+from collectives.launcher.hosts import Lab
+from collectives.lesson import in_lab, said, run
+
+# %% [markdown]
+# ## The idea
+#
+# In an `all_reduce`, each rank passes on what it gets from its neighbour. If one of them sends
+# slowly, all wait. So the time of the collective does not tell who is slow: it is the same
+# everywhere. What tells it is a test in which only two machines take part.
+#
+# ## In the lab
+#
+# All cables carry 200 Mbit/s. In the middle of this program, node2 sets its own cable to a tenth of
+# that with `tc`, as a bad cable or a wrong setting of a switch does. Before and after, each rank
+# measures an `all_reduce`, and then all pairs of ranks send to each other.
+
+# %%
+PROGRAM = r"""
+import os
+import subprocess
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+x = torch.ones(2**18)  # 1 MiB
+
+
+def seconds(function):
+    found = []
+    for _ in range(3):
+        dist.barrier()
+        start = time.monotonic()
+        function()
+        found.append(time.monotonic() - start)
+    return min(found)
+
+
+before = seconds(lambda: dist.all_reduce(x))
+if os.uname().nodename == "node2":
+    slow = "tc qdisc replace dev eth0 root tbf rate 20mbit burst 10000 latency 100ms"
+    subprocess.run(slow.split(), check=True)
+after = seconds(lambda: dist.all_reduce(x))
+print(f"all_reduce {after / before}")
+
+
+def ping_pong(a, b):
+    if rank == a:
+        dist.send(x, dst=b)
+        dist.recv(x, src=b)
+    if rank == b:
+        dist.recv(x, src=a)
+        dist.send(x, dst=a)
+
+
+for a, b in [(a, b) for b in range(n) for a in range(b)]:
+    taken = seconds(lambda: ping_pong(a, b))
+    if rank == a:
+        print(f"pair {a} {b} {taken}")
+dist.barrier()
+"""
+
+
+# %%
+@in_lab
+def slow_machine():
+    with Lab(3, rate="200mbit") as lab:
+        lab.save("pairs.py", PROGRAM)
+        variables = "RANK={node} WORLD_SIZE=3 MASTER_ADDR=node0 MASTER_PORT=29500"
+        printed = said(lab.run(f"env {variables} python /run/shared/pairs.py"))
+    slower = [float(printed[node][0].split()[1]) for node in printed]
+    check([ratio > 3 for ratio in slower], [True, True, True], f"slower: {slower}")
+    words = [line.split() for lines in printed.values() for line in lines if "pair" in line]
+    times = {f"{a} and {b}": float(seconds) for _, a, b, seconds in words}
+    limit = 2 * min(times.values())
+    slow = {pair: seconds > limit for pair, seconds in times.items()}
+    check(slow, {"0 and 1": False, "0 and 2": True, "1 and 2": True}, f"pairs: {times}")
+    rows = [{"measured": f"all_reduce on rank {rank}", "slower": "yes"} for rank in range(3)]
+    names = {True: "yes", False: "no"}
+    return rows + [{"measured": f"pair {pair}", "slower": names[slow[pair]]} for pair in slow]
+
+
+# %% [markdown]
+# **Predict first.** The cable of node2 becomes slow. There are three ranks and three pairs of
+# ranks. How many ranks measure a slower `all_reduce`, and how many pairs are slower? Write both
+# numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(slow_machine)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 3 and 2. Every rank is slow, also 0 and 1, whose cables are good. Of the pairs, the one without
+# node2 is as fast as before. node2 is in all that are slow: that is how to find it.
+#
+# </details>
+#
+# The step demands that `all_reduce` takes more than 3 times as long. `collectives run --timeline`
+# shows when each rank was in which call: here all of them would be in `all_reduce` for the same
+# time. If one rank *computes* slowly instead, the picture differs: the others are in the call, and
+# it is not.
+
+# %% [markdown]
+# ### Lost packets
+#
+# A bad cable may also lose packets. TCP notices it and sends them again.
+
+# %%
+LOSSY = r"""
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+right = True
+for _ in range(4):
+    x = torch.arange(2**18)
+    dist.all_reduce(x)
+    right &= torch.equal(x, 2 * torch.arange(2**18))
+header, values = [line.split() for line in open("/proc/net/snmp") if line.startswith("Tcp:")]
+again = int(values[header.index("RetransSegs")])
+print("right" if right else "wrong", again)
+dist.barrier()
+"""
+
+
+# %%
+@in_lab
+def lost_packets():
+    rows = []
+    for loss in (None, "1%", "5%"):
+        with Lab(2, loss=loss) as lab:
+            lab.save("lossy.py", LOSSY)
+            variables = "RANK={node} WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=29500"
+            printed = said(lab.run(f"env {variables} python /run/shared/lossy.py"))
+        words = [lines[0].split() for lines in printed.values()]
+        check([right for right, _ in words], ["right", "right"], f"sums with loss={loss}")
+        again = sum(int(count) for _, count in words)
+        check(again > 20, loss is not None, f"{again} packets sent again with loss={loss}")
+        names = {True: "yes", False: "no"}
+        rows.append({"loss": loss or "0%", "sums": "right", "sent again": names[again > 20]})
+    return rows
+
+
+# %% [markdown]
+# **Predict first.** With a loss of 5 %, one packet of 20 does not arrive. Of the 4 sums of 262,144
+# numbers, how many are wrong? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(lost_packets)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# None, 0. TCP numbers and checks what it carries, so a bad cable costs time and no digits. In one
+# measurement on a shaped cable a loss of 1 % cost 3 to 6 %, and one of 5 % up to 30 %. `nstat -az
+# TcpRetransSegs` shows how many packets a machine has sent again: on a good network almost none.
+#
+# </details>
+
+# %%
+STEPS = [slow_machine, lost_packets]
+
+# %% [markdown]
+# ## On your cluster
+#
+# Save the program of the first step without the line that calls `tc`, and start it with one rank on
+# each machine when nothing else runs. n machines have n (n - 1) / 2 pairs. With many machines, test
+# neighbours of a ring first, all at the same time.
+#
+# Look at the machine that you have found: `ethtool eth0` shows the speed that its card has agreed
+# on, `ip -s link show eth0` errors and drops, `nstat` what was sent again.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Measure several times and take the shortest: everything else on a machine only adds time.
+# - A slow cable does not raise any error, and a collective that takes minutes looks like one that
+#   hangs. If a job does hang, put [`collectives diagnose`](../../docs/diagnosis.md) in front of its
+#   command.
+# - A fast `barrier` proves nothing. It sends a few bytes, which a slow cable carries quickly.
+
+# %% [markdown]
+# ## Read on
+#
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
+# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
+# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
+#
+# Back to [all chapters](../../README.md).

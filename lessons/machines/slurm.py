@@ -1,0 +1,260 @@
+# %% [markdown]
+"""
+# slurm
+
+On a cluster you seldom log in to the machines on which you train. You ask a scheduler for them, and
+it starts your ranks.
+
+You will see a real Slurm on two machines: what `srun` tells each rank, torchrun under `srun`, and a
+job that is queued again after one of its machines has died.
+
+    python lessons/machines/slurm.py
+    collectives run machines/slurm
+"""
+
+# %%
+import time
+from collectives import check
+from collectives.launcher.hosts import Lab, slurm as scheduler
+from collectives.lesson import in_lab, said, run
+
+# %% [markdown]
+# ## The idea
+#
+# Slurm has a controller, here on the host `login`, and a daemon on each machine. Three commands do
+# most of the work:
+#
+# - `sbatch job.sh` queues a script. When machines are free, the script runs on the first of them.
+# - `srun command` in that script runs the command on all machines of the job at once, as many times
+#   as there are **tasks**. One task for each rank is one way, one task for each agent another.
+# - `scancel` and `scontrol` end and change jobs; `squeue` and `sinfo` show them, and the machines.
+#
+# Without a script, `srun` asks for machines itself.
+
+# %% [markdown]
+# ## In the lab
+#
+# `scheduler.start` starts the daemons of Slurm, unchanged, on the machines of the lab. `srun` is
+# then called on `login`, as on the login node of a cluster. Four tasks print what they are told:
+
+
+# %%
+@in_lab
+def slurm():
+    names = "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS"
+    echo = " ".join(f"{name}=${name}" for name in names)
+    with Lab(2) as lab:
+        scheduler.start(lab)
+        command = ["srun", "-N2", "--ntasks-per-node=2", "sh", "-c", f'echo "$(hostname): {echo}"']
+        (done,) = lab.run(command, on=["login"])
+    rows = [line.partition(": ") for line in sorted(done.stdout.splitlines())]
+    found = {node: [line for name, _, line in rows if name == node] for node in ("node0", "node1")}
+    expected = [
+        f"SLURM_PROCID={2 * node + local} SLURM_LOCALID={local} SLURM_NODEID={node} SLURM_NTASKS=4"
+        for node in (0, 1)
+        for local in (0, 1)
+    ]
+    check(found, {"node0": expected[:2], "node1": expected[2:]}, "srun")
+    return found
+
+
+# %% [markdown]
+# **Predict first.** In torchrun's words: which variable of Slurm is `RANK`, which is `LOCAL_RANK`,
+# and which value do they have in the second task of node1? Write the two numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(slurm)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# `SLURM_PROCID` is the rank, 3, and `SLURM_LOCALID` the local rank, 1.
+#
+# </details>
+#
+# Nothing here is an address. `init_process_group` reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
+# `MASTER_PORT`, so a script for `srun python train.py` sets them:
+#
+# ```sh
+# export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29500
+# export WORLD_SIZE=$SLURM_NTASKS
+# srun sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python train.py'
+# ```
+#
+# The other way starts one torchrun on each machine, and needs no variables:
+
+# %% [markdown]
+# ### torchrun under srun, in a batch script
+
+# %%
+SUM = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+x = torch.tensor([10 ** dist.get_rank()])
+dist.all_reduce(x)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.item()}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+
+# %%
+TRAIN_JOB = r"""#!/bin/sh
+#SBATCH --nodes 2
+#SBATCH --ntasks-per-node 1
+#SBATCH --output /run/shared/out
+#SBATCH --error /run/shared/err
+export MASTER=$(scontrol show hostnames | head -n 1)
+srun torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
+    --rdzv-endpoint $MASTER:29400 --rdzv-id $SLURM_JOB_ID /run/shared/sum.py
+"""
+
+
+# %%
+@in_lab
+def torchrun_under_srun():
+    with Lab(2) as lab:
+        scheduler.start(lab)
+        lab.save("sum.py", SUM)
+        lab.save("job.sh", TRAIN_JOB)
+        said(lab.run("sbatch --wait /run/shared/job.sh", on=["login"]))
+        printed = said(lab.run("cat /run/shared/out", on=["login"]))["node0"]
+    check(printed, ["rank 0 of 2: 11", "rank 1 of 2: 11"], "sbatch")
+    return {"login": printed}
+
+
+# %% [markdown]
+# **Predict first.** There is 1 task on each machine, and `--nproc-per-node 1`. How large is the
+# world? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(torchrun_under_srun)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2. The tasks are the agents, and each starts 1 rank. With `--ntasks-per-node 2` there would be two
+# agents on each machine, and `--nnodes 2` would be wrong. This is the usual mistake: the number of
+# GPUs belongs behind `--nproc-per-node`, and `--ntasks-per-node` stays 1.
+#
+# </details>
+
+# %% [markdown]
+# ### A machine dies, and the job is queued again
+#
+# With `#SBATCH --requeue`, Slurm puts a job back into the queue when it has lost a machine. The
+# script then runs from its beginning, so it must find its own checkpoint. In place of a training,
+# this job counts to 40 on two of three machines, and keeps the number in a file.
+
+# %%
+COUNT_JOB = r"""#!/bin/sh
+#SBATCH --nodes 2
+#SBATCH --ntasks-per-node 1
+#SBATCH --requeue
+#SBATCH --open-mode append
+#SBATCH --output /run/shared/out
+[ -e /run/shared/step ] && from="the checkpoint" || from="0"
+echo "restart ${SLURM_RESTART_COUNT:-0}: on $SLURM_JOB_NODELIST, from $from"
+srun sh /run/shared/count.sh && echo "done: step $(cat /run/shared/step)"
+"""
+COUNT = r"""
+step=$(cat /run/shared/step || echo 0)
+while [ $step -lt 40 ]; do
+    step=$((step + 1))
+    [ $SLURM_PROCID = 1 ] || echo $step > /run/shared/step
+    [ $SLURM_RESTART_COUNT ] || sleep 1
+done
+"""
+
+
+# %%
+def wait_until(lab, command, wanted):
+    deadline = time.monotonic() + 100
+    while wanted not in (found := lab.run(["sh", "-c", command], on=["login"])[0].stdout):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{command}: {found}")
+        time.sleep(0.1)
+
+
+@in_lab
+def queued_again():
+    with Lab(3) as lab:
+        scheduler.start(lab)
+        lab.save("count.sh", COUNT)
+        lab.save("job.sh", COUNT_JOB)
+        (sbatch,) = lab.run("sbatch --parsable /run/shared/job.sh", on=["login"])
+        job = sbatch.stdout.strip()
+        wait_until(lab, "cat /run/shared/step", "2")
+        lab.power_off(1)
+        wait_until(lab, "squeue --noheader --format %T", "PENDING")
+        # Slurm would let a job that it has queued again wait for two minutes.
+        lab.run(f"scontrol update jobid={job} StartTime=now", on=["login"])
+        wait_until(lab, "cat /run/shared/out", "done")
+        (out,) = lab.run("cat /run/shared/out", on=["login"])
+    lines = [line for line in out.stdout.splitlines() if line.startswith(("restart", "done"))]
+    expected = ["restart 0: on node[0-1], from 0"]
+    expected += ["restart 1: on node[0,2], from the checkpoint", "done: step 40"]
+    check(lines, expected, "a job that is queued again")
+    return {"login": lines}
+
+
+# %% [markdown]
+# **Predict first.** The job runs on node0 and node1 when node1 loses its power. How many machines
+# does it have after its restart? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(queued_again)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2 again: Slurm takes node2 in the place of node1, and the script runs once more. `--nodes 2` is a
+# promise. An elastic torchrun would go on with 1 machine; Slurm waits until it can give 2.
+#
+# </details>
+#
+# Slurm asks its machines from time to time whether they answer, and gives one up after
+# `SlurmdTimeout`: 5 s here, by default 300. Until then the ranks on node0 wait.
+
+# %%
+STEPS = [slurm, torchrun_under_srun, queued_again]
+
+# %% [markdown]
+# ## On your cluster
+#
+# Leave out the machines' names: Slurm chooses. Ask for GPUs with `--gpus-per-node`, and for a time
+# with `--time`. To be warned before the time is over, add `--signal B:TERM@120`, and save then.
+# [Several machines](../../docs/clusters.md#slurm) has the scripts for the lessons of this package,
+# which read Slurm's variables themselves. To try a script of yours:
+#
+# ```sh
+# collectives hosts 2 --slurm --login -- sbatch --wait job.sh
+# ```
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - `srun python train.py` with a program that expects torchrun's variables: every rank believes
+#   that it is alone, or stops at `RANK expected, but not set`.
+# - The store's port: two jobs on the same machine must not both take 29500. Derive it from
+#   `$SLURM_JOB_ID`.
+# - Output goes to a file in the folder of `sbatch`, which all machines must see. Without `--error`
+#   the messages of torchrun stand in between: the agent that ends last may warn that the store,
+#   which was in the other one, is gone.
+# - `--requeue` without a checkpoint begins again from 0, and nobody notices.
+
+# %% [markdown]
+# ## Read on
+#
+# - [sbatch](https://slurm.schedmd.com/sbatch.html) and [srun](https://slurm.schedmd.com/srun.html),
+#   in Slurm's documentation.
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
+#
+# Next lesson: [mpi](../../notebooks/machines/mpi.ipynb), in which mpiexec starts the ranks.

@@ -1,0 +1,259 @@
+# %% [markdown]
+"""
+# accumulation
+
+A step adds up the gradients of several micro-batches on each rank, and reduces them once.
+
+You will see how many reductions `no_sync` saves, with which weight each token of a batch must
+count, and when to clip the gradient.
+
+    python lessons/training/accumulation.py
+    torchrun --nproc-per-node 4 lessons/training/accumulation.py
+"""
+
+# %%
+from collectives import check, check_training
+from collectives.lesson import Curve, digits, run
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+# %% [markdown]
+# ## The idea
+#
+# If the batch of a rank does not fit into memory, cut it into micro-batches and let `.grad` add up,
+# as in [one_process](../../notebooks/training/one_process.ipynb). But DDP reduces the gradients in
+# every `backward()`. Only the last reduction of a step is needed: it reduces what has been added up
+# so far. `model.no_sync()` turns the others off.
+#
+# The loss of a batch is a mean over all that counts in it: images, or the tokens of a text. Where
+# the micro-batches have different numbers of tokens, a mean of their means is another number. So
+# count the tokens of all ranks first, and divide each sum of losses by this count.
+
+# %% [markdown]
+# ## The code
+#
+# `cross_entropy` leaves out the labels that are -100. Texts are padded with them to equal length.
+# The factor n is there because DDP divides by n.
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def batches():
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split(64)[:-1]
+
+
+def train(model, backward, batches, device):
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        losses.append(backward(model, images[batch], labels[batch]))
+        optimizer.step()
+    return (model, optimizer), Curve(losses)
+
+
+def batch_loss(model, images, labels):
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    return loss.item()
+
+
+# %%
+def add_gradient(model, tokens, x, y):
+    loss = cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / tokens
+    loss.backward()
+    return loss.item()
+
+
+def accumulate(model, images, labels):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, y = images[rank::n], labels[rank::n]
+    tokens = (y != -100).sum()
+    dist.all_reduce(tokens)
+    *first, last = zip(x.chunk(4), y.chunk(4), strict=True)
+    with model.no_sync():
+        loss = sum(add_gradient(model, tokens, *part) for part in first)
+    return loss + add_gradient(model, tokens, *last)
+
+
+# %% [markdown]
+# In the first step no label is -100: each image is a token. A communication hook counts the
+# reductions, as in [ddp](../../notebooks/training/ddp.ipynb). All gradients fit into one bucket.
+
+
+# %%
+def accumulation(rank, world_size, device):
+    def note(found, bucket):
+        found.append(bucket.index())
+        return allreduce_hook(None, bucket)
+
+    model = DDP(network(0, device))
+    model.register_comm_hook(found := [], note)
+    trained, losses = train(model, accumulate, batches(), device)
+
+    expected, _ = train(network(0, device), batch_loss, batches(), device)
+    check_training(trained, expected, "micro-batches")
+    check(len(found), 28, "reductions")
+    return {"reductions": len(found), "loss": losses}
+
+
+# %% [markdown]
+# **Predict first.** Each rank computes 4 micro-batches in each of 28 steps. How many reductions are
+# there? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(accumulation)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 28, one in each step. Without `no_sync` there are 112, and the parameters are the same.
+#
+# </details>
+
+# %% [markdown]
+# ### Tokens as weights
+#
+# Now the digits 0, 1 and 2 are padding. Each rank and each micro-batch has another number of tokens
+# that count.
+
+
+# %%
+def mask(backward):
+    return lambda model, images, labels: backward(model, images, labels.where(labels > 2, -100))
+
+
+def tokens_as_weights(rank, world_size, device):
+    trained, losses = train(DDP(network(0, device)), mask(accumulate), batches(), device)
+
+    expected, _ = train(network(0, device), mask(batch_loss), batches(), device)
+    check_training(trained, expected, "tokens")
+    return {"loss": losses}
+
+
+# %% [markdown]
+# **Predict first.** 537 of the 1,797 labels are padding. If a program divided by the number of
+# images instead of tokens, by how many percent would its gradients be too small? Write the number
+# down.
+
+# %%
+if __name__ == "__main__":
+    run(tokens_as_weights)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 30 percent on average. With SGD this is a smaller learning rate, and another one for each batch.
+# The second wrong program below does it.
+#
+# </details>
+
+# %%
+STEPS = [accumulation, tokens_as_weights]
+
+# %% [markdown]
+# ## The proof
+#
+# One process trains with the whole batch and the mean that `cross_entropy` computes over it.
+# `check` compares the number of reductions, because parameters do not show it: a program without
+# `no_sync` is right, too, and only slower.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+#
+# 1. **no_sync around backward alone.** In `accumulate`, change `with model.no_sync():` to `if
+#    True:` and `loss.backward()` to `with model.no_sync(): loss.backward()`. It says `got 112,
+#    should be 28 [reductions`. The parameters are right, but nothing is saved: DDP decides in the
+#    forward pass.
+# 2. **Images for tokens.** In `accumulate`, change `(y != -100).sum()` to `torch.tensor(len(y))`.
+#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.7`.
+# 3. **The tokens of this rank.** In `accumulate`, change `dist.all_reduce(tokens)` to `tokens *=
+#    n`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.1`. This is a mean of the
+#    ranks' means.
+# 4. **A mean of means.** In `add_gradient`, change `reduction="sum") * dist.get_world_size() /
+#    tokens` to `reduction="mean") / 4`. It says `rank 0/4: 0.bias.momentum_buffer: relative error
+#    0.4`. This is the common loop. It is right if all micro-batches are equally large.
+# 5. **Everything under no_sync.** In `accumulate`, change `return loss + add_gradient(model,
+#    tokens, *last)` to `with model.no_sync(): return loss + add_gradient(model, tokens, *last)`. It
+#    says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Each rank trains a network of its
+#    own.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Clip once in a step, after the last `backward()`. Then `.grad` holds the gradient of the whole
+#   batch on every rank, and all ranks scale it by the same factor. Before that each rank has a norm
+#   of its own.
+# - Without `no_sync`, all ranks must compute equally many micro-batches. With it, only the last one
+#   of each rank takes part in a reduction.
+# - Count the tokens before the first `backward()`, for the whole step and on all ranks. Trainers
+#   have counted each micro-batch by itself ([a thread on
+#   it](https://github.com/huggingface/transformers/issues/34242)).
+# - Under `no_sync`, each rank has gradients of its own in `.grad`. Do not step or clip there.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Clip the gradient of each step to the norm 0.5, and prove that one process does the same. In how
+# many steps is the norm larger?
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def clipping(rank, world_size, device):
+#     def clip(backward):
+#         def clipped(model, images, labels):
+#             loss = backward(model, images, labels)
+#             norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+#             return loss
+#
+#         return clipped
+#
+#     norms = []
+#     trained, _ = train(DDP(network(0, device)), clip(accumulate), batches(), device)
+#     found = {"largest norm": max(norms), "clipped": sum(norm > 0.5 for norm in norms)}
+#     expected, _ = train(network(0, device), clip(batch_loss), batches(), device)
+#     check_training(trained, expected, "clipping")
+#     return found
+# ```
+#
+# ```text
+# clipping: proved on all 4 ranks
+#   rank  largest norm  clipped
+#   0     0.9754        11
+#   1     0.9754        11
+#   2     0.9754        11
+#   3     0.9754        11
+# ```
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# -
+#   [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
+#   and
+#   [clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html),
+#   in PyTorch's documentation.
+#
+# In PyTorch's documentation:
+#
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+#
+# Next lesson: [buffers](../../notebooks/training/buffers.ipynb): what no gradient reaches.

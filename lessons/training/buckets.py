@@ -1,0 +1,314 @@
+# %% [markdown]
+"""
+# buckets
+
+The gradients are averaged in buckets, and the first bucket starts while `backward()` computes the
+rest.
+
+You will see a hook on each parameter, buckets in reverse order, the order of events in a step, and
+how the size of the buckets decides the number of calls.
+
+    python lessons/training/buckets.py
+    torchrun --nproc-per-node 4 lessons/training/buckets.py
+"""
+
+# %%
+from functools import partial
+from collectives import check, check_training
+from collectives.lesson import Curve, digits, run
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+# %% [markdown]
+# ## The idea
+#
+# [data_parallel](../../notebooks/training/data_parallel.ipynb) has two faults. It calls
+# `all_reduce` once for each parameter, and every call has a cost of its own, however small the
+# tensor is. And it begins when `backward()` has ended, so that the network is idle first and the
+# processor is idle afterwards.
+#
+# Buckets cure both:
+#
+# 1. **Fewer calls.** Gradients are copied into one long tensor, a bucket, and reduced together.
+# 2. **In reverse order.** `backward()` begins with the last layer. So the first bucket holds the
+#    last parameters, and it is full first.
+# 3. **Asynchronous.** A hook on each parameter notices that its gradient is there. When a bucket is
+#    full, `all_reduce` starts and returns immediately, and `backward()` goes on with the other
+#    layers.
+#
+# After `backward()`, each rank waits for the buckets and copies the averages back.
+
+# %% [markdown]
+# ## The code
+#
+# This is the program of data_parallel up to the gradient of one's own shard.
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def shuffled():
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+
+
+def train(model, backward, batches, device):
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        losses.append(backward(model, images[batch], labels[batch]))
+        optimizer.step()
+    return (model, optimizer), Curve(losses)
+
+
+def batch_loss(model, images, labels):
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    return loss.item()
+
+
+# %% [markdown]
+# ### Buckets
+#
+# `with_buckets` goes from the last parameter to the first, and begins another bucket when one holds
+# `limit` bytes. PyTorch calls the hook of a parameter when its gradient is complete. The last
+# gradient of a bucket starts the `all_reduce` of the whole bucket. `async_op=True` returns
+# immediately, with a `Work` to wait for.
+
+
+# %%
+def start(parameter, bucket, started):
+    if all(one.grad is not None for one in bucket):
+        flat = parameters_to_vector([one.grad for one in bucket])
+        started.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+
+def with_buckets(model, limit):
+    bucket, started = [], []
+    for parameter in reversed(list(model.parameters())):
+        bucket = [] if sum(one.nbytes for one in bucket) >= limit else bucket
+        bucket.append(parameter)
+        parameter.register_post_accumulate_grad_hook(partial(start, bucket=bucket, started=started))
+    return model, started
+
+
+# %% [markdown]
+# When `backward()` has returned, all buckets have been started. The rank waits for each of them,
+# divides, and copies the averages back into the gradients.
+
+
+# %%
+def average_in_buckets(started, model, images, labels):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    started.clear()
+    loss = batch_loss(model, images[rank::n], labels[rank::n])
+    for bucket, flat, work in started:
+        work.wait()
+        vector_to_parameters(flat / n, [one.grad for one in bucket])
+    return loss
+
+
+# %%
+def buckets(rank, world_size, device):
+    model, started = with_buckets(network(0, device), limit=1000)
+    batches = shuffled().split(64 // world_size * world_size)[:-1]
+    trained, losses = train(model, partial(average_in_buckets, started), batches, device)
+
+    expected, _ = train(network(0, device), batch_loss, batches, device)
+    check_training(trained, expected, "buckets")
+    return {"loss": losses, "bytes of each call": [flat.nbytes for _, flat, _ in started]}
+
+
+# %% [markdown]
+# **Predict first.** The last layer has a bias of 10 numbers and a weight of 320, the first one 32
+# and 2,048, of 8 bytes each. A bucket is full from 1,000 bytes on. How many bytes has the first
+# bucket? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(buckets)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2,640: the bias has 80 bytes, which is too little for a bucket, and the weight adds 2,560. The
+# second bucket holds the first layer. The training calls `all_reduce` twice in a step, and
+# data_parallel four times. The sums are the same.
+#
+# </details>
+
+# %% [markdown]
+# ### The order of events
+#
+# One step is enough to see the order. Its batch is all images. The gradient of the first weight,
+# `model[0].weight`, comes last. A hook checks how many buckets have been started when it comes.
+
+
+# %%
+def order_of_events(rank, world_size, device):
+    model, started = with_buckets(network(0, device), limit=1000)
+    model[0].weight.register_hook(lambda _: check(len(started), 1, "before the last gradient"))
+    average_in_buckets(started, model, *digits(device))
+    return {"bytes of each call": [flat.nbytes for _, flat, _ in started]}
+
+
+# %% [markdown]
+# **Predict first.** How many of the two buckets have been started when the last gradient is
+# computed? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(order_of_events)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# One. Its `all_reduce` and the rest of `backward()` run at the same time. The picture shows the
+# order of the calls: each rank starts both buckets before it waits for the first one.
+#
+# </details>
+
+# %%
+STEPS = [buckets, order_of_events]
+
+# %% [markdown]
+# ## The proof
+#
+# `check_training` compares `buckets` with one process, on every rank. `order_of_events` proves an
+# order, not a time.
+#
+# How much time is gained depends on the machine. With four ranks on two cores and no network, the
+# cores that compute are also those that communicate, and the gain is too small to measure. It can
+# be seen on a slow network. Save this as `overlap.py`:
+#
+# ```python
+# import time
+# import torch
+# import torch.distributed as dist
+# from torch import nn
+# from torch.nn.parallel import DistributedDataParallel as DDP
+#
+#
+# def seconds_of_a_step(bucket_cap_mb):
+#     layers = [nn.Linear(512, 512) for _ in range(8)]  # 1 MiB each
+#     for layer in layers:  # as if it took 0.1 s to compute its gradient
+#         layer.register_full_backward_pre_hook(lambda *_: time.sleep(0.1))
+#     model, times = DDP(nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb), []
+#     for _ in range(5):
+#         start = time.perf_counter()
+#         model(torch.ones(1, 512)).sum().backward()
+#         times.append(time.perf_counter() - start)
+#     return sorted(times)[2]
+#
+#
+# dist.init_process_group("gloo")
+# several, one = seconds_of_a_step(1), seconds_of_a_step(100)
+# if dist.get_rank() == 0:
+#     print(f"with one bucket, a step takes {one / several:.1f} times as long as with eight")
+# dist.barrier()
+# dist.destroy_process_group()
+# ```
+#
+# On Linux, the command `collectives hosts 2` makes two machines out of one, and each has a cable of
+# 50 megabits per second. DDP has one bucket for each layer, and then one for all of them:
+#
+# ```console
+# $ collectives hosts 2 --rate 50mbit -- torchrun --nnodes 2 --node-rank {node} \
+#     --master-addr node0 overlap.py
+# node0: with one bucket, a step takes 1.6 times as long as with eight
+# ```
+#
+# `backward()` takes 0.8 s, and the cable is busy for longer than that. With eight buckets, both
+# happen at the same time.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+#
+# 1. **The sum for the mean.** In `average_in_buckets`, change `flat / n` to `flat`. It says `rank
+#    0/4: 0.bias.momentum_buffer: relative error 5`.
+# 2. **Nothing is copied back.** In `average_in_buckets`, change `vector_to_parameters(flat / n,
+#    [one.grad for one in bucket])` to `pass`. It says `rank 1/4: 2.bias.momentum_buffer: relative
+#    error 2`. The buckets are reduced, and nobody uses them.
+# 3. **The last bucket is forgotten.** In `average_in_buckets`, change `in started:` to `in
+#    started[:-1]:`. It says `rank 1/4: 0.bias.momentum_buffer: relative error 2`.
+# 4. **A bucket for each parameter.** In `with_buckets`, change `bucket=bucket,` to
+#    `bucket=[parameter],`. It says `got 3, should be 1 [before the last gradient`. The training is
+#    right, but it makes 4 calls.
+# 5. **One bucket for all.** In `order_of_events`, change `limit=1000` to `limit=25 * 2**20`. It
+#    says `got 0, should be 1 [before the last gradient`. The training is right, but the only
+#    `all_reduce` starts after the last gradient.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Do not read or change a bucket between `all_reduce(async_op=True)` and `wait()`. The mistake is
+#   shown in [buffers](../../notebooks/mistakes/buffers.ipynb).
+# - All ranks must start the buckets in the same order. If the ranks run different parts of a model,
+#   gradients come in another order, and the buckets of one rank meet others of another rank. DDP
+#   starts its buckets in their order only, even if a later one is full earlier.
+# - A parameter that the loss does not use gets no gradient. Its bucket is never full, and no error
+#   says so here. DDP raises one in the next step.
+# - With gradient accumulation, `.grad` is there before `backward()` begins. The test in `start`
+#   then starts a bucket too early; DDP counts the gradients of each step instead.
+# - Small buckets start earlier, large ones need fewer calls. The last bucket never overlaps with
+#   `backward()`, because the last gradient is in it.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Count the calls and the bytes of a step against the limit of a bucket: 1 byte, 100, 1,000, and 25
+# MB, which is what DDP takes. Prove that the bytes in all are the same.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def calls_and_bytes(rank, world_size, device):
+#     found = {}
+#     for limit in (1, 100, 1000, 25 * 2**20):
+#         model, started = with_buckets(network(0, device), limit)
+#         average_in_buckets(started, model, *digits(device))
+#         sizes = [flat.nbytes for _, flat, _ in started]
+#         check(sum(sizes), 8 * 2410, "bytes in all")
+#         found[f"limit {limit}"] = sizes
+#     return found
+# ```
+#
+# ```text
+# calls_and_bytes: proved on all 4 ranks
+#   rank  limit 1                 limit 100           limit 1000     limit 26214400
+#   0     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
+#   1     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
+#   2     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
+#   3     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
+# ```
+#
+# 4, 3, 2 and 1 calls.
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): how the
+#   bucket size changes the speed of DDP, on several machines.
+# - The lesson [isend_irecv](../../notebooks/isend_irecv.ipynb): calls that return a `Work`.
+#
+# In PyTorch's documentation:
+#
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
+#
+# Next lesson: [ddp](../../notebooks/training/ddp.ipynb), where the library does all this.

@@ -1,0 +1,296 @@
+# %% [markdown]
+"""
+# different_bits
+
+Several ranks train the model of one process, but not to the last bit. The last bits depend on the
+order of additions.
+
+You will see a difference that grows with the steps, a sum that depends on its order, and gradients
+on a grid, which any number of ranks adds to the same bits.
+
+    python lessons/training/different_bits.py
+    torchrun --nproc-per-node 4 lessons/training/different_bits.py
+"""
+
+# %%
+from functools import partial
+from collectives import check
+from collectives.lesson import Curve, digits, run
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+# %% [markdown]
+# ## The idea
+#
+# A floating-point number is rounded after each addition, so a sum depends on the order of its
+# terms. One process adds the gradients of 64 images in one order. Four ranks add 16 each, and then
+# their four sums. The results differ in the last digits, and both are right.
+#
+# The next step begins with parameters that differ a little. It can make the difference smaller or
+# larger. With a high learning rate it becomes larger from step to step, until two different models
+# are there. float64 has 9 digits more than float32. So its difference begins a billion times
+# smaller, and takes many more steps to become visible.
+#
+# This is why the proofs of this chapter use float64 and at most 50 steps. There, rounding stays
+# below 1e-12, and a wrong program is off by 1e-4 or more.
+
+# %% [markdown]
+# ## The code
+#
+# `train` is that of [data_parallel](../../notebooks/training/data_parallel.ipynb), but it returns
+# the parameters after each step, in place of the loss. The images take the dtype of the model. The
+# learning rate is 0.5, five times that of data_parallel.
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def shuffled():
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+
+
+def train(model, backward, batches, device, lr=0.5):
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    history = []
+    for batch in batches:
+        optimizer.zero_grad()
+        backward(model, images[batch].to(model[0].weight.dtype), labels[batch])
+        optimizer.step()
+        history.append(parameters_to_vector(model.parameters()).detach())
+    return history
+
+
+# %% [markdown]
+# A batch of 64 images is cut into 8 parts, whatever the number of ranks. Rank r computes the parts
+# r, r + n, r + 2 n and so on, and `.grad` adds them up. `all_reduce` adds what the ranks have.
+
+
+# %%
+def in_parts(model, images, labels, rank=0, n=1, parts=8):
+    for part in range(rank, parts, n):
+        (cross_entropy(model(images[part::parts]), labels[part::parts]) / parts).backward()
+
+
+def on_my_parts(model, images, labels):
+    in_parts(model, images, labels, dist.get_rank(), dist.get_world_size())
+    gradients = [parameter.grad for parameter in model.parameters()]
+    dist.all_reduce(flat := parameters_to_vector(gradients))
+    vector_to_parameters(flat, gradients)
+
+
+# %% [markdown]
+# ### The difference grows
+#
+# The same training runs on all ranks and, with whole batches, in one process. The error is the norm
+# of the difference, divided by the norm of the parameters. `eps` is the rounding of a dtype: 1.2e-7
+# for float32, 2.2e-16 for float64.
+
+
+# %%
+def different_bits(rank, world_size, device):
+    batches = (shuffled().split(64)[:-1] * 11)[:300]
+    curves = {}
+    for dtype, eps in ((torch.float32, 1.2e-7), (torch.float64, 2.2e-16)):
+        ours = train(network(0, device).to(dtype), on_my_parts, batches, device)
+        one = train(network(0, device).to(dtype), partial(in_parts, parts=1), batches, device)
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(ours, one, strict=True)]
+        check([errors[49] < 1e3 * eps, errors[-1] > 1e3 * eps], [True, True], f"{dtype}")
+        curves[str(dtype)] = Curve(errors, log=True)
+    return curves
+
+
+# %% [markdown]
+# **Predict first.** float32 has about 7 digits. How large is its error after 300 steps? Write the
+# number down.
+
+# %%
+if __name__ == "__main__":
+    run(different_bits)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# In our run, more than 0.1: these are two different models. In float64 it is about 1e-11. Both
+# curves of the picture grow alike, from different beginnings: 1e-8 in float32, 1e-17 in float64. So
+# float64 only comes later to the same point. The table shows no digits of an error, because they
+# differ from machine to machine.
+#
+# </details>
+
+# %% [markdown]
+# ### The order of additions
+#
+# Rank r has (r + 1) / 10. Every rank collects all of them, and adds them in two orders.
+
+
+# %%
+def order_of_additions(rank, world_size, device):
+    mine = torch.tensor((rank + 1) / 10, dtype=torch.float64, device=device)
+    dist.all_gather(found := [torch.empty_like(mine) for _ in range(world_size)], mine)
+    up, down = sum(found), sum(reversed(found))
+    check(up, down, "another order", rtol=1e-15)
+    return {"first rank first": repr(up.item()), "last rank first": repr(down.item())}
+
+
+# %% [markdown]
+# **Predict first.** 0.1 + 0.2 + 0.3 + 0.4 is 1.0. How much is 0.4 + 0.3 + 0.2 + 0.1? Write the
+# number down.
+
+# %%
+if __name__ == "__main__":
+    run(order_of_additions)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 0.9999999999999999. `all_reduce` does not promise an order. It depends on the number of ranks, on
+# the length of the tensor and on the backend. All ranks get the same bits on gloo: `check_training`
+# compares them in every lesson of this chapter.
+#
+# </details>
+
+# %% [markdown]
+# ### Gradients on a grid
+#
+# Round each gradient to a multiple of `2**-40`, about 1e-12. A float64 has 53 binary digits, so the
+# sum of such numbers is exact as long as it is below `2**13`. The sum is not rounded any more, so
+# its order does not matter. A hook on each parameter rounds the gradient of each part before
+# `.grad` adds it.
+
+
+# %%
+def on_the_grid(rank, world_size, device):
+    histories = []
+    for backward in (on_my_parts, in_parts):
+        model = network(0, device)
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: (gradient * 2**40).round() / 2**40)
+        histories.append(train(model, backward, shuffled().split(64)[:-1], device))
+    equal = (histories[0][-1] == histories[1][-1]).sum().item()
+    check(equal, 2410, "parameters with equal bits")
+    return {"parameters with equal bits": equal}
+
+
+# %% [markdown]
+# **Predict first.** The network has 2,410 parameters. How many of them have the bits of one process
+# after 28 steps? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(on_the_grid)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All 2,410, with any number of ranks up to 8; a ninth would have no part. The price is a gradient
+# that is off by up to `2**-41`, and that all parts are computed in the same sizes: the 8 parts
+# belong to the program, and each rank takes some of them.
+#
+# </details>
+
+# %%
+STEPS = [different_bits, order_of_additions, on_the_grid]
+
+# %% [markdown]
+# ## The proof
+#
+# `different_bits` checks that the error stays below 1,000 roundings for 50 steps, in both dtypes,
+# and that it is larger after 300. `on_the_grid` compares bits.
+#
+# What to compare:
+#
+# - Parameters and optimizer state, in float64 after a few steps: the relative error of the norm.
+#   Rounding is far below 1e-9, and mistakes are far above.
+# - The copies on all ranks: bits. They start equal and take equal steps.
+# - A training on a grid: bits, whatever the number of ranks.
+#
+# What not to compare:
+#
+# - Parameters in float32 after hundreds of steps. Rounding looks like a mistake.
+# - Losses in a few digits. Models that differ can print the same.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+#
+# 1. **Nothing is added.** In `on_my_parts`, change `dist.all_reduce(flat :=
+#    parameters_to_vector(gradients))` to `flat = parameters_to_vector(gradients)`. It says `got
+#    [False, True], should be [True, True] [torch.float32`.
+# 2. **Each part counts as a whole batch.** In `in_parts`, change `/ parts).backward()` to `/
+#    1).backward()`. It says `got [False, True], should be [True, True] [torch.float32`.
+# 3. **No grid.** In `on_the_grid`, change `(gradient * 2**40).round() / 2**40` to `gradient`. It
+#    says `should be 2410 [parameters with equal bits`.
+# 4. **The grid is too fine.** In `on_the_grid`, change `(gradient * 2**40).round() / 2**40` to
+#    `(gradient * 2**60).round() / 2**60`. It says `should be 2410 [parameters with equal bits`. A
+#    sum now needs more than 53 digits.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - float32 is no fault in itself. A model trained in float32 is as good as another one; only the
+#   comparison needs float64.
+# - More ranks, another batch size for each process, another number of threads or another machine:
+#   each changes the order of additions, and so the bits.
+# - On CUDA, some operations add in an order that differs from run to run (documented).
+#   `torch.use_deterministic_algorithms(True)` replaces them or raises an error.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Does the difference always grow? Train with the learning rate 0.1 in float32, 300 steps. Prove
+# that the error stays below 1e-5.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def low_learning_rate(rank, world_size, device):
+#     batches = (shuffled().split(64)[:-1] * 11)[:300]
+#     ours, one = (
+#         train(network(0, device).float(), backward, batches, device, lr=0.1)
+#         for backward in (on_my_parts, partial(in_parts, parts=1))
+#     )
+#     error = ((ours[-1] - one[-1]).norm() / one[-1].norm()).item()
+#     check(error < 1e-5, True, "float32, learning rate 0.1")
+#     return {"below 1e-5": error < 1e-5}
+# ```
+#
+# ```text
+# low_learning_rate: proved on all 4 ranks
+#   rank  below 1e-5
+#   0     True
+#   1     True
+#   2     True
+#   3     True
+# ```
+#
+# The error is about 3e-7 after 300 steps. With this learning rate, a step hardly enlarges a
+# difference, and what adds up is the rounding of the steps.
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - D. Goldberg, [*What Every Computer Scientist Should Know About Floating-Point
+#   Arithmetic*](https://docs.oracle.com/cd/E19957-01/806-3568/ncg_goldberg.html) (1991).
+# - [Reproducibility](https://docs.pytorch.org/docs/stable/notes/randomness.html), in PyTorch's
+#   documentation: which operations are deterministic.
+#
+# In PyTorch's documentation:
+#
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+#
+# Next lesson: [buckets](../../notebooks/training/buckets.ipynb), with fewer calls that begin
+# earlier.

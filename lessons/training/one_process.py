@@ -1,0 +1,275 @@
+# %% [markdown]
+"""
+# one_process
+
+One process trains a small network. All later lessons spread this training over several processes,
+and prove that they get the same network.
+
+You will see what `backward()` adds up in `.grad`, that small batches one after the other give the
+gradient of a large one, and why large models need thousands of GPUs.
+
+    python lessons/training/one_process.py
+    torchrun --nproc-per-node 4 lessons/training/one_process.py
+"""
+
+# %%
+from collectives import check, check_training
+from collectives.lesson import Curve, digits, run
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+# %% [markdown]
+# ## The idea
+#
+# The data are 1,797 images of handwritten digits, 8 by 8 pixels each. The network has 64 inputs, 32
+# hidden units and 10 outputs, one for each digit. Each step of the training takes a batch of 64
+# images, computes the gradient of their mean loss, and changes the parameters a little. Nothing is
+# distributed yet.
+#
+# The numbers are float64, with about 16 digits. So rounding stays small, and any other program can
+# be compared with this one.
+
+# %% [markdown]
+# ## The code
+#
+# `seed` decides with which parameters the network starts, and `shuffled` in which order the images
+# come. `train` leaves the gradient to the function `backward`, because that is what the next
+# lessons change. Here it is `batch_loss`.
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def shuffled():
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+
+
+def train(model, backward, batches, device):
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        losses.append(backward(model, images[batch], labels[batch]))
+        optimizer.step()
+    return (model, optimizer), Curve(losses)
+
+
+# %%
+def batch_loss(model, images, labels):
+    loss = cross_entropy(model(images), labels)  # the mean over the batch
+    loss.backward()
+    return loss.item()
+
+
+def one_process(rank, world_size, device):
+    batches = shuffled().split(64)  # 28 batches of 64 images, and one of 5
+    trained, losses = train(network(0, device), batch_loss, batches, device)
+
+    again, _ = train(network(0, device), batch_loss, batches, device)
+    check_training(trained, again, "the same training again")
+    return {"loss": losses}
+
+
+# %% [markdown]
+# **Predict first.** Four ranks run this function, and none of them talks to another. How many
+# different networks are there in the end? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(one_process)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# One, in four copies. All ranks start with the same seed and see the same batches, so they do the
+# same work four times, to the last bit. The picture shows the loss of each batch; the last batch
+# has only 5 images. To gain anything, the ranks must share the work.
+#
+# </details>
+
+# %% [markdown]
+# ### What `.grad` holds
+#
+# `backward()` does not set `.grad`. It adds to it. The derivative of x * x is 2 x, which is 8 at x
+# = 4.
+
+
+# %%
+def grad_adds_up(rank, world_size, device):
+    x = torch.tensor(4.0, device=device, requires_grad=True)
+    (x * x).backward()
+    first = x.grad.item()
+    (x * x).backward()
+    check([first, x.grad.item()], [8.0, 16.0], "backward()")
+    return {"first": first, "second": x.grad}
+
+
+# %% [markdown]
+# **Predict first.** `backward()` runs twice. What is `x.grad` afterwards? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(grad_adds_up)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 16: the second `backward()` adds its 8 to the first. So a training loop calls
+# `optimizer.zero_grad()`, which clears `.grad`, before each step. That `.grad` adds up is also
+# useful, as the next step shows.
+#
+# </details>
+
+# %% [markdown]
+# ### Micro-batches
+#
+# If a batch does not fit into memory, cut it into micro-batches and let `.grad` add up. The loss of
+# a micro-batch is the mean over its own images. Weight it with its share of the batch.
+
+
+# %%
+def in_micro_batches(model, images, labels):
+    loss = 0.0
+    for x, y in zip(images.split(16), labels.split(16), strict=True):
+        share = cross_entropy(model(x), y) * len(x) / len(images)
+        share.backward()  # adds to .grad
+        loss += share.item()
+    return loss
+
+
+def micro_batches(rank, world_size, device):
+    trained, losses = train(network(0, device), in_micro_batches, shuffled().split(64), device)
+
+    expected, _ = train(network(0, device), batch_loss, shuffled().split(64), device)
+    check_training(trained, expected, "micro-batches of 16")
+    return {"loss": losses}
+
+
+# %%
+if __name__ == "__main__":
+    run(micro_batches)
+
+# %% [markdown]
+# The parameters are those that the whole batches give. Here one process computes four micro-batches
+# one after the other. In the next lesson, four processes compute one each, at the same time.
+#
+# ### Why more than one process
+#
+# A larger GPU helps as long as there is one (vertical scaling). Then only more GPUs help
+# (horizontal scaling). The largest Llama 3 has 405 billion parameters and was trained on 15.6
+# trillion tokens. [Its authors](https://arxiv.org/abs/2407.21783) report 3.8e25 operations, on up
+# to 16,384 GPUs with 80 GB and about 400e12 operations per second each. Two rules of thumb explain
+# the cost. Training takes 6 operations for each parameter and token ([Kaplan and
+# others](https://arxiv.org/abs/2001.08361)). Adam in mixed precision needs 16 bytes for each
+# parameter ([ZeRO](https://arxiv.org/abs/1910.02054)); the activations come on top. In this step,
+# rank r computes what `32**r` GPUs need if they share work and memory evenly.
+
+
+# %%
+def llama_405b(rank, world_size, device):
+    parameters, tokens, gpus = 405e9, 15.6e12, 32**rank
+    operations = 6 * parameters * tokens
+    years = operations / (gpus * 400e12) / (365.25 * 24 * 3600)
+    check(f"{operations:.1e}", "3.8e+25", "what the paper says")
+    return {"GPUs": gpus, "years": round(years, 2), "GB on each": 16 * parameters / gpus / 1e9}
+
+
+# %% [markdown]
+# **Predict first.** How many years would one H100 train? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(llama_405b)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 3,003 years, and its 80 GB could not hold the 6,480 GB: that takes 81 GPUs. With 32,768 GPUs the
+# training takes a month. Data parallel training, in the next lessons, divides the time. It does not
+# divide the memory, because every rank holds the whole model.
+#
+# </details>
+
+# %%
+STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
+
+# %% [markdown]
+# ## The proof
+#
+# `check_training` compares two trainings, each a model and its optimizer. For every parameter and
+# every tensor of the optimizer, the norm of the difference may be at most 1e-9 of the norm. Among
+# the ranks, all of them must be equal to the last bit. In the tests, the steps of this chapter stay
+# below 1e-12. The programs of the next section are wrong by far more than the limit.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+#
+# 1. **Every rank starts elsewhere.** In `one_process`, change `trained, losses = train(network(0,`
+#    to `trained, losses = train(network(rank,`. It says `rank 1/4: 2.bias: relative error 2, should
+#    be at most 1e-09`.
+# 2. **Each micro-batch counts as a whole batch.** In `in_micro_batches`, change `* len(x) /
+#    len(images)` to `* 1`. It says `0.bias.momentum_buffer: relative error 5`.
+# 3. **Each micro-batch counts as a quarter.** In `in_micro_batches`, change `len(x) / len(images)`
+#    to `1 / 4`. That is right in 28 steps. The last batch has 5 images, which are one micro-batch.
+#    It says `2.bias.momentum_buffer: relative error 0.6`.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - A loop without `zero_grad()` trains with the sum of all gradients so far. There is no error.
+# - `cross_entropy` takes the mean unless you say `reduction="sum"`. The mean of micro-batches must
+#   be weighted, a sum must be divided.
+# - `randperm` without a generator takes the global one, which everything else also draws from. One
+#   more random number anywhere, and the images come in another order.
+# - n processes on one machine, each with as many threads as there are cores, slow each other down.
+#   `torch.set_num_threads(1)` prevents it. torchrun sets `OMP_NUM_THREADS=1` for the same reason.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# The gradient of the last bias has a simple form: the mean, over the images, of the probabilities
+# that the network gives, minus 1 at the right digit. Compute it, and compare with `.grad`.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def last_bias(rank, world_size, device):
+#     model = network(0, device)
+#     images, labels = digits(device)
+#     batch_loss(model, images, labels)
+#     expected = model(images).softmax(1) - nn.functional.one_hot(labels, 10)
+#     check(model[2].bias.grad, expected.mean(0).detach(), "backward()", rtol=1e-9)
+#     return {"first three": expected.mean(0)[:3]}
+# ```
+#
+# ```text
+# last_bias: proved on all 4 ranks
+#   rank  first three
+#   0     [0.0158, 0.0156, -0.013]
+#   1     [0.0158, 0.0156, -0.013]
+#   2     [0.0158, 0.0156, -0.013]
+#   3     [0.0158, 0.0156, -0.013]
+# ```
+#
+# It is a mean over images, and so is every other gradient. That is why a batch can be cut.
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - J. Kaplan and others, [*Scaling Laws for Neural Language
+#   Models*](https://arxiv.org/abs/2001.08361) (2020): where the 6 operations come from.
+# - [How `backward()` works](https://docs.pytorch.org/docs/stable/notes/autograd.html), in PyTorch's
+#   documentation.
+#
+# Next lesson: [data_parallel](../../notebooks/training/data_parallel.ipynb), the same batch on
+# several ranks.

@@ -1,0 +1,275 @@
+# %% [markdown]
+"""
+# sampler
+
+DistributedSampler tells each rank which samples to load. Together, the ranks load all samples once
+in an epoch, in another order each time.
+
+You will see that it deals the shuffled images out like cards, which images it takes twice, and what
+`Join` does when the ranks do not have equally many batches.
+
+    python lessons/training/sampler.py
+    torchrun --nproc-per-node 4 lessons/training/sampler.py
+"""
+
+# %%
+from collectives import check, check_training
+from collectives.lesson import Curve, digits, run
+from itertools import zip_longest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+# %% [markdown]
+# ## The idea
+#
+# In [ddp](../../notebooks/training/ddp.ipynb), every rank looked at the whole batch and took each
+# n-th image of it. A program with a `DataLoader` does not see the whole batch. It asks a sampler
+# for the numbers of the images to load, and `DistributedSampler` gives each rank other numbers:
+#
+# 1. It shuffles all numbers with the seed `seed + epoch`, which is equal on all ranks.
+# 2. It repeats the first numbers at the end until n divides their count.
+# 3. Rank r takes each n-th number, beginning with the r-th.
+#
+# The sampler does not know when an epoch begins. `set_epoch` tells it.
+
+# %% [markdown]
+# ## The code
+#
+# Our `shuffled` uses the epoch as its seed. The loader here loads only the numbers of the images,
+# in batches, because `train` takes the images themselves. A rank of four gets 32 of 128 images.
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def shuffled(epoch):
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(epoch))
+
+
+def train(model, backward, batches, device, momentum=0.9):
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        losses.append(backward(model, images[batch], labels[batch]))
+        optimizer.step()
+    return (model, optimizer), Curve(losses)
+
+
+def batch_loss(model, images, labels):
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    return loss.item()
+
+
+# %%
+def sampler(rank, world_size, device):
+    size = 128 // world_size
+    shards = DistributedSampler(range(1797), world_size, rank)
+    loader = DataLoader(range(1797), size, sampler=shards, drop_last=True)
+    mine, whole = [], []
+    for epoch in range(3):
+        shards.set_epoch(epoch)
+        mine += loader
+        whole += shuffled(epoch).split(size * world_size)[:14]
+    trained, losses = train(DistributedDataParallel(network(0, device)), batch_loss, mine, device)
+
+    expected, _ = train(network(0, device), batch_loss, whole, device)
+    check_training(trained, expected, "three epochs")
+    return {"loss": losses}
+
+
+# %% [markdown]
+# **Predict first.** `drop_last=True` leaves out the last batch of an epoch, which is smaller. How
+# many steps does a rank of four train in three epochs? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(sampler)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 42: a rank gets 450 of the images in an epoch, which are 14 batches of 32 and 2 images more. The
+# images of all ranks in a step are one batch of `shuffled`. So the model is that of one process
+# that shuffles with the seeds 0, 1 and 2.
+#
+# </details>
+
+# %% [markdown]
+# ### The images that are taken twice
+#
+# 4 does not divide 1,797. The sampler gives all ranks equally many images all the same, because
+# with DDP they must have equally many batches.
+
+
+# %%
+def padding(rank, world_size, device):
+    shards = DistributedSampler(range(1797), world_size, rank)
+    mine = torch.tensor(list(shards), device=device)
+    taken = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(taken, mine)
+    twice = (torch.cat(taken).bincount() == 2).sum().item()
+    check(twice, -1797 % world_size, "DistributedSampler")
+    return {"images of this rank": len(mine), "of all taken twice": twice}
+
+
+# %% [markdown]
+# **Predict first.** How many images are taken twice with four ranks? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(padding)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 3: each rank gets 450 images, 1,800 in all. An accuracy over these 1,800 images is not that of the
+# 1,797 ([data](../../notebooks/mistakes/data.ipynb) shows it). `DistributedSampler(...,
+# drop_last=True)` leaves images out instead: 1 in each epoch with four ranks.
+#
+# </details>
+
+# %% [markdown]
+# ### Ranks with fewer batches
+#
+# Sometimes each rank has a file of its own, and the files are not equally large. Then a rank runs
+# out of batches, and the others wait for it in the next `backward()`. `Join` lets them go on: a
+# rank that has finished takes part in the `all_reduce` of the others with zeros.
+#
+# By default, DDP then still divides by the number of all ranks. With
+# `divide_by_initial_world_size=False`, it divides by the number of those that have a batch.
+
+
+# %%
+def uneven_inputs(rank, world_size, device):
+    files = shuffled(0).split(1797 // world_size + 51)  # the last one is smaller
+    batches = [file.split(64 // world_size)[:-1] for file in files]
+    model = DistributedDataParallel(network(0, device))
+    with Join([model], divide_by_initial_world_size=False):
+        trained, losses = train(model, batch_loss, batches[rank], device, momentum=0)
+
+    whole = [torch.cat(step) for step in zip_longest(*batches, fillvalue=files[0][:0])]
+    expected, _ = train(network(0, device), batch_loss, whole, device, momentum=0)
+    check_training(trained, expected, "Join")
+    return {"steps": len(batches[rank]), "loss": losses}
+
+
+# %% [markdown]
+# **Predict first.** Three ranks have 500 images and the last has 297. How many steps of 16 images
+# does the last rank train, and how many the others? Write the numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(uneven_inputs)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 18 and 31. In the picture, the line of rank 3 ends at step 18. Afterwards all ranks have the same
+# parameters: those of one process whose batches have 64 images in 18 steps, and 48 in the other 13.
+# When the last rank joins, it has the parameters of step 18. At the end `Join` copies the
+# parameters of a rank that trained to the end. It does not copy the state of the optimizer, which
+# is why this step trains without momentum.
+#
+# </details>
+
+# %%
+STEPS = [sampler, padding, uneven_inputs]
+
+# %% [markdown]
+# ## The proof
+#
+# One process trains with the batches of all ranks put together, as in
+# [data_parallel](../../notebooks/training/data_parallel.ipynb). If the sampler took other images,
+# or took them in another order, the parameters would not be equal. `padding` gathers the numbers of
+# all ranks and counts them.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+#
+# 1. **No set_epoch.** In `sampler`, change `shards.set_epoch(epoch)` to `pass`. It says `rank 0/4:
+#    0.bias.momentum_buffer: relative error 1`. Every epoch has the order of the first.
+# 2. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`. It says `should be at
+#    most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
+# 3. **A seed for each rank.** In `sampler`, change `world_size, rank)` to `world_size, rank,
+#    seed=rank)`. It says `rank 0/4: 2.bias.momentum_buffer: relative error 1`. Some images are
+#    taken by several ranks, others by none.
+# 4. **Divided by all ranks.** In `uneven_inputs`, change `divide_by_initial_world_size=False` to
+#    `divide_by_initial_world_size=True`. It says `rank 0/4: 2.bias: relative error 0.06`. The last
+#    steps are smaller by a quarter.
+# 5. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
+#    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`. It says `rank
+#    3/4: 0.bias.momentum_buffer: relative error 0.9`. The parameters are right, but the rank that
+#    joined early could not go on from here.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Without `set_epoch` there is no error, and the ranks still take different images: only the order
+#   repeats ([hearsay](../../notebooks/hearsay.ipynb) tests what is said of it). With
+#   `shuffle=False`, `set_epoch` changes nothing.
+# - Give the loader the sampler and not `shuffle=True`. Both together are refused.
+# - The batch size of the loader is that of one rank.
+# - Call `set_epoch` before the loader is iterated. The order is drawn at that moment.
+# - A rank with one batch fewer and no `Join` stops all others:
+#   [order](../../notebooks/mistakes/order.ipynb) shows it.
+# - `Join` knows the collectives of DDP, not your own. If the loop calls `all_reduce` itself, the
+#   ranks that have finished do not take part in it.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Compute the numbers of your rank in epoch 3 without the sampler, with padding, and compare them
+# with those of the sampler.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def by_hand(rank, world_size, device):
+#     order = shuffled(3)
+#     padded = torch.cat([order, order[: -1797 % world_size]])
+#     shards = DistributedSampler(range(1797), world_size, rank)
+#     shards.set_epoch(3)
+#     check(padded[rank::world_size], torch.tensor(list(shards)), "DistributedSampler")
+#     return {"first": padded[rank], "images": len(shards)}
+# ```
+#
+# ```text
+# by_hand: proved on all 4 ranks
+#   rank  first  images
+#   0     133    450
+#   1     1773   450
+#   2     404    450
+#   3     864    450
+# ```
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - In PyTorch's documentation,
+#   [Join](https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html) and
+#   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler).
+# - The thread on [uneven inputs](https://github.com/pytorch/pytorch/issues/33148), from which
+#   `Join` came, and the one on [set_epoch](https://github.com/pytorch/pytorch/issues/31771).
+#
+# In PyTorch's documentation:
+#
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+#
+# Next lesson: [accumulation](../../notebooks/training/accumulation.ipynb), where a step takes
+# several small batches.

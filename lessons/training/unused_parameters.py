@@ -1,0 +1,266 @@
+# %% [markdown]
+"""
+# unused_parameters
+
+DDP waits for the gradient of every parameter. If one takes no part in the loss, the next forward
+pass raises an error.
+
+You will see the error, the option that finds unused parameters, and the collectives that it adds to
+each step.
+
+    python lessons/training/unused_parameters.py
+    torchrun --nproc-per-node 4 lessons/training/unused_parameters.py
+"""
+
+# %%
+from collectives import check, check_training
+from collectives.lesson import Curve, digits, run
+import re
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+# %% [markdown]
+# ## The idea
+#
+# DDP reduces a bucket when it has the gradients of all parameters in it. A parameter that takes no
+# part in the loss gets no gradient. Its bucket is never full, and DDP notices in the next forward
+# pass:
+#
+# ```text
+# RuntimeError: Expected to have finished reduction in the prior iteration before starting a new
+# one. This error indicates that your module has parameters that were not used in producing loss.
+# ... Parameter indices which did not receive grad for rank 0: 4 5
+# ```
+#
+# Many networks have such parameters: a head that is no longer trained, a layer that is sometimes
+# skipped, an expert that gets no token. And a parameter may be unused on one rank and used on
+# another. With `find_unused_parameters=True`, DDP searches the graph of each forward pass, and
+# takes zeros for what this rank does not use.
+
+# %% [markdown]
+# ## The code
+#
+# This network has two tasks, each with a head of its own: to name the digit, or to tell even from
+# odd. The first label of a batch decides which task is trained. So the ranks train different tasks
+# in the same step.
+
+
+# %%
+class TwoTasks(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Linear(64, 32)
+        self.heads = nn.ModuleList([nn.Linear(32, 10), nn.Linear(32, 2)])
+        self.double().to(device)
+
+    def forward(self, images, task):
+        return self.heads[task](self.body(images).relu())
+
+
+def batches():
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split(60)[:-1]
+
+
+def train(model, backward, batches, device):
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        losses.append(backward(model, images[batch], labels[batch]))
+        optimizer.step()
+    return (model, optimizer), Curve(losses)
+
+
+# %%
+def task_loss(model, images, labels):
+    task = int(labels[0]) % 2
+    return cross_entropy(model(images, task), labels % (10, 2)[task])
+
+
+# %% [markdown]
+# One process computes the loss of each shard with its own task, and takes the mean.
+
+
+# %%
+def on_my_shard(model, images, labels):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    loss = task_loss(model, images[rank::n], labels[rank::n])
+    loss.backward()
+    return loss.item()
+
+
+def one_process(model, images, labels):
+    n = dist.get_world_size()
+    loss = sum(task_loss(model, images[r::n], labels[r::n]) for r in range(n)) / n
+    loss.backward()
+    return loss.item()
+
+
+def unused_parameters(rank, world_size, device):
+    model = DDP(TwoTasks(device), find_unused_parameters=True)
+    trained, losses = train(model, on_my_shard, batches(), device)
+
+    expected, _ = train(TwoTasks(device), one_process, batches(), device)
+    check_training(trained, expected, "two tasks")
+    return {"loss": losses}
+
+
+# %% [markdown]
+# **Predict first.** In a step, one of four ranks trains the task of even and odd. By which number
+# does DDP divide its gradient for the second head? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(unused_parameters)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# By 4, not by 1: the other three ranks add zeros, and count. A head that few ranks use gets small
+# gradients. The third wrong program below tries to make up for it. Our one process has the same: it
+# divides the sum of all losses by n.
+#
+# </details>
+
+# %% [markdown]
+# ### The error
+#
+# Here DDP is made without the option, and computes two gradients of the same images. The first
+# label of rank r is r, so even ranks name digits. The parameters are numbered in the order of
+# `model.parameters()`: the body has 0 and 1, the first head 2 and 3, and the second head 4 and 5.
+
+
+# %%
+def second_forward(rank, world_size, device):
+    images, labels = digits(device)
+    model = DDP(TwoTasks(device))
+    on_my_shard(model, images, labels)
+    try:
+        on_my_shard(model, images, labels)
+    except RuntimeError as error:
+        found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))[1].strip()
+    check(found, "2 3" if rank % 2 else "4 5", "the error names")
+    return {"without a gradient": found}
+
+
+# %% [markdown]
+# **Predict first.** Which parameters does the error name on rank 1? Write the numbers down.
+
+# %%
+if __name__ == "__main__":
+    run(second_forward)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2 and 3, the head that rank 1 did not use. Each rank names its own. The first step raised no
+# error, but its gradients were not reduced. `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names
+# ([training](../../notebooks/mistakes/training.ipynb) shows them).
+#
+# </details>
+
+# %%
+STEPS = [unused_parameters, second_forward]
+
+# %% [markdown]
+# ## The proof
+#
+# `check_training` compares both heads and their momentum with those of one process. In a step in
+# which no rank trains a task, its head has no gradient, and the optimizer leaves it alone, in one
+# process and with DDP.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+#
+# 1. **The inner model is called.** In `on_my_shard`, change `task_loss(model, images[rank::n]` to
+#    `task_loss(model.module, images[rank::n]`. It says `rank 1/4: heads.1.bias.momentum_buffer:
+#    relative error 5`. There is no error, because DDP takes no part.
+# 2. **A zero for every parameter.** In `on_my_shard`, change `labels[rank::n])` to
+#    `labels[rank::n]) + 0 * sum(p.sum() for p in model.parameters())` and
+#    `find_unused_parameters=True` to `find_unused_parameters=False`. It says `rank 0/4:
+#    body.bias.momentum_buffer: relative error 0.06`. This is a common cure instead of the option.
+#    But a head that no rank trains in a step gets the gradient 0 instead of none, and momentum
+#    moves it on.
+# 3. **A gradient for each task.** In `on_my_shard`, change `labels[rank::n])` to `labels[rank::n])
+#    * n`. It says `rank 0/4: body.bias.momentum_buffer: relative error 5`. The second head is then
+#      right where one rank of four trains it, and the body is wrong.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - The first step raises no error. Train two steps before you start a long run.
+# - If the error comes with `find_unused_parameters=True`, the network returns what DDP cannot
+#   search, such as an object of your own. Return tensors, in lists or dicts.
+# - To freeze a layer, set `requires_grad = False` before DDP is made. DDP leaves such parameters
+#   out.
+# - `static_graph=True` promises that every step uses the same parameters. Here that is not so, and
+#   DDP raises an error in the first step in which a rank uses others.
+# - If every parameter is used, leave the option out. It costs a search and a collective in each
+#   step, and DDP does not bring its buckets into the order of `backward()`.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# What do the options cost? Train four steps in which rank r always has task r modulo 2, once with
+# each option, and count the collectives of each step. gloo numbers them:
+# `dist.group.WORLD._get_sequence_number_for_group()`.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def cost(rank, world_size, device):
+#     def counted(*arguments):
+#         before = number()
+#         loss = on_my_shard(*arguments)
+#         counts.append(number() - before)
+#         return loss
+#
+#     number, found = dist.group.WORLD._get_sequence_number_for_group, {}
+#     same = [torch.arange(60)] * 4  # the first label of rank r is r
+#     expected, _ = train(TwoTasks(device), one_process, same, device)
+#     for option in ("find_unused_parameters", "static_graph"):
+#         model, counts = DDP(TwoTasks(device), **{option: True}), []
+#         trained, _ = train(model, counted, same, device)
+#         check_training(trained, expected, option)
+#         found[option] = counts
+#     return found
+# ```
+#
+# ```text
+# cost: proved on all 4 ranks
+#   rank  find_unused_parameters  static_graph
+#   0     [2, 2, 2, 2]            [2, 1, 3, 1]
+#   1     [2, 2, 2, 2]            [2, 1, 3, 1]
+#   2     [2, 2, 2, 2]            [2, 1, 3, 1]
+#   3     [2, 2, 2, 2]            [2, 1, 3, 1]
+# ```
+#
+# With `find_unused_parameters` there are always two: the gradients, and one number for each
+# parameter that says whether any rank used it. With `static_graph` this happens in the first step
+# only. The two broadcasts of the third step agree on new buckets. Then one is left, as in a network
+# without unused parameters.
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - The thread on [unused parameters](https://github.com/pytorch/pytorch/issues/68862).
+# - [Notes on DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html), in PyTorch's documentation:
+#   how it searches the graph.
+#
+# In PyTorch's documentation:
+#
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+#
+# Next lesson: [seeds](../../notebooks/training/seeds.ipynb), which random numbers are equal on all
+# ranks.

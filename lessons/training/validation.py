@@ -1,0 +1,257 @@
+# %% [markdown]
+"""
+# validation
+
+Every rank validates its share of the images, and the result is that of one process: no image is
+forgotten, and none counts twice.
+
+You will see sums that are exact for unequal shards, a sampler that repeats an image, and the loss
+of one rank that looks like the loss of all.
+
+    python lessons/training/validation.py
+    torchrun --nproc-per-node 4 lessons/training/validation.py
+"""
+
+# %%
+from collectives import check
+from collectives.lesson import Curve, digits, run
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DistributedSampler
+
+# %% [markdown]
+# ## The idea
+#
+# An accuracy is a quotient: correct images by all images. Quotients of unequal shards cannot be
+# averaged, but their parts can be summed. So each rank counts, `all_reduce` adds up, and every rank
+# divides at the end:
+#
+# | rank | images | correct | accuracy |
+# |---|---|---|---|
+# | 0 | 4 | 2 | 0.5 |
+# | 1 | 1 | 1 | 1.0 |
+# | both | 5 | 3 | 0.6, and not the mean 0.75 |
+#
+# The same holds for a loss, whose parts are the sum over the images and their number.
+
+# %% [markdown]
+# ## The code
+#
+# This is the program of [one_process](../../notebooks/training/one_process.ipynb). Every rank
+# trains the same model, as any data parallel training would give it. It trains on 1,498 images. The
+# other 299 are for validation: 2, 3, 4 or 5 ranks cannot share them equally.
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def shuffled():
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+
+
+def train(model, backward, batches, device):
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        losses.append(backward(model, images[batch], labels[batch]))
+        optimizer.step()
+    return (model, optimizer), Curve(losses)
+
+
+def batch_loss(model, images, labels):
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    return loss.item()
+
+
+# %% [markdown]
+# ### Sums
+#
+# `measured` returns sums, and their last number is that of the images. A rank without images adds
+# three zeros. So this also works with more ranks than images.
+
+
+# %%
+@torch.no_grad()
+def measured(model, images, labels):
+    outputs = model(images)
+    loss = cross_entropy(outputs, labels, reduction="sum")
+    return torch.stack([loss, (outputs.argmax(1) == labels).sum(), loss.new_tensor(len(labels))])
+
+
+def validated(model, images, labels):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sums = measured(model, images[rank::n], labels[rank::n])
+    dist.all_reduce(sums)
+    return sums
+
+
+def validation(rank, world_size, device):
+    trained, losses = train(network(0, device), batch_loss, shuffled()[:1498].split(64), device)
+    images, labels = (one[shuffled()[1498:]] for one in digits(device))
+    sums = validated(trained[0], images, labels)
+
+    check(sums, measured(trained[0], images, labels), "validated", rtol=1e-9)
+    mine = measured(trained[0], images[rank::world_size], labels[rank::world_size])
+    of_all = {"loss of all": sums[0] / sums[2], "correct": sums[1], "images": sums[2]}
+    return {"training": losses, "loss of mine": mine[0] / mine[2]} | of_all
+
+
+# %% [markdown]
+# **Predict first.** How many numbers does each rank give to `all_reduce`, in place of the losses of
+# its 74 or 75 images? Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(validation)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 3: the sum of the losses, the number of correct images and the number of images.
+#
+# The loss of its own images is different on every rank, between 1.1605 and 1.2281. Each of these
+# numbers looks like a loss of the model. Only 1.1958 is the loss of all images.
+#
+# </details>
+
+# %% [markdown]
+# ### A sampler that pads
+#
+# `DistributedSampler` gives each rank equally many images. If they do not suffice, it repeats the
+# first ones. In a training that hardly matters, but a validation counts them twice. For a metric
+# that is no sum, such as a median, gather the predictions, put them in the order of the images, and
+# cut off the repeated ones.
+
+
+# %%
+def padded_validation(rank, world_size, device):
+    (model, _), _ = train(network(0, device), batch_loss, shuffled()[:1498].split(64), device)
+    images, labels = (one[shuffled()[1498:]] for one in digits(device))
+    mine = list(DistributedSampler(labels, world_size, rank, shuffle=False))
+    predictions = model(images[mine]).argmax(1)
+    gathered = [torch.empty_like(predictions) for _ in range(world_size)]
+    dist.all_gather(gathered, predictions)
+
+    in_order = torch.stack(gathered, dim=1).flatten()  # rank r has the images r, r + n, ...
+    exact = in_order[: len(labels)]
+    check(torch.equal(exact, model(images).argmax(1)), True, "the predictions of one process")
+    with_repeated = (in_order == torch.cat([labels, labels])[: len(in_order)]).sum()
+    return {"images": len(mine), "correct": with_repeated, "exact": (exact == labels).sum()}
+
+
+# %% [markdown]
+# **Predict first.** How many images do the four ranks get from the sampler together? Write the
+# number down.
+
+# %%
+if __name__ == "__main__":
+    run(padded_validation)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 300, for 299 images: 75 for each rank. The first image comes twice. Its prediction is right, so
+# the accuracy is a little too high: 238 of 300 is 79.33 %, and 237 of 299 is 79.26 %. Here the
+# difference is small. With a few images for many ranks it is not.
+#
+# </details>
+
+# %%
+STEPS = [validation, padded_validation]
+
+# %% [markdown]
+# ## The proof
+#
+# `check` compares the sums with those of one process on all 299 images, and the predictions with
+# its predictions. The tests do so with 1 to 5 ranks, and with more ranks than images.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+#
+# 1. **The sum is not taken.** In `validated`, change `dist.all_reduce(sums)` to
+#    `dist.all_reduce(sums.clone())`. It says `57.0, 75.0], should be`.
+# 2. **Every rank validates the same images.** In `validated`, change `images[rank::n],
+#    labels[rank::n]` to `images[::n], labels[::n]`. It says `228.0, 300.0], should be`.
+# 3. **The remainder is forgotten.** In `validated`, change `images[rank::n], labels[rank::n]` to
+#    `images[: len(images) // n * n][rank::n], labels[: len(labels) // n * n][rank::n]`. It says
+#    `234.0, 296.0], should be`.
+# 4. **The mean loss of each rank is added.** In `measured`, change `reduction="sum"` to
+#    `reduction="mean"`. It says `got [4.7826`.
+# 5. **The repeated image stays.** In `padded_validation`, change `in_order[: len(labels)]` to
+#    `in_order`. It says `got False, should be True`.
+# 6. **The ranks one after the other.** In `padded_validation`, change `torch.stack(gathered,
+#    dim=1).flatten()` to `torch.cat(gathered)`. It says `got False, should be True`.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - `gather` and `all_gather` return or fill something. Who calls them and then averages the local
+#   tensor prints the loss of one rank. It is plausible, as above: nobody notices.
+# - All ranks must validate. If only rank 0 calls `validated`, the others wait, as
+#   [training](../../notebooks/mistakes/training.ipynb) shows.
+# - Print and save on rank 0, not on local rank 0: each machine has one of those.
+# - `model.eval()` and `model.train()` count with dropout and batch norm, which this network does
+#   not have.
+# - Do not call DDP's model only on some ranks while it validates: its forward pass may broadcast
+#   buffers. `model.module` calls nothing.
+# - The sums are float64. In float32, integers are exact up to 16,777,216.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# A job has two ranks on each machine. How many ranks print, if `rank == 0` is asked, and how many,
+# if the local rank is asked, which is here `rank % 2`? Let the ranks count themselves.
+#
+# <details><summary>Answer</summary>
+#
+# ```python
+# def who_prints(rank, world_size, device):
+#     local_rank = rank % 2  # torchrun tells it in LOCAL_RANK
+#     prints = torch.tensor([rank == 0, local_rank == 0], dtype=torch.int64, device=device)
+#     dist.all_reduce(prints)
+#     check(prints, torch.tensor([1, (world_size + 1) // 2]), "all_reduce")
+#     return {"rank 0": prints[0], "local rank 0": prints[1]}
+# ```
+#
+# ```text
+# who_prints: proved on all 4 ranks
+#   rank  rank 0  local rank 0
+#   0     1       2
+#   1     1       2
+#   2     1       2
+#   3     1       2
+# ```
+#
+# With one machine there is no difference. With two, every line comes twice, and two ranks write the
+# same checkpoint.
+#
+# </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - [pytorch#25162](https://github.com/pytorch/pytorch/issues/25162): why `DistributedSampler` pads,
+#   and what that means for a validation. -
+#   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler),
+#   in PyTorch's documentation.
+#
+# In PyTorch's documentation:
+#
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
+# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+#
+# Next lesson: [checkpoint](../../notebooks/training/checkpoint.ipynb), a training that stops and
+# continues.
