@@ -1,7 +1,12 @@
-"""What all tests share: what the fork server imports, and a hint at tests that take long."""
+"""What all tests share: what the fork server imports, which skips are failures on CI, and a hint at
+tests that take long.
+"""
 
 import multiprocessing
 import os
+import re
+
+import pytest
 
 # DistributedDataParallel and the functional collectives import the compiler: the server does it
 # once, for the ranks of all tests.
@@ -9,6 +14,9 @@ PRELOAD = ["torch._dynamo", "torch.distributed.nn", "collectives.spec.probe"]
 
 # On CI, a test that takes more seconds than this and is not marked `slow` is listed at the end.
 LIMIT = 20.0
+
+# Why a test is skipped where a program is missing. CI installs all of them: .ci/install.
+MISSING = re.compile(r"A lab of machines needs|Slurm needs|needs Chromium|needs the extra")
 
 _set_preload = multiprocessing.set_forkserver_preload
 
@@ -19,6 +27,17 @@ def _set_preload_and_more(modules: list[str]) -> None:
 
 
 multiprocessing.set_forkserver_preload = _set_preload_and_more
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.skipped and "COLLECTIVES_ALL_INSTALLED" in os.environ:
+        *_, reason = report.longrepr if isinstance(report.longrepr, tuple) else [""]
+        if MISSING.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"may not be skipped here. {reason}"
+    return report
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -107,6 +107,7 @@ def test_under_torchrun_the_skipped_call_is_named(tmp_path):
     (guilty,) = verdict["guilty"]
     place = {
         "rank": 2,
+        "machine": None,  # there is only one
         "file": str(PROGRAM),
         "line": lines_of("skip")["2"],
         "function": "skip",

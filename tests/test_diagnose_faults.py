@@ -89,7 +89,7 @@ def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
                 seen += reader.poll()
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            seen += reader.poll()
+            seen += reader.poll(has_ended=True)
             assert all(
                 call.seq == call.number and call.tensors == (f"float32[{call.number % 9}]",)
                 for call in seen

@@ -76,12 +76,25 @@ def test_a_step_that_breaks_off_is_shown_by_order_unless_that_is_luck():
     assert "before" in words(illustration.illustrate("lost", calls, is_cut_short=True))
 
 
+def untraceable(**fields) -> list[Call]:
+    """A collective whose values all ranks have, so that nobody can say whose they are."""
+    everyone = [[7, 7, 7]] * 3
+    calls = collective(0, [[7]] * 3, everyone, name="all_gather", op=None, **fields)
+    return [
+        Call(**{**vars(call), "after": {"tensor_list": call.after["tensor"]}}) for call in calls
+    ]
+
+
 def test_values_that_all_ranks_have_are_no_picture():
     calls = collective(0, [[7], [7], [7]], [[7], [7], [8]], name="broadcast", op=None, peer=0)
     assert illustration.data(calls) is not None
-    everyone = [[7, 7, 7]] * 3
-    calls = collective(0, [[7]] * 3, everyone, name="all_gather", op=None)
-    calls = [
-        Call(**{**vars(call), "after": {"tensor_list": call.after["tensor"]}}) for call in calls
-    ]
-    assert illustration.illustrate("same", calls) is None
+    assert illustration.illustrate("same", untraceable()) is None
+
+
+def test_such_a_collective_is_shown_by_order_if_the_ranks_go_on_meanwhile():
+    calls = untraceable(is_async=True)
+    waits = {"number": 1, "name": "wait", "of": 0, "awaited": "all_gather", "is_async": False}
+    calls += [Call(**{**vars(call), **waits}) for call in calls]
+    written = " ".join(words(illustration.illustrate("go_on", calls)))
+    assert "all_gather" in written
+    assert "nobody has the result before the last one has come" in written

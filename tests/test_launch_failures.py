@@ -335,7 +335,8 @@ def test_launch_inside_a_rank_says_so():
 def test_rank_in_the_environment_without_a_launcher_says_so(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(
-        ValueError, match="RANK=0 is set, but neither torchrun nor mpiexec started this process"
+        ValueError,
+        match="RANK=0 is set, but neither torchrun, mpiexec nor srun started this process",
     ):
         launch(works, 1)
 

@@ -91,8 +91,8 @@ def test_every_claim_names_a_step_that_exists_and_a_reason():
 
 
 def worked_numbers(text: str) -> list[list[str]]:
-    """The cells of the table under "Worked numbers"."""
-    section = text.split("## Worked numbers", 1)[1].split("# %%", 1)[0]
+    """The cells of the table below the first step."""
+    section = text.split("    run(", 1)[1].split("\n# %% [markdown]\n", 2)[1].split("\n# %%")[0]
     lines = [
         line.lstrip("# ") for line in section.splitlines() if line.lstrip("# ").startswith("|")
     ]
@@ -115,3 +115,14 @@ def test_the_worked_numbers_are_those_that_the_lesson_prints(name):
     notebook = nbformat.read(notebooks.path_of(path), as_version=4)
     first = next(cell for cell in notebook.cells if cell.get("outputs"))
     assert worked_numbers(path.read_text(encoding="utf-8")) == printed(first.outputs[0].text)
+
+
+def test_the_table_of_tokens_and_experts_is_what_the_run_does():
+    """An answer of that step is the token, and behind it the digit of its expert."""
+    path = files.find("all_to_all")
+    rows = re.findall(r"^# \| \d \| ([\d, ]+) \| ([\d, ]+) \|$", path.read_text("utf-8"), re.M)
+    results = launch(files.load(path).dispatch_and_return, 4, timeout=TIMEOUT)
+    for (tokens, experts), result in zip(rows, results, strict=True):
+        answers = result["answered"].tolist()
+        assert tokens == ", ".join(str(answer // 10) for answer in answers)
+        assert experts == ", ".join(str(answer % 10) for answer in answers)

@@ -70,7 +70,7 @@ PROSE = {name: "\n\n".join(cells) for path in PATHS for name, cells in prose(pat
 def quotes(name):
     parts = re.split(r"^```(?:text)?$", PROSE[name], flags=re.MULTILINE)
     return [
-        Quote(name, number, lead.strip().rpartition("\n\n")[2], text)
+        Quote(name, number, " ".join(lead.strip().rpartition("\n\n")[2].split()), text)
         for number, (lead, text) in enumerate(zip(parts[:-1:2], parts[1::2], strict=True), 1)
     ]
 

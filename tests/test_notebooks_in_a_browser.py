@@ -2,24 +2,19 @@
 
 import json
 import re
-import shutil
-import subprocess
+from html import unescape
 from pathlib import Path
 
 import nbformat
 import pytest
+from browser import browse, needs_browser
 from nbconvert import HTMLExporter
 
 NOTEBOOKS = sorted(Path(__file__).parent.parent.glob("notebooks/*.ipynb"))
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
-    None,
-)
-
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome on the PATH"),
+    needs_browser,
 ]
 
 # Nothing on the page needs these, and a test is not to fetch them.
@@ -37,29 +32,15 @@ LAST = """<script>addEventListener("load", () => {
 })</script>"""
 
 
-def browse(page: str, folder: Path) -> tuple[dict, str]:
+def shown(page: str, folder: Path) -> tuple[dict, str]:
     """What the page says of itself when it has loaded, and what came out on the console."""
-    (folder / "page.html").write_text(
+    file = folder / "page.html"
+    file.write_text(
         page.replace("<head>", f"<head>{FIRST}", 1).replace("</body>", f"{LAST}</body>", 1)
     )
-    command = [
-        BROWSER,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={folder / 'profile'}",
-    ]
-    command += [
-        "--enable-logging=stderr",
-        "--window-size=1200,900",
-        "--dump-dom",
-        (folder / "page.html").as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)[1]
-    return json.loads(title.replace("&amp;", "&")), "\n".join(
-        re.findall(r".*CONSOLE.*", done.stderr)
-    )
+    document, console = browse(file, folder)
+    title = re.search(r"<title>(.*?)</title>", document, re.DOTALL)[1]
+    return json.loads(unescape(title)), console
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
@@ -71,7 +52,7 @@ def test_every_picture_is_seen_and_the_console_stays_empty(path, tmp_path):
         for output in cell.get("outputs", ())
         if "image/svg+xml" in output.get("data", ())
     ]
-    found, console = browse(HTMLExporter(**WITHOUT_A_NETWORK).from_filename(path)[0], tmp_path)
+    found, console = shown(HTMLExporter(**WITHOUT_A_NETWORK).from_filename(path)[0], tmp_path)
     assert (found["problems"], console) == ([], "")
     assert len(found["pictures"]) == len(drawn)
     for own_width, height in found["pictures"]:
@@ -81,7 +62,7 @@ def test_every_picture_is_seen_and_the_console_stays_empty(path, tmp_path):
 
 def test_a_broken_page_is_noticed(tmp_path):
     broken = '<script>nothing.here()</script><div class="jp-RenderedSVG"><img src="data:image/svg+xml,<svg"></div>'
-    found, console = browse(f"<html><head></head><body>{broken}</body></html>", tmp_path)
+    found, console = shown(f"<html><head></head><body>{broken}</body></html>", tmp_path)
     assert "nothing is not defined" in found["problems"][0]
     assert "nothing is not defined" in console
     assert found["pictures"][0][0] == 0

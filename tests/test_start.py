@@ -2,20 +2,17 @@
 
 import contextlib
 import json
-import os
 import re
-import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
 from lesson_rules import Source
-from processes import free_port
+from processes import free_port, started
 
 from collectives.backends import availability as backends
 from collectives.lesson import files, mistakes
@@ -31,7 +28,7 @@ STEPS = {step.__name__: step for step in files.load(PATH).STEPS}
 FRESH = [name for name, step in STEPS.items() if hasattr(step, "world")]
 
 PROGRAMS = dict(
-    re.findall(r"Save this as `([^`]+)`:\n\n```python\n(.*?)^```$", LESSON.prose, re.M | re.S)
+    re.findall(r"Save\s+this\s+as\s+`([^`]+)`:\n\n```python\n(.*?)^```$", LESSON.prose, re.M | re.S)
 )
 SHOWN = {
     command: lines.splitlines()
@@ -44,29 +41,6 @@ SHOWN = {
 MARKS = {"mpiexec": [pytest.mark.slow], "python": [pytest.mark.slow], "torchrun": []}
 if backends.missing_for_mpi() is not None:
     MARKS["mpiexec"].append(pytest.mark.skip(reason="needs the extra collectives[mpi]"))
-
-
-@contextlib.contextmanager
-def started(command: str, folder: Path):
-    """As in a shell whose virtual environment is active. In the end no process is left."""
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    process = subprocess.Popen(
-        shlex.split(command),
-        cwd=folder,
-        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            # subtle: torchrun gives each rank a process group of its own.
-            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
-        process.communicate()
 
 
 # The programs that the reader saves.
@@ -112,6 +86,30 @@ def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
         assert sorted(filter(None, lines)) == shown, stderr
 
 
+ENDED = """
+import os, sys
+import torch
+import torch.distributed as dist
+if "before" in sys.argv:
+    import torch.distributed.nn
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+torch.optim.SGD([torch.ones(1)])
+dist.destroy_process_group()
+threads = [open(f"/proc/self/task/{one}/comm").read() for one in os.listdir("/proc/self/task")]
+print("pt_gloo_runloop\\n" in threads)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
+@pytest.mark.parametrize(("when", "left"), [("before", "False"), ("within", "True")])
+def test_an_optimizer_made_in_the_group_keeps_the_threads_of_gloo(when, left):
+    """If "within" fails, torch has mended it: then a pitfall of the lesson goes."""
+    command = [sys.executable, "-c", ENDED, when]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout == f"{left}\n", done.stderr
+
+
 TOLD = """\
 import json, os, sys
 import torch.distributed as dist
@@ -124,7 +122,9 @@ print(json.dumps(told | {"launched": dist.is_torchelastic_launched()}))
 @pytest.mark.slow
 def test_torchrun_tells_a_rank_what_the_table_says(tmp_path):
     """Two times torchrun on one machine are like two machines."""
-    rows = re.findall(r"^\| `([A-Z_]+)` \|.*\| (\S+) \|$", LESSON.prose, re.M)
+    rows = re.findall(
+        r"^\| `([A-Z_]+)` \|.*\| (?:the word )?\"?([^ \"]+)\"? \|$", LESSON.prose, re.M
+    )
     assert len(rows) == 8
     (tmp_path / "told.py").write_text(TOLD)
     port = free_port()
@@ -140,7 +140,7 @@ def test_torchrun_tells_a_rank_what_the_table_says(tmp_path):
         printed = [node.communicate(timeout=100)[0] for node in nodes]
     told = [json.loads(line) for text in printed for line in text.splitlines()]
     (third,) = (one for one in told if one["RANK"] == "3")
-    expected = dict(rows) | {"MASTER_PORT": str(port)}
+    expected = dict(rows) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     assert third == expected | {"NODE_RANK": None, "launched": True}
 
 

@@ -1,0 +1,572 @@
+"""The textbook algorithms: right in every case, and a wrong schedule is noticed."""
+
+import itertools
+import time
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from thread_world import ThreadLinks, world
+from torch.overrides import TorchFunctionMode
+
+from collectives import launch
+from collectives.backends.algorithms import calls, ring, table
+from collectives.backends.algorithms.links import GroupLinks
+from collectives.backends.algorithms.lockstep import messages, numbers, play
+from collectives.backends.algorithms.reductions import reduction
+from collectives.backends.algorithms.schedule import NOBODY, Rounds, Step, steps
+from collectives.spec import values
+
+SUM = dist.ReduceOp.SUM
+ALL = [(collective, name) for collective, known in table.ALGORITHMS.items() for name in known]
+all_algorithms = pytest.mark.parametrize(
+    ("collective", "name"), ALL, ids=["-".join(one) for one in ALL]
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_for_torch():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def ranks(collective, name, largest):
+    """The numbers of ranks that an algorithm can have, and ranks per machine for each."""
+    for n in range(1, largest + 1):
+        if table.ALGORITHMS[collective][name].power_of_two and n & (n - 1):
+            continue
+        machines = (1, 2, 3, n) if name == "hierarchical" else (n,)
+        for per_node in sorted({size for size in machines if n % size == 0}):
+            yield n, per_node
+
+
+# The schedules, without tensors
+
+
+def schedule_of(collective, name, n, per_node, nbytes):
+    """The messages of each step, and the number of pieces in each rank's memory."""
+    chosen = table.ALGORITHMS[collective][name]
+    pieces = chosen.pieces(n, nbytes, per_node)
+    count = 2 * pieces if collective == "all_to_all" else pieces
+    found = messages(lambda rank: chosen.steps(rank, n, pieces, per_node), n, count)
+    return found, count
+
+
+@all_algorithms
+def test_what_one_rank_sends_another_receives_in_the_same_step(collective, name):
+    for (n, per_node), nbytes in itertools.product(
+        ranks(collective, name, 16), (1, 5 * table.CHUNK)
+    ):
+        found, _ = schedule_of(collective, name, n, per_node, nbytes)  # raises if not
+        for step in found:
+            assert len({message.source for message in step}) == len(step)
+            assert len({message.to for message in step}) == len(step)
+
+
+@pytest.mark.parametrize("name", table.ALGORITHMS["all_reduce"])
+def test_all_reduce_adds_every_rank_exactly_once(name):
+    for (n, per_node), nbytes in itertools.product(
+        ranks("all_reduce", name, 16), (1, 5 * table.CHUNK)
+    ):
+        found, count = schedule_of("all_reduce", name, n, per_node, nbytes)
+        memory = [[1000**rank] * count for rank in range(n)]
+        *_, memory = play(found, memory) if found else [memory]
+        # A rank that is added twice, or not at all, changes a digit.
+        assert memory == [[sum(1000**rank for rank in range(n))] * count] * n
+
+
+@all_algorithms
+def test_all_ranks_at_once_do_what_each_one_does(collective, name):
+    chosen = table.ALGORITHMS[collective][name]
+    for n, per_node in ranks(collective, name, 9):
+        pieces = chosen.pieces(n, 5 * table.CHUNK, per_node)
+        count = 2 * pieces
+        together = list(steps(chosen.steps(np.arange(n), n, pieces, per_node)))
+        for rank in range(n):
+            own = list(steps(chosen.steps(rank, n, pieces, per_node)))
+            assert len(own) == len(together)
+            for one, every in zip(own, together, strict=True):
+                to, source = (np.broadcast_to(x, n)[rank] for x in (every.to, every.source))
+                assert (to, source) == (one.to, one.source)
+                for peer, field in ((to, "send"), (source, "receive")):
+                    if peer != NOBODY:
+                        its = pick(getattr(every, field), rank)
+                        assert numbers(its, count) == numbers(getattr(one, field), count)
+
+
+def pick(which, rank):
+    """One rank's part of a field that holds all ranks'."""
+    parts = [
+        np.atleast_1d(part) for part in (which if isinstance(which, list | tuple) else [which])
+    ]
+    own = [part[rank if len(part) > 1 else 0] for part in parts]
+    return type(which)(*own) if isinstance(which, tuple) else own
+
+
+@all_algorithms
+def test_the_peers_stay_the_same_in_all_rounds(collective, name):
+    chosen = table.ALGORITHMS[collective][name]
+    for n, per_node in ranks(collective, name, 9):
+        for part in chosen.steps(n - 1, n, chosen.pieces(n, 1, per_node), per_node):
+            if isinstance(part, Rounds):
+                peers = {(int(step.to), int(step.source)) for step in steps([part])}
+                assert len(peers) <= 1
+
+
+# Executed, in threads
+
+
+def lengths(n):
+    return sorted({0, 1, n - 1, n, n + 1, 2 * n + 3})
+
+
+class Exact:
+    """The inputs and closed forms of the package's own judge: exact in every dtype."""
+
+    def __init__(self, n, length, op=SUM, dtype=torch.int64):
+        self.arguments = n, (length,), dtype
+        self.op, self.dtype = op, dtype
+
+    def term(self, rank, start=0):
+        return values.term(rank, *self.arguments, start)
+
+    def sums(self, start=0):
+        return values.reduced(label(self.op), *self.arguments, start)
+
+
+class Long:
+    """The same for long tensors, made by torch."""
+
+    op = SUM
+
+    def __init__(self, n, length):
+        self.n, self.length = n, length
+
+    def term(self, rank, start=0):
+        return (rank + 1) * torch.arange(start, start + self.length)
+
+    def sums(self, start=0):
+        return self.n * (self.n + 1) // 2 * torch.arange(start, start + self.length)
+
+
+def run(links, collective, name, root, data, per_node=None):
+    """Make the call. Returns (what came, what should have come) as lists of tensors."""
+    rank, n, op, function = links.rank, links.size, data.op, getattr(calls, collective)
+    sums = data.sums
+
+    def term(start=0, of=rank):
+        return data.term(of, start)
+
+    def poisoned():
+        return [torch.full_like(term(), 77) for _ in range(n)]
+
+    own = term()
+    length = own.numel()
+    if collective == "all_reduce":
+        function(links, own, op, name, 5, per_node)
+        return [own], [sums()]
+    if collective == "reduce":
+        function(links, own, root, op, name)
+        return [own], [sums() if rank == root else term()]
+    if collective == "broadcast":
+        function(links, own, root, name)
+        return [own], [term(of=root)]
+    every = [term(of=peer) for peer in range(n)]
+    if collective == "all_gather":
+        function(links, outputs := poisoned(), own, name)
+        return [*outputs, own], [*every, term()]
+    if collective == "gather":
+        function(links, outputs := poisoned() if rank == root else None, own, root, name)
+        return (outputs, every) if rank == root else ([own], [term()])
+    (output,) = poisoned()[:1]
+    inputs = [term(length * peer) for peer in range(n)]
+    before = [tensor.clone() for tensor in inputs]
+    if collective == "scatter":
+        function(links, output, inputs if rank == root else None, root, name)
+        return [output, *inputs], [term(length * rank, of=root), *before]
+    if collective == "reduce_scatter":
+        function(links, output, inputs, op, name)
+        return [output, *inputs], [sums(length * rank), *before]
+    assert collective == "all_to_all"
+    function(links, outputs := poisoned(), inputs, name)
+    return [*outputs, *inputs], [*(term(length * rank, of=peer) for peer in range(n)), *before]
+
+
+def label(op):
+    return next(name for name, one in dist.ReduceOp.RedOpType.__members__.items() if op == one)
+
+
+def assert_right(cases):
+    for case, (came, should_be) in cases:
+        for one, other in zip(came, should_be, strict=True):
+            assert torch.equal(one, other), f"{case}: got {one}, should be {other}"
+
+
+def some(collectives):
+    chosen = [one for one in ALL if one[0] in collectives]
+    return pytest.mark.parametrize(
+        ("collective", "name"), chosen, ids=["-".join(one) for one in chosen]
+    )
+
+
+REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
+MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
+
+
+@some(REDUCTIONS + MOVES)
+def test_right_for_every_number_of_ranks_length_and_root(collective, name, monkeypatch):
+    monkeypatch.setattr(table, "CHUNK", 16)  # two elements: so that short tensors are pipelined
+    check_every_case(collective, name)
+
+
+@some(REDUCTIONS + MOVES)
+def test_right_for_long_tensors(collective, name):
+    for n in (3, 4):
+        if table.ALGORITHMS[collective][name].power_of_two and n & (n - 1):
+            continue
+        for result in world(
+            n, lambda links, n=n: run(links, collective, name, n - 1, Long(n, 300_001), 1)
+        ):
+            assert_right([(n, result)])
+
+
+def check_every_case(collective, name):
+    for n, per_node in ranks(collective, name, 8):
+        has_root = collective in ("broadcast", "reduce", "gather", "scatter")
+        roots = range(n) if has_root else [0]
+        cases = list(itertools.product(roots, lengths(n)))
+
+        def every(links, cases=cases, per_node=per_node):
+            return [
+                (
+                    (links.size, per_node, root, length),
+                    run(links, collective, name, root, Exact(links.size, length), per_node),
+                )
+                for root, length in cases
+            ]
+
+        for results in world(n, every):
+            assert_right(results)
+
+
+DTYPES = [
+    dtype
+    for dtype in values.DTYPES.values()
+    if "float8" not in str(dtype) and dtype not in (torch.uint16, torch.uint32, torch.uint64)
+]
+OPS = [
+    getattr(dist.ReduceOp, name)
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *values.BITWISE)
+]
+OPS.append(dist._make_nccl_premul_sum(float(values.FACTOR)))
+
+
+def can(op, dtype):
+    try:
+        reduction(op, dtype)
+    except ValueError:
+        return False
+    return True
+
+
+@some(REDUCTIONS)
+def test_right_for_every_dtype_and_reduction(collective, name):
+    pairs = [(op, dtype) for op in OPS for dtype in DTYPES if can(op, dtype)]
+    # SUM and PRODUCT of 12 dtypes, AVG of 6, MIN and MAX of 10, three of bits of 6, PREMUL_SUM of 11.
+    assert len(pairs) == 79
+    for n in (2, 3, 4, 7):
+        if table.ALGORITHMS[collective][name].power_of_two and n & (n - 1):
+            continue
+
+        def every(links, n=n):
+            return [
+                ((n, *pair), run(links, collective, name, n - 1, Exact(n, n + 1, *pair)))
+                for pair in pairs
+            ]
+
+        for results in world(n, every):
+            assert_right(results)
+
+
+@some(MOVES)
+def test_every_dtype_can_be_moved(collective, name):
+    def every(links):
+        return [
+            ((dtype,), moved(run(links, collective, name, 1, Exact(4, 5, dtype=dtype))))
+            for dtype in values.DTYPES.values()
+        ]
+
+    for results in world(4, every):
+        assert_right(results)
+
+
+def moved(result):
+    """As bytes: torch cannot compare every dtype."""
+    return tuple([tensor.view(torch.uint8) for tensor in tensors] for tensors in result)
+
+
+UNEVEN = [
+    (collective, name)
+    for collective, name in ALL
+    if collective in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
+    and table.ALGORITHMS[collective][name].uneven
+]
+
+
+@pytest.mark.parametrize(("collective", "name"), UNEVEN, ids=["-".join(one) for one in UNEVEN])
+def test_pieces_of_different_sizes(collective, name):
+    n = 4
+    sizes = [3, 0, 1, 2]
+
+    def every(links):
+        rank = links.rank
+        own = [torch.full((size,), 10 * rank + peer) for peer, size in enumerate(sizes)]
+        out = [torch.full((size,), -1) for size in sizes]
+        if collective == "reduce_scatter":
+            calls.reduce_scatter(links, out[rank], own, SUM, name)
+            return out[rank].tolist() == [60 + 4 * rank] * sizes[rank]
+        if collective == "all_to_all":
+            out = [torch.full((sizes[rank],), -1) for _ in sizes]
+            calls.all_to_all(links, out, own, name)
+            return [x.tolist() for x in out] == [[10 * r + rank] * sizes[rank] for r in range(n)]
+        if collective == "all_gather":
+            calls.all_gather(links, out, own[rank], name)
+        elif collective == "gather":
+            calls.gather(links, out if rank == 2 else None, own[rank], 2, name)
+        else:
+            calls.scatter(links, out[rank], own if rank == 2 else None, 2, name)
+            return out[rank].tolist() == [20 + rank] * sizes[rank]
+        took = [x.tolist() for x in out]
+        is_given = collective == "all_gather" or rank == 2
+        return took == [[11 * r if is_given else -1] * sizes[r] for r in range(n)]
+
+    assert world(n, every) == [True] * n
+
+
+def test_no_rank_leaves_a_barrier_before_every_rank_has_come():
+    for n in range(1, 9):
+        for late in range(n):
+            came = []
+
+            def every(links, late=late, came=came):
+                if links.rank == late:
+                    time.sleep(0.002)
+                came.append(links.rank)
+                calls.barrier(links, "dissemination")
+                return len(came)
+
+            assert world(n, every) == [n] * n
+
+
+@pytest.mark.parametrize("name", table.ALGORITHMS["all_reduce"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_bits_are_the_same_on_all_ranks_and_in_every_run(name, dtype):
+    for n in (3, 4, 7, 8):
+        terms = torch.randn(n, 300_001, generator=torch.Generator().manual_seed(n)).to(dtype)
+        terms[:, 0] = torch.tensor([0.0, -0.0] * n)[:n]  # equal, but not in their bits
+
+        def every(links, op, terms=terms):
+            own = terms[links.rank].clone()
+            calls.all_reduce(links, own, op, name, per_node=1 if links.size % 2 else 2)
+            return own
+
+        for op in (dist.ReduceOp.MAX, SUM):
+            results = [one for _ in range(2) for one in world(n, partial(every, op=op))]
+            assert all(same_bits(one, results[0]) for one in results)
+        exact, came = terms.double().sum(0), results[0]
+        assert torch.allclose(came.double(), exact, rtol=0, atol=n * n * torch.finfo(dtype).eps)
+
+
+def same_bits(one, other):
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def test_torch_never_gets_enough_elements_to_use_several_threads(monkeypatch):
+    """It does from 32,769 on."""
+    seen = []
+
+    class Watched(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function.__name__ in ("copy_", "mul_", "div_", "add", "clone", "cat"):
+                tensors = args[0] if isinstance(args[0], list) else args[:1]
+                seen.append((function.__name__, sum(tensor.numel() for tensor in tensors)))
+            return function(*args, **(kwargs or {}))
+
+    def watched(function):
+        def call(*args):
+            with Watched():
+                function(*args)
+
+        return call
+
+    class Averages(Long):
+        op = dist.ReduceOp.AVG
+
+        def term(self, rank, start=0):
+            return super().term(rank, start).float()
+
+    for collective in MOVES + REDUCTIONS:
+        monkeypatch.setattr(calls, collective, watched(getattr(calls, collective)))
+
+    def every(links):
+        for collective, name in ALL:
+            if collective != "barrier":
+                run(links, collective, name, 0, Averages(links.size, 40_001))
+
+    world(4, every)
+    assert {name for name, _ in seen} == {"copy_", "div_", "add"}
+    assert max(count for _, count in seen) <= 32_768
+
+
+# A wrong schedule turns the tests above red
+
+
+def whole_tensors(rank, n):
+    """The first famous wrong ring: it passes whole tensors on, with what was added to them."""
+    for _ in range(n - 1):
+        yield Step((rank + 1) % n, (rank - 1) % n, reduce=True)
+
+
+def one_piece_off(rank, n):
+    """The ranks end with piece r + 1, but the all_gather begins with piece r."""
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for k in range(n - 1):
+        yield Step(right, left, (rank - k) % n, (rank - 1 - k) % n, reduce=True)
+    yield from ring.all_gather(rank, n)
+
+
+def one_step_short(rank, n):
+    return list(steps(ring.all_reduce(rank, n)))[:-1]
+
+
+@pytest.mark.parametrize("wrong", [whole_tensors, one_piece_off, one_step_short])
+def test_a_wrong_ring_is_noticed(wrong, monkeypatch):
+    replace_ring(monkeypatch, wrong)
+    with pytest.raises(AssertionError):
+        check_every_case("all_reduce", "ring")
+    with pytest.raises(AssertionError):
+        test_all_reduce_adds_every_rank_exactly_once("ring")
+
+
+def replace_ring(monkeypatch, schedule):
+    known = table.ALGORITHMS["all_reduce"]
+    monkeypatch.setitem(known, "ring", replace(known["ring"], schedule=schedule))
+    monkeypatch.setattr(calls, "_steps", calls._steps.__wrapped__)
+
+
+def test_a_message_to_a_rank_that_does_not_expect_it_is_noticed(monkeypatch):
+    replace_ring(monkeypatch, lambda rank, n: [Step((rank + 1) % n, (rank + 1) % n)])
+    with pytest.raises(
+        ValueError, match=r"step 0: rank 0 sends pieces .* to rank 1, which receives"
+    ):
+        test_what_one_rank_sends_another_receives_in_the_same_step("all_reduce", "ring")
+
+
+def test_a_ring_whose_ranks_all_send_first_is_stuck(monkeypatch):
+    """The second famous wrong ring."""
+
+    def send_first(links, to, sent, source, received, tag):
+        links.send(to, sent, tag)
+        links.receive(source, received, tag)
+
+    monkeypatch.setattr(ThreadLinks, "exchange", send_first)
+    with pytest.raises(TimeoutError, match="received nothing"):
+        world(2, lambda links: run(links, "all_reduce", "ring", 0, Long(2, 4)), limit=0.1)
+
+
+def test_another_tag_is_noticed():
+    def every(links):
+        calls.broadcast(links, torch.zeros(2), 0, "direct", tag=links.rank)
+
+    with pytest.raises(ValueError, match=r"with tag 0, should be .* with tag 1"):
+        world(2, every, limit=0.1)
+
+
+# Refused, before any message
+
+
+REFUSED = [
+    (
+        lambda x: calls.all_reduce(ONE, x.reshape(2, 3).t(), SUM, "ring"),
+        r"strides \(1, 3\): use cont",
+    ),
+    (lambda x: calls.broadcast(ONE, x[::2], 0, "chain"), r"strides \(2,\)"),
+    (
+        lambda x: calls.all_reduce(ONE, x.to("meta"), SUM, "ring"),
+        "on the CPU, this one is .* on meta",
+    ),
+    (lambda x: calls.all_reduce(ONE, x.to_sparse(), SUM, "ring"), "dense tensors"),
+    (
+        lambda x: calls.all_reduce(ONE, x.to(torch.uint16), SUM, "ring"),
+        "torch cannot add torch.uint16",
+    ),
+    (
+        lambda x: calls.reduce(ONE, x.to(torch.float8_e5m2), 0, SUM, "chain"),
+        "cannot add torch.float8",
+    ),
+    (
+        lambda x: calls.all_reduce(ONE, x.long(), OPS[1], "ring"),
+        "no AVG for torch.int64.*then divide",
+    ),
+    (
+        lambda x: calls.all_reduce(ONE, x, dist.ReduceOp.BOR, "ring"),
+        "no BOR for torch.float32, only",
+    ),
+    (
+        lambda x: calls.all_reduce(ONE, x.int(), dist._make_nccl_premul_sum(0.5), "ring"),
+        "PREMUL_SUM by 0.5 is no torch.int32: take a whole",
+    ),
+    (
+        lambda x: calls.all_reduce(ONE, x, SUM, "rings"),
+        "no algorithm 'rings': take ring, recursive_d",
+    ),
+    (
+        lambda x: calls.all_gather(THREE, [x] * 3, x, "recursive_doubling"),
+        "a power of two .* not 3: take ring",
+    ),
+    (
+        lambda x: calls.all_reduce(THREE, x, SUM, "hierarchical", 0, 2),
+        "3 ranks do not fill machines of 2",
+    ),
+    (
+        lambda x: calls.scatter(THREE, x, [x, x, x[:2]], 0, "binomial_tree"),
+        r"pieces of one size, these have \[2, 6\] elements: take direct",
+    ),
+    (lambda x: calls.all_to_all(ONE, [x[:2]], [x], "bruck"), "pieces of one size"),
+]
+ONE, THREE = (ThreadLinks.world(n)[0] for n in (1, 3))
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message[:25] for _, message in REFUSED])
+def test_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(torch.ones(6))
+
+
+# Executed over gloo's messages
+
+
+@pytest.mark.parametrize("nproc", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_right_over_the_messages_of_gloo(nproc):
+    def fn(rank, world_size, device):
+        links = GroupLinks(dist.group.WORLD)
+        calls.barrier(links, "dissemination")
+        cases = [
+            (collective, name, length)
+            for collective, name in ALL
+            for length in (5, 100_001)
+            if collective != "barrier"
+            and not (table.ALGORITHMS[collective][name].power_of_two and world_size == 3)
+        ]
+        for collective, name, length in cases:
+            data = Long(world_size, length)
+            result = run(links, collective, name, world_size - 1, data)
+            assert_right([((collective, name, length), result)])
+        return len(cases)
+
+    assert launch(fn, nproc) == [{3: 46, 4: 50}[nproc]] * nproc

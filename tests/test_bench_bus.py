@@ -1,0 +1,315 @@
+"""`collectives bench bus`: the columns are those of nccl-tests, and #wrong counts what is wrong."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import wrong_collectives
+from typer.testing import CliRunner
+
+from collectives import launch
+from collectives.backends import availability as backends
+from collectives.bench import bus, bus_table
+from collectives.bench.bus_trial import FORMS
+from collectives.cli import app
+from collectives.cli.sizes import size_in_bytes
+from collectives.launcher.hosts import Lab, available
+from collectives.pictures import bandwidth
+from collectives.spec import forms
+
+REQUEST = bus.Request(("all_reduce",), begin=1024, end=4096, factor=4, iters=2, warmup=1)
+EVERY = replace(REQUEST, collectives=tuple(FORMS))
+
+
+# The definitions. A row of nccl-tests on 16 H200 reads
+#   1024  256  float  sum  -1  45.06  0.02  0.04  0  43.74  0.02  0.04  0
+# and one of its all_gather on 3 ranks
+#   17179869168  1431655764  float  none  -1  496916  34.57  23.05  0  ...
+
+
+@pytest.mark.parametrize(
+    ("collective", "n", "nbytes", "us", "algbw", "busbw"),
+    [
+        ("all_reduce", 16, 1024, 45.06, "0.02", "0.04"),
+        ("all_reduce", 8, 10737418240, 80545.0, "133.31", "233.29"),
+        ("all_gather", 3, 17179869168, 496916, "34.57", "23.05"),
+    ],
+)
+def test_bandwidths_are_those_that_nccl_tests_prints(collective, n, nbytes, us, algbw, busbw):
+    found = bus_table.figures(collective, nbytes, n, us / 1e6, 0)
+    assert found.time == pytest.approx(us)
+    assert (f"{found.algbw:.2f}", f"{found.busbw:.2f}") == (algbw, busbw)
+
+
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "n", "count", "size"),
+    [
+        ("all_reduce", 1024, 16, 256, 1024),
+        ("broadcast", 1023, 3, 255, 1020),
+        ("all_gather", 2**34, 3, 1431655764, 17179869168),
+        ("all_to_all", 1024, 16, 16, 1024),
+        ("reduce_scatter", 60, 4, 0, 0),
+    ],
+)
+def test_the_size_is_that_of_the_whole_array_and_the_count_that_of_a_rank(
+    collective, nbytes, n, count, size
+):
+    assert bus_table.elements(collective, nbytes, 4, n) == count
+    assert bus_table.size(collective, count, 4, n) == size
+
+
+def measured(collective, nbytes, *ranks):
+    """The table of one row. `ranks`: what each rank measured, by place."""
+    request = replace(REQUEST, collectives=(collective,), begin=nbytes, end=nbytes)
+    return bus.table(request, [("gloo", "cpu", [one]) for one in ranks])
+
+
+def test_the_time_is_the_mean_of_all_ranks_and_wrong_elements_are_added_up():
+    found = measured("all_reduce", 4000, {"in-place": (1e-6, 2)}, {"in-place": (3e-6, 3)})
+    (row,) = found.rows["all_reduce"]
+    assert row.figures["in-place"] == bus_table.Figures(pytest.approx(2), 2.0, 2.0, 5)
+    assert found.wrong == 5
+
+
+def test_a_line_of_the_text_has_the_columns_of_nccl_tests():
+    both = {"out-of-place": (123.46e-6, 0), "in-place": (20e-3, 7)}
+    _, _, heads, units, line, last = bus.as_text(measured("all_gather", 6400, both, both)).split(
+        "\n"
+    )
+    assert heads.split() == [
+        *("#", "size", "count", "type", "redop", "root"),
+        *("time", "algbw", "busbw", "#wrong") * 2,
+    ]
+    assert units.split() == ["#", "(B)", "(elements)", *("(us)", "(GB/s)", "(GB/s)") * 2]
+    figures = ["123.5", "0.05", "0.03", "0", "20000", "0.00", "0.00", "14"]
+    assert line.split() == ["6400", "800", "float", "none", "-1", *figures]
+    # Each head ends where its column does.
+    ends = [heads.index(name) + len(name) for name in ("size", "count", "type", "redop", "root")]
+    assert all(line[end - 1] != " " and line[end] == " " for end in ends)
+    assert last == "# average bus bandwidth: 0.01304 GB/s"
+
+
+def test_a_form_that_does_not_exist_is_explained():
+    text = bus.as_text(measured("all_reduce", 4000, {"in-place": (1e-6, 0)}))
+    assert " N/A " * 4 in text.replace("     ", " ").replace("  ", " ").replace("A N", "A  N")
+    assert "# out-of-place: N/A, because dist.all_reduce always works in place" in text
+    assert bus.missing("all_to_all") == {"in-place": "dist.all_to_all_single has no in-place form"}
+    assert bus.missing("all_gather") == bus.missing("reduce_scatter") == {}
+
+
+def test_sizes_are_read_as_in_nccl_tests():
+    assert [size_in_bytes(text) for text in ("8", "1K", "32M", "1G", "64KiB", "1kB")] == [
+        *(8, 2**10, 2**25, 2**30, 2**16, 1000)
+    ]
+    assert replace(REQUEST, begin=8, end=100, factor=3).sizes == [8, 24, 72]
+
+
+# Runs
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "gloo",
+        "by_hand",
+        pytest.param(
+            "mpi",
+            marks=pytest.mark.skipif(
+                backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+            ),
+        ),
+    ],
+)
+def test_nothing_is_wrong_in_any_collective_at_any_place(backend):
+    found = bus.table(EVERY, launch(bus.in_ranks, 3, args=(EVERY,), backend=backend))
+    assert (found.wrong, found.ranks, found.backend) == (0, 3, backend)
+    places = {name: list(rows[0].figures) for name, rows in found.rows.items()}
+    assert places == {
+        name: [place for place in bus_table.PLACES if place not in bus.missing(name)]
+        for name in FORMS
+    }
+
+
+WRONG = {
+    "all_reduce": "_last_rank_lost",
+    "broadcast": "_noop",
+    "reduce": "_last_rank_lost",
+    "all_gather": "_rotated_tensor",
+    "reduce_scatter": "_not_reduced_tensor",
+    "all_to_all": "_input_returned_tensor",
+    "gather": "_rotated_gather",
+    "scatter": "_rotated_scatter",
+}
+
+
+def with_wrong_collectives(rank, n, device, request, wrong):
+    for collective, make in wrong.items():
+        form = forms.FORMS[FORMS[collective]]
+        name = forms.called(form)
+        setattr(dist, name, make(getattr(dist, name)))
+    return bus.in_ranks(rank, n, device, request)
+
+
+def test_a_wrong_collective_has_wrong_elements_in_every_row():
+    wrong = {name: getattr(wrong_collectives, make) for name, make in WRONG.items()}
+    by_rank = launch(with_wrong_collectives, 3, args=(EVERY, wrong), backend="gloo")
+    for rows in bus.table(EVERY, by_rank).rows.values():
+        for row in rows:
+            for place, one in row.figures.items():
+                assert one.wrong > 0, (row.collective, place)
+
+
+def test_every_single_wrong_element_counts():
+    def damaged(rank, n, device, request):
+        real = dist.all_reduce
+
+        def all_reduce(tensor, *args, **kwargs):
+            real(tensor, *args, **kwargs)
+            if rank == 1:
+                tensor[[0, -1]] += 1
+
+        dist.all_reduce = all_reduce
+        return bus.in_ranks(rank, n, device, request)
+
+    found = bus.table(REQUEST, launch(damaged, 2, args=(REQUEST,), backend="gloo"))
+    assert [row.figures["in-place"].wrong for row in found.rows["all_reduce"]] == [2, 2]
+
+
+@pytest.mark.parametrize("op", ["AVG", "MAX"])
+def test_every_dtype_is_judged_by_bits(op):
+    def judge(rank, n, device):
+        found = {}
+        for dtype in ("float16", "bool", "float8_e5m2", "complex64", "int64"):
+            for collective in ("all_gather", "broadcast"):
+                request = replace(REQUEST, collectives=(collective,), dtype=dtype, op=op)
+                *_, rows = bus.in_ranks(rank, n, device, request)
+                found[dtype, collective] = [one["in-place"][1] for one in rows]
+        return found
+
+    (found, *_) = launch(judge, 2, backend="by_hand")
+    assert set(map(tuple, found.values())) == {(0, 0)}
+
+
+def command(*words):
+    return CliRunner().invoke(app, ["bench", "bus", *words])
+
+
+def test_the_command_prints_and_writes_the_same_rows(tmp_path):
+    pytest.importorskip("matplotlib")
+    files = [tmp_path / name for name in ("bus.csv", "bus.json", "bus.png")]
+    flags = [word for file in files for word in (f"--{file.suffix[1:]}", str(file))]
+    flags[-2] = "--plot"
+    words = ["all_reduce", "all_gather", "-b", "1K", "-e", "4K", "-n", "2", "--backend", "gloo"]
+    done = command(*words, "--iters", "2", *flags)
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines() if line[:1] == " "]
+    rows = list(csv.DictReader(files[0].open()))
+    assert [line[:5] for line in lines] == [
+        [row[name] for name in ("size", "count", "type", "redop", "root")] for row in rows
+    ]
+    document = json.loads(files[1].read_text())
+    assert (document["backend"], document["ranks"]) == ("gloo", 2)
+    figures = [row["figures"]["in-place"] for rows in document["rows"].values() for row in rows]
+    assert [float(row["in-place busbw (GB/s)"]) for row in rows] == [
+        one["busbw"] for one in figures
+    ]
+    assert rows[0]["out-of-place time (us)"] == ""
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+
+
+PAGE = (Path(__file__).parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
+
+
+def test_the_first_command_of_the_page_prints_the_columns_that_the_page_explains():
+    (line,) = re.findall(r"^collectives bench bus (.*)$", PAGE, re.MULTILINE)
+    done = command(*line.split(), "--iters", "2")
+    assert done.exit_code == 0, done.output
+    _, places, heads, *_ = done.stdout.splitlines()
+    rows = PAGE.partition("| column | meaning |")[2].partition("\n\n")[0]
+    columns = re.findall(r"`([^`]+)`", " ".join(row.split("|")[1] for row in rows.splitlines()[2:]))
+    assert columns == list(dict.fromkeys(heads.split()[1:]))
+    assert places.split()[1:] == list(bus_table.PLACES)
+
+
+def test_the_other_commands_of_the_page_have_flags_that_exist():
+    for line in re.findall(r"-m collectives (bench bus .*)$", PAGE, re.MULTILINE):
+        assert command(*line.split()[2:], "-b", "2").exit_code == 2
+        assert "an element of float32" in command(*line.split()[2:], "-b", "2").stderr
+
+
+def test_the_command_ends_with_1_if_elements_are_wrong(monkeypatch):
+    found = measured("all_reduce", 4000, {"in-place": (1e-6, 2)})
+    monkeypatch.setattr(bus, "measure", lambda *args: found)
+    assert command("-b", "4000", "-e", "4000").exit_code == 1
+
+
+def test_a_picture_leaves_out_arrays_without_bytes(tmp_path):
+    pytest.importorskip("matplotlib")
+    bandwidth.draw({"a": [(0, 1, 0), (8, 2, 3)], "b": [(0, 1, 0)]}, "2 ranks", tmp_path / "x.svg")
+    assert "svg" in (tmp_path / "x.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-b", "1M", "-e", "1K"), "-b 1048576 is more than -e 1024"),
+        (("-b", "2"), "an element of float32 has 4 bytes"),
+        (("-f", "1"), "greater than or equal to 2"),
+        (("-b", "x"), "'x' is no size"),
+        (("allreduce",), "did you mean all_reduce?"),
+        (("--dtype", "float31"), "did you mean float32?"),
+        (("--op", "BAND"), "BAND has no meaning for float32"),
+        (("--root", "4"), "the ranks are 0 to 3"),
+        (("--backend", "glo"), "did you mean 'gloo'?"),
+        (("--timeout", "0"), "not a time limit"),
+        (("--csv", "/no/such/folder/x.csv"), "there is no folder"),
+        (("--plot", "x.jpeg"), "ends in .png or .svg"),
+    ],
+    ids=lambda one: "_".join(one) if isinstance(one, tuple) else "",
+)
+def test_bad_words_are_explained(words, message):
+    done = command(*words)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+
+
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"],
+    "mpiexec": [str(backends.mpiexec()), "-n", "2", sys.executable, "-m"],
+}
+
+
+@pytest.mark.slow  # each rank imports torch
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_ranks_may_be_those_of_a_launcher_and_one_of_them_prints(launcher):
+    if launcher == "mpiexec" and backends.missing_for_mpi():
+        pytest.skip("needs the extra collectives[mpi]")
+    words = ["collectives", "bench", "bus", "-b", "4K", "-e", "4K", "--iters", "2"]
+    done = subprocess.run(
+        [*LAUNCHERS[launcher], *words], capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    backend = {"torchrun": "gloo", "mpiexec": "mpi"}[launcher]
+    assert lines[0].startswith(f"# all_reduce: 2 ranks, {backend} on cpu")
+    assert len([line for line in lines if line[:1] == " "]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
+def test_the_ranks_may_stand_on_two_machines():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
+    torchrun += ["--nnodes", "2", "--node-rank", "{node}"]
+    torchrun += ["--master-addr", "node0", "--master-port", "29500", "-m", "collectives"]
+    words = ["bench", "bus", "-b", "4K", "-e", "4K", "--iters", "2"]
+    with Lab(2) as lab:
+        first, second = lab.run([*torchrun, *words], timeout=90)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
+    assert first.stdout.startswith("# all_reduce: 2 ranks, gloo on cpu")
+    assert second.stdout == ""

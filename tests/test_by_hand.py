@@ -1,0 +1,428 @@
+"""The backend by_hand: real DDP and FSDP2 on it, its algorithms, and how its calls fail."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from processes import is_alive
+
+from collectives import LaunchError, check, launch
+from collectives.backends import availability as backends
+from collectives.backends.by_hand import choice
+from collectives.matrix import claimed, selection
+from collectives.matrix import run as matrix
+
+pytestmark = pytest.mark.skipif(
+    backends.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
+)
+
+LINKS = ("shared_memory", "sockets")
+
+
+def by_hand(fn, nproc=3, **options):
+    return launch(fn, nproc, backend="by_hand", timeout=options.pop("timeout", 30), **options)
+
+
+def group_of(algorithm: str | None, **options):
+    return dist.new_group(backend="by_hand", pg_options=choice.Options(algorithm), **options)
+
+
+# Algorithms
+
+
+def every_algorithm(rank, world_size, device, names):
+    """Each algorithm of the table sums whole numbers, which no order of addition can round."""
+    for name in names:
+        group = group_of(name)
+        for length in (0, 5, 100_001):
+            x = torch.full((length,), rank + 1, dtype=torch.int64)
+            dist.all_reduce(x, group=group)
+            total = world_size * (world_size + 1) // 2
+            check(x, torch.full((length,), total), f"all_reduce of {length} by {name}")
+            pieces = [torch.full((length,), -1) for _ in range(world_size)]
+            dist.all_gather(pieces, torch.full((length,), rank), group=group)
+            expected = [torch.full((length,), source) for source in range(world_size)]
+            check(pieces, expected, f"all_gather of {length} by {name}")
+            y = torch.arange(length) + rank
+            dist.broadcast(y, src=world_size - 1, group=group)
+            check(y, torch.arange(length) + world_size - 1, f"broadcast of {length} by {name}")
+            out = torch.full((length,), -1)
+            inputs = [torch.full((length,), r + 1) for r in range(world_size)]
+            dist.reduce_scatter(out, inputs, group=group)
+            expected = torch.full((length,), (rank + 1) * world_size)
+            check(out, expected, f"reduce_scatter of {length} by {name}")
+
+
+@pytest.mark.parametrize("nproc", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_every_algorithm_can_be_forced_and_is_right(nproc):
+    for_powers_of_two = ("recursive_doubling", "halving") if nproc == 3 else ()
+    names = [name for name in choice.names() if name not in for_powers_of_two]
+    by_hand(every_algorithm, nproc, args=(names,), timeout=60)
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_all_ranks_get_the_same_bits_in_every_run(links):
+    def fn(rank, world_size, device):
+        group = group_of(links)
+        found = []
+        for length in (100, 500_000):
+            for _ in range(2):
+                generator = torch.Generator().manual_seed(rank)
+                x = torch.randn(length, generator=generator)
+                dist.all_reduce(x, group=group)
+                found.append(x[:100].tolist())
+        return found
+
+    first, *others = by_hand(fn, 4)
+    assert first[0] == first[1]
+    assert first[2] == first[3]
+    assert all(other == first for other in others)
+
+
+def test_the_environment_forces_an_algorithm(monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_ALGORITHM", "ring")
+
+    def fn(rank, world_size, device):
+        own, other = dist.group.WORLD, group_of("binomial_tree")
+        for group in (own, other):
+            dist.all_reduce(torch.ones(4), group=group)
+        return own.algorithm, own.shared, other.algorithm
+
+    assert by_hand(fn, 2) == [("ring", None, "binomial_tree")] * 2
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest_name(monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_ALGORITHM", "rings")
+    with pytest.raises(LaunchError, match="no algorithm 'rings': did you mean 'ring'"):
+        by_hand(lambda rank, world_size, device: None, 2)
+
+
+def test_ranks_that_disagree_about_the_algorithm_are_refused_on_all_of_them():
+    def fn(rank, world_size, device):
+        with pytest.raises(ValueError, match=r"disagree .*rank 0: ring, rank 1: shared_memory"):
+            group_of("ring" if rank == 0 else "shared_memory")
+
+    by_hand(fn)
+
+
+def test_a_group_of_one_works():
+    def fn(rank, world_size, device):
+        x, y = torch.arange(3.0), torch.empty(3)
+        dist.all_reduce(x)
+        dist.all_gather_into_tensor(y, x)
+        dist.barrier()
+        return y.tolist()
+
+    assert by_hand(fn, 1) == [[0.0, 1.0, 2.0]]
+
+
+# Mistakes: each call ends on every rank, with an error that says why
+
+
+@pytest.mark.parametrize("links", LINKS)
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda rank, group: dist.all_reduce(torch.ones(4 + rank), group=group), "float32 x"),
+        (lambda rank, group: dist.all_reduce(torch.ones(4).to(
+            torch.int32 if rank else torch.float32), group=group), "int32 x 4"),
+        (lambda rank, group: dist.all_reduce(
+            torch.ones(4), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM, group=group),
+         "all_reduce MAX"),
+        (lambda rank, group: dist.barrier(group=group) if rank else dist.broadcast(
+            torch.ones(4), src=0, group=group), "broadcast from 0"),
+    ],
+    ids=["length", "dtype", "op", "call"],
+)  # fmt: skip
+def test_ranks_that_make_different_calls_say_what_the_other_did(mistake, words, links):
+    def fn(rank, world_size, device):
+        group = group_of(links, timeout=timedelta(seconds=3))
+        try:
+            mistake(rank, group)
+            dist.barrier(group=group)
+        except RuntimeError as error:
+            return str(error)
+        return "no error"
+
+    errors = by_hand(fn, 3)
+    assert "no error" not in errors
+    assert any(words in text for text in errors), errors
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_a_rank_that_does_not_come_is_named_at_the_time_limit(links):
+    def fn(rank, world_size, device):
+        group = group_of(links, timeout=timedelta(seconds=0.7))
+        if rank == 1:
+            dist.barrier()
+            return
+        with pytest.raises(RuntimeError, match=r"all_reduce: Timed out after 0.7 s waiting for"):
+            dist.all_reduce(torch.ones(4), group=group)
+        with pytest.raises(RuntimeError, match="this group cannot be used any more"):
+            dist.all_reduce(torch.ones(4), group=group)
+        dist.barrier()
+
+    by_hand(fn, 2)
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_the_death_of_a_rank_is_noticed_and_named_on_all_ranks(links):
+    """Long before the time limit of the group, which is longer than that of the launch."""
+
+    def fn(rank, world_size, device):
+        group = group_of(links)
+        x = torch.ones(300_000)
+        dist.all_reduce(x, group=group)
+        if rank == 2:  # the system closes a dead rank's connections
+            group.meeting.close()
+            text = None
+        else:
+            with pytest.raises(RuntimeError) as caught:
+                dist.all_reduce(x, group=group)
+            text = str(caught.value)
+        dist.barrier()
+        return text
+
+    errors = [error for error in by_hand(fn, 5) if error]
+    assert len(errors) == 4
+    assert all("closed by peer: rank 2 has gone" in text for text in errors), errors
+
+
+def test_a_killed_rank_is_named_by_the_launch():
+    def fn(rank, world_size, device):
+        x = torch.ones(1)
+        for number in range(10_000):
+            dist.all_reduce(x)
+            if rank == 2 and number == 50:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(LaunchError) as caught:
+        by_hand(fn, 4)
+    assert (caught.value.rank, caught.value.kind, caught.value.signal) == (2, "died", 9)
+
+
+# Without shared memory
+
+
+def test_without_memory_to_share_all_ranks_go_on_over_sockets():
+    def fn(rank, world_size, device):
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        os.posix_fallocate = full
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        group = group_of("shared_memory")
+        with pytest.raises(RuntimeError, match="no memory to share: No space left on device"):
+            dist.all_reduce(x, group=group)
+        return x.tolist(), dist.group.WORLD.shared
+
+    assert by_hand(fn, 3) == [([3.0] * 3, None)] * 3
+
+
+def test_where_one_rank_has_no_memfd_all_go_over_sockets_or_refuse():
+    def fn(rank, world_size, device):
+        if rank == 1:
+            del os.memfd_create
+        with pytest.raises(ValueError, match="there is no shared memory: this system has no memfd"):
+            group_of("shared_memory")
+        group = group_of(None)
+        dist.all_reduce(x := torch.ones(3), group=group)
+        return x.tolist(), group.shared
+
+    assert by_hand(fn, 3) == [([3.0] * 3, None)] * 3
+
+
+def test_where_the_order_of_writes_is_not_kept_sockets_are_taken():
+    def fn(rank, world_size, device):
+        from collectives.backends.by_hand import memory
+
+        memory.platform.machine = lambda: "aarch64"
+        group = group_of(None)
+        dist.all_reduce(x := torch.ones(3), group=group)
+        return x.tolist(), group.shared
+
+    assert by_hand(fn, 2) == [([2.0] * 3, None)] * 2
+
+
+# Nothing is left, nothing listens, nothing collides
+
+
+def test_ranks_listen_nowhere_and_leave_no_file():
+    def fn(rank, world_size, device):
+        dist.all_reduce(torch.ones(3))
+        open_files = [
+            os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()
+        ]
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        sockets = psutil.Process().net_connections("inet")
+        listening = [one for one in sockets if one.status == psutil.CONN_LISTEN]
+        return listening, [file for file in [*open_files, *maps] if "/dev/shm" in file]
+
+    assert by_hand(fn) == [([], [])] * 3
+
+
+PROGRAM = """
+import os, sys, time, torch
+import torch.distributed as dist
+from collectives import launch
+
+def wait_for_ever(rank, world_size, device):
+    dist.all_reduce(torch.ones(3))
+    with open(f"{sys.argv[1]}/pid-{rank}", "w") as file:
+        file.write(str(os.getpid()))
+    if rank == 0:
+        time.sleep(60)
+    dist.barrier()
+
+launch(wait_for_ever, 2, backend="by_hand")
+"""
+
+
+def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
+    before = set(Path("/dev/shm").iterdir())
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path])
+    try:
+        files = [tmp_path / "pid-0", tmp_path / "pid-1"]
+        until = time.monotonic() + 60
+        while not all(file.exists() and file.read_text() for file in files):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        ranks = [psutil.Process(int(file.read_text())) for file in files]
+        inodes = {inode for rank in ranks for inode in unix_sockets(rank.pid)}
+        assert inodes & set(known_unix_sockets())
+    finally:
+        process.kill()
+        process.wait()
+    until = time.monotonic() + 10
+    while any(is_alive(rank) for rank in ranks) or inodes & set(known_unix_sockets()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert {
+        path for path in set(Path("/dev/shm").iterdir()) - before if "hand" in path.name
+    } == set()
+
+
+def unix_sockets(pid: int) -> list[str]:
+    """The inodes of the sockets that a process holds."""
+    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return [link[len("socket:[") : -1] for link in links if link.startswith("socket:[")]
+
+
+def known_unix_sockets() -> list[str]:
+    return [line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+
+
+@pytest.mark.slow
+def test_twenty_worlds_at_once_do_not_collide():
+    def fn(rank, world_size, device, number):
+        x = torch.full((50_000,), number * 10 + rank)
+        for _ in range(5):
+            dist.all_reduce(y := x.clone())
+            assert (y == number * 20 + 1).all()
+        return y[0].item()
+
+    with ThreadPoolExecutor(20) as pool:
+        worlds = [pool.submit(by_hand, fn, 2, args=(n,), timeout=120) for n in range(20)]
+    assert [world.result() for world in worlds] == [[20 * n + 1] * 2 for n in range(20)]
+
+
+def test_subgroups_do_not_disturb_each_other():
+    def fn(rank, world_size, device):
+        groups = [dist.new_group([a, b]) for a in range(4) for b in range(a + 1, 4)]
+        works, tensors = [], []
+        for group in groups:
+            if dist.get_rank(group) >= 0:
+                tensors.append(torch.full((100_000,), float(rank)))
+                works.append(dist.all_reduce(tensors[-1], group=group, async_op=True))
+        for work in works:
+            work.wait()
+        return [x[-1].item() for x in tensors]
+
+    assert by_hand(fn, 4) == [[1, 2, 3], [1, 3, 4], [2, 3, 5], [3, 4, 5]]
+
+
+# Messages
+
+
+def test_messages_are_taken_by_tag_and_from_any_source():
+    def fn(rank, world_size, device):
+        if rank == 0:
+            x, y, z = torch.empty(2), torch.empty(2), torch.empty(1)
+            dist.recv(y, src=1, tag=5)
+            dist.recv(x, src=1, tag=4)
+            return x.tolist(), y.tolist(), dist.recv(z), z.item()
+        if rank == 1:
+            works = [dist.isend(torch.full((2,), float(tag)), dst=0, tag=tag) for tag in (4, 5)]
+            for work in works:
+                work.wait()
+        else:
+            dist.send(torch.ones(1), dst=0)
+        return None
+
+    assert by_hand(fn)[0] == ([4.0, 4.0], [5.0, 5.0], 2, 1.0)
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_a_message_of_another_length_than_its_tensor_is_an_error_on_both_ranks(length):
+    def fn(rank, world_size, device):
+        call = partial(dist.recv, torch.ones(length), src=0)
+        if rank == 0:
+            call = partial(dist.send, torch.ones(3), dst=1)
+        with pytest.raises(RuntimeError, match=f"has 12 bytes, the tensor for it {4 * length}"):
+            call()
+        dist.barrier()
+
+    by_hand(fn, 2)
+
+
+def test_a_message_that_nobody_takes_ends_at_the_time_limit():
+    def fn(rank, world_size, device):
+        group = dist.new_group(timeout=timedelta(seconds=0.5))
+        with pytest.raises(RuntimeError, match=f"send to rank {1 - rank}: Timed out after 0.5 s"):
+            dist.send(torch.ones(1), dst=1 - rank, group=group)
+        dist.barrier()
+
+    by_hand(fn, 2)
+
+
+def test_who_waits_for_a_message_of_a_dead_rank_is_told_at_once():
+    def fn(rank, world_size, device):
+        group = group_of(None)
+        if rank == 1:
+            group.meeting.close()
+            dist.barrier()
+            return
+        with pytest.raises(RuntimeError, match=r"recv from rank 1 failed: .*rank 1 has gone"):
+            dist.recv(torch.ones(1), src=1, group=group)
+        dist.barrier()
+
+    by_hand(fn, 2)
+
+
+# Claims
+
+
+def test_the_matrix_measures_what_is_claimed_of_by_hand():
+    chosen = selection.select(
+        ["by_hand"],
+        ["all_reduce", "reduce_scatter"],
+        ["float32", "int64", "complex64"],
+        ["AVG", "PRODUCT"],
+    )
+    chosen += selection.select(
+        ["by_hand"], ["send", "broadcast", "monitored_barrier", "split_group"], quick=True
+    )
+    answers = list(matrix.measure(chosen, timeout=60.0))
+    assert {answer["state"] for answer in answers} == {"works", "refuses"}
+    assert claimed.differences(matrix.document(answers)) == []

@@ -1,0 +1,147 @@
+"""A checkpoint survives what happens to its file; one that does not fit is refused in a sentence."""
+
+import functools
+import resource
+import signal
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from collectives import check_training, launch
+from collectives.lesson import files
+
+FILE = files.find("training/checkpoint")
+TEXT = Path(FILE).read_text("utf-8")
+
+
+def cut_off(file, save_again):
+    file.write_bytes(file.read_bytes()[:2000])
+
+
+def empty(file, save_again):
+    file.write_bytes(b"")
+
+
+def wrong_bit(file, save_again):
+    """In the first tensor: torch.load does not notice it."""
+    with zipfile.ZipFile(file) as archive:
+        (tensor,) = (one for one in archive.infolist() if one.filename.endswith("/data/0"))
+    data = bytearray(file.read_bytes())
+    data[tensor.header_offset + 500] ^= 1
+    file.write_bytes(data)
+    torch.load(file)
+
+
+def killed_while_writing(file, save_again):
+    """The draft is half written, and never gets its name."""
+    cut_off(file, save_again)
+    file.replace(file.with_name("draft"))
+
+
+def full_disk(file, save_again):
+    """A limit on the size of files: the system call fails as on a disk without room."""
+    file.unlink()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"^\[Errno 27\] File too large$"):
+            save_again()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+DAMAGES = [cut_off, empty, wrong_bit, killed_while_writing, full_disk]
+
+
+def continue_after(rank, world_size, device, damages):
+    """Runs in a rank: how many steps the training makes again after each damage to step 10."""
+    lesson = files.load(FILE)
+    batches = lesson.shuffled().split(60)[:11]
+    train = functools.partial(lesson.train, backward=lesson.on_my_shard, device=device)
+    expected, _ = train(lesson.network(0, device), batches=batches)
+    steps = {}
+    for damage in damages:
+        with tempfile.TemporaryDirectory() as folder:
+            trained, _ = train(lesson.network(0, device), batches=batches[:10], folder=folder)
+
+            def save_again(folder=folder, trained=trained):
+                lesson.dist.all_gather_object = lambda *arguments: None  # rank 0 saves alone
+                lesson.save(folder, 10, *trained)
+
+            real = lesson.dist.all_gather_object
+            if rank == 0:
+                damage(Path(folder, "step-0010.pt"), save_again)
+            lesson.dist.all_gather_object = real
+            got, losses = train(lesson.network(1, device), batches=batches, folder=folder)
+        check_training(got, expected, damage.__name__, limit=0.0)
+        steps[damage.__name__] = len(losses.values)
+    return steps
+
+
+@functools.cache
+def continued():
+    return launch(continue_after, 2, args=(DAMAGES,), backend="gloo", timeout=100.0)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_the_older_checkpoint_is_kept_and_the_training_continues_from_it_bit_for_bit(damage):
+    assert [steps[damage.__name__] for steps in continued()] == [6, 6]
+
+
+def refuse(rank, world_size, device, folder):
+    """Runs in a rank: what it says when it loads."""
+    lesson = files.load(FILE)
+    model = lesson.network(0, device)
+    try:
+        lesson.load(folder, model, torch.optim.SGD(model.parameters()))
+    except ValueError as error:
+        return str(error)
+
+
+def save_one(rank, world_size, device, folder):
+    lesson = files.load(FILE)
+    model = lesson.network(0, device)
+    lesson.save(folder, 5, model, torch.optim.SGD(model.parameters()))
+
+
+def another_model(state):
+    state["fits"]["0.bias"] = [64]
+
+
+def a_layer_more(state):
+    state["fits"]["6.bias"] = [10]
+
+
+def another_version(state):
+    state["fits"]["format"] = 2
+
+
+def other_ranks(state):
+    state["fits"]["ranks"] = 4
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (another_model, "0.bias is [64] there and [32] here"),
+        (a_layer_more, "6.bias is [10] there and None here"),
+        (another_version, "format is 2 there and 1 here"),
+        (other_ranks, "ranks is 4 there and 2 here"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_by_every_rank_in_one_sentence(
+    change, found, tmp_path
+):
+    launch(save_one, 2, args=(tmp_path,), backend="gloo")
+    (file,) = tmp_path.iterdir()
+    change(state := torch.load(file))
+    torch.save(state, file)
+    said = f"the checkpoint does not fit: {found}. Use another folder."
+    assert launch(refuse, 2, args=(tmp_path,), backend="gloo") == [said] * 2
+    if change is another_model:
+        assert f"# ValueError: {said}\n" in TEXT

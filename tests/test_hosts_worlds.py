@@ -1,0 +1,69 @@
+"""Worlds over two machines of a lab: every launcher's ranks join one, and prove every lesson."""
+
+import sys
+
+import pytest
+from test_doors import EVERY, NAMES, all_expected, defined
+
+from collectives.backends import availability as backends
+from collectives.launcher.hosts import Lab, available, slurm
+from collectives.lesson import files
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN += ["--nnodes", "2", "--no-python"]
+C10D = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--rdzv-id", "lab"]
+STATIC = ["--node-rank", "{node}", "--master-addr", "node0", "--master-port", "29500"]
+MPIEXEC = [str(backends.mpiexec()), "-hosts", "node0,node1", "-ppn", "2", "-n", "4"]
+
+# For each launcher: the words before the program, and whether it starts on login alone.
+LAUNCHERS = {
+    "torchrun_static": ([*TORCHRUN, *STATIC], False),
+    "torchrun_c10d": ([*TORCHRUN, *C10D], False),
+    "mpiexec": (MPIEXEC, True),
+    "srun": (["srun", "-N2", "--ntasks-per-node=2"], True),
+    "srun_pmi2": (["srun", "--mpi=pmi2", "-N2", "--ntasks-per-node=2"], True),
+    "torchrun_in_srun": (["srun", "-N2", "--ntasks-per-node=1", *TORCHRUN, *C10D], True),
+}
+
+# They prove the lessons of all chapters, the others those on collectives.
+FULL = ("torchrun_static", "mpiexec", "srun")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(available.missing() is not None, reason=str(available.missing())),
+]
+NEEDS_MPI = pytest.mark.skipif(
+    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+)
+NEEDS_SLURM = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with Lab(2) as made:
+        if slurm.missing() is None:
+            slurm.start(made)
+        yield made
+
+
+def marks(name):
+    wanted = {"mpiexec": [NEEDS_MPI], "srun_pmi2": [NEEDS_MPI, NEEDS_SLURM]}
+    return wanted.get(name, [NEEDS_SLURM] if "srun" in name else [])
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in LAUNCHERS])
+def test_every_lesson_is_proved_over_two_machines(lab, name):
+    launcher, on_login = LAUNCHERS[name]
+    # The lesson on barriers needs a folder that all machines see.
+    shared = ["env", "TMPDIR=/run/shared"]
+    # The last lesson on algorithms needs by_hand, which connects the ranks of one machine.
+    names = [
+        one for one in NAMES if one != "algorithms/same_bits" and (name in FULL or "/" not in one)
+    ]
+    program = [sys.executable, "-c", EVERY, *map(files.find, names)]
+    done = lab.run([*shared, *launcher, *program], on=["login"] if on_login else None, timeout=400)
+    assert [one.returncode for one in done] == [0] * len(done), done[0].stderr
+    # At its end UCX tells of the sends that a lesson gives up on purpose.
+    lines = [line for line in done[0].stdout.splitlines() if " UCX  WARN " not in line]
+    assert defined("\n".join([*lines, ""])) == defined(all_expected(names))
+    assert [one.stdout for one in done[1:]] == [""] * (len(done) - 1)

@@ -1,0 +1,64 @@
+"""The lessons on machines: what they say where they cannot run.
+
+(That they prove and print what their notebooks show is tested in test_notebooks.py.)
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from collectives.lesson import in_lab, machines, runner, said
+from collectives.lesson.chapters import CHAPTERS
+
+
+@in_lab
+def rows():
+    return [{"rank": 0, "sum": 11}, {"rank": 10, "sum": 2}]
+
+
+@in_lab
+def lines():
+    return {"node0": ["one", "two"], "node1": ["three"]}
+
+
+def test_what_a_step_returns_is_printed_by_machine_or_in_columns():
+    assert machines.report(rows) == "rows: proved in a lab\n  rank  sum\n  0     11\n  10    2\n"
+    assert machines.report(lines) == (
+        "lines: proved in a lab\n  node0: one\n  node0: two\n  node1: three\n"
+    )
+
+
+def test_a_command_that_fails_on_a_machine_raises_what_it_said():
+    done = [
+        subprocess.CompletedProcess([], 0, "b\na\n", ""),
+        subprocess.CompletedProcess([], 3, "", "no"),
+    ]
+    assert said(done[:1]) == {"node0": ["a", "b"]}
+    with pytest.raises(RuntimeError, match="node1: status 3: no"):
+        said(done)
+
+
+def test_under_a_launcher_a_step_says_that_it_starts_its_ranks_itself(monkeypatch):
+    monkeypatch.setattr(
+        os,
+        "environ",
+        os.environ
+        | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        | {"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+    )
+    report = runner.run_step(rows)
+    assert report.text.startswith("rows: skipped: it makes its own machines")
+
+
+@pytest.mark.parametrize("name", CHAPTERS["machines"].names)
+def test_where_there_can_be_no_lab_the_status_is_3_and_the_reason_is_said(name):
+    absent = "import collectives.launcher.hosts.available as a; a.missing = lambda: 'no lab here'; "
+    program = f"{absent}import runpy; runpy.run_path('lessons/{name}.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    first = name.partition("/")[2]
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{first}: no lab here" in done.stderr

@@ -1,0 +1,232 @@
+"""The page on which people step through the algorithms: in a real browser it shows the schedules."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from browser import browse, needs_browser, text_of
+from typer.testing import CliRunner
+
+from collectives.backends.algorithms import count, table
+from collectives.backends.algorithms.lockstep import play
+from collectives.cli import app
+from collectives.pictures import steps_page
+
+PAGE = Path(__file__).parent.parent / "docs/steps.html"
+
+RUNS = [
+    (collective, name, n)
+    for collective, known in table.ALGORITHMS.items()
+    for name in known
+    for n in range(1, 17)
+    if name in table.names(collective, n)
+]
+
+
+class Parts(tuple):
+    """The ranks whose data are summed up in a piece."""
+
+    def __add__(self, other):
+        return Parts(sorted((*self, *other)))
+
+
+def before(collective, n, pieces):
+    """What every rank holds before the first step."""
+    rule = {
+        "broadcast": lambda rank, piece: Parts([0]) if rank == 0 else None,
+        "scatter": lambda rank, piece: Parts([0]) if rank == 0 else None,
+        "all_gather": lambda rank, piece: Parts([rank]) if rank == piece else None,
+        "gather": lambda rank, piece: Parts([rank]) if rank == piece else None,
+        "all_to_all": lambda rank, piece: Parts([f"{rank}→{piece}"]) if piece < n else None,
+    }.get(collective, lambda rank, piece: Parts([rank]))
+    return [[rule(rank, piece) for piece in range(pieces)] for rank in range(n)]
+
+
+def held(collective, name, n):
+    """What every rank holds before each step, and after the last one: in a barrier, of whom it has
+    heard.
+    """
+    pieces = steps_page.pieces(collective, name, n) * (2 if collective == "all_to_all" else 1)
+    found = steps_page.steps(collective, name, n)
+    if collective == "barrier":
+        found = [[message._replace(reduce=True) for message in step] for step in found]
+    memory = before(collective, n, pieces)
+    heard = [memory, *play(found, memory)]
+    only_once = collective == "barrier"
+    return [
+        [[sorted(set(one)) if only_once else one for one in row] for row in memory]
+        for memory in heard
+    ]
+
+
+def traffic(collective, name, n):
+    """Messages and bytes until each step."""
+    per_node = steps_page.per_machine(n)
+    sized = count.sized_messages(collective, name, n, steps_page.nbytes(collective), per_node)
+    sizes = [[size for _, size in step] for step in sized]
+    return [[sum(map(len, sizes[:k])), sum(map(sum, sizes[:k]))] for k in range(len(sizes) + 1)]
+
+
+def test_the_page_in_docs_is_the_one_that_the_command_makes(tmp_path):
+    made = tmp_path / "steps.html"
+    assert CliRunner().invoke(app, ["steps", str(made)]).exit_code == 0
+    assert made.read_text("utf-8") == PAGE.read_text("utf-8"), (
+        "run: collectives steps docs/steps.html"
+    )
+    assert PAGE.stat().st_size < 2**20
+
+
+def test_the_page_needs_nothing_else():
+    text = PAGE.read_text("utf-8")
+    assert set(re.findall(r"https?://[^\"'\s]*", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.findall(r"\b(?:src|href)=|@import|fetch\(|url\((?!#)", text)
+
+
+def test_the_page_has_every_algorithm_at_every_size():
+    data = json.loads(re.search(r"^const DATA = (.*);$", PAGE.read_text("utf-8"), re.MULTILINE)[1])
+    found = {
+        (collective, name, int(n))
+        for collective, known in data.items()
+        for name, one in known.items()
+        for n in one["ranks"]
+    }
+    assert found == set(RUNS)
+
+
+def test_a_page_that_cannot_be_written_is_explained(tmp_path):
+    done = CliRunner().invoke(app, ["steps", str(tmp_path / "no" / "steps.html")])
+    assert done.exit_code == 2
+    assert "cannot be written: No such file" in done.stderr
+
+
+def rows(document):
+    """The texts of the cells, by rank."""
+    lines = re.findall(r'<tr><th scope="row">(.*?)</tr>', document)
+    return [re.findall(r'<span class="who">(.*?)</span>', line) for line in lines]
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("collective", "name", "n", "step"),
+    [
+        ("all_reduce", "ring", 5, 3),
+        pytest.param("all_to_all", "bruck", 6, 2, marks=pytest.mark.slow),
+        pytest.param("barrier", "dissemination", 7, 3, marks=pytest.mark.slow),
+        pytest.param("gather", "binomial_tree", 16, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_an_address_shows_its_step(collective, name, n, step, tmp_path):
+    document, console = browse(PAGE, tmp_path, f"#{collective}/{name}/{n}/{step}")
+    assert console == ""
+    memory = held(collective, name, n)[step]
+    assert rows(document) == [["+".join(map(str, one or ())) for one in row] for row in memory]
+    messages = steps_page.steps(collective, name, n)[step - 1] if step else []
+    shown = re.findall(r"<li>(\d+) (?:→ (\d+)|copies)", document)
+    assert [(int(a), int(b or a)) for a, b in shown] == [(one.source, one.to) for one in messages]
+    numbers = [int(x.replace(",", "")) for x in re.findall(r"\d[\d,]*", text_of(document, "count"))]
+    where = (
+        [step, len(held(collective, name, n)) - 1] if step else [len(held(collective, name, n)) - 1]
+    )
+    assert numbers == [*where, *traffic(collective, name, n)[step]]
+    arrows = re.findall(r'<path class="arrow', document)
+    assert len(arrows) == sum(one.source != one.to for one in messages)
+
+
+# A script that is added to the page: it writes into the title what the page's own functions find.
+EVERY_STEP = """<script>addEventListener("load", () => {
+  const found = [];
+  for (const [collective, algorithm, n] of RUNS) {
+    choose(collective, algorithm, n, 0);
+    const steps = [...Array(run.steps.length + 1).keys()];
+    found.push([steps.map(held), steps.map(traffic)]);
+  }
+  document.title = JSON.stringify(found);
+})</script>"""
+
+
+def with_script(script, folder):
+    page = folder / "page.html"
+    page.write_text(PAGE.read_text("utf-8").replace("</body>", f"{script}</body>"), "utf-8")
+    return page
+
+
+def title(document):
+    return re.search(r"<title>(.*?)</title>", document, re.DOTALL)[1]
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_page_finds_what_lockstep_finds_in_every_step_of_every_algorithm(tmp_path):
+    page = with_script(EVERY_STEP.replace("RUNS", json.dumps(RUNS)), tmp_path)
+    # The address changes hundreds of times a second here.
+    document, console = browse(page, tmp_path, "", "--disable-ipc-flooding-protection")
+    assert console == ""
+    for run, (memories, counts) in zip(
+        RUNS, json.loads(title(document).replace("&gt;", ">")), strict=True
+    ):
+        expected = [[[list(x) if x else None for x in row] for row in one] for one in held(*run)]
+        assert (run, memories) == (run, expected)
+        assert (run, counts) == (run, traffic(*run))
+
+
+KEYS = """<script>addEventListener("load", () => {
+  const seen = [], note = () => seen.push(location.hash);
+  const press = (key, target = document.body) => {
+    target.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); note();
+  };
+  note();
+  press("ArrowRight"); press("ArrowRight"); press("ArrowLeft"); press("End"); press("ArrowRight");
+  press("Home"); press("ArrowLeft");
+  press("ArrowRight", document.getElementById("n"));
+  for (const id of ["next", "last", "back", "first"]) { document.getElementById(id).click(); note(); }
+  const change = (id, value) => {
+    const one = document.getElementById(id);
+    one.value = value; one.dispatchEvent(new Event("change")); note();
+  };
+  change("n", "7"); change("collective", "all_gather"); change("algorithm", "recursive_doubling");
+  location.hash = "#broadcast/nothing/99/99"; dispatchEvent(new Event("hashchange")); note();
+  location.hash = "#x/y/z/-1"; dispatchEvent(new Event("hashchange")); note();
+  document.title = JSON.stringify(seen.map(one => one.slice(1)));
+})</script>"""
+
+
+@needs_browser
+@pytest.mark.slow
+def test_keys_buttons_and_lists_lead_through_the_steps(tmp_path):
+    document, console = browse(with_script(KEYS, tmp_path), tmp_path, "#all_reduce/ring/4/0")
+    assert console == ""
+    ring = "all_reduce/ring/4/"
+    assert json.loads(title(document)) == [
+        *(ring + str(step) for step in (0, 1, 2, 1, 6, 6, 0, 0, 0, 1, 6, 5, 0)),
+        "all_reduce/ring/7/0",
+        "all_gather/ring/7/0",
+        "all_gather/recursive_doubling/4/0",
+        "broadcast/direct/16/15",
+        ring + "0",
+    ]
+
+
+@needs_browser
+@pytest.mark.slow
+def test_play_goes_on_to_the_last_step(tmp_path):
+    script = (
+        '<script>addEventListener("load", () => document.getElementById("play").click())</script>'
+    )
+    page = with_script(script, tmp_path)
+    document, _ = browse(page, tmp_path, "#all_reduce/ring/3/1", "--virtual-time-budget=20000")
+    assert text_of(document, "count").startswith("After step 4 of 4:")
+    assert text_of(document, "play") == "Play"
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_is_no_wider_than_its_window(width, tmp_path):
+    script = """<script>addEventListener("load", () => {
+      document.title = document.documentElement.scrollWidth - innerWidth
+    })</script>"""
+    page = with_script(script, tmp_path)
+    options = f"--window-size={width},800", "--virtual-time-budget=1000"
+    document, _ = browse(page, tmp_path, "#all_to_all/pairwise/16/2", *options)
+    assert int(title(document)) <= 0
