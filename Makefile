@@ -26,7 +26,7 @@ help:
 	@echo "make test         run the tests but the slow ones; ARGS='tests/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
 	@echo "make mutations    plant faults one by one, and see the tests turn red"
-	@echo "make notebooks    make the notebooks from the lessons, and execute them"
+	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"
 	@echo "make lint         check style and format"
 	@echo
 	@echo "The first of them makes the virtual environment $(VENV) and installs there what constraints.txt names."
@@ -51,7 +51,7 @@ mutations: $(VENV)/installed-for-tests
 	$(BIN) tests/mutate.py $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
-	$(BIN) -m collectives.lesson.make.notebooks
+	$(BIN) -m collectives.lesson.make.notebooks $(ARGS)
 
 lint: $(VENV)/installed-ruff
 	$(BIN) -m ruff check

@@ -98,6 +98,8 @@ def pytest_generate_tests(metafunc):
             column, marks = [min(sizes)], [pytest.mark.skip(reason=reason)]
         else:
             column, marks = sizes, []
+        # gloo and MPI run at every size in each test run, our own backend at one.
+        always = [3] if backend == "by_hand" else sizes
         cells += [
             pytest.param(
                 lesson,
@@ -105,10 +107,7 @@ def pytest_generate_tests(metafunc):
                 device,
                 size,
                 id=f"{lesson}-{backend}-{device}-w{size}",
-                # gloo and MPI run at every size in each test run, our own backend at one.
-                marks=[*marks, pytest.mark.slow]
-                if (backend, size != 3) == ("by_hand", True)
-                else marks,
+                marks=marks if size in always else [*marks, pytest.mark.slow],
             )
             for lesson in LESSONS
             for size in column

@@ -82,14 +82,33 @@ def test_every_step_is_proved_and_draws_the_messages_that_it_sends(name, world_s
         assert table(written, [one[written] for one in found]) == output
 
 
-def test_the_sizes_up_to_which_by_hand_takes_a_tree_are_those_that_the_lesson_names():
-    prose = " ".join(SOURCES["algorithms/tree"].section("What libraries do").split())
+def over_sockets(collective, nbytes):
+    return choice.choose(choice.Call(collective, nbytes, 4, choice.SOCKETS), False)
+
+
+@pytest.mark.parametrize(
+    ("lesson", "algorithm", "collectives"),
+    [
+        ("tree", "binomial_tree", ["broadcast", "reduce"]),
+        ("doubling", "recursive_doubling", ["all_reduce"]),
+    ],
+)
+def test_by_hand_takes_the_algorithm_up_to_the_size_that_the_lesson_names(
+    lesson, algorithm, collectives
+):
+    prose = " ".join(SOURCES[f"algorithms/{lesson}"].section("What libraries do").split())
     said = re.findall(r"`(\w+)` of up to (\d+) KiB", prose)
-    assert [collective for collective, _ in said] == ["all_reduce", "broadcast"]
+    assert [collective for collective, _ in said] == collectives
     for collective, kib in said:
-        for nbytes, is_tree in ((int(kib) * 1024, True), (int(kib) * 1024 + 1, False)):
-            call = choice.Call(collective, nbytes, 4, choice.SOCKETS)
-            assert (choice.choose(call, False) == "binomial_tree") == is_tree
+        assert over_sockets(collective, int(kib) * 1024) == algorithm
+        assert over_sockets(collective, int(kib) * 1024 + 1) != algorithm
+
+
+def test_the_second_limit_that_the_lesson_doubling_names_is_that_of_by_hand():
+    prose = " ".join(SOURCES["algorithms/doubling"].section("What libraries do").split())
+    (kib,) = re.findall(r"then halving and doubling up to (\d+) KiB, and a ring for more", prose)
+    assert over_sockets("all_reduce", int(kib) * 1024) == "halving_doubling"
+    assert over_sockets("all_reduce", int(kib) * 1024 + 1) == "ring"
 
 
 def test_the_ratios_that_the_lesson_names_are_those_of_the_simulation():

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from collectives import launch
 from collectives.backends import availability as backends
 from collectives.backends.algorithms import table
-from collectives.backends.by_hand import memory
+from collectives.backends.by_hand import choice, memory
 from collectives.bench import algorithm_times, algorithms
 from collectives.cli import app
 
@@ -155,3 +155,13 @@ def test_the_tables_in_the_page_are_those_of_the_file_beside_it():
     assert algorithm_times.PART.read() == algorithm_times.markdown(measured)
     assert measured["rounds"] >= 9
     assert list(map(int, measured["all_reduce"])) == list(algorithms.SIZES)
+
+
+def test_what_by_hand_takes_over_sockets_is_near_the_fastest_in_the_table_of_the_docs():
+    found = json.loads(algorithm_times.MEASURED.read_text(encoding="utf-8"))
+    for size, seconds in algorithm_times.medians(found["all_reduce"]).items():
+        known = {
+            name: took for name, took in seconds.items() if name in table.ALGORITHMS["all_reduce"]
+        }
+        taken = choice.choose(choice.Call("all_reduce", int(size), 4, choice.SOCKETS), False)
+        assert known[taken] <= 1.25 * min(known.values()), (size, taken)

@@ -1,7 +1,6 @@
 """`collectives bench`: ratios of one run, as a table."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -103,16 +102,12 @@ def _print_table(name: str, measure: Callable) -> None:
 
 def _measured(name: str, measure: Callable):
     """What `measure` returns. It calls its argument with what it is doing."""
-    from collectives.backends.availability import Unavailable
-
     console = terminal.console(stderr=True)
     try:
         with console.status("measuring") as status:
             return measure(status.update if console.is_terminal else console.print)
     except (RuntimeError, ValueError) as error:
-        print(f"collectives bench {name}: {error}", file=sys.stderr)
-        bad_words = 3 if isinstance(error, Unavailable) else 2
-        raise typer.Exit(1 if isinstance(error, RuntimeError) else bad_words) from None
+        raise terminal.failed(f"collectives bench {name}", error) from None
 
 
 def _print_rows(rows: list) -> None:

@@ -1,11 +1,11 @@
 """`collectives bench bus`: its flags, and what becomes of the table."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from collectives.cli import terminal
 from collectives.cli.outputs import check_outputs
 from collectives.cli.sizes import size_in_bytes
 
@@ -51,7 +51,6 @@ def bus(  # long: the flags, each with its help
     rank 0 prints and writes. The time is the mean of all ranks; every element of one more call is
     compared with what it must be.
     """
-    from collectives.backends.availability import Unavailable
     from collectives.bench import bus as bench
     from collectives.launcher.place import launcher_place
 
@@ -74,10 +73,7 @@ def bus(  # long: the flags, each with its help
         check_outputs([csv_file, json_file], plot)
         found = bench.measure(request, nproc, backend, device, timeout)
     except (ValueError, RuntimeError) as error:
-        if speaks:
-            print(f"collectives bench bus: {error}", file=sys.stderr)
-        status = 3 if isinstance(error, Unavailable) else 2
-        raise typer.Exit(1 if isinstance(error, RuntimeError) else status) from None
+        raise terminal.failed("collectives bench bus", error, speaks) from None
     if speaks:
         print(bench.as_text(found))
         for file, text in ((csv_file, bench.as_csv), (json_file, bench.as_json)):

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from collectives.cli import terminal
+
 STATUSES = (
     "Exit status: the first that is not 0 of a machine's command, 2 bad usage, "
     "3 there can be no machines here, 124 --timeout, 130 Ctrl-C."
@@ -50,7 +52,6 @@ def hosts(
     Each has its own address, host name, /etc/hosts, /dev/shm, processes, and a cable to a switch.
     They see the files of this machine, and no network but their own. They end with the command.
     """
-    from collectives.backends.availability import Unavailable
     from collectives.launcher.hosts import Lab
     from collectives.launcher.hosts import slurm as scheduler
 
@@ -64,8 +65,7 @@ def hosts(
             else:
                 status = _run(lab, command, ["login"] if login else None, timeout)
     except ValueError as error:
-        print(f"collectives hosts: {error}", file=sys.stderr)
-        raise typer.Exit(3 if isinstance(error, Unavailable) else 2) from None
+        raise terminal.failed("collectives hosts", error) from None
     except TimeoutError as error:
         print(f"collectives hosts: {error}", file=sys.stderr)
         raise typer.Exit(124) from None

@@ -1,7 +1,6 @@
 """`collectives run`: run lessons and chapters, and say what was proved."""
 
 import math
-import sys
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -82,11 +81,7 @@ def run(
         speaks = place is None or place.rank == 0
         results = _run_all(files.choose(names or [], every), place, options, display)
     except ValueError as error:
-        if speaks:
-            print(f"collectives run: {error}", file=sys.stderr)
-        from collectives.backends.availability import Unavailable
-
-        raise typer.Exit(3 if isinstance(error, Unavailable) else 2) from None
+        raise terminal.failed("collectives run", error, speaks) from None
     if speaks:
         _print_summary(results)
     raise typer.Exit(_status(results))

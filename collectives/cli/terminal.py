@@ -1,5 +1,8 @@
-"""Tables on the terminal, and in a pipe."""
+"""Tables on the terminal and in a pipe, and the exit status of a command that failed."""
 
+import sys
+
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -16,3 +19,17 @@ def print_table(table: Table) -> None:
     with out.capture() as text:
         out.print(table)
     print("\n".join(line.rstrip() for line in text.get().splitlines()))
+
+
+def failed(command: str, error: ValueError | RuntimeError, speaks: bool = True) -> typer.Exit:
+    """Say what went wrong, and give what to raise.
+
+    The exit status is 1 if ranks failed, 2 for bad usage, 3 if a backend is not here.
+    """
+    from collectives.backends.availability import Unavailable
+
+    if speaks:
+        print(f"{command}: {error}", file=sys.stderr)
+    if isinstance(error, RuntimeError):
+        return typer.Exit(1)
+    return typer.Exit(3 if isinstance(error, Unavailable) else 2)

@@ -202,6 +202,8 @@ STEPS = [doubling, halving]
 # - MPICH takes recursive doubling for short tensors, and halving and doubling for long ones
 #   (documented in its source). The backend `mpi` of this project calls MPICH if that is installed.
 # - NCCL has rings and trees for `all_reduce` (documented).
+# - Our backend `by_hand` takes recursive doubling over sockets for an `all_reduce` of up to 128
+#   KiB, then halving and doubling up to 1024 KiB, and a ring for more.
 # - Both are schedules here:
 #   [`recursive_doubling.py`](../../collectives/backends/algorithms/recursive_doubling.py) and
 #   [`halving_doubling.py`](../../collectives/backends/algorithms/halving_doubling.py).

@@ -209,8 +209,8 @@ STEPS = [tree, up_and_down, double_tree]
 # - gloo's `broadcast` is a binomial tree, too ([its
 #   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)). Its `reduce` is the first
 #   half of a ring, and then every rank sends its piece to the root.
-# - Our backend `by_hand` takes a binomial tree over sockets for an `all_reduce` of up to 128 KiB,
-#   and for a `broadcast` of up to 256 KiB.
+# - Our backend `by_hand` takes a binomial tree over sockets for a `broadcast` of up to 256 KiB, and
+#   for a `reduce` of up to 256 KiB.
 
 # %% [markdown]
 # ## Change and try

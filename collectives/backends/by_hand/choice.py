@@ -21,9 +21,10 @@ SOCKETS = "sockets"
 # know, and the ranks could not agree on the number of chunks.
 _SHARED = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 
-# Over sockets: up to so many bytes of the whole tensor, this algorithm.
+# Over sockets: up to so many bytes of the whole tensor, this algorithm. A test compares the choice
+# for all_reduce with docs/algorithm_times.json.
 _BY_SIZE = {
-    "all_reduce": ((2**17, "binomial_tree"), (2**20, "halving_doubling"), (None, "ring")),
+    "all_reduce": ((2**17, "recursive_doubling"), (2**20, "halving_doubling"), (None, "ring")),
     "reduce": ((2**18, "binomial_tree"), (None, "chain")),
     "broadcast": ((2**18, "binomial_tree"), (None, "chain")),
 }

@@ -10,9 +10,11 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import jupytext
 import nbformat
+import typer
 from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -103,11 +105,23 @@ async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:
         return True
 
 
-async def _make_all() -> bool:
+async def _make_all(lessons: list[Path]) -> bool:
     turn = asyncio.Semaphore(AT_A_TIME)
-    lessons = [path for chapter in CHAPTERS.values() for path in files.of_chapter(chapter)]
     return all(await asyncio.gather(*(_make(lesson, turn) for lesson in lessons)))
 
 
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Lessons or chapters; all without a name.")
+    ] = None,
+) -> None:
+    """Execute lessons, and write their notebooks."""
+    try:
+        lessons = files.choose(names or list(CHAPTERS), every=False)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(0 if asyncio.run(_make_all(lessons)) else 1)
+
+
 if __name__ == "__main__":
-    sys.exit(0 if asyncio.run(_make_all()) else 1)
+    typer.run(main)
