@@ -226,7 +226,7 @@ def test_status_130_with_one_line_for_ctrl_c(tmp_path):
             assert process.poll() is None
         ranks = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err.strip()) == (130, "", "forever: interrupted")
     assert psutil.wait_procs(ranks, timeout=10)[1] == []
 

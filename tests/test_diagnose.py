@@ -26,8 +26,10 @@ from diagnosing import (
     script,
 )
 from processes import free_port, is_alive
+from typer.testing import CliRunner
 
 from collectives import LaunchError, launch
+from collectives.cli import app
 from collectives.diagnosis.rules.hints import hints
 from collectives.diagnosis.run import environment, run
 from collectives.launcher.watch import LaunchWatch
@@ -504,3 +506,21 @@ def test_ctrl_c_also_ends_the_program(tmp_path):
     process.communicate(timeout=120)
     assert process.returncode == 130
     assert not psutil.pid_exists(program)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, " cannot be read: No such file or directory"),
+        ("# a report\n", ": this is no file that diagnose --json has written"),
+        ('{"says": "ok"}', ": this is no file that diagnose --json has written"),
+    ],
+    ids=["missing", "no_json", "another_json"],
+)
+def test_a_file_that_cannot_be_merged_is_named(text, message, tmp_path):
+    file = tmp_path / "node0.json"
+    if text is not None:
+        file.write_text(text)
+    done = CliRunner().invoke(app, ["diagnose", "--merge", str(file)])
+    assert done.exit_code == 2
+    assert done.stderr == f"collectives diagnose: --merge {file}{message}.\n"

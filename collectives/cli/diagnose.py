@@ -81,12 +81,21 @@ def _print_merged(files: list[str]) -> int:
     """What the reports in these files say together; the exit status."""
     from collectives.diagnosis.rules.merge import merge
 
-    try:
-        kind, says = merge([json.loads(Path(file).read_text(encoding="utf-8")) for file in files])
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"--merge wants files that --json has written: {error!r}.") from None
+    kind, says = merge([_report(file) for file in files])
     print(says)
     return int(kind != "ok")
+
+
+def _report(file: str) -> dict:
+    try:
+        report = json.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"--merge {file} cannot be read: {error.strerror}.") from None
+    except ValueError:  # no JSON
+        report = None
+    if not isinstance(report, dict) or not {"machine", "worlds", "verdict", "says"} <= set(report):
+        raise ValueError(f"--merge {file}: this is no file that diagnose --json has written.")
+    return report
 
 
 def _check(hang_after: float, timeout: float | None, json_file: Path | None) -> None:
