@@ -41,10 +41,10 @@ class Request:
 
     @property
     def sizes(self) -> list[int]:
-        found, size = [], self.begin
-        while size <= self.end:
-            found.append(size)
-            size *= self.factor
+        found, nbytes = [], self.begin
+        while nbytes <= self.end:
+            found.append(nbytes)
+            nbytes *= self.factor
         return found
 
     def check(self, n: int) -> None:

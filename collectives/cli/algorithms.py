@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from collectives.cli import terminal
+from collectives.cli.outputs import check_outputs
 from collectives.cli.sizes import size_in_bytes
 
 Size = Annotated[
@@ -53,7 +54,7 @@ def predict(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the times of all sizes, as PNG or SVG. Needs collectives[pictures]."
+            metavar="FILE.png|svg", help="Draw the times of all sizes. Needs collectives[pictures]."
         ),
     ] = None,
 ) -> None:
@@ -67,13 +68,13 @@ def predict(
 
     _check("predict", collective)
     try:
+        check_outputs([], plot)
         fit = prediction.fit(nproc)
-    except ValueError as error:
-        print(f"collectives predict: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        measured = prediction.measured(collective, nproc, size) if measure else {}
+    except (ValueError, RuntimeError) as error:
+        raise terminal.failed("collectives predict", error) from None
     names = algorithms.names(collective, nproc)
     seconds = {name: prediction.predicted(fit, collective, name, size) for name in names}
-    measured = prediction.measured(collective, nproc, size) if measure else {}
     if plot:
         from collectives.pictures import crossings
 
@@ -109,7 +110,9 @@ def _check(command: str, collective: str) -> None:
 
 
 def simulate(
-    nproc: Ranks = 24_576,
+    nproc: Annotated[
+        int, typer.Option("--nproc", "-n", min=2, help="The number of ranks.")
+    ] = 24_576,
     per_node: Annotated[int, typer.Option(min=1, help="Ranks of one node.")] = 6,
 ) -> None:
     """Simulate an all_reduce on a ring and on a double binary tree, under several assumptions.

@@ -88,11 +88,14 @@ def _print_merged(files: list[str]) -> int:
 
 def _report(file: str) -> dict:
     try:
-        report = json.loads(Path(file).read_text(encoding="utf-8"))
+        text = Path(file).read_text(encoding="utf-8")
+        report = json.loads(text) if text else None
     except OSError as error:
         raise ValueError(f"--merge {file} cannot be read: {error.strerror}.") from None
     except ValueError:  # no JSON
-        report = None
+        report = {}
+    if report is None:
+        raise ValueError(f"--merge {file} is empty: that diagnose has not ended.")
     if not isinstance(report, dict) or not {"machine", "worlds", "verdict", "says"} <= set(report):
         raise ValueError(f"--merge {file}: this is no file that diagnose --json has written.")
     return report

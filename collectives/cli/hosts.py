@@ -56,7 +56,7 @@ def hosts(
     from collectives.launcher.hosts import slurm as scheduler
 
     try:
-        prompt = _check(machines, command, shell)
+        prompt = _check(machines, command, shell, timeout is not None or login)
         with Lab(machines, rate=rate, delay=delay, loss=loss) as lab:
             if slurm:
                 scheduler.start(lab)
@@ -72,10 +72,14 @@ def hosts(
     raise typer.Exit(status)
 
 
-def _check(machines: int, command: list[str] | None, shell: str | None) -> int | str | None:
+def _check(
+    machines: int, command: list[str] | None, shell: str | None, for_command: bool
+) -> int | str | None:
     """Where the prompt is to be; None if there is a command to run."""
     if bool(command) == (shell is not None):
         raise ValueError("write a command after --, or --shell K.")
+    if shell is not None and for_command:
+        raise ValueError("--timeout and --login are for a command: leave them out with --shell.")
     if shell is None or shell == "login":
         return shell
     if not shell.isdigit() or int(shell) >= machines:

@@ -189,5 +189,4 @@ def _print_summary(results: list[_LessonResult]) -> None:
 
 
 def _status(results: list[_LessonResult]) -> int:
-    statuses = {status for result in results for status in result.counts}
-    return next((status for status in (1, 2, 0) if status in statuses), 3)
+    return terminal.status_of_all([status for result in results for status in result.counts])

@@ -1,6 +1,7 @@
-"""Tables on the terminal and in a pipe, and the exit status of a command that failed."""
+"""Tables on the terminal and in a pipe, and the exit statuses of our commands."""
 
 import sys
+from collections.abc import Iterable
 
 import typer
 from rich.console import Console
@@ -33,3 +34,8 @@ def failed(command: str, error: ValueError | RuntimeError, speaks: bool = True) 
     if isinstance(error, RuntimeError):
         return typer.Exit(1)
     return typer.Exit(3 if isinstance(error, Unavailable) else 2)
+
+
+def status_of_all(statuses: Iterable[int]) -> int:
+    """A failure counts most; 3, nothing could be run, only if it is so for all."""
+    return next((status for status in (1, 2, 0) if status in set(statuses)), 3)

@@ -54,7 +54,7 @@ def figure(curves: dict[str, Points], points: dict[str, Points], title: str):
 
 
 def in_words(curves: dict[str, Points]) -> str:
-    """ "tree, from 4 bytes on ring" """
+    """ "fastest is tree, from 4 bytes on ring" """
     (_, first), *rest = fastest(curves)
     return ", ".join(
         [f"fastest is {first}", *(f"from {size} bytes on {name}" for size, name in rest)]

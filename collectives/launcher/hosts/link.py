@@ -43,6 +43,8 @@ def read(rate: str | None, delay: str | None, loss: str | None) -> Link:
         share = _number("loss", loss, {"%": 0.01}, "1%")
         if share >= 1:
             raise ValueError(f"loss={loss!r}: nothing would arrive. Use less than 100%.")
+        if 0 < share < 1e-5:
+            raise ValueError(f"loss={loss!r}: use 0.001% or more.")
     return Link(
         rate and _number("rate", rate, _RATES, "200mbit"),
         delay and _number("delay", delay, _TIMES, "2ms"),
