@@ -63,7 +63,7 @@ def held(collective, name, n):
 def traffic(collective, name, n):
     """Messages and bytes until each step."""
     per_node = steps_page.per_machine(n)
-    sized = count.sized_messages(collective, name, n, steps_page.nbytes(collective), per_node)
+    sized = count.sized_messages(collective, name, n, steps_page.NBYTES, per_node)
     sizes = [[size for _, size in step] for step in sized]
     return [[sum(map(len, sizes[:k])), sum(map(sum, sizes[:k]))] for k in range(len(sizes) + 1)]
 

@@ -41,7 +41,7 @@ def count(collective: Collective, size: Size = "16MiB", nproc: Ranks = 4) -> Non
             str(sum(found.messages)),
             str(max(found.sent)),
             str(sum(found.sent)),
-            f"{found.busiest() / size:.4g}" if size else "-",
+            f"{found.busiest() / size:.4g}" if size and collective != "barrier" else "-",
         )
     terminal.print_table(table)
 

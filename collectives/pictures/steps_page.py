@@ -9,11 +9,12 @@ import sys
 from importlib import resources
 
 from collectives.backends.algorithms import table
+from collectives.backends.algorithms.count import array_bytes
 from collectives.backends.algorithms.lockstep import Message, messages
 
 MOST_RANKS = 16
 
-# Bytes of the full array: a chain and a double tree cut it in four chunks. A barrier sends one.
+# Bytes of the full array: a chain and a double tree cut it in four chunks.
 NBYTES = 2**20
 
 
@@ -29,13 +30,11 @@ def per_machine(n: int) -> int:
     return max(ranks for ranks in range(1, n + 1) if n % ranks == 0 and ranks**2 <= n)
 
 
-def nbytes(collective: str) -> int:
-    return 1 if collective == "barrier" else NBYTES
-
-
 def pieces(collective: str, name: str, n: int) -> int:
     """How many pieces the array has. In an all_to_all a rank holds twice as many."""
-    return table.find(collective, name, n).pieces(n, nbytes(collective), per_machine(n))
+    return table.find(collective, name, n).pieces(
+        n, array_bytes(collective, NBYTES), per_machine(n)
+    )
 
 
 def steps(collective: str, name: str, n: int) -> list[list[Message]]:
@@ -59,7 +58,7 @@ def _algorithm(collective: str, name: str) -> dict:
     sizes = [n for n in range(1, MOST_RANKS + 1) if name in table.names(collective, n)]
     return {
         "about": " ".join(module.__doc__.partition("\n\n")[0].split()),
-        "bytes": nbytes(collective),
+        "bytes": array_bytes(collective, NBYTES),
         "ranks": {n: _run(collective, name, n) for n in sizes},
     }
 

@@ -89,4 +89,4 @@ def _digests(state: Mapping) -> dict[str, str]:
     import torch
 
     data = {name: tensor.cpu().reshape(-1).view(torch.uint8) for name, tensor in state.items()}
-    return {name: hashlib.sha256(bytes(one.tolist())).hexdigest() for name, one in data.items()}
+    return {name: hashlib.sha256(one.numpy()).hexdigest() for name, one in data.items()}

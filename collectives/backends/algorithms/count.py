@@ -22,6 +22,11 @@ class Traffic(NamedTuple):
         return max(self.sent + self.received)
 
 
+def array_bytes(collective: str, nbytes: int) -> int:
+    """The bytes of the full array: a barrier has none, and its messages one byte."""
+    return 1 if collective == "barrier" else nbytes
+
+
 def sized_messages(
     collective: str, name: str, n: int, nbytes: int, per_node: int | None = None
 ) -> list[list[tuple[Message, int]]]:
@@ -31,6 +36,7 @@ def sized_messages(
     the end. Messages of no bytes are not sent, and copies are no messages.
     """
     algorithm, per_node = table.find(collective, name, n), per_node or n
+    nbytes = array_bytes(collective, nbytes)
     pieces = algorithm.pieces(n, nbytes, per_node)
     count = 2 * pieces if collective == "all_to_all" else pieces
     whole, rest = divmod(nbytes, pieces)
