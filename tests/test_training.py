@@ -262,6 +262,13 @@ def test_curves_have_a_line_for_each_rank_or_one_if_all_are_equal():
     assert "loss, rank 1 goes from 3 to 1.5 in 2 steps" in figure.get_label()
 
 
+def test_curves_say_what_they_show_and_begin_after_the_steps_that_were_done():
+    axes = curves.draw({"l": [[2.0, 1.5, 1.0]]}, title="t", label="loss", done=10).axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
+    assert list(axes.get_lines()[0].get_xdata()) == [11, 12, 13]
+    assert [tick for tick in axes.get_xticks() if tick % 1] == []
+
+
 def test_a_curve_on_a_log_scale_is_an_svg_with_powers_of_ten_at_its_axis():
     values = [10.0**-exponent for exponent in range(12, 3, -1)]
     tree = ElementTree.fromstring(
