@@ -1,6 +1,8 @@
 """A checkpoint survives what happens to its file; one that does not fit is refused in a sentence."""
 
+import contextlib
 import functools
+import io
 import resource
 import signal
 import tempfile
@@ -58,13 +60,14 @@ DAMAGES = [cut_off, empty, wrong_bit, killed_while_writing, full_disk]
 
 
 def continue_after(rank, world_size, device, damages):
-    """Runs in a rank: how many steps the training makes again after each damage to step 10."""
+    """Runs in a rank: for each damage to step 10, how many steps follow, and what it says."""
     lesson = files.load(FILE)
     batches = lesson.shuffled().split(60)[:11]
     train = functools.partial(lesson.train, backward=lesson.on_my_shard, device=device)
     expected, _ = train(lesson.network(0, device), batches=batches)
-    steps = {}
+    found = {}
     for damage in damages:
+        said = io.StringIO()
         with tempfile.TemporaryDirectory() as folder:
             trained, _ = train(lesson.network(0, device), batches=batches[:10], folder=folder)
 
@@ -76,10 +79,11 @@ def continue_after(rank, world_size, device, damages):
             if rank == 0:
                 damage(Path(folder, "step-0010.pt"), save_again)
             lesson.dist.all_gather_object = real
-            got, losses = train(lesson.network(1, device), batches=batches, folder=folder)
+            with contextlib.redirect_stderr(said):
+                got, losses = train(lesson.network(1, device), batches=batches, folder=folder)
         check_training(got, expected, damage.__name__, limit=0.0)
-        steps[damage.__name__] = len(losses.values)
-    return steps
+        found[damage.__name__] = len(losses.values), said.getvalue().replace(f"{folder}/", "")
+    return found
 
 
 @functools.cache
@@ -89,7 +93,10 @@ def continued():
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_the_older_checkpoint_is_kept_and_the_training_continues_from_it_bit_for_bit(damage):
-    assert [steps[damage.__name__] for steps in continued()] == [6, 6]
+    """And rank 0 says so, in one sentence, if a file with a name is damaged."""
+    has_a_name = damage in (cut_off, empty, wrong_bit)
+    said = "step-0010.pt is damaged: continuing from step-0005.pt.\n" * has_a_name
+    assert [found[damage.__name__] for found in continued()] == [(6, said), (6, "")]
 
 
 def refuse(rank, world_size, device, folder):

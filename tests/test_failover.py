@@ -1,15 +1,20 @@
 """train.py of the lesson `failover` survives real kills, and prints what the lesson shows."""
 
+import contextlib
+import functools
+import os
 import re
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from lesson_rules import Source
 from processes import children, started
 
-from collectives import LaunchError, launch
+from collectives import LaunchError, check_training, launch
 from collectives.lesson import files
 from collectives.lesson.chapters import CHAPTERS
 
@@ -49,6 +54,17 @@ def test_a_store_with_a_prefix_for_each_restart_is_a_cure_too(tmp_path):
     assert PROGRAM.count(line) == 1
     status, stdout, stderr = run(command, tmp_path, PROGRAM.replace(line, OTHER_CURE))
     assert (status, stdout) == (0, shown), stderr
+
+
+@pytest.mark.slow
+def test_after_more_kills_than_restarts_the_same_command_continues(tmp_path):
+    ((command, _),) = KILLS
+    status, _, stderr = run(command.replace("restarts 3", "restarts 0"), tmp_path, **CURE)
+    assert (status, stderr.count("failed (exitcode: -9)")) == (1, 1)
+    command, _ = SIGTERM[1]
+    status, stdout, stderr = run(command, tmp_path)
+    said = "restart 0 finds: step-0005.pt\n23 more steps, and the bits of an undisturbed training\n"
+    assert (status, stdout) == (0, said), stderr
 
 
 RESTARTED = """
@@ -100,6 +116,47 @@ lesson.at_call(os, "fsync", 1, lambda: resource.setrlimit(resource.RLIMIT_FSIZE,
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["draft", "step-0005.pt"]
     status, stdout, stderr = run(command, tmp_path)
     assert (status, stdout.splitlines()[0]) == (0, "restart 0 finds: draft step-0005.pt"), stderr
+
+
+# Before which call of which function a rank stops. While rank 0 saves, the others are a step ahead.
+AHEAD = (torch.optim.SGD, "zero_grad", 11)
+PHASES = {
+    "load": [(torch, "load", 1), (dist, "broadcast_object_list", 1)],
+    "forward": [(torch.nn.Sequential, "forward", 8)] * 2,
+    "backward": [(torch.Tensor, "backward", 8)] * 2,
+    "all_reduce": [(dist, "all_reduce", 38)] * 2,
+    "step": [(torch.optim.SGD, "step", 8)] * 2,
+    "write": [(os, "fsync", 2), AHEAD],
+    "rename": [(Path, "replace", 2), AHEAD],
+}
+
+
+def crash():
+    raise InterruptedError
+
+
+def stop_and_continue(rank, world_size, device, phases):
+    """Runs in a rank: how many steps are left after a crash in each phase."""
+    lesson = files.load(FILE)
+    batches = lesson.shuffled().split(64)[:12]
+    train = functools.partial(lesson.train, backward=lesson.on_my_shard, device=device)
+    expected, _ = train(lesson.network(0, device), batches=batches)
+    found = {}
+    for phase, accidents in phases.items():
+        with tempfile.TemporaryDirectory() as folder:
+            if phase == "load":
+                train(lesson.network(0, device), batches=batches[:5], folder=folder)
+            with lesson.at_call(*accidents[rank], crash), contextlib.suppress(InterruptedError):
+                train(lesson.network(0, device), batches=batches, folder=folder)
+            got, losses = train(lesson.network(1, device), batches=batches, folder=folder)
+        check_training(got, expected, phase, limit=0.0)
+        found[phase] = len(losses.values)
+    return found
+
+
+def test_after_a_crash_in_any_phase_the_training_continues_from_step_5_bit_for_bit():
+    found = launch(stop_and_continue, 2, args=(PHASES,), backend="gloo", timeout=100.0)
+    assert found == [dict.fromkeys(PHASES, 7)] * 2
 
 
 def too_few_images(rank, world_size, device):

@@ -130,11 +130,16 @@ def test_the_program_of_the_lesson_on_threads_finds_who_gives_back_the_lock(tmp_
     )
     (tmp_path / "gil.py").write_text(program)
     command = [sys.executable, str(tmp_path / "gil.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     lines = done.stdout.splitlines()
     assert lines[::2] == said.splitlines(), done.stderr
-    ratio = r"  two threads do \d+\.\d times the work of one, two processes \d+\.\d"
-    assert all(re.fullmatch(ratio, line) for line in lines[1::2])
+    cores = r"  two threads keep (\d+\.\d) cores busy, two processes (\d+\.\d)"
+    python, *compiled = [
+        [float(number) for number in re.fullmatch(cores, line).groups()] for line in lines[1::2]
+    ]
+    assert python[0] < 1.3
+    # Where other programs leave two cores to two processes, they leave them to two threads, too.
+    assert all(threads > 1.2 for threads, processes in compiled if processes > 1.7)
 
 
 @pytest.mark.slow
@@ -249,15 +254,26 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
 
 
 def test_curves_have_a_line_for_each_rank_or_one_if_all_are_equal():
-    figure = curves.draw({"loss": [[2.0, 1.0], [3.0, 1.5]], "error": [[1.0, 0.0]] * 2}, title="t")
+    figure = curves.draw(
+        {"loss": [[2.0, 1.0], [3.0, 1.5]], "error": [[1.0, 0.0]] * 2}, title="t", label="loss"
+    )
     labels = [line.get_label() for line in figure.axes[0].get_lines()]
     assert labels == ["loss, rank 0", "loss, rank 1", "error, every rank"]
     assert "loss, rank 1 goes from 3 to 1.5 in 2 steps" in figure.get_label()
 
 
+def test_curves_say_what_they_show_and_begin_after_the_steps_that_were_done():
+    axes = curves.draw({"l": [[2.0, 1.5, 1.0]]}, title="t", label="loss", done=10).axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
+    assert list(axes.get_lines()[0].get_xdata()) == [11, 12, 13]
+    assert [tick for tick in axes.get_xticks() if tick % 1] == []
+
+
 def test_a_curve_on_a_log_scale_is_an_svg_with_powers_of_ten_at_its_axis():
     values = [10.0**-exponent for exponent in range(12, 3, -1)]
-    tree = ElementTree.fromstring(picture.svg(curves.draw({"e": [values]}, title="t", log=True)))
+    tree = ElementTree.fromstring(
+        picture.svg(curves.draw({"e": [values]}, title="t", label="error", log=True))
+    )
     assert {"1e\N{MINUS SIGN}12", "1e\N{MINUS SIGN}06"} <= set("".join(tree.itertext()).split())
 
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 class Curve:
     """A number after each step of a training: printed as the first and the last, drawn as a line.
 
+    `label` says what the numbers are, and `done` how many steps were made before the first of them.
     On a `log` scale nothing is printed but how many there are: a rounding error differs from
     machine to machine.
     """
 
     values: list[float]
+    label: str = "loss"
     log: bool = False
+    done: int = 0
 
     def __str__(self) -> str:
         if self.log:

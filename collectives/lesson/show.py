@@ -190,8 +190,9 @@ def _figures_of(title: str, drawn: dict[str, list[Shown]]) -> list:
     found = []
     if lines:
         values = {name: [one.values for one in ranks] for name, ranks in lines.items()}
-        log = any(one.log for ranks in lines.values() for one in ranks)
-        found.append(curves.draw(values, title=title, log=log))
+        first = next(iter(lines.values()))[0]
+        axes = {"label": first.label, "log": first.log, "done": first.done}
+        found.append(curves.draw(values, title=title, **axes))
     others = {name: ranks for name, ranks in drawn.items() if name not in lines}
     for name, ranks in others.items():
         heading = f"{title}: {name}" if len(others) > 1 else title

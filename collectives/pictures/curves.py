@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import matplotlib.style
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from collectives.pictures.colours import PAGE, PALETTE, edge
 from collectives.pictures.page import SMALL, VALUE
@@ -12,30 +13,39 @@ from collectives.pictures.page import SMALL, VALUE
 _LINES = ("-", "--", ":", "-.")
 
 
-def draw(curves: dict[str, Sequence[Sequence[float]]], *, title: str, log: bool = False) -> Figure:
+def draw(
+    curves: dict[str, Sequence[Sequence[float]]],
+    *,
+    title: str,
+    label: str,
+    log: bool = False,
+    done: int = 0,
+) -> Figure:
     """The figure, for `picture.svg` and `picture.save`.
 
     `curves` has for each name the values of every rank, in rank order. Where all ranks have the
-    same values there is one line, without a rank. Values that a logarithmic scale cannot show are
-    left out.
+    same values there is one line, without a rank. `label` says what the values are, and `done` is
+    the number of steps before them. Values that a logarithmic scale cannot show are left out.
     """
     with matplotlib.style.context("default"):
-        figure = Figure(figsize=(6.4, 3.2), dpi=100, facecolor=PAGE, layout="constrained")
+        figure = Figure(figsize=(7.2, 3.2), dpi=100, facecolor=PAGE, layout="constrained")
         axes = figure.add_subplot(facecolor=PAGE)
         for number, (name, ranks) in enumerate(curves.items()):
-            for rank, (label, values) in enumerate(_lines(name, ranks)):
+            for rank, (line, values) in enumerate(_lines(name, ranks)):
                 style = _LINES[(2 * number + rank) % len(_LINES)]  # colours alone look alike
                 colour = edge(PALETTE[rank % len(PALETTE)])
-                steps = range(1, len(values) + 1)
-                axes.plot(steps, values, style, color=colour, label=label, linewidth=1.5)
+                steps = range(done + 1, done + len(values) + 1)
+                axes.plot(steps, values, style, color=colour, label=line, linewidth=1.5)
         if log:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:.0e}")
             axes.yaxis.set_minor_formatter("")
         axes.set_xlabel("step", fontsize=SMALL)
+        axes.set_ylabel(label, fontsize=SMALL)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title, fontsize=VALUE)
         axes.tick_params(labelsize=SMALL)
-        axes.legend(fontsize=SMALL, frameon=False)
+        figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     figure.set_label(_in_words(curves, title))
     return figure

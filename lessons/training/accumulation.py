@@ -29,9 +29,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # every `backward()`. Only the last reduction of a step is needed: it reduces what has been added up
 # so far. `model.no_sync()` turns the others off.
 #
-# The loss of a batch is a mean over all that counts in it: images, or the tokens of a text. Where
-# the micro-batches have different numbers of tokens, a mean of their means is another number. So
-# count the tokens of all ranks first, and divide each sum of losses by this count.
+# The loss of a batch is a mean over all that counts in it: images, or the tokens (pieces) of a
+# text. If the micro-batches have different numbers of tokens, the mean of their means is not the
+# mean of the batch. So count the tokens of all ranks first, and divide each sum of losses by this
+# count.
 
 # %% [markdown]
 # ## The code
@@ -118,15 +119,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 28, one in each step. Without `no_sync` there are 112, and the parameters are the same.
+# 28, one in each step. Without `no_sync` there are 112, and the parameters are the same. So are the
+# losses in the picture: it is that of data_parallel.
 #
 # </details>
 
 # %% [markdown]
 # ### Tokens as weights
 #
-# Now the digits 0, 1 and 2 are padding. Each rank and each micro-batch has another number of tokens
-# that count.
+# Now the digits 0, 1 and 2 count as padding. So the number of tokens differs from rank to rank and
+# from micro-batch to micro-batch.
 
 
 # %%
@@ -154,8 +156,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 30 percent on average. With SGD this is a smaller learning rate, and another one for each batch.
-# The second wrong program below does it.
+# 30 percent on average. With SGD that is a smaller learning rate, which differs from batch to
+# batch. The second wrong program below does it.
 #
 # </details>
 
@@ -244,7 +246,7 @@ STEPS = [accumulation, tokens_as_weights]
 # %% [markdown]
 # ## Read on
 #
-# -
+# - The reference of
 #   [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
 #   and
 #   [clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html),

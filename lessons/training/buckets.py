@@ -2,8 +2,8 @@
 """
 # buckets
 
-The gradients are averaged in buckets, and the first bucket starts while `backward()` computes the
-rest.
+The gradients are averaged in buckets, and the first bucket is on its way while `backward()`
+computes the rest.
 
 You will see a hook on each parameter, buckets in reverse order, the order of events in a step, and
 how the size of the buckets decides the number of calls.
@@ -27,8 +27,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 #
 # [data_parallel](../../notebooks/training/data_parallel.ipynb) has two faults. It calls
 # `all_reduce` once for each parameter, and every call has a cost of its own, however small the
-# tensor is. And it begins when `backward()` has ended, so that the network is idle first and the
-# processor is idle afterwards.
+# tensor is. And it begins only when `backward()` has ended: first nothing is sent, and then nothing
+# is computed.
 #
 # Buckets cure both:
 #
@@ -141,15 +141,16 @@ if __name__ == "__main__":
 #
 # 2,640: the bias has 80 bytes, which is too little for a bucket, and the weight adds 2,560. The
 # second bucket holds the first layer. The training calls `all_reduce` twice in a step, and
-# data_parallel four times. The sums are the same.
+# data_parallel four times. The sums are the same, and so are the losses in the picture.
 #
 # </details>
 
 # %% [markdown]
 # ### The order of events
 #
-# One step is enough to see the order. Its batch is all images. The gradient of the first weight,
-# `model[0].weight`, comes last. A hook checks how many buckets have been started when it comes.
+# One step is enough to see the order. Its batch is the whole data set. The gradient of the first
+# weight, `model[0].weight`, comes last. At that moment a hook checks how many buckets have been
+# started.
 
 
 # %%
@@ -256,8 +257,8 @@ STEPS = [buckets, order_of_events]
 # - All ranks must start the buckets in the same order. If the ranks run different parts of a model,
 #   gradients come in another order, and the buckets of one rank meet others of another rank. DDP
 #   starts its buckets in their order only, even if a later one is full earlier.
-# - A parameter that the loss does not use gets no gradient. Its bucket is never full, and no error
-#   says so here. DDP raises one in the next step.
+# - A parameter that the loss does not use gets no gradient. Its bucket is never full, and here no
+#   error says so. DDP raises one in the next step.
 # - With gradient accumulation, `.grad` is there before `backward()` begins. The test in `start`
 #   then starts a bucket too early; DDP counts the gradients of each step instead.
 # - Small buckets start earlier, large ones need fewer calls. The last bucket never overlaps with

@@ -73,9 +73,10 @@ def batch_loss(model, images, labels):
 # %% [markdown]
 # ### The statistics drift
 #
-# Each rank trains with its shards, and all ranks count on the same images how many labels the
-# network gets right. `model.module` uses the buffers of its own rank. DDP broadcasts the buffers of
-# rank 0 before each forward pass of the training, and before the first one after it.
+# Each rank trains with its shards. Then each rank counts how many of all 1,797 images its network
+# recognizes, twice. `model.module` uses the buffers of its own rank. `model` first gets the buffers
+# of rank 0: DDP broadcasts them before each forward pass of the training, and before the first one
+# after it.
 
 
 # %%
@@ -97,8 +98,9 @@ def buffers(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** The parameters of all four ranks are equal to the last bit. How many different
-# counts of right labels do you expect with the buffers of each rank? Write the number down.
+# **Predict first.** The parameters of all four ranks are equal to the last bit, and so are the
+# images. How many different counts do the ranks come to, each with its own buffers? Write the
+# number down.
 
 # %%
 if __name__ == "__main__":
@@ -107,9 +109,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Three: 1718, 1716, 1718 and 1717 of the 1,797 labels are right. With DDP's broadcast all ranks
-# count 1718, as rank 0 does. Which of the ranks validates or saves must not matter, so this is
-# better. But they are still the statistics of one shard of each batch.
+# Three: 1718, 1716, 1718 and 1717 images are recognized. The picture shows nothing of it: the loss
+# falls on all ranks. With the buffers of rank 0, all ranks count 1718. That is better, because it
+# must not matter which rank validates or saves. But these are still the statistics of one shard of
+# each batch.
 #
 # </details>
 
@@ -119,6 +122,7 @@ if __name__ == "__main__":
 # This batch norm sums over all ranks before it divides. The gradient must flow through these sums,
 # too, because the mean depends on the images of every rank. `dist.all_reduce` would cut it off.
 # This `all_reduce` returns a new tensor, and its backward pass is an `all_reduce` of the gradients.
+# `lerp_` moves a running average towards the new value, by the share `momentum` (0.1).
 
 
 # %%

@@ -15,7 +15,9 @@ file that is damaged or of another model is noticed.
 # %%
 import io
 import os
+import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from collectives import check_training
@@ -35,16 +37,18 @@ from torch.nn.functional import cross_entropy
 # | the parameters and buffers | `model.state_dict()` |
 # | the momentum, or the averages of Adam | `optimizer.state_dict()` |
 # | the position in the data | the number of steps; the seed gives the order of the images |
-# | the random numbers, for dropout | `torch.get_rng_state()`, on each rank another one |
+# | the random numbers, for dropout | `torch.get_rng_state()`, which differs from rank to rank |
 #
-# The first three are equal on all ranks, so one rank writes them. A file that is half written is
-# useless, and it must not replace the older one. So rank 0 writes a draft, asks the system to bring
-# it to the disk, reads it again, and only then gives it its name.
+# The first three are equal on all ranks, so one rank writes the file, with the random states of
+# all. A crash may come while it writes, and half a file is useless: it must not replace the older
+# one. So rank 0 writes a draft, asks the system to bring it to the disk (`fsync`), reads it again,
+# and only then gives it its name.
 
 # %% [markdown]
 # ## The code
 #
-# The network now has dropout. Every rank drops other numbers. `train` gets a `folder`: it loads
+# This is the program of [seeds](../../notebooks/training/seeds.ipynb), with a choice of dropout.
+# Each rank divides its loss by n, and `all_reduce` adds. What is new is the `folder`: `train` loads
 # what is there, skips the batches that are done, and saves after every fifth step.
 
 
@@ -72,21 +76,19 @@ def train(model, backward, batches, device, folder=None):
         optimizer.step()
         if folder and step % 5 == 0:
             save(folder, step, model, optimizer)
-    return (model, optimizer), Curve(losses)
+    return (model, optimizer), Curve(losses, done=done)
 
 
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
+def shard_loss(model, images, labels, rank=0, n=1):
+    loss = cross_entropy(model(images[rank::n]), labels[rank::n])
+    (loss / n).backward()
     return loss.item()
 
 
 def on_my_shard(model, images, labels):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    loss = batch_loss(model, images[rank::n], labels[rank::n])
+    loss = shard_loss(model, images, labels, dist.get_rank(), dist.get_world_size())
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
-        parameter.grad /= n
     return loss
 
 
@@ -94,7 +96,8 @@ def on_my_shard(model, images, labels):
 # ### Save
 #
 # `torch.save` writes a zip archive, which has a check sum for each tensor. `torch.load` does not
-# look at them; `testzip` does.
+# look at them, and `testzip` does. `fits` notes what must be the same when the file is loaded: the
+# format, the number of ranks, and the shape of each parameter.
 
 
 # %%
@@ -104,15 +107,12 @@ def fits(model):
 
 
 def is_whole(file):
-    try:
+    with suppress(zipfile.BadZipFile):
         return zipfile.ZipFile(file).testzip() is None
-    except zipfile.BadZipFile:
-        return False
 
 
 def save(folder, step, model, optimizer):
-    generators = [None] * dist.get_world_size()
-    dist.all_gather_object(generators, torch.get_rng_state())
+    dist.all_gather_object(generators := [None] * dist.get_world_size(), torch.get_rng_state())
     if dist.get_rank() > 0:
         return  # one rank writes
     state = {"fits": fits(model), "step": step, "generators": generators}
@@ -139,10 +139,11 @@ def save(folder, step, model, optimizer):
 def load(folder, model, optimizer):
     files = sorted(Path(folder).glob("step-*.pt"), reverse=True) if dist.get_rank() == 0 else []
     newest = next(filter(is_whole, files), None)
+    if files and newest != files[0]:
+        print(f"{files[0]} is damaged: continuing from {newest or 'step 0'}.", file=sys.stderr)
     found = [torch.load(newest, map_location="cpu") if newest else None]
     dist.broadcast_object_list(found, src=0)
-    (state,) = found
-    if state is None:
+    if (state := found[0]) is None:
         return 0  # the training begins
     here, there = fits(model), state["fits"]
     if wrong := [key for key in here | there if here.get(key) != there.get(key)]:
@@ -155,9 +156,10 @@ def load(folder, model, optimizer):
 
 
 # %% [markdown]
-# If the newest file is damaged, the training continues from the one before, and some more steps are
-# made again. If it is of another model, of another number of ranks or of another version of the
-# program, then the older ones are, too. So every rank raises an error, which says what differs:
+# If the newest file is damaged, rank 0 says so, and the training continues from the file before:
+# some more steps are made again, and nothing else is lost. If it belongs to another model, to
+# another number of ranks or to another version of the program, so do the older ones. Then every
+# rank raises an error that says what differs:
 #
 # ```text
 # ValueError: the checkpoint does not fit: 0.bias is [64] there and [32] here. Use another folder.
@@ -166,8 +168,8 @@ def load(folder, model, optimizer):
 # %% [markdown]
 # ### Stop and continue
 #
-# The first training stops after 12 steps; its batches are simply cut off. The second one starts as
-# a new process would, with other parameters and a new optimizer, and finds the folder.
+# The first training gets only 12 of the 28 batches, so it stops after 12 steps. The second one
+# starts as a new process would, with other parameters and a new optimizer. It finds the folder.
 
 
 # %%
@@ -182,7 +184,7 @@ def checkpoint(rank, world_size, device):
     continued, losses = stop_and_continue(batches, device)
 
     undisturbed, _ = train(network(0, device), on_my_shard, batches, device)
-    expected, _ = train(network(0, device), batch_loss, batches, device)
+    expected, _ = train(network(0, device), shard_loss, batches, device)
     check_training(continued, undisturbed, "continued", limit=0.0)  # bit for bit
     check_training(continued, expected, "one process")
     return {"loss": losses, "steps": len(losses.values)}
@@ -200,15 +202,15 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 18: it continues from step 10, which is the last one that was saved, and makes the steps 11 and 12
-# again. Nothing else is lost. The picture shows the losses of these 18 steps.
+# again. Nothing else is lost. The picture shows the losses of the steps 11 to 28.
 #
 # </details>
 
 # %% [markdown]
 # ### Dropout
 #
-# With dropout, the random numbers count, too. The result is not that of one process any more,
-# because one process drops other numbers. It must still be that of the undisturbed training.
+# With dropout, the random numbers count, too. The result is no longer that of one process, which
+# draws other numbers. It must still be that of the undisturbed training.
 
 
 # %%
@@ -218,13 +220,12 @@ def continued_dropout(rank, world_size, device):
 
     undisturbed, _ = train(network(0, device, dropout=0.5), on_my_shard, batches, device)
     check_training(continued, undisturbed, "continued with dropout", limit=0.0)
-    return {"loss": losses}
+    return {"loss": losses, "bytes of a generator": torch.get_rng_state().nbytes}
 
 
 # %% [markdown]
-# **Predict first.** A checkpoint holds the state of a generator for each rank. How many bytes of
-# the file are these with four ranks, if one state has 5,056 bytes? And is that more than the 2,410
-# parameters of 8 bytes? Write the numbers down.
+# **Predict first.** The 2,410 parameters have 19,280 bytes. How many bytes do the states of the
+# four generators add to the file? Write the number down.
 
 # %%
 if __name__ == "__main__":
@@ -233,9 +234,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 20,224 bytes, more than the 19,280 bytes of the parameters. In a model of ordinary size nobody
-# notices them. If only rank 0 saved its state, then all ranks would drop the same numbers after the
-# restart: there is no error, and another model.
+# 20,224: four times the 5,056 bytes that the table shows, and more than the parameters have. In a
+# model of ordinary size nobody notices them. If only rank 0 saved its state, all ranks would drop
+# the same units after the restart. There would be no error, but another model.
 #
 # </details>
 
@@ -246,8 +247,9 @@ STEPS = [checkpoint, continued_dropout]
 # ## The proof
 #
 # `check_training` with `limit=0.0` demands the same bits in every parameter and in the momentum.
-# The tests damage the newest file in several ways, and each time the training continues from the
-# older one and ends with the same bits.
+# The tests damage the newest file in five ways: it is cut off, it is empty, one bit is wrong, rank
+# 0 is killed while it writes, and the disk is full. Each time the training continues from the older
+# file and ends with the same bits.
 
 # %% [markdown]
 # ## Make it wrong
@@ -275,14 +277,15 @@ STEPS = [checkpoint, continued_dropout]
 #
 # - Load before you wrap the model in DDP, which then broadcasts what was loaded. Save
 #   `model.module.state_dict()`: without `module.`, the names also fit the bare model.
-# - DDP itself does not continue bit for bit. It sorts its buckets anew after the first step, and so
-#   adds in another order. The difference is a rounding error.
-# - Rank 0 writes, not local rank 0: of that there is one on every machine.
+# - DDP itself does not continue bit for bit. After the first step it builds its buckets again, and
+#   then it adds in another order. The difference is a rounding error.
+# - Write on rank 0, not on local rank 0: every machine has a local rank 0.
 # - Delete an old checkpoint only when a newer one has its name, and keep two.
 # - `torch.load` reads a file with a wrong bit without an error.
 # - This is for models that fit into the memory of one rank. If each rank holds a part of the model,
 #   use `torch.distributed.checkpoint`, in which every rank writes its part.
-# - A worker of a DataLoader draws random numbers, too.
+# - The workers of a DataLoader draw random numbers, too
+#   ([seeds](../../notebooks/training/seeds.ipynb)).
 
 # %% [markdown]
 # ## Write it yourself
@@ -315,8 +318,8 @@ STEPS = [checkpoint, continued_dropout]
 #   3     16.6%     22.1%   17.0%     23.3%
 # ```
 #
-# The momentum is missing for only a few steps, but the training has taken another way. The loss
-# does not show it.
+# The momentum is missing for only a few steps, but the training has gone elsewhere. The loss does
+# not show it.
 #
 # </details>
 

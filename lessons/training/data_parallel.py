@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy
 # take equal steps:
 #
 # 1. **Broadcast** the parameters of rank 0, before the first step.
-# 2. **Shard** each batch: every rank takes another piece of it.
+# 2. **Shard** each batch: every rank takes a different piece of it.
 # 3. **all_reduce** the gradients after `backward()`.
 # 4. **Divide** them by the number of ranks: the sum of n means becomes their mean.
 
@@ -75,6 +75,7 @@ def batch_loss(model, images, labels):
 #
 # Each rank takes every n-th image of the batch, 16 of 64 with four ranks: rank 1 takes the images
 # 1, 5, 9, ... All ranks shuffle with the same seed, so that no two ranks take the same image.
+# `broadcast` writes into `parameter.data`, the bare tensor: autograd does not record this change.
 
 
 # %%
@@ -115,8 +116,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 112 times: 4 parameters in each of 28 steps. Here that is quick. A large model has thousands of
-# parameters, and the library puts many of them into one call.
+# 112 times: 4 parameters in each of 28 steps. Here that is quick. A large model has hundreds of
+# parameters, and PyTorch's DistributedDataParallel (DDP) puts many of them into one call.
 #
 # The picture has a curve for each rank, because each rank knows only the loss of its own shard. The
 # parameters of all ranks are equal all the same.
@@ -129,7 +130,7 @@ if __name__ == "__main__":
 # An epoch of 1,797 images ends with a batch of 5, which four ranks cannot divide evenly. Then the
 # mean of the ranks' means is not the mean of the batch. So take the sum of the losses instead, and
 # divide by the size of the whole batch. The factor n is there because `average_gradients` divides
-# by n, as the library's DistributedDataParallel does. A rank without any image gives zeros.
+# by n, as DDP does, too. A rank without any image adds zeros.
 
 
 # %%

@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 #
 # [data_parallel](../../notebooks/training/data_parallel.ipynb) has four parts: broadcast, shard,
 # all_reduce, divide. DDP does three of them. Its constructor broadcasts the parameters and buffers
-# of rank 0. During `backward()`, it sums the gradients of all ranks and divides them by n. To give
-# each rank another shard is left to you.
+# of rank 0. During `backward()`, it sums the gradients of all ranks and divides them by n. You must
+# still give each rank its own shard.
 #
 # DDP does not call `all_reduce` for each parameter. As in
 # [buckets](../../notebooks/training/buckets.ipynb), it copies gradients into buckets and reduces a
@@ -106,17 +106,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Once: all gradients together have 19 kB, and fit into one bucket. The losses are those of our
-# program, in all printed digits.
+# Once: all gradients together have 19 kB, and fit into one bucket. The picture shows the same
+# losses as that of data_parallel.
 #
 # </details>
 
 # %% [markdown]
 # ### The buckets and their order
 #
-# A communication hook replaces DDP's own `all_reduce`. This one does the same, and notes which
-# parameters each bucket holds. The network has only 19 kB of gradients, so we ask for buckets of 1
-# kB.
+# A communication hook is a function that DDP calls for each full bucket, in place of its own
+# `all_reduce`. It returns a future: an object that will hold the averaged bucket when the
+# `all_reduce` has ended. This hook does what DDP does, and notes which parameters each bucket
+# holds. The network has only 19 kB of gradients, so we ask for buckets of 1 kB.
 
 
 # %%

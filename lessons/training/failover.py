@@ -14,16 +14,13 @@ stop together after a SIGTERM.
 """
 
 # %%
-import io
 import itertools
-import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 from collectives import check_training
-from collectives.lesson import Curve, digits, run
+from collectives.lesson import Curve, digits, files, run
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -38,18 +35,19 @@ from torch.nn.functional import cross_entropy
 #
 # Three things are left to the program:
 #
-# 1. It may be killed at any place, and still the newest file with a name is complete.
-# 2. It loads before it trains. The command that continues is the command that begins.
-# 3. It makes no step twice with another result. Then nothing is lost but time.
+# 1. Wherever it is killed, the newest checkpoint is complete.
+# 2. It loads before it trains. So the command that continues is the command that started it.
+# 3. A step that is made again gives the same bits. Then nothing is lost but time.
 #
-# Some failures are announced. A cluster that needs its machines sends SIGTERM, waits for a grace
-# period, and only then sends SIGKILL. That is enough time to save.
+# Some failures are announced. If a cluster needs its machines for something else, it sends the
+# signal SIGTERM to the processes, waits for a grace period, and only then kills them with SIGKILL.
+# That is enough time to save.
 
 # %% [markdown]
 # ## The code
 #
-# This is [checkpoint](../../notebooks/training/checkpoint.ipynb) without dropout and the
-# verification.
+# This is the program of [checkpoint](../../notebooks/training/checkpoint.ipynb), without dropout.
+# Its `save` and `load` stay as they are: `checkpoint()` loads that lesson from its file.
 
 
 # %%
@@ -62,9 +60,13 @@ def shuffled():
     return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
 
 
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
+def checkpoint():
+    return files.load(files.find("training/checkpoint"))
+
+
+def shard_loss(model, images, labels, rank=0, n=1):
+    loss = cross_entropy(model(images[rank::n]), labels[rank::n])
+    (loss / n).backward()
     return loss.item()
 
 
@@ -72,45 +74,18 @@ def on_my_shard(model, images, labels):
     rank, n = dist.get_rank(), dist.get_world_size()
     if len(images) < n:
         raise ValueError(f"{len(images)} images for {n} ranks: use fewer ranks or larger batches.")
-    loss = batch_loss(model, images[rank::n], labels[rank::n])
+    loss = shard_loss(model, images, labels, rank, n)
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
-        parameter.grad /= n
     return loss
-
-
-# %%
-def save(folder, step, model, optimizer):
-    if dist.get_rank() > 0:
-        return
-    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save(state, buffer := io.BytesIO())
-    draft = Path(folder, "draft")
-    with draft.open("wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(Path(folder, f"step-{step:04}.pt"))
-
-
-def load(folder, model, optimizer):
-    files = sorted(Path(folder).glob("step-*.pt")) if dist.get_rank() == 0 else []
-    found = [torch.load(files[-1], map_location="cpu") if files else None]
-    dist.broadcast_object_list(found, src=0)
-    (state,) = found
-    if state is None:
-        return 0
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["step"]
 
 
 # %% [markdown]
 # ### SIGTERM
 #
-# The signal comes to each rank at another moment, or to one rank alone. A rank that stopped at once
-# would leave the others waiting. So the handler only notes the signal. After each step the ranks
-# agree: if it has come to any of them, all of them save and stop.
+# The signal may reach the ranks at different moments, or only one of them. A rank that stopped at
+# once would leave the others waiting. So the handler only notes the signal. After each step the
+# ranks agree: if it has reached any of them, all of them save and stop.
 
 
 # %%
@@ -127,7 +102,7 @@ def train(model, backward, batches, device, folder=None):
     torch.set_num_threads(1)  # the ranks of one machine share its cores
     images, labels = digits(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    done = load(folder, model, optimizer) if folder else 0
+    done = checkpoint().load(folder, model, optimizer) if folder else 0
     losses = []
     for step, batch in enumerate(batches[done:], done + 1):
         optimizer.zero_grad()
@@ -135,17 +110,17 @@ def train(model, backward, batches, device, folder=None):
         optimizer.step()
         stop = folder and asked_to_stop(device)
         if folder and (stop or step % 5 == 0):
-            save(folder, step, model, optimizer)
+            checkpoint().save(folder, step, model, optimizer)
         if stop:
             break
-    return (model, optimizer), Curve(losses)
+    return (model, optimizer), Curve(losses, done=done)
 
 
 # %% [markdown]
 # ### An accident at a chosen place
 #
-# `at_call` lets something happen just before a function is called for the n-th time. Here, the last
-# rank gets a SIGTERM in its 8th step.
+# `at_call` does something just before a function is called for the n-th time. Here, the last rank
+# gets a SIGTERM in its 8th step. On the other ranks n is 0: nothing happens.
 
 
 # %%
@@ -163,16 +138,16 @@ def at_call(owner, name, number, action):
 def failover(rank, world_size, device):
     batches = shuffled().split(64 // world_size * world_size)[:-1]
     number = 8 if rank == world_size - 1 else 0
-    before = signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     with TemporaryDirectory() as folder:
         with at_call(torch.optim.SGD, "step", number, lambda: signal.raise_signal(signal.SIGTERM)):
             _, first = train(network(0, device), on_my_shard, batches, device, folder)
         signals.clear()
         continued, second = train(network(1, device), on_my_shard, batches, device, folder)
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, handler)  # the old one
 
     undisturbed, _ = train(network(0, device), on_my_shard, batches, device)
-    expected, _ = train(network(0, device), batch_loss, batches, device)
+    expected, _ = train(network(0, device), shard_loss, batches, device)
     check_training(continued, undisturbed, "after SIGTERM", limit=0.0)  # bit for bit
     check_training(continued, expected, "one process")
     return {"loss": second, "steps before": len(first.values), "after": len(second.values)}
@@ -189,28 +164,25 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 20: all ranks stop together after step 8, and no step is made twice.
+# 20: all ranks save and stop together after step 8, and no step is made twice. The picture shows
+# the losses of the steps 9 to 28.
 #
 # </details>
 
 # %% [markdown]
 # ### Without a warning
 #
-# A SIGKILL leaves no time to save. First a rehearsal, which kills nobody: all ranks raise an
-# exception at the same place, and then train again. The places are in the middle of a step and
-# before an `all_reduce` of a gradient. Each step calls `all_reduce` 5 times: for 4 parameters, and
-# to ask for signals.
+# A SIGKILL leaves no time to save. First comes a rehearsal, which kills nobody: all ranks raise an
+# exception at the same place, and then train again. They do it twice: before the optimizer makes
+# its 8th step, and before the 63rd `all_reduce`. Each step calls `all_reduce` 5 times: for the 4
+# parameters, and to ask for signals.
 
 
 # %%
-def crash():
-    raise InterruptedError
-
-
 def rehearsal(rank, world_size, device):
     batches = shuffled().split(64 // world_size * world_size)[:-1]
     undisturbed, _ = train(network(0, device), on_my_shard, batches, device)
-    steps = {}
+    steps, crash = {}, mock.Mock(side_effect=InterruptedError)
     for owner, name, number in ((torch.optim.SGD, "step", 8), (dist, "all_reduce", 63)):
         with TemporaryDirectory() as folder:
             with at_call(owner, name, number, crash), suppress(InterruptedError):
@@ -222,8 +194,8 @@ def rehearsal(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** The 63rd `all_reduce` is in step 13. How many of the 28 steps does the training
-# make after that crash? Write the number down.
+# **Predict first.** In which step is the 63rd `all_reduce`, and how many of the 28 steps does the
+# training make after that crash? Write the numbers down.
 
 # %%
 if __name__ == "__main__":
@@ -232,17 +204,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 18: the newest checkpoint is that of step 10, and the steps 11 and 12 are made again. After the
-# crash in step 8 it is 23.
+# In step 13, after 12 steps with 5 calls each. The newest checkpoint is that of step 10, so the
+# training makes 18 steps; it makes the steps 11 and 12 again. After the crash in step 8 it makes
+# 23.
 #
 # </details>
 
 # %% [markdown]
 # ### With SIGKILL, under torchrun
 #
-# Now the kills are real. The program uses the functions above. Rank 1 kills itself in a step; after
-# the restart, in an `all_reduce`, while rank 0 is in it, too; after the next restart, rank 0 kills
-# itself while it saves. Save this as `train.py`:
+# Now the kills are real. The program uses the functions above. First, rank 1 kills itself in a
+# step. After the restart, it kills itself in an `all_reduce`, while rank 0 is in it, too. After the
+# next restart, rank 0 kills itself while it saves. Save this as `train.py`:
 #
 # ```python
 # import functools
@@ -324,8 +297,9 @@ if __name__ == "__main__":
 # ```
 #
 # On stderr, torchrun reports each `failed (exitcode: -9)`; 9 is the number of SIGKILL. The `draft`
-# is what rank 0 was writing. It has no name that `load` looks for, and the next `save` overwrites
-# it. If there are more kills than restarts, torchrun gives up. Then type the same command again.
+# is what rank 0 was writing. `load` does not look for this name, and the next `save` overwrites it.
+# If there are more kills than restarts, torchrun gives up, and the checkpoints stay. Then type the
+# command again.
 #
 # ### The variable
 #
@@ -335,12 +309,12 @@ if __name__ == "__main__":
 # RuntimeError: Gloo connectFullMesh failed with [...] Connection refused
 # ```
 #
-# torchrun has a store in which the ranks write their addresses, and it keeps the store when it
-# restarts them. So the new ranks read the addresses of the killed ones
+# The ranks write their addresses into a store of torchrun, which keeps it when it restarts them. So
+# the new ranks read the addresses of the killed ones
 # ([pytorch#135712](https://github.com/pytorch/pytorch/issues/135712)). With
-# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, the ranks make a new store each time. Or let the program
-# put the number of the restart in front of all keys, in place of the line with
-# `init_process_group`:
+# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, the ranks make a new store each time. Another cure is in
+# the program: it puts the number of the restart in front of all keys. These lines replace the line
+# with `init_process_group`:
 #
 # ```python
 #     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -353,8 +327,8 @@ if __name__ == "__main__":
 # ### A grace period
 #
 # In this run torchrun gets a SIGTERM in step 8, and passes it on to all ranks. It waits up to 30
-# seconds for them (documented). All ranks save and stop, and torchrun ends with exit status 1. In
-# an empty folder again, followed by the same command without the accident, which continues:
+# seconds for them (documented). All ranks save and stop, and torchrun ends with exit status 1. The
+# second command is the same without the accident, and it continues. Begin with an empty folder:
 #
 # ```console
 # $ torchrun --nproc-per-node 2 train.py kept sigterm
@@ -370,7 +344,7 @@ if __name__ == "__main__":
 # stopped by SIGTERM: type the same command again to continue.
 # ```
 #
-# If the disk is full, the draft is incomplete, and the older checkpoints stay. `train.py` then
+# If the disk is full, the draft is incomplete, and the older checkpoints stay. Then `train.py`
 # says:
 #
 # ```text
@@ -393,20 +367,16 @@ STEPS = [failover, rehearsal]
 #
 # Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
 #
-# 1. **The optimizer is forgotten.** In `load`, change
-#    `optimizer.load_state_dict(state["optimizer"])` to `pass`. It says `rank 0/4:
+# 1. **The optimizer is forgotten.** In `train`, change `load(folder, model, optimizer)` to
+#    `load(folder, model, torch.optim.SGD(model.parameters(), momentum=0.9))`. It says `rank 0/4:
 #    0.bias.momentum_buffer: relative error 0.4`.
 # 2. **The number of the next step is saved.** In `train`, change `save(folder, step, model,
 #    optimizer)` to `save(folder, step + 1, model, optimizer)`. It says `rank 0/4:
 #    2.bias.momentum_buffer: relative error 0.2`.
-# 3. **The epoch begins again.** In `load`, change `return state["step"]` to `return 0`. It says
-#    `rank 0/4: 0.bias.momentum_buffer: relative error 0.6`.
-# 4. **Only rank 0 loads.** In `load`, change `model.load_state_dict(state["model"])` to
-#    `dist.get_rank() or model.load_state_dict(state["model"])`. It says `rank 1/4: 0.bias: relative
-#    error 1`.
+# 3. **The epoch begins again.** In `train`, change `batches[done:], done + 1` to `batches, done +
+#    1`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.6`.
 #
-# To load an older checkpoint, with `files[0]`, is not wrong: there are more steps to make again,
-# and the bits are the same.
+# To make more steps again is not wrong. Change `step % 5` to `step % 9`: the bits are the same.
 
 # %% [markdown]
 # ## Pitfalls
@@ -414,23 +384,22 @@ STEPS = [failover, rehearsal]
 # - A rank that dies takes the others with it: their next collective raises `Connection closed by
 #   peer` or `Connection reset by peer`. Do not catch this error. Let the rank end, so that torchrun
 #   restarts it.
-# - torchrun also sends SIGTERM to the ranks that are left when one has failed. Their handler must
-#   not wait for a collective. This one only takes a note.
+# - When one rank has failed, torchrun sends SIGTERM to the others. Their handler must not wait for
+#   a collective, which would never end. This one only notes the signal.
 # - If only the rank that got the signal stops, the others wait for it until the grace period is
 #   over.
-# - To save takes time, too. It must be much shorter than the grace period.
+# - Saving takes time, too. It must be much shorter than the grace period.
 # - `TORCHELASTIC_RESTART_COUNT` counts the restarts on this machine (documented).
-# - DDP does not continue bit for bit, but to a rounding error: its buckets are sorted anew.
-# - On a number of ranks that does not divide the batch, the shards have unequal weights, and other
-#   numbers of ranks add in another order. Bit for bit holds for the same number of ranks.
+# - DDP does not continue bit for bit, but with a rounding error: it builds its buckets again.
+# - A training that continues on another number of ranks adds in another order. So `load` refuses
+#   it.
 
 # %% [markdown]
 # ## Write it yourself
 #
-# How many steps are lost on average if a process is killed at any moment, and how much time does
-# saving take? Saving every k steps costs a share of the time that falls with k, and a crash loses k
-# / 2 steps on average. Compute what is lost for every k with one crash in each 1,000 steps, if to
-# save takes as long as 2 steps. Then find the best k.
+# How often should a training save? Suppose that saving takes as long as 2 steps, and that there is
+# one crash in 1,000 steps. If you save every k steps, saving costs 2 * 1000 / k steps in 1,000, and
+# the crash costs k / 2 steps on average, which must be made again. Find the best k.
 #
 # <details><summary>Answer</summary>
 #
@@ -451,8 +420,8 @@ STEPS = [failover, rehearsal]
 #   3     63          63.246
 # ```
 #
-# This is the rule of J. W. Young: the square root of twice the time to save times the time between
-# two crashes.
+# This is the rule of J. W. Young: multiply twice the time to save by the time between two crashes,
+# and take the square root. Here that is the square root of 4,000.
 #
 # </details>
 
@@ -467,7 +436,6 @@ STEPS = [failover, rehearsal]
 #
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
 # - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
-# - [`broadcast_object_list`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast_object_list)
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 # - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)

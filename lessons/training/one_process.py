@@ -34,8 +34,10 @@ from torch.nn.functional import cross_entropy
 # ## The code
 #
 # `seed` decides with which parameters the network starts, and `shuffled` in which order the images
-# come. `train` leaves the gradient to the function `backward`, because that is what the next
-# lessons change. Here it is `batch_loss`.
+# come. The layers have numbers: `0.weight` and `0.bias` belong to the first one, `2.weight` and
+# `2.bias` to the last one. The optimizer is SGD with momentum: for each parameter it keeps a
+# running sum of the gradients, its `momentum_buffer`. `train` leaves the gradient to the function
+# `backward`, because that is what the next lessons change. Here it is `batch_loss`.
 
 
 # %%
@@ -89,7 +91,7 @@ if __name__ == "__main__":
 #
 # One, in four copies. All ranks start with the same seed and see the same batches, so they do the
 # same work four times, to the last bit. The picture shows the loss of each batch; the last batch
-# has only 5 images. To gain anything, the ranks must share the work.
+# has only 5 images, so its loss says little. To gain anything, the ranks must share the work.
 #
 # </details>
 
@@ -156,19 +158,21 @@ if __name__ == "__main__":
     run(micro_batches)
 
 # %% [markdown]
-# The parameters are those that the whole batches give. Here one process computes four micro-batches
-# one after the other. In the next lesson, four processes compute one each, at the same time.
+# The parameters are those that the whole batches give, and so are the losses in the picture. Here
+# one process computes four micro-batches one after the other. In the next lesson, four processes
+# compute one each, at the same time.
 #
 # ### Why more than one process
 #
 # A larger GPU helps as long as there is one (vertical scaling). Then only more GPUs help
 # (horizontal scaling). The largest Llama 3 has 405 billion parameters and was trained on 15.6
 # trillion tokens. [Its authors](https://arxiv.org/abs/2407.21783) report 3.8e25 operations, on up
-# to 16,384 GPUs with 80 GB and about 400e12 operations per second each. Two rules of thumb explain
-# the cost. Training takes 6 operations for each parameter and token ([Kaplan and
+# to 16,384 H100 GPUs with 80 GB and about 400e12 operations per second each. Two rules of thumb
+# explain the cost. Training takes 6 operations for each parameter and token ([Kaplan and
 # others](https://arxiv.org/abs/2001.08361)). Adam in mixed precision needs 16 bytes for each
-# parameter ([ZeRO](https://arxiv.org/abs/1910.02054)); the activations come on top. In this step,
-# rank r computes what `32**r` GPUs need if they share work and memory evenly.
+# parameter ([ZeRO](https://arxiv.org/abs/1910.02054)), not counting what the layers compute in
+# between. In this step, rank r computes what `32**r` GPUs need if they share work and memory
+# evenly.
 
 
 # %%
@@ -203,9 +207,9 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # ## The proof
 #
 # `check_training` compares two trainings, each a model and its optimizer. For every parameter and
-# every tensor of the optimizer, the norm of the difference may be at most 1e-9 of the norm. Among
-# the ranks, all of them must be equal to the last bit. In the tests, the steps of this chapter stay
-# below 1e-12. The programs of the next section are wrong by far more than the limit.
+# every momentum buffer, the norm of the difference may be at most 1e-9 of the norm. All ranks must
+# hold the same ones, to the last bit. In the tests, the steps of this chapter stay below 1e-12. The
+# programs of the next section are wrong by far more than the limit.
 
 # %% [markdown]
 # ## Make it wrong

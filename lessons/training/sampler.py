@@ -27,21 +27,22 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# In [ddp](../../notebooks/training/ddp.ipynb), every rank looked at the whole batch and took each
-# n-th image of it. A program with a `DataLoader` does not see the whole batch. It asks a sampler
-# for the numbers of the images to load, and `DistributedSampler` gives each rank other numbers:
+# In [ddp](../../notebooks/training/ddp.ipynb), every rank had the whole batch and took every n-th
+# image of it. A `DataLoader` loads only the images of its own rank. It asks a sampler for their
+# numbers, and `DistributedSampler` gives each rank different ones:
 #
 # 1. It shuffles all numbers with the seed `seed + epoch`, which is equal on all ranks.
 # 2. It repeats the first numbers at the end until n divides their count.
-# 3. Rank r takes each n-th number, beginning with the r-th.
+# 3. Rank r takes the numbers at the positions r, r + n, r + 2 n and so on.
 #
 # The sampler does not know when an epoch begins. `set_epoch` tells it.
 
 # %% [markdown]
 # ## The code
 #
-# Our `shuffled` uses the epoch as its seed. The loader here loads only the numbers of the images,
-# in batches, because `train` takes the images themselves. A rank of four gets 32 of 128 images.
+# Our `shuffled` uses the epoch as its seed, for the comparison. To keep `train` as it is, the
+# loader loads only the numbers of the images, and `train` looks the images up. With four ranks,
+# each takes 32 of the 128 images of a step.
 
 
 # %%
@@ -91,7 +92,7 @@ def sampler(rank, world_size, device):
 
 # %% [markdown]
 # **Predict first.** `drop_last=True` leaves out the last batch of an epoch, which is smaller. How
-# many steps does a rank of four train in three epochs? Write the number down.
+# many steps do four ranks train in three epochs? Write the number down.
 
 # %%
 if __name__ == "__main__":
@@ -100,17 +101,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 42: a rank gets 450 of the images in an epoch, which are 14 batches of 32 and 2 images more. The
+# 42: each rank gets 450 images in an epoch, which are 14 batches of 32 and 2 images more. The
 # images of all ranks in a step are one batch of `shuffled`. So the model is that of one process
-# that shuffles with the seeds 0, 1 and 2.
+# that shuffles with the seeds 0, 1 and 2. The picture shows the losses of all three epochs.
 #
 # </details>
 
 # %% [markdown]
 # ### The images that are taken twice
 #
-# 4 does not divide 1,797. The sampler gives all ranks equally many images all the same, because
-# with DDP they must have equally many batches.
+# 1,797 images cannot be shared equally by four ranks. But with DDP all ranks need equally many
+# batches. So the sampler gives some images to two ranks.
 
 
 # %%

@@ -125,7 +125,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Four, one for each rank. With `torch.manual_seed(1)` on all ranks it is one.
+# Four, one for each rank. With `torch.manual_seed(1)` on all ranks it is one. In the picture, the
+# lines are less even than those of data_parallel: dropout adds chance to each loss.
 #
 # </details>
 
@@ -210,8 +211,8 @@ STEPS = [seeds, loader_workers]
 #   CPU's.
 # - A checkpoint must hold the states of the generators of every rank, or the run goes on with other
 #   numbers.
-# - `multiprocessing_context="fork"` is there because `draw` need not be importable then. On macOS,
-#   fork is not safe with all libraries.
+# - `multiprocessing_context="fork"` is there because a forked worker need not import `draw`. On
+#   macOS, fork is not safe with all libraries.
 
 # %% [markdown]
 # ## Write it yourself

@@ -6,7 +6,7 @@ Threads of one process can share the batch, too. That is what `nn.DataParallel` 
 of a machine.
 
 You will see that the model is the same, what is copied in each step, what `nn.DataParallel` does
-without a GPU, and which code holds the lock (GIL) that lets only one thread run Python.
+without a GPU, and which code keeps the lock (GIL) that lets only one thread run Python.
 
     python lessons/training/threads.py
     torchrun --nproc-per-node 4 lessons/training/threads.py
@@ -112,8 +112,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 2,159,360: 4 copies of 19,280 bytes in each of 28 steps. Four processes copy the parameters once,
-# before the first step. On n GPUs, `nn.DataParallel` copies n - 1 times in each step, because the
-# first GPU has the parameters already (documented).
+# before the first step. The picture has a single curve, because every rank does all the work. On n
+# GPUs, `nn.DataParallel` copies n - 1 times in each step, because the first GPU has the parameters
+# already (documented).
 #
 # </details>
 
@@ -162,6 +163,7 @@ if __name__ == "__main__":
 #
 # ```python
 # import multiprocessing
+# import resource
 # import sys
 # import time
 # from threading import Thread
@@ -202,28 +204,35 @@ if __name__ == "__main__":
 #     return found
 #
 #
-# def speed_up(worker, work):
-#     """How much more two workers do than one in the same time: 2 is best."""
-#     seconds = []
-#     for size in (1, 2):
-#         workers = [worker(target=lambda: [work() for _ in range(10)]) for _ in range(size)]
-#         start = time.perf_counter()
+# def processor_seconds():
+#     """Of this process and of its children."""
+#     of = resource.getrusage
+#     used = of(resource.RUSAGE_SELF), of(resource.RUSAGE_CHILDREN)
+#     return sum(one.ru_utime + one.ru_stime for one in used)
+#
+#
+# def cores(worker, work):
+#     """How many cores two workers keep busy: the best of three rounds."""
+#     found = []
+#     for _ in range(3):
+#         workers = [worker(target=lambda: [work() for _ in range(30)]) for _ in range(2)]
+#         used, start = processor_seconds(), time.perf_counter()
 #         for one in workers:
 #             one.start()
 #         for one in workers:
 #             one.join()
-#         seconds.append(time.perf_counter() - start)
-#     return 2 * seconds[0] / seconds[1]
+#         found.append((processor_seconds() - used) / (time.perf_counter() - start))
+#     return max(found)
 #
 #
 # Process = multiprocessing.get_context("fork").Process
 # for name, work in WORK.items():
 #     print(f"{name}: another thread runs meanwhile: {others_run(work)}")
-#     threads, processes = speed_up(Thread, work), speed_up(Process, work)
-#     print(f"  two threads do {threads:.1f} times the work of one, two processes {processes:.1f}")
+#     threads, processes = cores(Thread, work), cores(Process, work)
+#     print(f"  two threads keep {threads:.1f} cores busy, two processes {processes:.1f}")
 # ```
 #
-# `python gil.py` says, besides the times:
+# `python gil.py` says, besides the numbers of cores:
 #
 # ```text
 # Python: another thread runs meanwhile: False
@@ -231,11 +240,12 @@ if __name__ == "__main__":
 # torch: another thread runs meanwhile: True
 # ```
 #
-# So two threads run Python code no faster than one, and two processes do. Compare the times on a
-# machine with two free cores: they are ratios of one run, and other programs disturb them. In a
-# step of a training, Python runs between the kernels. If the kernels are short, the threads of
-# `nn.DataParallel` wait for one another. On a Python without the GIL (3.13t or later) the first
-# line should be True, too; it was not tried here.
+# With Python code, two threads keep no more than one core busy, however many cores there are. Two
+# processes can keep two cores busy, if no other program needs them, and so can two threads with
+# numpy or torch. Look at the numbers that the program prints on your machine. In a step of a
+# training, Python runs between the kernels (the computations in C). If the kernels are short, the
+# threads of `nn.DataParallel` wait for one another. On a Python without the GIL (3.13t or later)
+# the first line should be True, too; it was not tried here.
 
 # %%
 STEPS = [threads, data_parallel_on_cpu]

@@ -35,10 +35,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # ... Parameter indices which did not receive grad for rank 0: 4 5
 # ```
 #
-# Many networks have such parameters: a head that is no longer trained, a layer that is sometimes
-# skipped, an expert that gets no token. And a parameter may be unused on one rank and used on
-# another. With `find_unused_parameters=True`, DDP searches the graph of each forward pass, and
-# takes zeros for what this rank does not use.
+# Many networks have such parameters: a head (the last layers, for one task) that is no longer
+# trained, a layer that is sometimes skipped, an expert (in a mixture of experts) that gets no
+# token. And a parameter may be unused on one rank and used on another. With
+# `find_unused_parameters=True`, DDP searches the graph of each forward pass, and takes zeros for
+# what this rank does not use.
 
 # %% [markdown]
 # ## The code
@@ -125,6 +126,9 @@ if __name__ == "__main__":
 # By 4, not by 1: the other three ranks add zeros, and count. A head that few ranks use gets small
 # gradients. The third wrong program below tries to make up for it. Our one process has the same: it
 # divides the sum of all losses by n.
+#
+# In the picture, each line jumps between two tasks: at first the loss is 2.3 for the ten digits,
+# and 0.7 for even and odd.
 #
 # </details>
 

@@ -118,7 +118,8 @@ if __name__ == "__main__":
 #
 # 3: the sum of the losses, the number of correct images and the number of images.
 #
-# The loss of its own images is different on every rank, between 1.1605 and 1.2281. Each of these
+# The picture shows the training, which is the same on all ranks. But the validation loss of its own
+# images is different on every rank, between 1.1605 and 1.2281. Each of these
 # numbers looks like a loss of the model. Only 1.1958 is the loss of all images.
 #
 # </details>
@@ -126,10 +127,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### A sampler that pads
 #
-# `DistributedSampler` gives each rank equally many images. If they do not suffice, it repeats the
-# first ones. In a training that hardly matters, but a validation counts them twice. For a metric
-# that is no sum, such as a median, gather the predictions, put them in the order of the images, and
-# cut off the repeated ones.
+# `DistributedSampler` gives each rank equally many images. If there are too few, it repeats the
+# first ones. In a training that hardly matters, but a validation counts them twice. A median, for
+# example, cannot be computed from sums. For such a metric gather the predictions, put them in the
+# order of the images, and cut off the repeated ones.
 
 
 # %%
@@ -196,22 +197,23 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## Pitfalls
 #
-# - `gather` and `all_gather` return or fill something. Who calls them and then averages the local
-#   tensor prints the loss of one rank. It is plausible, as above: nobody notices.
+# - `gather` and `all_gather` put their result into other tensors. A program that calls them and
+#   then averages its own tensor prints the loss of one rank. Nobody notices, because the number is
+#   plausible, as above.
 # - All ranks must validate. If only rank 0 calls `validated`, the others wait, as
 #   [training](../../notebooks/mistakes/training.ipynb) shows.
 # - Print and save on rank 0, not on local rank 0: each machine has one of those.
-# - `model.eval()` and `model.train()` count with dropout and batch norm, which this network does
-#   not have.
-# - Do not call DDP's model only on some ranks while it validates: its forward pass may broadcast
-#   buffers. `model.module` calls nothing.
+# - Call `model.eval()` before the validation and `model.train()` after it if the network has
+#   dropout or batch norm. This one has neither.
+# - Do not validate a DDP model on some ranks only: its forward pass may broadcast buffers. That of
+#   `model.module` contains no collective.
 # - The sums are float64. In float32, integers are exact up to 16,777,216.
 
 # %% [markdown]
 # ## Write it yourself
 #
-# A job has two ranks on each machine. How many ranks print, if `rank == 0` is asked, and how many,
-# if the local rank is asked, which is here `rank % 2`? Let the ranks count themselves.
+# A job has two ranks on each machine, so the local rank is `rank % 2`. How many ranks print under
+# `if rank == 0`, and how many under `if local_rank == 0`? Let the ranks count themselves.
 #
 # <details><summary>Answer</summary>
 #
@@ -242,7 +244,8 @@ STEPS = [validation, padded_validation]
 # ## Read on
 #
 # - [pytorch#25162](https://github.com/pytorch/pytorch/issues/25162): why `DistributedSampler` pads,
-#   and what that means for a validation. -
+#   and what that means for a validation.
+# - The reference of
 #   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler),
 #   in PyTorch's documentation.
 #

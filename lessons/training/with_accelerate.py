@@ -108,7 +108,7 @@ def with_accelerate(rank, world_size, device):
     expected, _ = by_hand(network(0, device), 128 // world_size * world_size, 1, 0, device)
     check_training(trained, ours, "Accelerate and ours")
     check_training(trained, expected, "Accelerate and one process")
-    return {"loss": losses, "by hand": own}
+    return {"loss": losses, "loss by hand": str(own)}
 
 
 # %% [markdown]
@@ -124,18 +124,18 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # By hand 1, 5 and 9: DistributedSampler gives every fourth image to a rank. With Accelerate 32, 33
-# and 34: it cuts the order into batches of 32, and gives every fourth batch to a rank. So each rank
-# has two different losses in the picture. But the 128 images of a step are the same, and so is the
-# mean of their gradients.
+# and 34: it cuts the order into batches of 32, and gives every fourth batch to a rank. So the
+# losses of a rank are not those by hand, as the table shows. But the 128 images of a step are the
+# same, and so is the mean of their gradients.
 #
 # </details>
 
 # %% [markdown]
 # ### Exact metrics
 #
-# With four ranks, 1,797 images are 14 rounds of 4 batches and a rest of 5 images. By default,
-# Accelerate fills the last round with images from the beginning, so that every rank gets as many
-# batches as the others. These images must not be counted twice.
+# With four ranks, 1,797 images are 14 rounds of 4 batches, and 5 images are left. By default,
+# Accelerate fills the last round with images from the beginning, so that all ranks get equally many
+# batches. These images must not be counted twice.
 
 
 # %%

@@ -25,8 +25,8 @@ BOUNDS = (1e-14, 1e-12, 1e-9, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 def measured(rank, world_size, device, paths: dict[str, str]) -> dict:
     """Runs in a rank: by lesson, step and dtype, the largest relative error, calls and bytes.
 
-    `paths`: the files of the lessons, by name. Steps that start ranks of their own, or need more
-    of them, are left out.
+    `paths`: the files of the lessons, by name. Steps that compare no training, start ranks of their
+    own, or need more of them, are left out.
     """
     found = {}
     for name, path in paths.items():
@@ -37,18 +37,17 @@ def measured(rank, world_size, device, paths: dict[str, str]) -> dict:
                     stack.enter_context(_in_float32(module))
                 for step in module.STEPS:
                     world = world_of(step)
-                    if not world.isolated and world.ranks <= world_size:
-                        result = _measured_step(module, step, rank, world_size, device)
-                        if result:
-                            found[name, step.__name__, dtype] = result
+                    compares = "check_training" in step.__code__.co_names
+                    if compares and not world.isolated and world.ranks <= world_size:
+                        key = name, step.__name__, dtype
+                        found[key] = _measured_step(module, step, rank, world_size, device)
     return found
 
 
-def _measured_step(module, step, rank, world_size, device) -> tuple[float, int, int] | None:
+def _measured_step(module, step, rank, world_size, device) -> tuple[float, int, int]:
     """The largest error that it checks; calls and bytes of a step of its first training.
 
-    That is the last step: in the first one, DDP also sends what it has to send once. None if
-    the step of the lesson trains nothing.
+    That is the last step: in the first one, DDP also sends what it has to send once.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -70,7 +69,7 @@ def _measured_step(module, step, rank, world_size, device) -> tuple[float, int, 
         step(rank, world_size, device)
     hook.remove()
     first = next((pair[1:] for pair in sent if pair[1]), (0, 0))
-    return (max(errors), *first) if errors else None
+    return max(errors), *first
 
 
 @contextlib.contextmanager
