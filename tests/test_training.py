@@ -44,7 +44,7 @@ def run_all(rank, world_size, device, path):
 
 @pytest.mark.parametrize(
     "world_size",
-    [pytest.param(n, marks=() if n == 3 else pytest.mark.slow) for n in (1, 2, 3, 4, 5)],
+    [pytest.param(n, marks=() if n == 3 else pytest.mark.slow) for n in (1, 2, 3, 4, 5, 7, 8)],
 )
 @every_lesson
 def test_every_rank_trains_the_model_of_one_process(name, world_size):

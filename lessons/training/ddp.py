@@ -130,9 +130,10 @@ def order_of_buckets(rank, world_size, device):
     model = DistributedDataParallel(network(seed=rank, device=device), bucket_cap_mb=0.001)
     names = {parameter: name for name, parameter in model.module.named_parameters()}
     model.register_comm_hook(found := [], note_and_average)
-    trained, _ = train(model, on_my_shard, shuffled().split(60)[:2], device)
+    batches = shuffled().split(64 // world_size * world_size)[:2]
+    trained, _ = train(model, on_my_shard, batches, device)
 
-    expected, _ = train(network(0, device), batch_loss, shuffled().split(60)[:2], device)
+    expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "DDP with a hook")
     return {f"call {number}": names for number, names in enumerate(found, 1)}
 

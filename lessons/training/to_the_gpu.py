@@ -137,7 +137,7 @@ def bfloat16_autocast(rank, world_size, device):
     batches = shuffled().split(64 // world_size * world_size)[:-1]
     (exact, _), _ = train(network(0, device), batch_loss, batches, device)
     exact, reduced = parameters_to_vector(exact.parameters()), {}
-    for autocast, limit in ((False, 1e-6), (True, 1e-2)):
+    for autocast, limit in ((False, 1e-6), (True, 1e-1)):
         model = wrapped(network(0, device).float(), device)
         model.register_comm_hook(found := [], note_and_average)
         train(model, partial(on_my_shard, autocast=autocast), batches, device)
@@ -160,7 +160,7 @@ if __name__ == "__main__":
 #
 # 9,640, in float32 as without autocast: a gradient has the type of its parameter. So the sum over
 # the ranks loses nothing, and the communication is no cheaper. The error comes from the products.
-# It is between 1e-4 and 1e-2 after 28 steps, and that of float32 between 1e-8 and 1e-6.
+# It is between 1e-3 and 1e-1 after 28 steps, and that of float32 between 1e-8 and 1e-6.
 #
 # </details>
 
