@@ -206,6 +206,27 @@ def test_the_tree_by_symmetry_is_the_tree_of_all_ranks():
             assert by_symmetry == pytest.approx(every.max(), rel=1e-9)
 
 
+def test_the_tree_by_symmetry_is_the_tree_of_786_432_ranks():
+    (assumption,) = (one for one in nccl.ASSUMPTIONS if one.name == "LL, 2020")
+    ranks = np.arange(786_432)
+    network = nccl._network(assumption, assumption.tree, 6)
+    every = finish_times(nccl.tree_all_reduce(ranks, len(ranks), 6, 2), ranks, 1e5, network)
+    by_symmetry = nccl._tree_time(assumption, len(ranks), 6, 1, 1e5)
+    assert by_symmetry == pytest.approx(every.max(), rel=1e-5)
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, 1e5])
+def test_two_more_levels_of_a_tree_always_add_the_same_time(chunk_bytes):
+    for assumption in nccl.ASSUMPTIONS:
+        for nodes in (256, 512, 768, 2_304, 4_096):
+            for tree in (0, 1) if chunk_bytes == 0 else (None,):
+                grown, exact = (
+                    seconds(assumption, nodes, 1, chunk_bytes, tree)
+                    for seconds in (nccl._grown, nccl._between_nodes)
+                )
+                assert grown == pytest.approx(exact, rel=1e-9), (assumption.name, nodes)
+
+
 def test_once_a_pipeline_is_full_every_chunk_adds_the_same_time():
     for assumption in nccl.ASSUMPTIONS:
         for nodes in (4, 64):

@@ -1,5 +1,6 @@
 """The lessons on algorithms are right at every world size, and what they draw is what they send."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from lesson_rules import Source
 from collectives import launch
 from collectives.backends.algorithms import nccl
 from collectives.backends.by_hand import choice
+from collectives.bench import algorithm_times
 from collectives.lesson import files
 from collectives.lesson.chapters import CHAPTERS
 from collectives.lesson.results import table
 from collectives.lesson.step import world_of
 from collectives.lesson.steps import Played, Steps, draw
-from collectives.pictures import picture
+from collectives.pictures import crossings, picture
 from collectives.pictures.colours import WRONG
 
 CHAPTER = CHAPTERS["algorithms"]
@@ -119,6 +121,18 @@ def test_the_ratios_that_the_lesson_names_are_those_of_the_simulation():
     prose = SOURCES["algorithms/which_one_when"].prose
     assert f"{ratios.pop('every hop alike')}, which is 49150 / 34." in prose
     assert f"the ratio is between {min(ratios.values())} and {max(ratios.values())}." in prose
+
+
+def test_measured_curves_are_those_of_the_documentation_and_told_apart_by_ratios():
+    times = algorithm_times.measured("gloo", "ring")
+    document = json.loads(algorithm_times.MEASURED.read_text(encoding="utf-8"))
+    rows = algorithm_times.table_rows(document)
+    (cells,) = (cells for name, *cells in rows if name == "ring")
+    drawn = [text.get_text() for text in texts(crossings.figure(times, {}, "title", "gloo"))]
+    assert [text for text in drawn if text.endswith("x")] == [cell.split()[-1] for cell in cells]
+    faster = {"old": [(4, 3.0), (8, 3.0)], "new": [(4, 2.0), (8, 4.0)]}
+    drawn = [text.get_text() for text in texts(crossings.figure(faster, {}, "title", "old"))]
+    assert [text for text in drawn if text.endswith("x")] == ["1.5x"]
 
 
 # The picture.

@@ -85,17 +85,23 @@ def test_bench_of_the_matrix_compares_cells_with_spawn(full, quick, expected):
     assert [(round(row.ratio, 1), row.met) for row in rows] == expected
 
 
-def test_bench_of_mpi_compares_the_same_calls_at_three_sizes():
-    seconds = {
-        (size, backend): value
-        for size in bench_mpi.SIZES
-        for backend, value in (("gloo", 0.009), ("mpi", 0.001))
-    }
-    assert [(row.ratio, row.target, row.met) for row in bench_mpi.rows(seconds)] == [
+@pytest.mark.parametrize(
+    ("mpi", "mpi4py", "met"),
+    [(0.001, 0.0007, "yes"), (0.001, 0.0006, "no"), (8e-5, 3e-5, "yes"), (9e-5, 2e-5, "no")],
+)
+def test_bench_of_mpi_compares_the_same_calls_at_three_sizes(mpi, mpi4py, met):
+    values = {"gloo": 9 * mpi, "mpi": mpi, "mpi4py": mpi4py}
+    rows = bench_mpi.rows(
+        {(size, what): value for size in bench_mpi.SIZES for what, value in values.items()}
+    )
+    assert [(row.ratio, row.target, row.met) for row in rows[::2]] == [
         (pytest.approx(9), ">= 2x", "yes"),
         (pytest.approx(9), ">= 10x", "no"),
         (pytest.approx(9), ">= 10x", "no"),
     ]
+    for row in rows[1::2]:
+        assert (row.ratio, row.met) == (pytest.approx(mpi / mpi4py), met)
+        assert row.target == "<= 1.5x or 60 µs more"
 
 
 def test_bench_ends_what_a_failed_measurement_started():

@@ -91,6 +91,12 @@ def curves(document: dict) -> dict[str, list[tuple[float, float]]]:
     return {name: [(int(size), one[name]) for size, one in found.items()] for name in names}
 
 
+def measured(*names: str) -> dict[str, list[tuple[float, float]]]:
+    """Seconds by bytes in the measurement that the documentation shows."""
+    found = curves(json.loads(MEASURED.read_text(encoding="utf-8")))
+    return {name: found[name] for name in names}
+
+
 def size_text(size: int) -> str:
     unit, factor = next(
         (unit, factor)

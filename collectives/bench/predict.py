@@ -2,7 +2,8 @@
 
 What is fitted is a shift: all ranks send to the next one at once, and do so again. So it holds what
 a ping-pong between two ranks lacks: ranks that wait for a core, and caches that are shared. Then
-the same with a single message under way. A step of an algorithm with some messages lies between.
+the same with a single message under way. A step of an algorithm with some messages lies between,
+and so does what a call costs before its first step.
 """
 
 import statistics
@@ -16,10 +17,12 @@ from collectives.backends.algorithms import count, table
 from collectives.backends.algorithms.schedule import Step, when
 
 # Bytes of the messages whose time is measured. Between them the time is interpolated.
-SIZES = [4, 2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24]
+SIZES = [4, 2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26]
 
-# How often each is measured, in turn, and how many steps are timed together.
-_ROUNDS, _STEPS = 5, 8
+# How often each is measured, in turn; how many steps are timed together: about as many as
+# algorithms have, because the first ones also wait for ranks that come later, and touch memory that
+# is new; and how many calls, of a loop that is under way.
+_ROUNDS, _STEPS, _CALLS = 7, 4, 20
 
 # The time limit of the ranks, in seconds.
 _LIMIT = 300.0
@@ -27,18 +30,26 @@ _LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Fit:
-    """Seconds of a call that sends nothing, and of a step: `steps[is_shift, reduce]` by size."""
+    """Seconds of a call without its steps: `calls[is_shift]`; one whose steps are shifts costs
+    more, because every rank must have come. And of a step: `steps[is_shift, reduce]` by size.
+    """
 
     ranks: int
     sizes: list[int]
-    call: float
+    calls: tuple[float, float]
     steps: dict[tuple[bool, bool], list[float]]
+
+    def call(self, messages: float) -> float:
+        """Seconds of a call before its first step, with so many messages in a mean step."""
+        return self._between(*self.calls, messages)
 
     def step(self, messages: int, nbytes: float, reduce: bool) -> float:
         """Seconds of a step in which so many messages of so many bytes are under way."""
         single, shift = (self._at(nbytes, self.steps[busy, reduce]) for busy in (False, True))
-        share = (messages - 1) / (self.ranks - 1)
-        return single + (shift - single) * share
+        return self._between(single, shift, messages)
+
+    def _between(self, single: float, shift: float, messages: float) -> float:
+        return single + (shift - single) * (messages - 1) / (self.ranks - 1)
 
     def _at(self, nbytes: float, seconds: list[float]) -> float:
         if nbytes > self.sizes[-1]:
@@ -48,11 +59,11 @@ class Fit:
 
 def predicted(fit: Fit, collective: str, name: str, nbytes: int) -> float:
     """Seconds of a call. `nbytes` is the full array."""
-    seconds = fit.call
-    for step in count.sized_messages(collective, name, fit.ranks, nbytes):
-        if step:
-            size = statistics.fmean(size for _, size in step)
-            seconds += fit.step(len(step), size, step[0][0].reduce)
+    steps = [step for step in count.sized_messages(collective, name, fit.ranks, nbytes) if step]
+    seconds = fit.call(statistics.fmean(map(len, steps)) if steps else 1)
+    for step in steps:
+        size = statistics.fmean(size for _, size in step)
+        seconds += fit.step(len(step), size, step[0][0].reduce)
     return seconds
 
 
@@ -66,7 +77,10 @@ def by_size(fit: Fit, collective: str) -> dict[str, list[tuple[float, float]]]:
 
 
 def fit(n: int, sizes: list[int] = SIZES, rounds: int = _ROUNDS) -> Fit:
-    """Measure in a world of `n` ranks. Raises ValueError if there is nobody to send to."""
+    """Measure in a world of `n` ranks, and take the best round: disturbances only add time.
+
+    Raises ValueError if there is nobody to send to.
+    """
     from collectives import launch
 
     if n < 2:
@@ -75,13 +89,14 @@ def fit(n: int, sizes: list[int] = SIZES, rounds: int = _ROUNDS) -> Fit:
     found = launch(in_ranks, n, args=args, backend="by_hand", timeout=_LIMIT, diagnose=False)
     steps = {
         (busy, reduce): _rising(
-            [_slowest([one[busy, reduce, size] for one in found]) for size in sizes]
+            [min(_slowest([one[busy, reduce, size] for one in found])) for size in sizes]
         )
         for busy in (False, True)
         for reduce in (False, True)
     }
-    call = statistics.median(seconds for one in found for seconds in one["call"])
-    return Fit(n, sizes, call, steps)
+    call, barrier = (min(_slowest([one[what] for one in found])) for what in ("call", "barrier"))
+    shifts = (n - 1).bit_length() * steps[True, False][0]  # of which a barrier consists
+    return Fit(n, sizes, (call, max(call, barrier - shifts)), steps)
 
 
 def _rising(seconds: list[float]) -> list[float]:
@@ -89,9 +104,9 @@ def _rising(seconds: list[float]) -> list[float]:
     return np.minimum.accumulate(seconds[::-1])[::-1].tolist()
 
 
-def _slowest(by_rank: list[list[float]]) -> float:
-    """A round takes as long as its slowest rank; the median of all rounds."""
-    return statistics.median(map(max, zip(*by_rank, strict=True)))
+def _slowest(by_rank: list[list[float]]) -> list[float]:
+    """A round takes as long as its slowest rank."""
+    return list(map(max, zip(*by_rank, strict=True)))
 
 
 def in_ranks(
@@ -103,17 +118,25 @@ def in_ranks(
 
     from collectives.backends.algorithms import calls
     from collectives.backends.algorithms.execute import execute
+    from collectives.backends.by_hand.choice import Options
 
     links = dist.group.WORLD.links
     alone = [dist.new_group([one]) for one in range(n)][rank]
+    together = dist.new_group(backend="by_hand", pg_options=Options(algorithm="dissemination"))
     word = torch.zeros(1)
+    small = {
+        "call": lambda: dist.all_reduce(word, group=alone),
+        "barrier": lambda: dist.barrier(together),
+    }
     memory = torch.zeros(sizes[-1])  # four pieces of four bytes an element
     found: dict[tuple | str, list[float]] = {}
     for _ in range(rounds):
-        begin = time.perf_counter()
-        for _ in range(_STEPS):
-            dist.all_reduce(word, group=alone)
-        found.setdefault("call", []).append((time.perf_counter() - begin) / _STEPS)
+        for what, call in small.items():
+            call()
+            begin = time.perf_counter()
+            for _ in range(_CALLS):
+                call()
+            found.setdefault(what, []).append((time.perf_counter() - begin) / _CALLS)
         for size in sizes:
             pieces = list(memory[:size].split(size // 4))
             for busy in (False, True):
@@ -156,7 +179,7 @@ def measured(collective: str, n: int, nbytes: int, rounds: int = 9) -> dict[str,
 
     args = (collective, nbytes, rounds)
     found = launch(in_turn, n, args=args, backend="by_hand", timeout=_LIMIT, diagnose=False)
-    return {name: _slowest([one[name] for one in found]) for name in found[0]}
+    return {name: statistics.median(_slowest([one[name] for one in found])) for name in found[0]}
 
 
 def in_turn(

@@ -47,7 +47,7 @@ def matrix(rounds: _Rounds = 1) -> None:
 
 @app.command("mpi")
 def mpi(rounds: _Rounds = 7) -> None:
-    """Time all_reduce on MPI against gloo, at three sizes, in the same ranks."""
+    """Time all_reduce on MPI against gloo and mpi4py alone, at three sizes, in the same ranks."""
     from collectives.bench import mpi as timings
 
     _print_table("mpi", lambda tell: timings.measure(rounds, tell))

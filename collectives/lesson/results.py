@@ -27,11 +27,13 @@ class Curve:
 class Times:
     """Seconds by bytes, for each algorithm: printed as which one is the fastest from which size on.
 
-    `curves` has (bytes, seconds) of the same sizes for each name. They must not be measured: what
-    is printed should be the same on every machine.
+    `curves` has (bytes, seconds) of the same sizes for each name. They must not be measured by the
+    step: what is printed should be the same on every machine. `against` is the curve that the
+    picture compares the fastest one with.
     """
 
     curves: dict[str, list[tuple[float, float]]]
+    against: str | None = None
 
     def __str__(self) -> str:
         from collectives.pictures import crossings

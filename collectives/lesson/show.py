@@ -197,7 +197,7 @@ def _figures_of(title: str, drawn: dict[str, list[Shown]]) -> list:
     for name, ranks in others.items():
         heading = f"{title}: {name}" if len(others) > 1 else title
         if isinstance(ranks[0], Times):
-            found.append(crossings.figure(ranks[0].curves, {}, heading))
+            found.append(crossings.figure(ranks[0].curves, {}, heading, ranks[0].against))
         else:
             found.append(steps.draw(heading, ranks))
     return found

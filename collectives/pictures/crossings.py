@@ -25,8 +25,14 @@ def draw(curves: dict[str, Points], points: dict[str, Points], title: str, path:
     figure(curves, points, title).savefig(path, dpi=150)
 
 
-def figure(curves: dict[str, Points], points: dict[str, Points], title: str):
-    """The same as a figure, for `picture.svg`."""
+def figure(
+    curves: dict[str, Points], points: dict[str, Points], title: str, against: str | None = None
+):
+    """The same as a figure, for `picture.svg`.
+
+    Labelled is where the fastest curve changes; with `against`, how many times faster than that
+    curve the fastest one is.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -36,6 +42,30 @@ def figure(curves: dict[str, Points], points: dict[str, Points], title: str):
         axes.plot(*np.transpose(curve), color=edge(colour), label=name, linewidth=1.8)
         if points.get(name):
             axes.plot(*np.transpose(points[name]), "o", color=edge(colour), markersize=5)
+    if against:
+        _label_ratios(axes, curves, against)
+    else:
+        _label_changes(axes, curves)
+    axes.set(xlabel="size", ylabel="time", title=title)
+    axes.xaxis.set_major_formatter(EngFormatter("B"))
+    axes.yaxis.set_major_formatter(EngFormatter("s"))
+    axes.legend(frameon=False, loc="upper left" if against else "lower right", fontsize=_SMALL)
+    drawn.set_label(f"Curves of {title}, seconds by bytes. {in_words(curves)}.")
+    return drawn
+
+
+def _label_ratios(axes, curves: dict[str, Points], against: str) -> None:
+    axes.margins(x=0.08)  # room for the last label
+    for k, (size, seconds) in enumerate(curves[against]):
+        least = min(curve[k][1] for curve in curves.values())
+        axes.plot(size, least, "o", color=DARK, markersize=4)
+        if least < seconds:
+            place = {"xytext": (7, -9), "textcoords": "offset points"}
+            text = f"{seconds / least:.2g}x"
+            axes.annotate(text, (size, least), fontsize=_SMALL, color=DARK, **place)
+
+
+def _label_changes(axes, curves: dict[str, Points]) -> None:
     for size, name in fastest(curves)[1:]:
         axes.axvline(size, color=DARK, linewidth=0.6, linestyle=":")
         place = {
@@ -45,12 +75,6 @@ def figure(curves: dict[str, Points], points: dict[str, Points], title: str):
             "ha": "right",
         }
         axes.annotate(f"from here on {name}", (size, 0.98), fontsize=_SMALL, color=DARK, **place)
-    axes.set(xlabel="size", ylabel="time", title=title)
-    axes.xaxis.set_major_formatter(EngFormatter("B"))
-    axes.yaxis.set_major_formatter(EngFormatter("s"))
-    axes.legend(frameon=False, loc="lower right", fontsize=_SMALL)
-    drawn.set_label(f"Curves of {title}, seconds by bytes. {in_words(curves)}.")
-    return drawn
 
 
 def in_words(curves: dict[str, Points]) -> str:

@@ -14,7 +14,9 @@ better than few bytes.
 
 # %%
 from collectives import check
-from collectives.lesson import Steps, run
+from collectives.bench import algorithm_times
+from collectives.lesson import Steps, Times, run
+from collectives.pictures import crossings
 import torch
 import torch.distributed as dist
 
@@ -173,8 +175,36 @@ if __name__ == "__main__":
 #
 # </details>
 
+# %% [markdown]
+# ### The measured curve
+#
+# Where do these two win against the ring of the lesson before? These times were not measured now.
+# They are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with
+# two cores. `collectives bench algorithms` measures on yours.
+
+
 # %%
-STEPS = [doubling, halving]
+def doubling_measured(rank, world_size, device):
+    times = algorithm_times.measured("ring", "recursive_doubling", "halving_doubling")
+    check(
+        crossings.fastest(times),
+        [(4, "recursive_doubling"), (2**20, "halving_doubling"), (2**26, "ring")],
+        "the fastest, by size",
+    )
+    return {"times": Times(times, against="ring")}
+
+
+# %%
+if __name__ == "__main__":
+    run(doubling_measured)
+
+# %% [markdown]
+# The numbers in the picture say how many times faster than the ring the fastest one is. Recursive
+# doubling has the fewest messages, and is ahead as long as they are short. Then its bytes weigh,
+# and it is the slowest.
+
+# %%
+STEPS = [doubling, halving, doubling_measured]
 
 # %% [markdown]
 # ## The count

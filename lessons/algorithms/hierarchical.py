@@ -17,7 +17,9 @@ import os
 import tempfile
 from collectives import check
 from collectives.backends.algorithms import count
-from collectives.lesson import Played, run
+from collectives.bench import algorithm_times
+from collectives.lesson import Played, Times, run
+from collectives.pictures import crossings
 import torch
 import torch.distributed as dist
 
@@ -163,8 +165,32 @@ if __name__ == "__main__":
 # its next tensor while a slow one still copies. The backend `by_hand` takes three such memories in
 # turn instead.
 
+# %% [markdown]
+# ### The measured curve
+#
+# On one machine the hierarchical algorithm is the binomial tree. What does it take to send nothing?
+# These times were not measured now. They are those of the page
+# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `collectives
+# bench algorithms` measures on yours.
+
+
 # %%
-STEPS = [hierarchical, between_machines, shared_memory]
+def shared_memory_measured(rank, world_size, device):
+    times = algorithm_times.measured("gloo", "binomial_tree", "shared_memory")
+    check(crossings.fastest(times), [(4, "shared_memory")], "the fastest, by size")
+    return {"times": Times(times, against="binomial_tree")}
+
+
+# %%
+if __name__ == "__main__":
+    run(shared_memory_measured)
+
+# %% [markdown]
+# The numbers in the picture say how many times faster than the tree the shared memory of `by_hand`
+# is.
+
+# %%
+STEPS = [hierarchical, between_machines, shared_memory, shared_memory_measured]
 
 # %% [markdown]
 # ## The count

@@ -14,7 +14,9 @@ piece every rank sends in each step, what it holds then, and why no rank can sen
 
 # %%
 from collectives import check
-from collectives.lesson import Steps, run
+from collectives.bench import algorithm_times
+from collectives.lesson import Steps, Times, run
+from collectives.pictures import crossings
 import torch
 import torch.distributed as dist
 
@@ -239,8 +241,32 @@ if __name__ == "__main__":
 # out their messages. In the picture, of a tensor with one number more than ranks, piece 0 has two
 # numbers, of which the first one is shown.
 
+# %% [markdown]
+# ### The measured curve
+#
+# The backend `by_hand` executes this ring over sockets. How long does an `all_reduce` take, against
+# gloo, which has a ring as well? These times were not measured now. They are those of the page
+# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `collectives
+# bench algorithms` measures on yours.
+
+
 # %%
-STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring]
+def ring_measured(rank, world_size, device):
+    times = algorithm_times.measured("gloo", "ring")
+    check(crossings.fastest(times), [(4, "ring")], "the fastest, by size")
+    return {"times": Times(times, against="gloo")}
+
+
+# %%
+if __name__ == "__main__":
+    run(ring_measured)
+
+# %% [markdown]
+# The numbers in the picture say how many times faster than gloo our ring is. For short tensors the
+# cost of a message decides. For long ones the bytes do, and the two rings come closer together.
+
+# %%
+STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
 
 # %% [markdown]
 # ## What libraries do

@@ -15,7 +15,9 @@ it, and two trees at once, in which nobody is.
 from collectives import check
 from collectives.backends.algorithms import calls, count
 from collectives.backends.algorithms.links import GroupLinks
-from collectives.lesson import Played, Steps, run
+from collectives.bench import algorithm_times
+from collectives.lesson import Played, Steps, Times, run
+from collectives.pictures import crossings
 import torch
 import torch.distributed as dist
 
@@ -181,8 +183,33 @@ if __name__ == "__main__":
 #
 # </details>
 
+# %% [markdown]
+# ### The measured curve
+#
+# An `all_reduce` up the tree and down again, against the ring. These times were not measured now.
+# They are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with
+# two cores. `collectives bench algorithms` measures on yours.
+
+
 # %%
-STEPS = [tree, up_and_down, double_tree]
+def tree_measured(rank, world_size, device):
+    times = algorithm_times.measured("ring", "binomial_tree", "double_tree")
+    check(crossings.fastest(times), [(4, "binomial_tree"), (2**24, "ring")], "the fastest, by size")
+    return {"times": Times(times, against="ring")}
+
+
+# %%
+if __name__ == "__main__":
+    run(tree_measured)
+
+# %% [markdown]
+# The numbers in the picture say how many times faster than the ring the tree is. It wins up to 1
+# MiB: four ranks share two cores, so what counts is how many messages there are in all, and the
+# tree has the fewest. For longer tensors the ring wins, in which no rank sends as many bytes as the
+# root.
+
+# %%
+STEPS = [tree, up_and_down, double_tree, tree_measured]
 
 # %% [markdown]
 # ## The count

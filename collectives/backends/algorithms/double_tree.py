@@ -27,19 +27,15 @@ from collectives.backends.algorithms.schedule import Schedule, Step, backwards, 
 def broadcast(rank: int, n: int, pieces: int) -> Iterator[Step]:
     """Of an even number of pieces: the first half of them goes down the first tree."""
     chunks, trees = pieces // 2, two_trees(n)
+    links = [_links(trees, rank, colour) for colour in (0, 1)]
     for step in range(trees.first.max(initial=0) + 2 * chunks - 1 if n > 1 else 0):
-        colour = step % 2
-        tree = np.where(trees.colour[0] == colour, 0, 1)[rank]  # in which the rank receives
-        child, child_tree = trees.child[colour][rank], trees.child_tree[colour][rank]
-        receive = (step - trees.first[tree, rank]) // 2
-        send = (step - trees.first[child_tree, child]) // 2
-        gives = (child > 0) & (send >= 0) & (send < chunks)
-        takes = (rank > 0) & (receive >= 0) & (receive < chunks)
+        link = links[step % 2]
+        send, receive = (step - link.sends_from) // 2, (step - link.receives_from) // 2
         yield Step(
-            to=when(gives, child),
-            send=child_tree * chunks + send,
-            source=when(takes, trees.parent[tree, rank]),
-            receive=tree * chunks + receive,
+            to=when((send >= 0) & (send < chunks), link.child),
+            send=link.child_tree * chunks + send,
+            source=when((receive >= 0) & (receive < chunks), link.parent),
+            receive=link.tree * chunks + receive,
         )
 
 
@@ -60,6 +56,33 @@ class Trees(NamedTuple):
     first: np.ndarray  # the step in which the first chunk arrives
     child: np.ndarray  # 0: the rank sends nothing in this colour
     child_tree: np.ndarray
+
+
+class Links(NamedTuple):
+    """The two links of one colour at a rank, and the steps from which on they carry chunks."""
+
+    tree: int  # in which the rank receives
+    parent: int
+    receives_from: int
+    child_tree: int
+    child: int
+    sends_from: int
+
+
+_NEVER = 2**30
+
+
+def _links(trees: Trees, rank: int, colour: int) -> Links:
+    tree = np.where(trees.colour[0] == colour, 0, 1)[rank]
+    child, child_tree = trees.child[colour][rank], trees.child_tree[colour][rank]
+    return Links(
+        tree,
+        trees.parent[tree, rank],
+        np.where(rank > 0, trees.first[tree, rank], _NEVER),
+        child_tree,
+        child,
+        np.where(child > 0, trees.first[child_tree, child], _NEVER),
+    )
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.backends.algorithms import chain, double_tree, ring
-from collectives.backends.algorithms.schedule import NOBODY, Rounds, Step, among, steps
+from collectives.backends.algorithms.schedule import NOBODY, Step, among, steps
 from collectives.backends.algorithms.simulate import Hop, Network, finish_times
 
 # Bytes a second. NVLink 2 between two GPUs of Summit, and its two ports of 100 Gbit/s (documented).
@@ -81,39 +81,65 @@ def _pipelined(assumption, n, per_node, chunks: float, chunk_bytes: float) -> fl
 @functools.lru_cache(maxsize=1024)
 def _tree_time(assumption, n, per_node, chunks, chunk_bytes, only=None) -> float:
     """By symmetry: the chains of all nodes are alike, so one of them and the tree are enough."""
-    pieces, latencies = 2 * chunks, assumption.tree
-    machine, nodes = np.arange(per_node), np.arange(n // per_node)
-    parts = (
-        (chain.reduce(machine, per_node, pieces), machine, per_node),
-        (double_tree.all_reduce(nodes, n // per_node, pieces), nodes, 1),
-        (chain.broadcast(machine, per_node, pieces), machine, per_node),
-    )
-    seconds = 0.0
-    for schedule, ranks, neighbours in parts:
-        if only is not None:
-            schedule = _one_tree(schedule, chunks, only)
-        network = _network(assumption, latencies, neighbours)
-        seconds += finish_times(schedule, ranks, chunk_bytes, network).max()
+    pieces, machine = 2 * chunks, np.arange(per_node)
+    seconds = _grown if chunks == 1 else _between_nodes
+    total = seconds(assumption, n // per_node, chunks, chunk_bytes, only)
+    for part in (chain.reduce, chain.broadcast):
+        schedule = _in_tree(part(machine, per_node, pieces), chunks, only)
+        network = _network(assumption, assumption.tree, per_node)
+        total += finish_times(schedule, machine, chunk_bytes, network).max()
+    return total
+
+
+def _between_nodes(assumption, nodes, chunks, chunk_bytes, only) -> float:
+    ranks = np.arange(nodes)
+    schedule = _in_tree(double_tree.all_reduce(ranks, nodes, 2 * chunks), chunks, only)
+    network = _network(assumption, assumption.tree, per_node=1)
+    return finish_times(schedule, ranks, chunk_bytes, network).max()
+
+
+def _grown(assumption, nodes, chunks, chunk_bytes, only) -> float:
+    """By symmetry: two more levels under all leaves add the same time, however large the tree is.
+
+    So it does not grow beyond a few hundred nodes, if their number can be divided by four.
+    """
+    times, small = 0, nodes
+    while small % 256 == 0:
+        small, times = small // 4, times + 1
+    seconds = _between_nodes(assumption, small, chunks, chunk_bytes, only)
+    if times:
+        before = _between_nodes(assumption, small // 4, chunks, chunk_bytes, only)
+        seconds += times * (seconds - before)
     return seconds
 
 
-def tree_all_reduce(rank: int, n: int, per_node: int, pieces: int) -> Iterator[Step | Rounds]:
-    """Along a chain to each node's first rank, between those on a double tree, and back."""
+def tree_all_reduce(rank: np.ndarray, n: int, per_node: int, pieces: int) -> Iterator[Step]:
+    """Along a chain to each node's first rank, between those on a double tree, and back.
+
+    Of all ranks at once, so that only the first ones of the nodes need the steps of the tree.
+    """
     node, local = rank // per_node, rank % per_node
+    first = np.flatnonzero(local == 0)
 
     def on_my_node(local):
         return node * per_node + local
 
+    def placed(step):
+        to, source = np.full(n, NOBODY), np.full(n, NOBODY)
+        to[first], source[first] = step.to, step.source
+        return Step(to, source)
+
     yield from among(chain.reduce(local, per_node, pieces), on_my_node)
-    yield from among(
-        double_tree.all_reduce(node, n // per_node, pieces),
-        lambda leader: leader * per_node,
-        members=local == 0,
-    )
+    tree = double_tree.all_reduce(node[first], n // per_node, pieces)
+    yield from map(placed, among(tree, lambda node: node * per_node))
     yield from among(chain.broadcast(local, per_node, pieces), on_my_node)
 
 
-def _one_tree(schedule, chunks: int, tree: int) -> Iterator[Step]:
+def _in_tree(schedule, chunks: int, tree: int | None) -> Iterator[Step]:
+    """The steps of one tree, or of both."""
+    if tree is None:
+        yield from steps(schedule)
+        return
     for step in steps(schedule):
         to = np.where(np.asarray(step.send) // chunks == tree, step.to, NOBODY)
         source = np.where(np.asarray(step.receive) // chunks == tree, step.source, NOBODY)

@@ -64,29 +64,35 @@ def _rounds(part: Rounds, clock, ranks, piece_bytes, network, skip) -> np.ndarra
 
 
 class _Costs:
-    """What one step adds to the clocks."""
+    """What one step adds to the clocks. Only the ranks that send or receive are looked at."""
 
     def __init__(self, step: Step, ranks: np.ndarray, piece_bytes: float, network: Network):
         to, source = (np.broadcast_to(peer, ranks.shape) for peer in (step.to, step.source))
-        sends = (to != NOBODY) & (to != ranks)
-        receives = (source != NOBODY) & (source != ranks)
-        out_latency, out_rate = _hops(ranks, to, network)
-        in_latency, in_rate = _hops(source, ranks, network)
-        leaving = piece_bytes * _count(step.send) / out_rate
-        arriving = piece_bytes * _count(step.receive) / in_rate
-        if network.sender_waits:
-            leaving = leaving + out_latency
+        senders = np.flatnonzero((to != NOBODY) & (to != ranks))
+        self.receivers = np.flatnonzero((source != NOBODY) & (source != ranks))
+        self.sources = source[self.receivers] % len(ranks)
+
+        def one_way(who, start, end, pieces):
+            latency, rate = _hops(start[who], end[who], network)
+            return latency, piece_bytes * np.broadcast_to(_count(pieces), ranks.shape)[who] / rate
+
+        out_latency, leaving = one_way(senders, ranks, to, step.send)
+        in_latency, arriving = one_way(self.receivers, source, ranks, step.receive)
         # A rank goes on when its own message has left, and the other one has passed its port.
-        self.own = np.maximum(np.where(sends, leaving, 0), np.where(receives, arriving, 0))
-        self.others = np.where(receives, in_latency + arriving, -np.inf)
-        self.source = source % len(ranks)
-        self.shift = int(-self.source[0] % len(ranks))
-        is_shift = np.array_equal(self.source, (np.arange(len(ranks)) - self.shift) % len(ranks))
+        self.own = np.zeros(len(ranks))
+        self.own[senders] = leaving + out_latency if network.sender_waits else leaving
+        self.own[self.receivers] = np.maximum(self.own[self.receivers], arriving)
+        self.others = in_latency + arriving
+        everyone = len(self.receivers) == len(ranks)
+        self.shift = int(-self.sources[0] % len(ranks)) if everyone else 0
+        is_shift = everyone and np.array_equal(self.sources, (ranks - self.shift) % len(ranks))
         self.after = self._shifted if is_shift else self._selected
 
     def _selected(self, clock: np.ndarray, times: int) -> np.ndarray:
         for _ in range(times):
-            clock = np.maximum(clock + self.own, clock[self.source] + self.others)
+            arrived = clock[self.sources] + self.others
+            clock = clock + self.own
+            clock[self.receivers] = np.maximum(clock[self.receivers], arrived)
         return clock
 
     def _shifted(self, clock: np.ndarray, times: int) -> np.ndarray:
@@ -100,11 +106,16 @@ class _Costs:
         return clock
 
 
-def _hops(start: np.ndarray, end: np.ndarray, network: Network) -> tuple[np.ndarray, np.ndarray]:
+def _hops(start: np.ndarray, end: np.ndarray, network: Network) -> Hop:
+    """The hops from some ranks to others: one if all are alike, else one of each."""
+    if network.inside == network.between:
+        return network.inside
     is_inside = start // network.per_node == end // network.per_node
-    return tuple(
-        np.where(is_inside, inside, between)
-        for inside, between in zip(network.inside, network.between, strict=True)
+    return Hop(
+        *(
+            np.where(is_inside, inside, between)
+            for inside, between in zip(network.inside, network.between, strict=True)
+        )
     )
 
 

@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from collectives.backends.mpi.library import MPI
 
-# A waiting rank first polls this many times (2 or 3 ms) and only yields its core in between. After
-# that it sleeps this many seconds between polls: with more ranks than cores, a rank that polls
+# A waiting rank first polls this many times (2 or 3 ms), and yields its core after some in a row.
+# After that it sleeps this many seconds instead: with more ranks than cores, a rank that polls
 # takes time from the rank that it waits for. A long message moves only while both ranks poll.
-_QUICK_POLLS = 3000
+_QUICK_POLLS, _IN_A_ROW = 8000, 8
 _NAP = 2e-5
 
 _yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -69,7 +69,8 @@ class MPIWork(dist.Work):
                         times -= 1
                         if times <= 0:
                             return False
-                        pause()
+                        if times % _IN_A_ROW == 0:
+                            pause()
                     self.requests.pop()
                 finish, self.finish = self.finish, None
                 if finish is not None:
@@ -83,7 +84,7 @@ class MPIWork(dist.Work):
     def wait(self, timeout=None) -> bool:
         if not self._poll(_QUICK_POLLS, _yield_core):
             limit = time.monotonic() + timeout.total_seconds() if timeout else self.deadline
-            while not self._poll(10, _nap):
+            while not self._poll(2 * _IN_A_ROW, _nap):
                 if time.monotonic() > limit:
                     self.group.broken = f"its {self.what} timed out"
                     seconds = timeout.total_seconds() if timeout else self.group.timeout
