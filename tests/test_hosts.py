@@ -255,6 +255,41 @@ def test_a_time_limit_names_the_machines_that_were_not_ready(lab):
     assert processes(lab, 1, ["cat"]) == ["cat"]
 
 
+def test_a_time_limit_also_holds_for_a_command_that_has_closed_its_output(lab):
+    with pytest.raises(TimeoutError, match=r"^not ready after 0.5 s: node0$"):
+        lab.run(["sh", "-c", "exec > /dev/null 2>&1; sleep 60"], on=[0], timeout=0.5)
+    assert processes(lab, 0, ["cat"]) == ["cat"]
+
+
+def test_an_error_in_what_hears_the_lines_ends_the_command_on_all_machines_at_once(lab):
+    def tell(name, stream, line):
+        raise ZeroDivisionError(line)
+
+    begin = time.monotonic()
+    with pytest.raises(ZeroDivisionError, match="^one\n$"):
+        lab.run(["sh", "-c", "[ {node} = 1 ] || echo one; sleep 60"], tell=tell)
+    assert time.monotonic() - begin < 10
+    assert processes(lab, 0, ["cat"]) == processes(lab, 1, ["cat"]) == ["cat"]
+
+
+def test_what_a_command_forks_while_it_is_being_killed_ends_as_well(lab):
+    """They have a session and a parent of their own: only their environment tells whose they are."""
+    forks = "while :; do (setsid sleep 60 &); done"
+    with pytest.raises(TimeoutError):
+        lab.run(["sh", "-c", forks], on=[1], timeout=0.5)
+    assert processes(lab, 1) == ["cat"]
+    forking = lab.start(1, ["sh", "-c", forks])
+    time.sleep(0.3)
+    lab.kill(forking)
+    assert processes(lab, 1) == ["cat"]
+
+
+def test_a_command_that_has_ended_may_leave_a_daemon(lab):
+    sh(lab, 1, "setsid sleep 60 < /dev/null > /dev/null 2>&1 &")
+    assert processes(lab, 1, ["cat", "sleep"]) == ["cat", "sleep"]
+    sh(lab, 1, "kill -9 -1")
+
+
 def listing():
     """All that a lab could leave on this machine. The labs of other test processes do not count."""
     namespaces, worker = set(), os.environ.get("PYTEST_XDIST_WORKER")
