@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
+import tempfile
 import time
 from pathlib import Path
 
@@ -396,7 +396,8 @@ def ordinary_python():
     if os.getuid() != 0:
         return [sys.executable]
     drop = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    path = f"PYTHONPATH={ROOT}:{sysconfig.get_path('purelib')}"
+    installed = [folder for folder in sys.path if folder.endswith("-packages")]
+    path = f"PYTHONPATH={':'.join([str(ROOT), *installed])}"
     for python in (sys.executable, shutil.which("python3", path="/usr/bin")):
         command = [*drop, "env", path, "PYTHONDONTWRITEBYTECODE=1", str(python)]
         probe = [*command, "-c", "import collectives, psutil"]
@@ -420,3 +421,24 @@ def test_an_ordinary_user_gets_the_same_lab():
             [],
         ]
     ), done.stderr
+
+
+@pytest.mark.slow
+def test_every_promise_of_a_lab_holds_for_an_ordinary_user():
+    """The tests of this file, once more."""
+    command = ordinary_python()
+    if command is None or os.getuid() != 0:
+        pytest.skip("only root can become an ordinary user, who must be able to read this Python")
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o777)
+        options = ["-q", "-p", "no:cacheprovider", "-k", "not ordinary", __file__]
+        done = subprocess.run(
+            [*command, "-m", "pytest", *options],
+            env=os.environ | {"HOME": home, "TMPDIR": home},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    last = done.stdout.splitlines()[-1]
+    assert (done.returncode, "skipped" in last) == (0, False), done.stdout
