@@ -8,8 +8,9 @@ from test_clusters import blocks, section
 from test_hosts_worlds import LAUNCHERS, NEEDS_SLURM
 from typer.testing import CliRunner
 
-from collectives.cli import app
+from collectives.cli import app, cluster
 from collectives.launcher.hosts import Lab, available, slurm
+from collectives.launcher.place import Place
 
 needs_a_lab = pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
 CLUSTER = [sys.executable, "-m", "collectives", "cluster"]
@@ -68,6 +69,17 @@ def test_where_all_machines_reach_each_other_everything_runs(lab):
     assert done[0].stdout.startswith("All machines reach each other.\n")
     assert "all_reduce: proved on all 4 ranks" in done[0].stdout
     assert "monitored_barrier" in done[0].stdout, done[0].stdout[-3000:]
+
+
+def test_under_mpiexec_it_says_that_the_matrix_is_left_out(monkeypatch):
+    ran = []
+    monkeypatch.setattr(cluster, "launcher_place", lambda: Place("mpiexec", 0, 4, 0, 2))
+    monkeypatch.setattr(cluster, "_check", lambda place: None)
+    monkeypatch.setattr("collectives.cli.run.run", lambda every: ran.append(every))
+    monkeypatch.setattr("collectives.cli.matrix.matrix", lambda **options: ran.append(options))
+    done = CliRunner().invoke(app, ["cluster"])
+    assert done.stdout == "The matrix is left out: it does not run under mpiexec.\n"
+    assert (done.exit_code, ran) == (0, [True])
 
 
 def test_without_a_launcher_it_says_how_to_start_it():
