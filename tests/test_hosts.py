@@ -266,7 +266,7 @@ def test_an_error_in_what_hears_the_lines_ends_the_command_on_all_machines_at_on
         raise ZeroDivisionError(line)
 
     begin = time.monotonic()
-    with pytest.raises(ZeroDivisionError, match="^one\n$"):
+    with pytest.raises(ZeroDivisionError, match="one"):
         lab.run(["sh", "-c", "[ {node} = 1 ] || echo one; sleep 60"], tell=tell)
     assert time.monotonic() - begin < 10
     assert processes(lab, 0, ["cat"]) == processes(lab, 1, ["cat"]) == ["cat"]

@@ -350,8 +350,9 @@ STEPS = [elastic, machines_go_and_come, agents_that_say_nothing]
 # seconds, and is given up after 3 of them, and agents wait 30 s for more machines than they need.
 #
 # This picture shows the times of these accidents as we measured them once, with these numbers and
-# with torchrun's own. [A page of the documentation](../../docs/machines.md#how-soon-training-continues)
-# has the command that measures them on your machine.
+# with torchrun's own. [What goes wrong between
+# machines](../../docs/machines.md#how-soon-training-continues) has the command that measures them
+# on your machine.
 #
 # ![When how many ranks trained, before and after each accident](../../docs/elastic_times.svg)
 
