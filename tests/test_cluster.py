@@ -63,11 +63,13 @@ def test_a_machine_without_the_interface_is_named(lab):
 def test_where_all_machines_reach_each_other_everything_runs(lab):
     (command,) = blocks("sh", section("A new cluster"))
     command = command.replace("--node-rank 0", "--node-rank {node}")
+    # As it stands there, in half of the time: test_hosts_worlds.py has 4 ranks.
+    command = command.replace("--nproc-per-node 2", "--nproc-per-node 1")
     path = f"PATH={Path(sys.executable).parent}:{lab.environ['PATH']}"
     done = lab.run(["env", path, "sh", "-c", command], timeout=500)
     assert done[0].returncode == 0, done[0].stderr[-5000:]
     assert done[0].stdout.startswith("All machines reach each other.\n")
-    assert "all_reduce: proved on all 4 ranks" in done[0].stdout
+    assert "all_reduce: proved on all 2 ranks" in done[0].stdout
     assert "monitored_barrier" in done[0].stdout, done[0].stdout[-3000:]
 
 

@@ -22,7 +22,6 @@ def follow(
 
     Whoever gets an exception ends them, and then their lines.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
     lines = {(name, stream): [] for name in processes for stream in ("stdout", "stderr")}
     running = [*lines, *((name, "exit") for name in processes)]
     ended = queue.SimpleQueue()
@@ -35,38 +34,45 @@ def follow(
                 tell(name, stream, line)
 
     def watch(name: str, what: str) -> None:
-        error = None
         try:
             if what == "exit":
                 processes[name].wait()
             else:
                 read(name, what)
-        except Exception as raised:
-            error = raised
-        ended.put((name, what, error))
+            ended.put(((name, what), None))
+        except Exception as error:
+            ended.put(((name, what), error))
 
-    for name, what in running:
-        threading.Thread(target=watch, args=(name, what), daemon=True).start()
+    for one in running:
+        threading.Thread(target=watch, args=one, daemon=True).start()
     try:
-        while running:
-            *one, error = ended.get(timeout=deadline and max(0.0, deadline - time.monotonic()))
-            if error is not None:
-                raise error
-            running.remove(tuple(one))
-    except queue.Empty:
-        names = ", ".join(dict.fromkeys(name for name, _ in running))
-        raise TimeoutError(f"not ready after {timeout:g} s: {names}") from None
+        _wait_for(running, ended, timeout)
     finally:
         given_up.set()
     return [
         subprocess.CompletedProcess(
             process.args,
             process.returncode,
-            "".join(lines[name, "stdout"]),
-            "".join(lines[name, "stderr"]),
+            *("".join(lines[name, stream]) for stream in ("stdout", "stderr")),
         )
         for name, process in processes.items()
     ]
+
+
+def _wait_for(
+    running: list[tuple[str, str]], ended: queue.SimpleQueue, timeout: float | None
+) -> None:
+    """Wait until all of these have ended; raise the first error of one, or TimeoutError."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        while running:
+            one, error = ended.get(timeout=deadline and max(0.0, deadline - time.monotonic()))
+            if error is not None:
+                raise error
+            running.remove(one)
+    except queue.Empty:
+        names = ", ".join(dict.fromkeys(name for name, _ in running))
+        raise TimeoutError(f"not ready after {timeout:g} s: {names}") from None
 
 
 def end(processes: Collection[subprocess.Popen], mark: str) -> None:

@@ -31,7 +31,13 @@ def measure(default: bool) -> list[dict]:
         print(name, file=sys.stderr)
         with Lab(2) as lab:
             rows += getattr(lesson, name)(lab)
-    return rows
+    return [
+        {
+            name: round(value, 2) if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
 
 
 def table(measured: dict[str, list[dict]]) -> str:
