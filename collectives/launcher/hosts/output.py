@@ -27,18 +27,16 @@ def follow(
     ended = queue.SimpleQueue()
     given_up = threading.Event()
 
-    def read(name: str, what: str) -> None:
-        if what == "exit":
-            processes[name].wait()
-            return
-        for line in getattr(processes[name], what):
-            lines[name, what].append(line)
+    def read(name: str, stream: str) -> None:
+        for line in getattr(processes[name], stream):
+            lines[name, stream].append(line)
             if tell is not None and not given_up.is_set():
-                tell(name, what, line)
+                tell(name, stream, line)
 
     def watch(name: str, what: str) -> None:
         try:
-            ended.put(((name, what), read(name, what)))
+            processes[name].wait() if what == "exit" else read(name, what)
+            ended.put(((name, what), None))
         except Exception as error:
             ended.put(((name, what), error))
 
