@@ -224,6 +224,9 @@ if __name__ == "__main__":
 # Rank 0 has noticed it, too: its `all_reduce` raised `Connection reset by peer`. If an agent is
 # terminated, its machine leaves, and the training goes on with 1 rank.
 #
+# Each time it continues from the last checkpoint. The step checks that fewer than 10 steps are made
+# again, and at the end that the parameters are those of the undisturbed training, bit for bit.
+#
 # </details>
 
 # %% [markdown]
