@@ -320,16 +320,17 @@ def test_a_lab_leaves_nothing():
 @pytest.mark.parametrize(("machines", "seconds"), [(2, 0.5), (8, 1.0)])
 def test_a_lab_is_soon_up_and_soon_down(machines, seconds):
     # Other work on this machine only adds to it: what counts is the best of some tries.
+    busy = max(1, os.getloadavg()[0] / os.cpu_count() / 4)  # others wait for each core, too
     for _ in range(10):
         begin = time.monotonic()
         with Lab(machines):
             up = time.monotonic() - begin
             begin = time.monotonic()
         down = time.monotonic() - begin
-        if up < seconds and down < 0.1:
+        if up < seconds * busy and down < 0.1 * busy:
             break
-    assert up < seconds
-    assert down < 0.1
+    assert up < seconds * busy
+    assert down < 0.1 * busy
 
 
 MAKER = """
