@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from collectives.lesson import in_lab, machines, runner, said
+from collectives.lesson import Pairs, in_lab, machines, runner, said
 from collectives.lesson.chapters import CHAPTERS
 
 
@@ -18,15 +18,17 @@ def rows():
     return [{"rank": 0, "sum": 11}, {"rank": 10, "sum": 2}]
 
 
-@in_lab
 def lines():
     return {"node0": ["one", "two"], "node1": ["three"]}
 
 
 def test_what_a_step_returns_is_printed_by_machine_or_in_columns():
-    assert machines.report(rows) == "rows: proved in a lab\n  rank  sum\n  0     11\n  10    2\n"
-    assert machines.report(lines) == (
-        "lines: proved in a lab\n  node0: one\n  node0: two\n  node1: three\n"
+    title = "step: proved in a lab\n"
+    columns = f"{title}  rank  sum\n  0     11\n  10    2\n"
+    assert machines.report("step", rows()) == columns
+    assert machines.report("step", Pairs(rows(), [], {})) == columns
+    assert machines.report("step", lines()) == (
+        f"{title}  node0: one\n  node0: two\n  node1: three\n"
     )
 
 

@@ -22,15 +22,45 @@ pytestmark = pytest.mark.slow
 needs_a_lab = pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
 
 
-def quotes(title):
+# By title of a section, when each machine raises; and what that means, in time limits.
+WHEN = {
+    title: dict(zip(("node0", "node1"), cells, strict=True))
+    for title, *cells in re.findall(
+        r"^\| \[(.*?)\]\(#.*?\) \| (.*?) \| (.*?) \|$", PAGE, re.MULTILINE
+    )
+}
+# A busy machine adds to them.
+IN_LIMITS = {
+    "at once": (0, 0.9),
+    "T": (0.9, 3),
+    "up to 2.3 T": (0.9, 4),
+    "5 T": (4.9, 12),
+    "some seconds": (1, 10),
+}
+
+
+def quotes(title, case=""):
     """(machine, message) of each quoted message."""
-    return re.findall(r"^```text ?(\w*)\n(.*?)^```$", SECTIONS[title], re.MULTILINE | re.DOTALL)
+    quoted = rf"^```text ?(\w*){case}\n(.*?)^```$"
+    return re.findall(quoted, SECTIONS[title], re.MULTILINE | re.DOTALL)
 
 
 def holds(text, quote):
     """Whether the text contains the parts of the quote, in this order. Dots are left out."""
     parts = [re.escape(part.strip()) for part in " ".join(quote.split()).split("...")]
     return re.search(".*".join(parts), " ".join(text.split())) is not None
+
+
+# Runs the program, and prints how many time limits it took: importing torch does not count.
+TIMED = """
+import os, sys, time
+import torch.distributed
+begin = time.monotonic()
+try:
+    exec(sys.argv[1])
+finally:
+    print("limits:", (time.monotonic() - begin) / float(os.environ["LIMIT"]))
+"""
 
 
 def meet(lab, nodes=(0, 1), during=None, **environ):
@@ -45,7 +75,8 @@ def meet(lab, nodes=(0, 1), during=None, **environ):
             threading.Thread(target=during).start()
 
     words = ["env", *(f"{name}={value}" for name, value in variables.items())]
-    done = lab.run([*words, sys.executable, "-c", MEET], on=nodes, timeout=100, tell=tell)
+    words += [sys.executable, "-c", TIMED, MEET]
+    done = lab.run(words, on=nodes, timeout=100, tell=tell)
     return {f"node{node}": one.stdout + one.stderr for node, one in zip(nodes, done, strict=True)}
 
 
@@ -66,20 +97,19 @@ def only_store_open(lab):
     return meet(lab, LIMIT="1.5")
 
 
+def refused_first(said):
+    """Which of the two machines connects first, to itself, is a matter of luck: call it node0."""
+    return dict(
+        zip(said, sorted(said.values(), key=lambda text: "refused" not in text), strict=True)
+    )
+
+
 def loopback_name(lab):
     add = "echo 127.0.1.1 node{node} | cat - /etc/hosts > /run/disk/new; cat /run/disk/new > /etc/hosts"
     lab.run(["sh", "-c", add])
     said = meet(lab, MASTER_ADDR="10.13.0.1", LIMIT="1.5")
     assert works(meet(lab, MASTER_ADDR="10.13.0.1", MASTER_PORT="29501", GLOO_SOCKET_IFNAME="eth0"))
-    if "refused" in said["node1"]:  # which of the two connects first is a matter of luck
-        said = {"node0": said["node1"], "node1": said["node0"]}
-    return said
-
-
-def interface(lab):
-    said = meet(lab, GLOO_SOCKET_IFNAME="eth9")
-    assert works(meet(lab, GLOO_SOCKET_IFNAME="eth0", MASTER_PORT="29501"))
-    return said
+    return refused_first(said)
 
 
 def network_to_nowhere(lab):
@@ -87,12 +117,6 @@ def network_to_nowhere(lab):
     lab.run(["sh", "-c", f"{bridge} && ip link set net1 up"])
     said = meet(lab, GLOO_SOCKET_IFNAME="net1", LIMIT="1.5")
     assert works(meet(lab, GLOO_SOCKET_IFNAME="eth0", MASTER_PORT="29501"))
-    return said
-
-
-def private_file(lab):
-    said = meet(lab, WHERE="file:///run/disk/meet")
-    assert works(meet(lab, WHERE="file:///run/shared/meet"))
     return said
 
 
@@ -122,10 +146,11 @@ SCENARIOS = {
     "Nobody listens": lambda lab: meet(lab, nodes=[1]),
     "A name that nobody knows": lambda lab: meet(lab, nodes=[1], MASTER_ADDR="nodeX"),
     "Only the store's port is open": only_store_open,
-    "No interface of that name": interface,
+    "No interface of that name": lambda lab: meet(lab, GLOO_SOCKET_IFNAME="eth9"),
     "A network that leads nowhere": network_to_nowhere,
     "127.0.1.1": loopback_name,
-    "A file that only one machine sees": private_file,
+    # That a file on a common disk works is proved in the lesson on the rendezvous.
+    "A file that only one machine sees": lambda lab: meet(lab, WHERE="file:///run/disk/meet"),
     "The cable is out": cable_out,
     "A full disk under a checkpoint": full_disk,
     "A full /dev/shm": full_shared_memory,
@@ -155,6 +180,34 @@ def test_a_mistake_says_what_is_quoted(title):
     assert quotes(title)
     for machine, quote in quotes(title):
         assert holds(said[machine], quote), said[machine]
+    for machine, when in WHEN.get(title, {}).items():
+        if when == "does not run":
+            assert machine not in said
+            continue
+        (limits,) = re.findall(r"^limits: (\S+)$", said[machine], re.MULTILINE)
+        least, most = IN_LIMITS[when]
+        assert least <= float(limits) <= most, said[machine]
+
+
+def test_the_table_says_of_every_mistake_before_and_in_training_when_it_is_noticed():
+    assert list(WHEN) == [title for title in SCENARIOS if not title.startswith("A full")]
+
+
+@needs_a_lab
+def test_if_one_machine_lacks_the_interface_the_other_waits_for_the_limit():
+    with Lab(2) as lab:
+        said = meet(lab, GLOO_SOCKET_IFNAME="eth{node}")
+    assert "Unable to find address for: eth1" in said["node1"]
+    ((machine, quote),) = quotes("No interface of that name", " if node1 alone lacks it")
+    assert holds(said[machine], quote), said[machine]
+
+
+@needs_a_lab
+def test_the_loopback_interface_does_the_same_as_the_loopback_name():
+    with Lab(2) as lab:
+        said = refused_first(meet(lab, GLOO_SOCKET_IFNAME="lo", LIMIT="1.5"))
+    for machine, quote in quotes("127.0.1.1"):
+        assert holds(said[machine], quote.replace("127.0.1.1", "127.0.0.1")), said[machine]
 
 
 @needs_a_lab

@@ -2,15 +2,17 @@
 
 A lesson imports `run` and `needs` from here, one on training also `digits` and `Curve`, one on an
 algorithm `Steps`, `Played` and `Times`, a mistake `run`, `mistake` and `cure`, the test of a claim
-`run` and `claim`, one on machines `run`, `in_lab` and `said`. They are loaded when they are asked
-for: importing the runner starts the server that forks the ranks, and `collectives list`, for
-example, does not need one.
+`run` and `claim`, one on machines `run`, `in_lab` and `said`, and for its picture `Cables` or
+`Pairs`. They are loaded when they are asked for: importing the runner starts the server that forks
+the ranks, and `collectives list`, for example, does not need one.
 """
 
 import importlib
 
 _HOMES = {
+    "Cables": "collectives.lesson.results",
     "Curve": "collectives.lesson.results",
+    "Pairs": "collectives.lesson.results",
     "Played": "collectives.lesson.steps",
     "Steps": "collectives.lesson.steps",
     "Times": "collectives.lesson.results",
@@ -25,7 +27,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "Cables",
     "Curve",
+    "Pairs",
     "Played",
     "Steps",
     "Times",

@@ -41,6 +41,29 @@ class Times:
         return crossings.in_words(self.curves)
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Rows of a table, and which machines are slow: all together, and two of them alone.
+
+    `pairs` has a key for each two machines, (0, 2).
+    """
+
+    rows: list[dict]
+    together: list[bool]
+    pairs: dict[tuple[int, int], bool]
+
+
+@dataclass(frozen=True)
+class Cables:
+    """Rows of a table, and who sends to whom on two machines.
+
+    `panels` are arguments of `collectives.pictures.cables.Wiring`.
+    """
+
+    rows: list[dict]
+    panels: list[tuple]
+
+
 def table(name: str, results: list) -> str:
     """What a lesson prints: the step's name, the number of ranks, and what each rank returned.
 

@@ -34,12 +34,13 @@ start_beside_torch()
 class StepReport:
     """What `run` prints about a step, and the reason if the step was skipped.
 
-    outcomes: of a mistake, by rank.
+    outcomes: of a mistake, by rank. found: what a step in a lab returned, which ran once.
     """
 
     text: str
     skipped: str | None = None
     outcomes: list[RankOutcome] = field(default_factory=list)
+    found: object = None
 
 
 def run(step: Callable) -> None:
@@ -52,6 +53,7 @@ def run(step: Callable) -> None:
     if _in_notebook():
         display = Display(picture=True)
         report = run_step(step, launch=display.launch)
+        display.keep(step.__name__, report.found)
         print(report.text, end="")
         display.show_in_notebook(step.__name__, report.outcomes)
         return
@@ -97,6 +99,7 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
         return 130, "interrupted"
     try:
         print(report.text, end="", flush=True)
+        display.keep(step.__name__, report.found)
         if report.text and not report.skipped:  # of a launcher's ranks, only rank 0 has text
             display.show(step.__name__, report.outcomes)
     except BrokenPipeError:  # the reader has seen enough, for example `head`
@@ -122,7 +125,8 @@ def run_step(
     place = launcher_place()
     name, speaks = step.__name__, place is None or place.rank == 0
     if world_of(step).lab and place is None:
-        return StepReport(machines.report(step))
+        found = step()
+        return StepReport(machines.report(name, found), found=found)
     if reason := _reason_to_skip(step, place, nproc, backend, device):
         return StepReport(f"{name}: skipped: {reason}\n" if speaks else "", reason)
     if world_of(step).isolated:

@@ -14,7 +14,7 @@ from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
 from collectives.launcher.place import launcher_place
 from collectives.lesson.outcome import RankOutcome
-from collectives.lesson.results import Curve, Times
+from collectives.lesson.results import Cables, Curve, Pairs, Times
 from collectives.lesson.steps import Played, Steps
 
 # What a rank can return to be drawn.
@@ -75,6 +75,12 @@ class Display:
         results = [result for result, _ in pairs]
         self.drawn = _drawn(results)
         return results
+
+    def keep(self, name: str, found: object) -> None:
+        """Note what a step in a lab returned: nothing of it is recorded."""
+        if isinstance(found, Pairs | Cables):
+            self.steps.append((name, []))
+            self.drawn = {"": [found]}
 
     def show(self, name: str, outcomes: list[RankOutcome]) -> None:
         """Print and write what is wanted of this step, if it is the last step recorded.
@@ -184,7 +190,7 @@ def _figures(
 def _figures_of(title: str, drawn: dict[str, list[Shown]]) -> list:
     """One figure for all curves over the steps, and one for each other name."""
     from collectives.lesson import steps
-    from collectives.pictures import crossings, curves
+    from collectives.pictures import cables, crossings, curves, pairs
 
     lines = {name: ranks for name, ranks in drawn.items() if isinstance(ranks[0], Curve)}
     found = []
@@ -196,8 +202,14 @@ def _figures_of(title: str, drawn: dict[str, list[Shown]]) -> list:
     others = {name: ranks for name, ranks in drawn.items() if name not in lines}
     for name, ranks in others.items():
         heading = f"{title}: {name}" if len(others) > 1 else title
-        if isinstance(ranks[0], Times):
-            found.append(crossings.figure(ranks[0].curves, {}, heading, ranks[0].against))
+        first = ranks[0]
+        if isinstance(first, Times):
+            found.append(crossings.figure(first.curves, {}, heading, first.against))
+        elif isinstance(first, Pairs):
+            found.append(pairs.draw(first.together, first.pairs, title=heading))
+        elif isinstance(first, Cables):
+            wirings = [cables.Wiring(*panel) for panel in first.panels]
+            found.append(cables.draw(wirings, title=heading))
         else:
             found.append(steps.draw(heading, ranks))
     return found

@@ -15,7 +15,7 @@ hierarchical `all_reduce`; what they cost on a slow cable; and which commands pl
 # %%
 from collectives import check
 from collectives.launcher.hosts import Lab, slurm
-from collectives.lesson import in_lab, said, run
+from collectives.lesson import Cables, in_lab, said, run
 
 # %% [markdown]
 # ## The idea
@@ -120,10 +120,19 @@ def cables():
     best = seconds["blocks", "hierarchical_sum"]
     check(seconds["blocks", "flat_sum"] > 1.2 * best, True, f"seconds: {seconds}")
     check(seconds["round-robin", "flat_sum"] > 3 * best, True, f"seconds: {seconds}")
-    return [
+    rows = [
         {"ranks": order, "algorithm": algorithm, "MB from node0 to node1": f"{size / 1e6:.1f}"}
         for (order, algorithm), size in expected.items()
     ]
+    ring = [(rank, (rank + 1) % 8) for rank in range(8)]
+    to_leaders = [(rank, rank // 4 * 4) for rank in range(8) if rank % 4]
+    by_leaders = [*to_leaders, (0, 4), (4, 0), *((b, a) for a, b in to_leaders)]
+    panels = [
+        ("flat, in blocks", ([0, 1, 2, 3], [7, 6, 5, 4]), ring, flat / 1e6),
+        ("flat, round-robin", ([0, 2, 4, 6], [1, 3, 5, 7]), ring, 4 * flat / 1e6),
+        ("hierarchical, in blocks", ([0, 1, 2, 3], [4, 5, 6, 7]), by_leaders, tensor / 1e6),
+    ]
+    return Cables(rows, panels)
 
 
 # %% [markdown]

@@ -53,6 +53,7 @@ dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 print(len(store.list_keys()), "keys, count is", store.add("count", 0))
 print("gloo wrote", sorted(key for key in store.list_keys() if "cpu" in key))
 dist.barrier()
+dist.destroy_process_group()
 """
 
 

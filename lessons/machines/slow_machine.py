@@ -6,7 +6,7 @@ A collective is as fast as its slowest member. One bad cable slows all machines,
 measures the same.
 
 You will see three machines that become slow together because of one of them, a test of pairs that
-finds it, and what lost packets do to a sum.
+finds it, what `diagnose` finds, and what lost packets do to a sum.
 
     python lessons/machines/slow_machine.py
     collectives run machines/slow_machine
@@ -15,7 +15,7 @@ finds it, and what lost packets do to a sum.
 # %%
 from collectives import check
 from collectives.launcher.hosts import Lab
-from collectives.lesson import in_lab, said, run
+from collectives.lesson import Pairs, in_lab, said, run
 
 # %% [markdown]
 # ## The idea
@@ -75,6 +75,7 @@ for a, b in [(a, b) for b in range(n) for a in range(b)]:
     if rank == a:
         print(f"pair {a} {b} {taken}")
 dist.barrier()
+dist.destroy_process_group()
 """
 
 
@@ -86,15 +87,16 @@ def slow_machine():
         variables = "RANK={node} WORLD_SIZE=3 MASTER_ADDR=node0 MASTER_PORT=29500"
         printed = said(lab.run(f"env {variables} python /run/shared/pairs.py"))
     slower = [float(printed[node][0].split()[1]) for node in printed]
-    check([ratio > 3 for ratio in slower], [True, True, True], f"slower: {slower}")
+    together = [ratio > 3 for ratio in slower]
+    check(together, [True, True, True], f"slower: {slower}")
     words = [line.split() for lines in printed.values() for line in lines if "pair" in line]
-    times = {f"{a} and {b}": float(seconds) for _, a, b, seconds in words}
-    limit = 2 * min(times.values())
-    slow = {pair: seconds > limit for pair, seconds in times.items()}
-    check(slow, {"0 and 1": False, "0 and 2": True, "1 and 2": True}, f"pairs: {times}")
-    rows = [{"measured": f"all_reduce on rank {rank}", "slower": "yes"} for rank in range(3)]
+    times = {(int(a), int(b)): float(seconds) for _, a, b, seconds in words}
+    slow = {pair: seconds > 2 * min(times.values()) for pair, seconds in times.items()}
+    check(slow, {(0, 1): False, (0, 2): True, (1, 2): True}, f"pairs: {times}")
     names = {True: "yes", False: "no"}
-    return rows + [{"measured": f"pair {pair}", "slower": names[slow[pair]]} for pair in slow]
+    rows = [{"measured": f"all_reduce on rank {rank}", "slower": "yes"} for rank in range(3)]
+    rows += [{"measured": f"pair {a} and {b}", "slower": names[slow[a, b]]} for a, b in slow]
+    return Pairs(rows, together, slow)
 
 
 # %% [markdown]
@@ -114,10 +116,86 @@ if __name__ == "__main__":
 #
 # </details>
 #
-# The step demands that `all_reduce` takes more than 3 times as long. `collectives run --timeline`
-# shows when each rank was in which call: here all of them would be in `all_reduce` for the same
-# time. If one rank *computes* slowly instead, the picture differs: the others are in the call, and
-# it is not.
+# The step demands that `all_reduce` takes more than 3 times as long. When each rank came and went
+# tells no more: in one run every call took 0.59 s on every rank.
+
+# %% [markdown]
+# ### A slow cable and a slow computer
+#
+# `collectives diagnose` in front of each machine's command knows which rank is in which call. In
+# this training node1 has two troubles, one after the other: first a slow cable, then slow code.
+# `--hang-after 5` makes it speak when nothing has moved for 5 seconds. The slow code ends when it
+# has been named.
+
+# %%
+TRAIN = r"""
+import os
+import subprocess
+import time
+import torch
+import torch.distributed as dist
+
+open(f"/run/shared/{os.environ['RANK']} is here", "w").close()
+while not all(os.path.exists(f"/run/shared/{rank} is here") for rank in (0, 1)):
+    time.sleep(0.1)  # importing torch takes longer on one machine than on the other
+dist.init_process_group("gloo")
+x = torch.ones(2**18)  # 1 MiB
+if dist.get_rank() == 1:
+    slow = "tc qdisc replace dev eth0 root tbf rate 20mbit burst 10000 latency 100ms"
+    subprocess.run(slow.split(), check=True)
+start = time.monotonic()
+for _ in range(8):
+    dist.all_reduce(x)
+print(time.monotonic() - start)
+while dist.get_rank() == 1 and not os.path.exists("/run/shared/named"):
+    time.sleep(0.1)  # stands for code that computes for long
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+# %%
+@in_lab
+def slow_computer():
+    def hear(machine, stream, line):
+        if "rank  1  computing" in line:
+            lab.save("named", "")
+
+    with Lab(2, rate="200mbit") as lab:
+        lab.save("train.py", TRAIN)
+        variables = "RANK={node} WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=29500"
+        diagnose = "python -m collectives diagnose --hang-after 5 --"
+        command = f"env {variables} {diagnose} python /run/shared/train.py"
+        done = lab.run(command, tell=hear)
+    seconds = [float(lines[0]) for lines in said(done).values()]
+    check([taken > 2 for taken in seconds], [True, True], f"seconds of all_reduce: {seconds}")
+    lines = {" ".join(line.split()) for one in done for line in one.stderr.splitlines()}
+    told = sorted(line for line in lines if line.startswith(("slow", "hang", "rank 1")))
+    where = "/run/shared/train.py:21 on node1"
+    named = "slow: rank 1 has not joined barrier #8 of group WORLD"
+    check(told, [f"rank 1 computing {where}", named], "what diagnose says")
+    return {"diagnose": told[::-1]}
+
+
+# %% [markdown]
+# **Predict first.** The slow cable costs more than 2 seconds, ten times what a good one would.
+# Then the slow code holds everybody up. How many of the two does diagnose report? Write the number
+# down.
+
+# %%
+if __name__ == "__main__":
+    run(slow_computer)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 1, the slow code, with the machine and the line. While the cable is slow, all ranks are inside the
+# same `all_reduce`: nobody is late, so there is nobody to name. A slow computer comes late to a
+# call, and diagnose and the timeline (`collectives run --timeline`) show that. A slow cable makes
+# the call itself long, for everybody: it takes the test of pairs to find it. (A single call that
+# takes longer than `--hang-after` looks like a hang, of all ranks at the same line.)
+#
+# </details>
 
 # %% [markdown]
 # ### Lost packets
@@ -140,6 +218,7 @@ header, values = [line.split() for line in open("/proc/net/snmp") if line.starts
 again = int(values[header.index("RetransSegs")])
 print("right" if right else "wrong", again)
 dist.barrier()
+dist.destroy_process_group()
 """
 
 
@@ -179,7 +258,7 @@ if __name__ == "__main__":
 # </details>
 
 # %%
-STEPS = [slow_machine, lost_packets]
+STEPS = [slow_machine, slow_computer, lost_packets]
 
 # %% [markdown]
 # ## On your cluster

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shlex
 import subprocess
 import sys
@@ -68,7 +69,7 @@ class Lab:
         self._link = link.read(rate, delay, loss)
         self._hub: subprocess.Popen | None = None
         self._machines: dict[int, subprocess.Popen] = {}
-        self._started: list[subprocess.Popen] = []
+        self._started: dict[subprocess.Popen, str] = {}  # with the mark of its command
 
     def __enter__(self) -> "Lab":
         if reason := available.missing():
@@ -101,17 +102,24 @@ class Lab:
         A command in one string is split into words as a shell does. In the words {node} stands for
         the machine's number. `options` go to Popen.
         """
+        return self._start(node, command, secrets.token_hex(8), options)
+
+    def _start(
+        self, node: int | str, command: str | list[str], mark: str, options: dict
+    ) -> subprocess.Popen:
         words = shlex.split(command) if isinstance(command, str) else map(str, command)
         words = [word.replace("{node}", str(node)) for word in words]
         where = [] if node == "login" else [str(_HERE / "enter.sh"), name(node)]
-        options["env"] = {
+        environ = {
             **(options.get("env") or os.environ),
             **self.environ,
+            output.MARK: mark,
             "HOSTNAME": name(node),
             "PS1": f"{name(node)}$ ",
         }
-        process = subprocess.Popen([*self._enter_hub(), *where, *words], **options)
-        self._started.append(process)
+        words = [*self._enter_hub(), *where, *words]
+        process = subprocess.Popen(words, **{**options, "env": environ})
+        self._started[process] = mark
         return process
 
     def run(
@@ -124,34 +132,30 @@ class Lab:
         """Run a command on every machine at once, or on those of `on`; how it ended on each.
 
         `tell` is called with the machine's name, "stdout" or "stderr", and each line. After
-        `timeout` seconds, or if `tell` raises, the command is killed on every machine. Raises
-        TimeoutError, which names the machines that were not ready.
+        `timeout` seconds, or if `tell` raises, the command is killed on every machine, with all
+        that it has started. Raises TimeoutError, which names the machines that were not ready.
         """
-        nodes = list(self.nodes if on is None else on)
-        processes = {
-            name(node): self.start(
-                node,
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
-            for node in nodes
-        }
-        return output.follow(processes, timeout, tell)
+        options = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        options |= {"stdin": subprocess.DEVNULL, "text": True, "errors": "replace"}
+        mark, processes = secrets.token_hex(8), {}
+        try:
+            for node in self.nodes if on is None else on:
+                processes[name(node)] = self._start(node, command, mark, options)
+            return output.follow(processes, timeout, tell)
+        except BaseException:
+            output.end(processes.values(), mark)
+            raise
 
     def kill(self, process: subprocess.Popen) -> None:
-        """End a command that `start` has started, and all that descends from it."""
-        output.end(process)
+        """End a command that `start` has started, and all that it has started."""
+        output.end([process], self._started[process])
 
     def save(self, name: str, text: str) -> None:
         """Write a file into /run/shared, where all machines see it."""
         words = ["sh", "-c", 'cat > "/run/shared/$0"', name]
         process = self.start("login", words, stdin=subprocess.PIPE, text=True)
         process.communicate(text, timeout=_PATIENCE)
-        self._started.remove(process)
+        del self._started[process]
 
     def unplug(self, node: int) -> None:
         """Pull the machine's cable: nothing gets through, and nobody is told."""
@@ -198,7 +202,7 @@ class Lab:
 
     def _check(self, process: subprocess.Popen) -> None:
         _, said = process.communicate(timeout=_PATIENCE)
-        self._started.remove(process)
+        del self._started[process]
         if process.returncode != 0:
             raise ValueError(said.strip())
 
