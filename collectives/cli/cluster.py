@@ -5,6 +5,7 @@ import sys
 
 import typer
 
+from collectives.cli import terminal
 from collectives.launcher.place import Place, launcher_place
 
 STATUSES = (
@@ -41,7 +42,7 @@ def cluster() -> None:
     else:
         backend, _ = availability.choose(place.backend, None, place.local_world_size)
         parts.append(lambda: matrix(backend=[backend], quick=True, timeout=_CELL))
-    raise typer.Exit(max(map(_status, parts)))
+    raise typer.Exit(terminal.status_of_all(map(_status, parts)))
 
 
 def _check(place: Place) -> None:
