@@ -56,10 +56,7 @@ def test_every_lesson_is_proved_over_two_machines(lab, name):
     launcher, on_login = LAUNCHERS[name]
     # The lesson on barriers needs a folder that all machines see.
     shared = ["env", "TMPDIR=/run/shared"]
-    # The last lesson on algorithms needs by_hand, which connects the ranks of one machine.
-    names = [
-        one for one in NAMES if one != "algorithms/same_bits" and (name in FULL or "/" not in one)
-    ]
+    names = [one for one in NAMES if name in FULL or "/" not in one]
     program = [sys.executable, "-c", EVERY, *map(files.find, names)]
     done = lab.run([*shared, *launcher, *program], on=["login"] if on_login else None, timeout=400)
     assert [one.returncode for one in done] == [0] * len(done), done[0].stderr
