@@ -7,6 +7,7 @@ and by older names. Here each call is checked and passed on as one of a dozen pl
 
 import collections
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -197,6 +198,16 @@ class Batch(dist.Work):
 
     def wait(self, timeout=None) -> bool:
         return all(work.wait(timeout) for work in self.works)
+
+
+def new_future(outcome: Callable) -> tuple[torch.futures.Future, torch.futures.Future]:
+    """A future of a Work, and the one whose result, None, completes it: `outcome` gives its value.
+
+    subtle: an exception that is set with `set_exception` is known to Python alone. DDP waits in
+    C++, takes it for a tensor, and crashes. There only a callback that raises makes a future fail.
+    """
+    end = torch.futures.Future()
+    return end.then(lambda _: outcome()), end
 
 
 def _op(opts) -> dist.ReduceOp:
