@@ -60,8 +60,8 @@ class HandWork(dist.Work):
         return self.is_done
 
     def wait(self, timeout=None) -> bool:
+        # The call goes on: its own time limit ends it, and one may wait again.
         if not self.is_done and not self._wait_for_end(timeout):
-            self.group.give_up(f"its {self.what} timed out")
             raise dist.DistBackendError(
                 f"{self._where()}: Timed out after {timeout.total_seconds():g} s [by_hand]"
             )
