@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -307,20 +306,6 @@ def unix_sockets(pid: int) -> list[str]:
 
 def known_unix_sockets() -> list[str]:
     return [line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-
-
-@pytest.mark.slow
-def test_twenty_worlds_at_once_do_not_collide():
-    def fn(rank, world_size, device, number):
-        x = torch.full((50_000,), number * 10 + rank)
-        for _ in range(5):
-            dist.all_reduce(y := x.clone())
-            assert (y == number * 20 + 1).all()
-        return y[0].item()
-
-    with ThreadPoolExecutor(20) as pool:
-        worlds = [pool.submit(by_hand, fn, 2, args=(n,), timeout=120) for n in range(20)]
-    assert [world.result() for world in worlds] == [[20 * n + 1] * 2 for n in range(20)]
 
 
 def test_subgroups_do_not_disturb_each_other():

@@ -148,13 +148,12 @@ def test_launch_works_after_the_caller_has_used_openmp():
 @pytest.mark.parametrize(
     "backend",
     [
-        None,
+        pytest.param(None, id="default"),
         pytest.param(
             "by_hand",
             marks=pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs Linux"),
         ),
     ],
-    ids=["default", "by_hand"],
 )
 def test_twenty_launches_at_the_same_time_do_not_collide(backend):
     results = {}

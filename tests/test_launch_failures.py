@@ -16,16 +16,10 @@ from processes import children
 from collectives import LaunchError, launch
 
 # The essential promises hold on our own backend, too. None: the default of this machine.
+NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs Linux")
 on_each_backend = pytest.mark.parametrize(
     "backend",
-    [
-        None,
-        pytest.param(
-            "by_hand",
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs Linux"),
-        ),
-    ],
-    ids=["default", "by_hand"],
+    [pytest.param(None, id="default"), pytest.param("by_hand", marks=NEEDS_LINUX)],
 )
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 
@@ -140,8 +134,16 @@ def test_a_rank_that_left_early_is_named_when_another_misses_it(backend):
 
 
 @needs_posix
-@on_each_backend
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT"])
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *(
+            pytest.param(name, None, id=name)
+            for name in ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT")
+        ),
+        pytest.param("SIGKILL", "by_hand", marks=NEEDS_LINUX),
+    ],
+)
 def test_death_by_a_signal_names_rank_and_signal(name, backend):
     def fn(rank, world_size, device):
         if rank == 2:
