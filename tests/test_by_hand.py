@@ -1,6 +1,8 @@
 """The backend by_hand: real DDP and FSDP2 on it, its algorithms, and how its calls fail."""
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +107,24 @@ def test_an_unknown_algorithm_is_refused_with_the_nearest_name(monkeypatch):
         by_hand(lambda rank, world_size, device: None, 2)
 
 
+def test_an_algorithm_that_a_group_cannot_take_is_refused_on_all_ranks():
+    def fn(rank, world_size, device):
+        with pytest.raises(
+            ValueError, match=r"no algorithm 'tree': .*shared_memory, sockets, ring"
+        ):
+            group_of("tree")
+        with pytest.raises(ValueError, match=r"pg_options='ring' is not for by_hand: use Options"):
+            dist.new_group(backend="by_hand", pg_options="ring")
+        group = group_of("recursive_doubling")
+        pieces = [torch.ones(2) for _ in range(world_size)]
+        with pytest.raises(ValueError, match="needs a power of two of ranks, not 3: take ring"):
+            dist.all_gather(pieces, torch.ones(2), group=group)
+        dist.all_reduce(x := torch.ones(1), group=group)  # it has another one for that
+        return x.item()
+
+    assert by_hand(fn) == [3.0] * 3
+
+
 def test_ranks_that_disagree_about_the_algorithm_are_refused_on_all_of_them():
     def fn(rank, world_size, device):
         with pytest.raises(ValueError, match=r"disagree .*rank 0: ring, rank 1: shared_memory"):
@@ -113,15 +133,17 @@ def test_ranks_that_disagree_about_the_algorithm_are_refused_on_all_of_them():
     by_hand(fn)
 
 
-def test_a_group_of_one_works():
+def test_a_group_of_one_works_with_every_algorithm():
     def fn(rank, world_size, device):
-        x, y = torch.arange(3.0), torch.empty(3)
-        dist.all_reduce(x)
-        dist.all_gather_into_tensor(y, x)
-        dist.barrier()
-        return y.tolist()
+        for name in (None, *choice.names()):
+            group = group_of(name)
+            x, y = torch.arange(3.0), torch.empty(3)
+            dist.all_reduce(x, group=group)
+            dist.all_gather_into_tensor(y, x, group=group)
+            dist.barrier(group)
+            check(y, torch.arange(3.0), f"all_gather by {name}")
 
-    assert by_hand(fn, 1) == [[0.0, 1.0, 2.0]]
+    by_hand(fn, 1)
 
 
 # Mistakes: each call ends on every rank, with an error that says why
@@ -132,6 +154,8 @@ def test_a_group_of_one_works():
     ("mistake", "words"),
     [
         (lambda rank, group: dist.all_reduce(torch.ones(4 + rank), group=group), "float32 x"),
+        (lambda rank, group: dist.all_reduce(torch.ones(10 ** (3 * rank)), group=group),
+         "float32 x"),
         (lambda rank, group: dist.all_reduce(torch.ones(4).to(
             torch.int32 if rank else torch.float32), group=group), "int32 x 4"),
         (lambda rank, group: dist.all_reduce(
@@ -140,7 +164,7 @@ def test_a_group_of_one_works():
         (lambda rank, group: dist.barrier(group=group) if rank else dist.broadcast(
             torch.ones(4), src=0, group=group), "broadcast from 0"),
     ],
-    ids=["length", "dtype", "op", "call"],
+    ids=["length", "size", "dtype", "op", "call"],
 )  # fmt: skip
 def test_ranks_that_make_different_calls_say_what_the_other_did(mistake, words, links):
     def fn(rank, world_size, device):
@@ -194,6 +218,47 @@ def test_the_death_of_a_rank_is_noticed_and_named_on_all_ranks(links):
     errors = [error for error in by_hand(fn, 5) if error]
     assert len(errors) == 4
     assert all("closed by peer: rank 2 has gone" in text for text in errors), errors
+
+
+def trains_until_rank_2_is_killed(rank, folder, links):
+    """In a process of its own, which outlives the death of another."""
+    import collectives.backends.register  # noqa: F401
+
+    path = f"file://{folder}/store"
+    dist.init_process_group("by_hand", init_method=path, rank=rank, world_size=4)
+    group, x, text = group_of(links), torch.ones(300_000), ""
+    for step in range(1000):
+        if (rank, step) == (2, 20):
+            (folder / "killed").write_text(str(time.monotonic()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.all_reduce(x, group=group)
+        except RuntimeError as error:
+            text = str(error)
+            break
+    seconds = time.monotonic() - float((folder / "killed").read_text())
+    (folder / f"{rank}").write_text(f"{seconds} {text}")
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_a_peer_that_is_killed_in_the_middle_is_named_at_once_on_all_other_ranks(links, tmp_path):
+    processes = multiprocessing.get_context("forkserver")
+    ranks = [
+        processes.Process(target=trains_until_rank_2_is_killed, args=(rank, tmp_path, links))
+        for rank in range(4)
+    ]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join(60)
+    assert [one.exitcode for one in ranks] == [0, 0, -signal.SIGKILL, 0]
+    for rank in (0, 1, 3):
+        seconds, text = (tmp_path / str(rank)).read_text().split(maxsplit=1)
+        print(seconds, text)
+        assert text == (
+            f"rank {rank}/4: all_reduce failed: connection closed by peer: rank 2 has gone [by_hand]"
+        )
+        assert float(seconds) < 10  # the time limit is 30 minutes
 
 
 # Without shared memory
