@@ -30,7 +30,7 @@ LINKS = ("shared_memory", "sockets")
 
 
 def by_hand(fn, nproc=3, **options):
-    return launch(fn, nproc, backend="by_hand", timeout=options.pop("timeout", 30), **options)
+    return launch(fn, nproc, backend="by_hand", timeout=options.pop("timeout", 100), **options)
 
 
 def group_of(algorithm: str | None, **options):
@@ -67,7 +67,7 @@ def every_algorithm(rank, world_size, device, names):
 def test_every_algorithm_can_be_forced_and_is_right(nproc):
     for_powers_of_two = ("recursive_doubling", "halving") if nproc == 3 else ()
     names = [name for name in choice.names() if name not in for_powers_of_two]
-    by_hand(every_algorithm, nproc, args=(names,), timeout=60)
+    by_hand(every_algorithm, nproc, args=(names,))
 
 
 @pytest.mark.parametrize("links", LINKS)

@@ -48,7 +48,7 @@ def test_every_algorithm_is_right_over_tcp(nproc, per_machine):
         pretend(rank // per_machine)
         every_algorithm(rank, world_size, device, names)
 
-    by_hand(fn, nproc, timeout=60)
+    by_hand(fn, nproc)
 
 
 def test_between_machines_long_tensors_take_the_hierarchical_algorithm_with_the_same_bits():
