@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.algorithms import Join
 from torch.distributed.device_mesh import DeviceMesh
 
 from collectives import launch
@@ -64,6 +65,36 @@ def test_losses_stay_within_a_millionth_of_gloos(wrap, algorithm, monkeypatch):
     for over_gloo, by_hand in results:
         assert by_hand == pytest.approx(over_gloo, abs=1e-6)
         assert by_hand[-1] != by_hand[0]
+
+
+def joined(rank, world_size, device):
+    """The parameters after uneven inputs, on gloo and on the world's backend: rank r has 1 + 2 r."""
+    torch.set_num_threads(1)
+    found = []
+    for group in (dist.new_group(backend="gloo"), dist.group.WORLD):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5)
+        )
+        ddp = torch.nn.parallel.DistributedDataParallel(
+            model.double(), process_group=group, bucket_cap_mb=0.001
+        )
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        torch.manual_seed(10 + rank)
+        with Join([ddp]):
+            for _ in range(1 + 2 * rank):
+                optimizer.zero_grad()
+                ddp(torch.randn(8, 20, dtype=torch.float64)).square().sum().backward()
+                optimizer.step()
+        found.append(torch.cat([parameter.detach().flatten() for parameter in ddp.parameters()]))
+    return found
+
+
+def test_join_lets_ranks_with_more_batches_go_on():
+    results = launch(joined, 3, backend="by_hand", timeout=100)
+    for over_gloo, by_hand in results:
+        assert torch.allclose(by_hand, over_gloo, rtol=0, atol=1e-12)
+        assert torch.equal(by_hand, results[0][1])
 
 
 def test_ddp_goes_on_with_its_backward_pass_while_gradients_travel():

@@ -57,8 +57,7 @@ def test_lessons_are_proved_over_two_machines(lab, name):
     launcher, on_login = LAUNCHERS[name]
     # The lesson on barriers needs a folder that all machines see.
     shared = ["env", "TMPDIR=/run/shared"]
-    # The last lesson on algorithms needs by_hand, which connects the ranks of one machine.
-    names = [one for one in NAMES if one != "algorithms/same_bits"] if name in FULL else FEW
+    names = NAMES if name in FULL else FEW
     program = [sys.executable, "-c", EVERY, *map(files.find, names)]
     done = lab.run([*shared, *launcher, *program], on=["login"] if on_login else None, timeout=400)
     assert [one.returncode for one in done] == [0] * len(done), done[0].stderr

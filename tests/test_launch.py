@@ -145,11 +145,22 @@ def test_launch_works_after_the_caller_has_used_openmp():
     assert results == [512.0**3] * 2
 
 
-def test_twenty_launches_at_the_same_time_do_not_collide():
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(None, id="default"),
+        pytest.param(
+            "by_hand",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs Linux"),
+        ),
+    ],
+)
+def test_twenty_launches_at_the_same_time_do_not_collide(backend):
     results = {}
 
     def one(number):
-        results[number] = [x.item() for x in launch(total, 2, args=(number,))]
+        found = launch(total, 2, args=(number,), backend=backend)
+        results[number] = [x.item() for x in found]
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
     for thread in threads:

@@ -15,6 +15,12 @@ from processes import children
 
 from collectives import LaunchError, launch
 
+# The essential promises hold on our own backend, too. None: the default of this machine.
+NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs Linux")
+on_each_backend = pytest.mark.parametrize(
+    "backend",
+    [pytest.param(None, id="default"), pytest.param("by_hand", marks=NEEDS_LINUX)],
+)
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 
 
@@ -54,8 +60,9 @@ def raise_in_rank_1(rank, world_size, device):
     dist.barrier()
 
 
-def test_an_exception_names_its_rank_first_and_keeps_its_traceback():
-    error = failing(raise_in_rank_1)
+@on_each_backend
+def test_an_exception_names_its_rank_first_and_keeps_its_traceback(backend):
+    error = failing(raise_in_rank_1, backend=backend)
     assert (error.rank, error.kind, error.exitcode, error.signal) == (1, "raised", None, None)
     assert str(error).startswith("rank 1 raised KeyError: 'no such thing'\n")
     assert 'raise KeyError("no such thing")' in error.traceback
@@ -112,12 +119,13 @@ def test_an_error_can_be_pickled_with_all_it_knows():
     assert (str(again), again.__dict__) == (str(error), error.__dict__)
 
 
-def test_a_rank_that_left_early_is_named_when_another_misses_it():
+@on_each_backend
+def test_a_rank_that_left_early_is_named_when_another_misses_it(backend):
     def fn(rank, world_size, device):
         if rank != 1:
             dist.all_reduce(torch.ones(1))
 
-    error = failing(fn)
+    error = failing(fn, backend=backend)
     assert error.kind == "raised"
     assert str(error).endswith("Had returned by then: rank 1.\n")
 
@@ -126,8 +134,17 @@ def test_a_rank_that_left_early_is_named_when_another_misses_it():
 
 
 @needs_posix
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT"])
-def test_death_by_a_signal_names_rank_and_signal(name):
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *(
+            pytest.param(name, None, id=name)
+            for name in ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT")
+        ),
+        pytest.param("SIGKILL", "by_hand", marks=NEEDS_LINUX),
+    ],
+)
+def test_death_by_a_signal_names_rank_and_signal(name, backend):
     def fn(rank, world_size, device):
         if rank == 2:
             os.kill(os.getpid(), getattr(signal, name))
@@ -135,7 +152,7 @@ def test_death_by_a_signal_names_rank_and_signal(name):
         dist.barrier()
 
     began = time.monotonic()
-    error = failing(fn)
+    error = failing(fn, backend=backend)
     number = getattr(signal, name)
     assert time.monotonic() - began < 10
     assert (error.rank, error.kind, error.exitcode, error.signal) == (2, "died", -number, number)
@@ -165,7 +182,8 @@ def test_os_exit_names_rank_and_status(status):
     )
 
 
-def test_a_death_is_not_blamed_on_the_ranks_that_lost_their_peer():
+@on_each_backend
+def test_a_death_is_not_blamed_on_the_ranks_that_lost_their_peer(backend):
     def fn(rank, world_size, device):
         x = torch.ones(1)
         for _ in range(10_000):
@@ -173,7 +191,7 @@ def test_a_death_is_not_blamed_on_the_ranks_that_lost_their_peer():
             if rank == 1 and _ == 50:
                 os._exit(9)
 
-    error = failing(fn)
+    error = failing(fn, backend=backend)
     assert (error.rank, error.kind) == (1, "died")
 
 
@@ -194,14 +212,15 @@ def test_a_death_after_the_result_says_so():
 # A rank hangs.
 
 
-def test_a_hang_says_where_each_rank_stood():
+@on_each_backend
+def test_a_hang_says_where_each_rank_stood(backend):
     def fn(rank, world_size, device):
         if rank == 2:
             time.sleep(50)
         if rank == 0:
             dist.recv(torch.ones(1), src=2)
 
-    error = failing(fn, timeout=4)
+    error = failing(fn, timeout=4, backend=backend)
     first, *lines = str(error).splitlines()
     assert first == "rank 2 hung: not every rank had returned after 4 s"
     assert lines[0].endswith("in fn: dist.recv(torch.ones(1), src=2)")

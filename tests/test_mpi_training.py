@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+from test_by_hand_training import joined
 
 from collectives import launch
 from collectives.backends import availability as backends
@@ -87,6 +88,13 @@ def test_random_float32_gradients_differ_from_gloos_by_no_more_than_rounding(npr
             difference <= 2 * sum_error(nproc) * magnitudes
         ).all()  # each of the two errs so much
         assert mine.abs().max() > 0
+
+
+def test_join_lets_ranks_with_more_batches_go_on():
+    results = launch(joined, 3, backend="mpi", timeout=100)
+    for over_gloo, over_mpi in results:
+        assert torch.allclose(over_mpi, over_gloo, rtol=0, atol=1e-12)
+        assert torch.equal(over_mpi, results[0][1])
 
 
 def two_ways(rank, world_size, device):

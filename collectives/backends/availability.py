@@ -5,6 +5,7 @@ import difflib
 import importlib.util
 import os
 import shutil
+import socket
 import sys
 
 # The network interface for connections within this machine.
@@ -126,6 +127,19 @@ def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, st
     if reason := unavailable(backend, device, nproc):
         raise Unavailable(f"backend={backend!r} cannot run here: {reason}.")
     return backend, device
+
+
+def address_of_interface(name: str) -> str:
+    """The IPv4 address of an interface, of the first one in a list such as GLOO_SOCKET_IFNAME has.
+
+    Raises OSError if there is none.
+    """
+    import psutil
+
+    for one in psutil.net_if_addrs().get(name.partition(",")[0], []):
+        if one.family == socket.AF_INET:
+            return one.address
+    raise OSError(f"GLOO_SOCKET_IFNAME={name}: no interface of this machine has that name")
 
 
 def known_backends() -> list[str]:

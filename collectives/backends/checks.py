@@ -16,6 +16,23 @@ def check_layout(what: str, tensors: tuple[torch.Tensor, ...], backend: str) -> 
                 f"{what}: {backend} takes contiguous tensors, this one has strides "
                 f"{tensor.stride()}: use contiguous()."
             )
+        if tensor.numel() and not tensor.data_ptr():
+            raise ValueError(
+                f"{what}: {backend} takes tensors with memory of their own, this one is a "
+                f"{type(tensor).__name__}."
+            )
+
+
+def check_rank(what: str, rank: int, size: int, backend: str) -> None:
+    """Raises ValueError unless the group has such a rank."""
+    if not 0 <= rank < size:
+        raise ValueError(f"{what}: the group has ranks 0 to {size - 1}, not {rank}. [{backend}]")
+
+
+def check_list(what: str, tensors: list[torch.Tensor], size: int, backend: str) -> None:
+    """Raises ValueError unless there is a tensor for each rank."""
+    if len(tensors) != size:
+        raise ValueError(f"{what}: {len(tensors)} tensors in a list for {size} ranks. [{backend}]")
 
 
 def check_own_piece(what: str, place: torch.Tensor, piece: torch.Tensor, backend: str) -> None:
@@ -43,6 +60,7 @@ def lengths_of_parts(
     Raises ValueError if the rows cannot be divided so.
     """
     rows = tensor.shape[0] if tensor.dim() else 1
+    splits = [int(count) for count in splits]
     if not splits and rows % size:
         raise ValueError(
             f"{what}: {rows} rows cannot be split evenly among {size} ranks: say how. [{backend}]"

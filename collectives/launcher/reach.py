@@ -5,9 +5,9 @@ import json
 import os
 import socket
 
-import psutil
 import torch.distributed as dist
 
+from collectives.backends.availability import address_of_interface
 from collectives.launcher.join import launcher_store
 from collectives.launcher.place import Place
 
@@ -49,10 +49,7 @@ def _address() -> str:
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     if interface is None:
         return socket.gethostbyname(socket.gethostname())
-    for one in psutil.net_if_addrs().get(interface.partition(",")[0], []):
-        if one.family == socket.AF_INET:
-            return one.address
-    raise OSError(f"GLOO_SOCKET_IFNAME={interface}: no interface of this machine has that name")
+    return address_of_interface(interface)
 
 
 def _connect(name: str, other: str, address: str, port: int) -> str | None:

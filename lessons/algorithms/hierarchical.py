@@ -218,7 +218,8 @@ STEPS = [hierarchical, between_machines, shared_memory, shared_memory_measured]
 # - Open MPI and MPICH use shared memory inside a machine (documented).
 # - The backend `by_hand` takes shared memory for an `all_reduce` if all its ranks are on one
 #   machine, with an x86 processor: others do not keep the order of writes, and then a rank could
-#   see the news before the data.
+#   see the news before the data. On several machines it takes the hierarchical algorithm for more
+#   than 1 MiB.
 # - In training, HSDP of FSDP2 is the same idea: parameters are sharded inside a machine, and
 #   gradients are reduced between the machines.
 

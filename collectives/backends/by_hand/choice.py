@@ -28,6 +28,10 @@ _BY_SIZE = {
     "reduce": ((2**18, "binomial_tree"), (None, "chain")),
     "broadcast": ((2**18, "binomial_tree"), (None, "chain")),
 }
+# The same for several machines with several ranks each, in a lab with 200 Mbit/s to 1 Gbit/s.
+_BETWEEN_MACHINES = _BY_SIZE | {
+    "all_reduce": ((2**20, "binomial_tree"), (None, "hierarchical")),
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Call(NamedTuple):
     nbytes: int
     size: int  # of the group
     forced: str | None
+    per_machine: int | None = None  # how many ranks each machine has; None for one machine
 
 
 @functools.lru_cache(1024)
@@ -87,7 +92,9 @@ def choose(call: Call, shares_memory: bool) -> str:
     if call.forced in known:
         table.find(call.collective, call.forced, call.size)
         return call.forced
-    for limit, name in _BY_SIZE.get(call.collective, ()):
+    spans_machines = call.per_machine not in (None, 1, call.size)
+    by_size = _BETWEEN_MACHINES if spans_machines else _BY_SIZE
+    for limit, name in by_size.get(call.collective, ()):
         if limit is None or call.nbytes <= limit:
             return name
     return next(iter(known))

@@ -24,6 +24,7 @@ class ProcessGroupByHand(PythonProcessGroup):
         self.algorithm = choice.forced(own_options)
         card = {"algorithm": self.algorithm, "no memory": memory.missing()}
         self.meeting = Meeting(options, card)
+        self.per_machine = self.meeting.per_machine
         self._agree()
         self.links = SocketLinks(self.rank(), self.size(), self.meeting.sockets[COLLECTIVES])
         self.messages = Messages(self.meeting.sockets[MESSAGES])
@@ -44,6 +45,8 @@ class ProcessGroupByHand(PythonProcessGroup):
                 "COLLECTIVES_ALGORITHM alike on all of them. [by_hand]"
             )
         reasons = [card["no memory"] for card in cards if card["no memory"]]
+        if self.meeting.spans_machines:
+            reasons.append("the ranks are on several machines")
         self.shares_memory = self.size() > 1 and not reasons
         if reasons and self.algorithm == choice.SHARED_MEMORY:
             self.meeting.close()
@@ -74,7 +77,7 @@ class ProcessGroupByHand(PythonProcessGroup):
     def _collective(self, what: str, collective: str, words: str, tensors, run) -> Collective:
         """A pending call. `run(algorithm)` makes it; `words` must be alike on all ranks."""
         nbytes = sum([tensor.nbytes for tensor in tensors])
-        call = choice.Call(collective, nbytes, self.size(), self.algorithm)
+        call = choice.Call(collective, nbytes, self.size(), self.algorithm, self.per_machine)
         algorithm = choice.choose(call, self.shares_memory)
         self.calls += 1
         words = f"{self.calls} {what} {words}"
@@ -110,7 +113,8 @@ class ProcessGroupByHand(PythonProcessGroup):
                 if algorithm == choice.SHARED_MEMORY:
                     pipeline.all_reduce(self.shared, flat(tensor), how)
                 else:
-                    calls.all_reduce(self.links, tensor, op, algorithm)
+                    per_node = self.per_machine
+                    calls.all_reduce(self.links, tensor, op, algorithm, per_node=per_node)
 
         words = f"{op_name(op)} {all_kinds(tensors)}"
         return self._collective("all_reduce", "all_reduce", words, tensors, run)

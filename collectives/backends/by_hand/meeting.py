@@ -1,29 +1,33 @@
 """How the ranks of a group find each other: a card of each in the store, then a socket a pair.
 
-Each rank listens at an abstract unix address, which the system chooses: so worlds cannot collide,
-and no file is left. The addresses travel through the group's store. Of each pair the higher rank
-connects, twice: one connection is for collectives, the other one for messages.
+Ranks of one machine connect by unix sockets, those of different machines by TCP. Of each pair the
+higher rank connects, twice: one connection is for collectives, the other one for messages.
 """
 
 import contextlib
+import itertools
 import json
 import os
-import secrets
+import queue
 import socket
-import struct
+import threading
 import time
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+
+from collectives.backends.by_hand import door
+from collectives.backends.by_hand.door import Door
 
 # The two connections of a pair.
 COLLECTIVES, MESSAGES = 0, 1
 
-# What the connecting rank says first: the secret of the listener, its own rank, which connection.
-_HELLO = struct.Struct("=16sII")
-
-# Bytes that a connection holds until the receiver takes them. The system grants about 0.2 MB.
+# Bytes that a unix socket holds until the receiver takes them. The system grants about 0.2 MB.
 _BUFFER = 2**20
+
+# Seconds for the store to say why a group failed.
+_STORE_ANSWERS = 1.0
 
 
 class Meeting:
@@ -32,38 +36,46 @@ class Meeting:
     def __init__(self, options, card: dict):
         """Meet the others. `card` is what this rank tells them, to be read from `cards`.
 
-        Raises RuntimeError if a rank does not come before the group's timeout.
+        Raises RuntimeError if a rank does not come before the group's timeout, or cannot be
+        reached, and ValueError if a rank has no address for other machines.
         """
         self.store, self.rank, self.size = options.store, options.group_rank, options.group_size
         self.timeout = options.timeout.total_seconds()
         self.deadline = time.monotonic() + self.timeout
         self.sockets: tuple[dict, dict] = {}, {}
-        with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as on_error:
+        with contextlib.closing(Door(2 * self.size)) as own, contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
-            listener.bind("")  # Linux: an abstract address that nobody else has
-            listener.listen(2 * self.size)
-            secret = secrets.token_bytes(16)
-            self.cards = self._exchange_cards(
-                card
-                | {
-                    "address": listener.getsockname().hex(),
-                    "secret": secret.hex(),
-                    "machine": _machine(),
-                }
-            )
-            self._refuse_other_machines()
+            place = {"address": own.address.hex(), "secret": own.secret.hex()}
+            self.cards = self._exchange("card", card | place | {"machine": _machine()})
+            self.machines = [one["machine"] for one in self.cards]
+            self.ports = self._open_ports(own) if self.spans_machines else []
             for peer in range(self.rank):
                 for purpose in (COLLECTIVES, MESSAGES):
                     self._connect(peer, purpose)
-            self._accept(listener, secret)
+            self._accept(own)
             on_error.pop_all()
         _open.add(self)
 
-    def _exchange_cards(self, card: dict) -> list[dict]:
-        self.store.set(f"card/{self.rank}", json.dumps(card))
-        keys = [f"card/{rank}" for rank in range(self.size)]
+    @property
+    def spans_machines(self) -> bool:
+        return len(set(self.machines)) > 1
+
+    @property
+    def per_machine(self) -> int:
+        """How many ranks each machine has, if all have as many, and one machine after the other.
+
+        Else all ranks are taken for those of one machine.
+        """
+        blocks = [len(list(block)) for _, block in itertools.groupby(self.machines)]
+        is_even = len(set(blocks)) == 1 and len(blocks) == len(set(self.machines))
+        return blocks[0] if is_even else self.size
+
+    def _exchange(self, what: str, own: object) -> list:
+        """What each rank says, in rank order."""
+        self.store.set(f"{what}/{self.rank}", json.dumps(own))
+        keys = [f"{what}/{rank}" for rank in range(self.size)]
         try:
-            self.store.wait(keys, timedelta(seconds=self.timeout))
+            self.store.wait(keys, timedelta(seconds=self._time_left()))
         except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
             raise RuntimeError(self._did_not_come(missing)) from error
@@ -76,50 +88,75 @@ class Meeting:
             "not come to this group [by_hand]"
         )
 
-    def _refuse_other_machines(self) -> None:
-        others = [rank for rank, card in enumerate(self.cards) if card["machine"] != _machine()]
-        if others:
-            raise ValueError(
-                f"by_hand connects ranks of one machine by unix sockets, and rank {others[0]} is "
-                f"on another one than rank {self.rank}: use gloo."
-            )
+    def _open_ports(self, own: Door) -> list[tuple[str, int]]:
+        """Listen for the ranks of other machines; where each rank does."""
+        hosts = self._find("host", lambda: door.own_address(self.store))
+
+        def open_port():
+            address = hosts[self.rank]
+            # The machine of the store may know itself by loopback alone, and the others do not.
+            others = (host for peer, host in enumerate(hosts) if not self._is_near(peer))
+            address = address or next(filter(None, map(door.way_to, filter(None, others))), None)
+            if address is None:
+                raise ValueError(
+                    f"{socket.gethostname()} has no address that other machines can reach: set "
+                    "GLOO_SOCKET_IFNAME to the name of its network interface"
+                )
+            return own.open_port(address)
+
+        return [tuple(port) for port in self._find("port", open_port)]
+
+    def _find(self, what: str, find: Callable) -> list:
+        """What each rank finds. Raises ValueError on all of them if one does not."""
+        try:
+            own = [find(), None]
+        except (OSError, ValueError) as error:
+            own = [None, str(error)]
+        answers = self._exchange(what, own)
+        for rank, (_, reason) in enumerate(answers):
+            if reason is not None:
+                raise ValueError(f"rank {rank}: {reason} [by_hand]")
+        return [found for found, _ in answers]
+
+    def _is_near(self, peer: int) -> bool:
+        return self.machines[peer] == self.machines[self.rank]
 
     def _connect(self, peer: int, purpose: int) -> None:
-        card = self.cards[peer]
-        connection = socket.socket(socket.AF_UNIX)
+        card, is_near = self.cards[peer], self._is_near(peer)
+        there = bytes.fromhex(card["address"]) if is_near else self.ports[peer]
+        connection = socket.socket(socket.AF_UNIX if is_near else door.family_of(there[0]))
         self.sockets[purpose][peer] = connection
         connection.settimeout(self._time_left())
         try:
-            connection.connect(bytes.fromhex(card["address"]))
-            connection.sendall(_HELLO.pack(bytes.fromhex(card["secret"]), self.rank, purpose))
+            connection.connect(there)
+            connection.sendall(door.hello(bytes.fromhex(card["secret"]), self.rank, purpose))
         except OSError as error:
+            problem = (
+                "has gone before the group was complete"
+                if is_near
+                else f"cannot be reached at {there[0]}, port {there[1]}"
+            )
             raise RuntimeError(
-                f"rank {self.rank}/{self.size}: rank {peer} has gone before the group was complete "
-                f"({error}) [by_hand]"
+                f"rank {self.rank}/{self.size}: rank {peer} {problem} ({error}) [by_hand]"
             ) from error
         _prepare(connection)
 
-    def _accept(self, listener: socket.socket, secret: bytes) -> None:
-        """Take the connections of the higher ranks. Others on this machine could connect, too."""
+    def _accept(self, own: Door) -> None:
+        """Take the connections of the higher ranks."""
         expected = {
             (peer, purpose)
             for peer in range(self.rank + 1, self.size)
             for purpose in (COLLECTIVES, MESSAGES)
         }
+        guests = own.guests(self.deadline)
         while expected:
-            try:
-                listener.settimeout(self._time_left())
-                connection, _ = listener.accept()
-                connection.settimeout(self._time_left())
-                hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
-            except TimeoutError as error:
-                missing = sorted({peer for peer, _ in expected})
-                raise RuntimeError(self._did_not_come(missing)) from error
-            said, *name = _HELLO.unpack(hello.ljust(_HELLO.size))
-            if not secrets.compare_digest(said, secret) or tuple(name) not in expected:
+            name, connection = next(guests, (None, None))
+            if name is None:
+                raise RuntimeError(self._did_not_come(sorted({peer for peer, _ in expected})))
+            if name not in expected:
                 connection.close()
                 continue
-            expected.discard(tuple(name))
+            expected.discard(name)
             peer, purpose = name
             self.sockets[purpose][peer] = connection
             _prepare(connection)
@@ -132,8 +169,17 @@ class Meeting:
 
         Returns the reason that was noted first, here or by another rank.
         """
-        with contextlib.suppress(Exception):  # the store may have gone with its owner
-            return self.store.compare_set("failure", "", reason).decode()
+        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        def ask():
+            with contextlib.suppress(Exception):  # the store may have gone with its owner
+                answers.put(self.store.compare_set("failure", "", reason).decode())
+            answers.put(reason)
+
+        # subtle: if the cable to the store's machine is out, the store never answers.
+        threading.Thread(target=ask, daemon=True).start()
+        with contextlib.suppress(queue.Empty):
+            return answers.get(timeout=_STORE_ANSWERS)
         return reason
 
     def shut_down(self) -> None:
@@ -158,7 +204,10 @@ os.register_at_fork(after_in_child=lambda: [meeting.close() for meeting in _open
 
 def _prepare(connection: socket.socket) -> None:
     connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+    if connection.family == socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+    else:  # its buffer grows by itself, and the end of a message must not wait for more
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _machine() -> str:

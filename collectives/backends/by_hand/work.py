@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.backends.by_hand.links import LostPeer
+from collectives.backends.process_group import new_future
 
 
 class HandWork(dist.Work):
@@ -24,6 +25,7 @@ class HandWork(dist.Work):
         self.source = -1
         self.is_done = False
         self.future: torch.futures.Future | None = None
+        self.future_end: torch.futures.Future | None = None  # completes the one above
 
     def end(self, error: BaseException | None = None) -> None:
         """The call has ended. An error breaks the group, because messages may be under way."""
@@ -46,10 +48,10 @@ class HandWork(dist.Work):
         with self.group.changed:
             if self.is_done:
                 return
-            self.error, self.is_done, future = error, True, self.future
+            self.error, self.is_done, future_end = error, True, self.future_end
             self.group.changed.notify_all()
-        if future is not None:
-            self._complete(future)
+        if future_end is not None:
+            future_end.set_result(None)
 
     def _where(self) -> str:
         return f"rank {self.group.rank()}/{self.group.size()}: {self.what}"
@@ -58,8 +60,8 @@ class HandWork(dist.Work):
         return self.is_done
 
     def wait(self, timeout=None) -> bool:
+        # The call goes on: its own time limit ends it, and one may wait again.
         if not self.is_done and not self._wait_for_end(timeout):
-            self.group.give_up(f"its {self.what} timed out")
             raise dist.DistBackendError(
                 f"{self._where()}: Timed out after {timeout.total_seconds():g} s [by_hand]"
             )
@@ -94,16 +96,16 @@ class HandWork(dist.Work):
         with self.group.changed:
             if self.future is not None:
                 return self.future
-            self.future, has_ended = torch.futures.Future(), self.is_done
+            self.future, self.future_end = new_future(self._outcome)
+            has_ended = self.is_done
         if has_ended:
-            self._complete(self.future)
+            self.future_end.set_result(None)
         return self.future
 
-    def _complete(self, future: torch.futures.Future) -> None:
-        if self.error is None:
-            future.set_result(self.tensors)
-        else:
-            future.set_exception(self.error)
+    def _outcome(self) -> list[torch.Tensor]:
+        if self.error is not None:
+            raise self.error
+        return self.tensors
 
 
 class Collective(HandWork):

@@ -37,8 +37,8 @@ class ProcessGroupMPI(PythonProcessGroup):
         if self.comm != MPI.COMM_NULL and self.broken is None:
             self.comm.Free()
 
-    def _check(self, what: str, *tensors: torch.Tensor) -> None:
-        super()._check(what, *tensors)
+    def _check(self, what: str, *tensors: torch.Tensor, root_or_peer: int = 0) -> None:
+        super()._check(what, *tensors, root_or_peer=root_or_peer)
         poll_all()
 
     def _work(self, what: str, tensors, *requests: MPI.Request, finish=None) -> MPIWork:

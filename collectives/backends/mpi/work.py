@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.backends.mpi.library import MPI
+from collectives.backends.process_group import new_future
 
 # A waiting rank first polls this many times (2 or 3 ms), and yields its core after some in a row.
 # After that it sleeps this many seconds instead: with more ranks than cores, a rank that polls
@@ -52,6 +53,7 @@ class MPIWork(dist.Work):
         self.status = MPI.Status()
         self.error: BaseException | None = None
         self.future: torch.futures.Future | None = None
+        self.future_end: torch.futures.Future | None = None  # completes the one above
         self.lock = threading.Lock()
         _pending.add(self)
 
@@ -122,7 +124,7 @@ class MPIWork(dist.Work):
         DDP continues its backward pass meanwhile.
         """
         if self.future is None:
-            self.future = torch.futures.Future()
+            self.future, self.future_end = new_future(self._outcome)
             # subtle: callbacks of a future run in that thread, which cannot wait for itself.
             if threading.current_thread() is _future_thread or self.is_completed():
                 self.complete_future()
@@ -133,12 +135,11 @@ class MPIWork(dist.Work):
         return self.future
 
     def complete_future(self) -> None:
-        try:
-            self.wait()
-        except RuntimeError as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(self.tensors)
+        self.future_end.set_result(None)
+
+    def _outcome(self) -> list[torch.Tensor]:
+        self.wait()
+        return self.tensors
 
 
 def poll_all() -> None:

@@ -1,0 +1,223 @@
+"""by_hand on several machines: unix sockets inside a machine, TCP between them.
+
+Here the ranks of one machine take themselves for those of several; test_by_hand_lab.py has several.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from test_by_hand import by_hand, every_algorithm, group_of
+
+from collectives.backends import availability as backends
+from collectives.backends.by_hand import choice, door, meeting
+
+pytestmark = pytest.mark.skipif(
+    backends.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
+)
+
+
+def pretend(machine: object, own_address=lambda store: "127.0.0.1") -> None:
+    """The next groups of this rank take it for a rank of this machine, which has this address."""
+    meeting._machine = lambda: str(machine)
+    door.own_address = own_address
+
+
+# Algorithms
+
+
+@pytest.mark.parametrize(
+    ("nproc", "per_machine"),
+    [(3, 2), pytest.param(4, 2, marks=pytest.mark.slow)],
+    ids=["two_and_one", "two_and_two"],
+)
+def test_every_algorithm_is_right_over_tcp(nproc, per_machine):
+    for_powers_of_two = ("recursive_doubling", "halving") if nproc == 3 else ()
+    names = [
+        name for name in choice.names() if name not in (*for_powers_of_two, choice.SHARED_MEMORY)
+    ]
+
+    def fn(rank, world_size, device):
+        pretend(rank // per_machine)
+        every_algorithm(rank, world_size, device, names)
+
+    by_hand(fn, nproc)
+
+
+def test_between_machines_long_tensors_take_the_hierarchical_algorithm_with_the_same_bits():
+    def fn(rank, world_size, device):
+        pretend(rank // 2)
+        group, found = group_of(None), []
+        for length in (100, 500_000, 500_000):
+            x = torch.randn(length, generator=torch.Generator().manual_seed(rank))
+            dist.all_reduce(x, group=group)
+            found.append((group.links.words.split(b"\0")[0].split()[-1].decode(), x))
+        return found
+
+    first, *others = by_hand(fn, 4)
+    assert [name for name, _ in first] == ["binomial_tree", "hierarchical", "hierarchical"]
+    assert torch.equal(first[1][1], first[2][1])
+    for other in others:
+        assert all(torch.equal(x, y) for (_, x), (_, y) in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("machines", "expected"),
+    [("aabb", 2), ("abab", 4), ("aab", 3), ("abba", 4), ("abc", 1), ("aa", 2), ("a", 1)],
+)
+def test_ranks_are_counted_by_machine_only_if_each_has_a_block_of_the_same_size(machines, expected):
+    ranks = SimpleNamespace(machines=list(machines), size=len(machines))
+    assert meeting.Meeting.per_machine.fget(ranks) == expected
+
+
+# Links
+
+
+def test_inside_a_machine_unix_sockets_are_taken_and_between_machines_tcp():
+    def fn(rank, world_size, device):
+        pretend(rank // 2)
+        group = group_of(None)
+        listening = [
+            one
+            for one in psutil.Process().net_connections("inet")
+            if one.status == psutil.CONN_LISTEN
+        ]
+        families = {
+            peer: [sockets[peer].family.name for sockets in group.meeting.sockets]
+            for peer in group.links.sockets
+        }
+        near = dist.new_group(
+            [2 * (rank // 2), 2 * (rank // 2) + 1], use_local_synchronization=True
+        )
+        dist.all_reduce(torch.ones(3), group=near)
+        return families, listening, near.shared is not None
+
+    for rank, (families, listening, shares_memory) in enumerate(by_hand(fn, 4)):
+        assert families == {
+            peer: ["AF_UNIX" if peer // 2 == rank // 2 else "AF_INET"] * 2
+            for peer in range(4)
+            if peer != rank
+        }
+        assert listening == [], "the ports are closed when the group is complete"
+        assert shares_memory, "a group inside a machine"
+
+
+def test_shared_memory_between_machines_is_refused_on_all_ranks():
+    def fn(rank, world_size, device):
+        pretend(rank)
+        with pytest.raises(ValueError, match="no shared memory: the ranks are on several machines"):
+            group_of("shared_memory")
+
+    by_hand(fn, 2)
+
+
+def test_messages_and_a_lost_peer_are_as_on_one_machine():
+    def fn(rank, world_size, device):
+        pretend(rank)
+        group = group_of(None)
+        x = torch.full((300_000,), float(rank))
+        works = [
+            dist.isend(x, 1 - rank, group),
+            dist.irecv(y := torch.empty(300_000), 1 - rank, group),
+        ]
+        for work in works:
+            work.wait()
+        assert (y == 1 - rank).all()
+        dist.barrier()
+        if rank == 1:
+            group.meeting.close()
+            dist.barrier()
+            return
+        for call in (lambda: dist.all_reduce(x, group=group), lambda: dist.recv(x, 1, group)):
+            with pytest.raises(RuntimeError, match="rank 1 has gone"):
+                call()
+        dist.barrier()
+
+    by_hand(fn, 2)
+
+
+# Who comes to a port
+
+
+@pytest.fixture
+def own_door():
+    with contextlib.closing(door.Door(8)) as opened:
+        yield opened, opened.open_port("127.0.0.1")
+
+
+def test_only_who_knows_the_secret_is_let_in(own_door):
+    opened, port = own_door
+    greeting = door.hello(opened.secret, 3, 1)
+    with contextlib.ExitStack() as stack:
+        _silent, gone, wrong, member, near = [
+            stack.enter_context(one)
+            for one in (
+                *(socket.create_connection(port) for _ in range(4)),
+                socket.socket(socket.AF_UNIX),
+            )
+        ]
+        gone.close()
+        wrong.sendall(door.hello(bytes(16), 3, 1))
+        member.sendall(greeting[:5])
+        guests = opened.guests(time.monotonic() + 0.2)
+        assert next(guests, None) is None, "nobody has said all"
+        wrong.settimeout(5)
+        assert wrong.recv(1) == b""
+        member.sendall(greeting[5:])
+        near.connect(opened.address)
+        near.sendall(door.hello(opened.secret, 2, 0))
+        guests = opened.guests(time.monotonic() + 5)
+        found = dict([next(guests), next(guests)])
+        assert {name: one.family for name, one in found.items()} == {
+            (3, 1): socket.AF_INET,
+            (2, 0): socket.AF_UNIX,
+        }
+        for one in found.values():
+            one.close()
+
+
+def test_a_rank_that_cannot_be_reached_is_named_with_its_address():
+    def fn(rank, world_size, device):
+        pretend(rank)
+        if rank == 0:
+            with socket.create_server(("127.0.0.1", 0)) as closed:
+                port = closed.getsockname()[:2]
+            door.Door.open_port = lambda self, address: port
+        begun = time.monotonic()
+        with pytest.raises(RuntimeError) as caught:
+            group_of(None, timeout=timedelta(seconds=2))
+        assert time.monotonic() - begun < 20
+        return str(caught.value)
+
+    zero, one = by_hand(fn, 2)
+    assert "Timed out after 2 s: rank 1 had not come to this group" in zero
+    assert "rank 0 cannot be reached at 127.0.0.1, port " in one
+    assert "Connection refused" in one
+
+
+@pytest.mark.parametrize(
+    ("interface", "words"),
+    [
+        ("lo", "rank 0: GLOO_SOCKET_IFNAME=lo: other machines cannot reach 127.0.0.1"),
+        ("none0", "rank 0: GLOO_SOCKET_IFNAME=none0: no interface of this machine has that name"),
+        (None, "rank 0: .* has no address that other machines can reach: set GLOO_SOCKET_IFNAME"),
+    ],
+)
+def test_without_an_address_for_others_all_ranks_say_what_to_set(interface, words):
+    def fn(rank, world_size, device):
+        pretend(rank, door.own_address if rank == 0 else lambda store: None)
+        door.way_to = lambda host: None
+        del os.environ["GLOO_SOCKET_IFNAME"]
+        if interface:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+        with pytest.raises(ValueError, match=words):
+            group_of(None)
+
+    by_hand(fn, 2)
