@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from functools import partial
@@ -163,8 +164,10 @@ def test_a_group_of_one_works_with_every_algorithm():
          "all_reduce MAX"),
         (lambda rank, group: dist.barrier(group=group) if rank else dist.broadcast(
             torch.ones(4), src=0, group=group), "broadcast from 0"),
+        (lambda rank, group: dist.all_reduce_coalesced(
+            [torch.ones(4)] * 12 + [torch.ones(4 + rank)], group=group), "float32 x 4"),
     ],
-    ids=["length", "size", "dtype", "op", "call"],
+    ids=["length", "size", "dtype", "op", "call", "end_of_a_long_list"],
 )  # fmt: skip
 def test_ranks_that_make_different_calls_say_what_the_other_did(mistake, words, links):
     def fn(rank, world_size, device):
@@ -418,6 +421,19 @@ def test_a_message_of_another_length_than_its_tensor_is_an_error_on_both_ranks(l
         with pytest.raises(RuntimeError, match=f"has 12 bytes, the tensor for it {4 * length}"):
             call()
         dist.barrier()
+
+    by_hand(fn, 2)
+
+
+def test_a_receive_ends_when_its_group_is_destroyed_and_may_be_destroyed_twice():
+    def fn(rank, world_size, device):
+        group = group_of(None)
+        waits = dist.irecv(torch.zeros(1), src=1 - rank, group=group)
+        dist.destroy_process_group(group)
+        group.shutdown()
+        with pytest.raises(RuntimeError, match=r"recv from rank .*: (the group was|connection)"):
+            waits.wait()
+        assert not [one.name for one in threading.enumerate() if "by-hand" in one.name]
 
     by_hand(fn, 2)
 

@@ -53,8 +53,7 @@ class ProcessGroupByHand(PythonProcessGroup):
             raise ValueError(f"there is no shared memory: {reasons[0]}. [by_hand]")
 
     def shutdown(self) -> None:
-        if self.broken is None:
-            self.queue.close()
+        self.queue.close(waits=self.broken is None)
         self.messages.close()
         self.meeting.close()
 

@@ -20,6 +20,8 @@ from collectives.backends.by_hand.work import HandWork
 # Seconds that the last bytes get when the group is closed.
 _PATIENCE_AT_END = 5.0
 
+_DESTROYED = "the group was destroyed before it had ended"
+
 
 class Send(HandWork):
     def __init__(self, group, tensor, peer: int, tag: int):
@@ -57,6 +59,9 @@ class Messages:
 
     def add(self, work: Send | Receive) -> None:
         with self.lock:
+            if self.closed_at is not None:
+                work.refuse(_DESTROYED)
+                return
             self.new.append(work)
             if self.thread is None:
                 self.alarm = os.eventfd(0, os.EFD_NONBLOCK)
@@ -67,12 +72,15 @@ class Messages:
         os.eventfd_write(self.alarm, 1)
 
     def close(self) -> None:
-        if self.thread is None or threading.current_thread() is self.thread:
+        """Send the last bytes. What still waits for another rank has failed."""
+        if threading.current_thread() is self.thread:
             return
-        self.closed_at = time.monotonic()
-        os.eventfd_write(self.alarm, 1)
-        self.thread.join()
-        os.close(self.alarm)
+        with self.lock:
+            self.closed_at, thread, self.thread = time.monotonic(), self.thread, None
+        if thread is not None:
+            os.eventfd_write(self.alarm, 1)
+            thread.join()
+            os.close(self.alarm)
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -90,6 +98,8 @@ class Messages:
                 self._end_late()
                 for peer in self.peers.values():
                     self._watch(selector, peer)
+        for work in (*self._pending(), *self.new):
+            work.refuse(_DESTROYED)
 
     def _is_done(self) -> bool:
         """Whether the group is closed, and its last bytes have gone out or had time enough."""

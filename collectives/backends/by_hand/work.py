@@ -157,8 +157,9 @@ class Queue:
             work.make()
             del work
 
-    def close(self) -> None:
-        """Finish what has begun, and end the thread."""
+    def close(self, waits: bool) -> None:
+        """Let the thread finish what has begun and end, and with `waits` wait for it."""
         if self.thread is not None and threading.current_thread() is not self.thread:
             self.works.put(None)
-            self.thread.join()
+            if waits:
+                self.thread.join()
