@@ -7,30 +7,21 @@ all_reduce, 2 machines with 2 ranks each:
     inside     0 -> 1, 2 -> 3    everybody holds 1111
 
 A machine sends 2 (m - 1)/m tensors over the network, for m machines, however many ranks it has.
-The parts are algorithms of the files before: a broadcast and a reduce inside, an all_reduce
-between.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from collectives.backends.algorithms import binomial_tree, ring
-from collectives.backends.algorithms.schedule import Rounds, Run, Schedule, Step, among
+from collectives.backends.algorithms.schedule import Rounds, Run, Step, among
 
 
-def all_reduce(
-    rank: int,
-    n: int,
-    per_node: int,
-    inside: object = binomial_tree,
-    between: Callable[[int, int], Schedule] = ring.all_reduce,
-    pieces: int | None = None,
-) -> Iterator[Step | Rounds]:
-    """Consecutive ranks share a machine. The pieces are those of `between`: one per machine."""
+def all_reduce(rank: int, n: int, per_node: int) -> Iterator[Step | Rounds]:
+    """Consecutive ranks share a machine. There is a piece for each machine."""
     if n % per_node:
         raise ValueError(f"{n} ranks do not fill machines of {per_node} ranks.")
     machines = n // per_node
     machine, local = rank // per_node, rank % per_node
-    everything = Run(0, machines if pieces is None else pieces)
+    everything = Run(0, machines)
 
     def on_my_machine(local):
         return machine * per_node + local
@@ -38,6 +29,8 @@ def all_reduce(
     def whole(step):
         return step._replace(send=everything, receive=everything)
 
-    yield from among(map(whole, inside.reduce(local, per_node)), on_my_machine)
-    yield from among(between(machine, machines), lambda leader: leader * per_node, local == 0)
-    yield from among(map(whole, inside.broadcast(local, per_node)), on_my_machine)
+    yield from among(map(whole, binomial_tree.reduce(local, per_node)), on_my_machine)
+    yield from among(
+        ring.all_reduce(machine, machines), lambda leader: leader * per_node, local == 0
+    )
+    yield from among(map(whole, binomial_tree.broadcast(local, per_node)), on_my_machine)
