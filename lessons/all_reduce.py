@@ -158,12 +158,13 @@ if __name__ == "__main__":
 # AVG is the sum divided by the number of ranks. gloo has it for floating-point numbers, and refuses
 # it for integers; other backends may not have it at all. What works everywhere is SUM and a
 # division, in a type that can hold a fraction. If AVG raises an error, begin again with a fresh
-# copy: gloo adds up first and fails at the division, so the tensor may already hold the sum.
+# copy: gloo adds up first and fails at the division, so the tensor may already hold the sum. The
+# picture shows both calls: the first one divides, and after the second one the program does.
 
 
 # %%
 def averages(rank, world_size, device):
-    x = torch.tensor([rank + 1.0, (rank + 1.0) ** 2], device=device)
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64, device=device) * 10**rank
     average = x.clone()
     try:
         dist.all_reduce(average, op=dist.ReduceOp.AVG)
@@ -172,15 +173,14 @@ def averages(rank, world_size, device):
         dist.all_reduce(average, op=dist.ReduceOp.SUM)
         average /= world_size
 
-    count = torch.tensor([rank + 1, (rank + 1) ** 2], device=device)  # int64
+    count = torch.tensor([3, 4], device=device) * 10**rank  # int64
     quotient = count.double()
     dist.all_reduce(quotient, op=dist.ReduceOp.SUM)
     quotient /= world_size
     # proof
-    ranks = torch.arange(1.0, world_size + 1, dtype=torch.float64)
-    means = torch.stack([ranks.sum(), (ranks**2).sum()]) / world_size
-    check(average, means.float(), "all_reduce(AVG)")
-    check(quotient, means, "all_reduce(SUM) / world size")
+    means = torch.arange(1.0, 5, dtype=torch.float64) * ((10**world_size - 1) // 9) / world_size
+    check(average, means[:2], "all_reduce(AVG)")
+    check(quotient, means[2:], "all_reduce(SUM) / world size")
     return {"own": x, "AVG": average, "own integers": count, "SUM / n": quotient}
 
 

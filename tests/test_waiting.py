@@ -15,6 +15,8 @@ HANGS = {
     "one is missing": ["barrier...", "barrier...", "isend:0", "barrier..."],
     "across": ["barrier...", "barrier...", "recv:1#7...", "isend:2 barrier..."],
     "eight": ["barrier..."] * 7 + ["recv:0..."],
+    "another call": ["broadcast:0...", "all_reduce...", "all_reduce..."],
+    "both are the root": ["broadcast:0...", "broadcast:1..."],
 }
 ARROWS = {
     "two send first": {"0-1", "1-0"},
@@ -23,6 +25,8 @@ ARROWS = {
     "one is missing": {"0-2", "1-2", "3-2"},
     "across": {"0-2", "1-2", "2-1", "3-2"},
     "eight": {*(f"{rank}-7" for rank in range(7)), "7-0"},
+    "another call": {"0-1", "0-2", "1-0", "2-0"},
+    "both are the root": {"0-1", "1-0"},
 }
 
 

@@ -139,8 +139,10 @@ def words(call: Call) -> list[str]:
         found[-1] += f", tag {call.tag}"
     if call.group != WORLD and call.name != "wait":
         found.append("in " + ", ".join(map(str, call.members)))
-    if call.left is None or call.error is not None:
-        found.append("never returned" if call.left is None else "failed")
+    if call.left is None:
+        found.append(call.error or "never returned")
+    elif call.error is not None:
+        found.append("failed")
     return found
 
 

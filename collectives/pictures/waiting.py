@@ -43,9 +43,21 @@ def waits(calls: Sequence[Call]) -> list[Wait]:
     matching = Matching(sorted(calls, key=lambda call: (call.rank, call.number)))
     found = []
     for call in sorted(calls, key=lambda call: (call.rank, call.number)):
-        if call.left is None and (ranks := waits_for(matching, call)):
+        if call.left is None and (ranks := waits_for(matching, call) or _elsewhere(calls, call)):
             found.append(Wait(call, tuple(ranks)))
     return found
+
+
+def _elsewhere(calls: Sequence[Call], call: Call) -> list[int]:
+    """The ranks that are in another call of the group, at the place of this one."""
+    return sorted(
+        other.rank
+        for other in calls
+        if call.seq is not None
+        and other.left is None
+        and (other.group, other.seq) == (call.group, call.seq)
+        and (other.name, other.peer) != (call.name, call.peer)
+    )
 
 
 def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
