@@ -158,8 +158,7 @@ if __name__ == "__main__":
 # AVG is the sum divided by the number of ranks. gloo has it for floating-point numbers, and refuses
 # it for integers; other backends may not have it at all. What works everywhere is SUM and a
 # division, in a type that can hold a fraction. If AVG raises an error, begin again with a fresh
-# copy: gloo adds up first and fails at the division, so the tensor may already hold the sum. The
-# picture shows both calls: the first one divides, and after the second one the program does.
+# copy: gloo adds up first and fails at the division, so the tensor may already hold the sum.
 
 
 # %%

@@ -186,9 +186,8 @@ if __name__ == "__main__":
 # `dist.is_torchelastic_launched()` asks whether torchrun started this process: it looks for the
 # last variable. `dist.is_available()` asks whether this torch was built with `torch.distributed`,
 # and `dist.is_initialized()` whether this process is in a group. `@needs(ranks=4, fresh=True)`
-# gives the next function four ranks that have torchrun's variables, but no group yet. The picture
-# below the code shows the life of every rank: it meets the others (the first tick), it works (here,
-# in one barrier), it leaves (the last tick).
+# gives the next function four ranks that have torchrun's variables, but no group yet. Each rank
+# meets the others, works (here, in one barrier), and leaves.
 
 
 # %%

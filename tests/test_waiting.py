@@ -6,7 +6,7 @@ import pytest
 from figures import crossed, texts, too_small
 from hand_made import program
 
-from collectives.pictures import illustration, picture, waiting
+from collectives.pictures import illustration, picture, timeline, waiting
 
 HANGS = {
     "two send first": ["send:1...", "send:0..."],
@@ -62,6 +62,12 @@ def test_the_call_stands_at_its_arrow_and_the_words_say_the_same():
         "Rank 1 waits for rank 0 in recv from 0, tag 2. "
         "The arrows close a circle, 0 -> 1 -> 0: nobody can go on."
     )
+
+
+def test_ranks_that_take_the_same_number_do_not_wait_for_each_other():
+    calls = program("init_process_group:0...", "init_process_group:0...")
+    assert waiting.waits(calls) == []
+    assert "Rank 1: init_process_group as rank 0 never returned." in timeline.describe(calls)
 
 
 def test_where_no_circle_is_none_is_claimed():

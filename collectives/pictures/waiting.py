@@ -15,6 +15,7 @@ from collectives.pictures import happens_before
 from collectives.pictures.colours import WRONG
 from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, wrapped
 from collectives.recording.call import Call
+from collectives.spec.calls import GROUPS
 
 MOST_RANKS = 8
 _NODE = 0.36  # the room that a rank takes on the circle
@@ -54,6 +55,7 @@ def _elsewhere(calls: Sequence[Call], call: Call) -> list[int]:
         other.rank
         for other in calls
         if call.seq is not None
+        and call.name not in GROUPS
         and other.left is None
         and (other.group, other.seq) == (call.group, call.seq)
         and (other.name, other.peer) != (call.name, call.peer)

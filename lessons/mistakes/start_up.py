@@ -105,7 +105,7 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # **Cause.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0 and two ranks 1 wait for ranks
-# 2 and 3.
+# 2 and 3. The picture shows the number that each rank gives itself: nobody comes as rank 2 or 3.
 #
 # **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out
 # `rank=`, and torch reads the right one.
