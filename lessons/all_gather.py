@@ -6,8 +6,8 @@ The weights of a large layer lie in pieces, one on each rank, and the layer need
 it runs. `all_gather` gives every rank the tensors of all ranks, in rank order.
 
 You will see the pieces arrive in a list and in one tensor; pieces of unequal lengths; an evaluation
-that counts no example twice; a gradient that flows back to the other ranks; and Python objects, of
-which one runs code where it arrives.
+that counts no example twice; a gradient that flows back to the other ranks; and Python objects, one
+of which runs code on the rank that receives it.
 
     python lessons/all_gather.py
     torchrun --nproc-per-node 4 lessons/all_gather.py
@@ -99,8 +99,8 @@ def unequal_lengths(rank, world_size, device):
     lengths = torch.full((world_size,), -1, device=device)
     dist.all_gather_into_tensor(lengths, torch.tensor([len(x)], device=device))
     lengths = lengths.tolist()
-    padded = torch.nn.functional.pad(x, (0, max(lengths) - len(x)))
-    pieces = [torch.full_like(padded, -1) for _ in lengths]
+    padded = torch.nn.functional.pad(x, (0, max(lengths) - len(x)), value=-1)
+    pieces = [torch.full_like(padded, -2) for _ in lengths]
     dist.all_gather(pieces, padded)
     trimmed = [piece[:length] for piece, length in zip(pieces, lengths, strict=True)]
     held = sum(len(piece) for piece in pieces)
@@ -122,7 +122,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# They hold 16: four pieces, each as long as the longest. The grey zeros in the picture are the
+# They hold 16: four pieces, each as long as the longest. The -1 in the picture are the
 # padding; trimming removes them. If one rank has a thousand numbers and the others have one,
 # padding makes the call almost four times as large.
 #
@@ -168,7 +168,7 @@ if __name__ == "__main__":
 # It is 58. The sampler starts again at the beginning, so 1 and 2 count twice. They are grey in the
 # picture, because two ranks brought them. An accuracy or a loss over these twelve is wrong in the
 # same way, and [nothing tells you](../notebooks/mistakes/data.ipynb). The cure also works with
-# `shuffle=True`, because the repeated examples are always dealt last.
+# `shuffle=True` (in the shuffled order), because the repeated examples are always dealt last.
 #
 # </details>
 
@@ -324,7 +324,8 @@ STEPS = [
 # %% [markdown]
 # ## Where it is used
 #
-# FSDP gathers the weights of a layer just before they are needed, and drops them afterwards.
+# FSDP, which keeps a model's weights in pieces, gathers those of a layer just before they are
+# needed, and drops them afterwards.
 # Evaluation gathers predictions. Contrastive learning gathers the examples of all ranks. Sequence
 # and tensor parallelism put activations back together from their pieces.
 

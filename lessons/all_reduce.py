@@ -14,6 +14,7 @@ all ranks; and a sum that runs in the background.
 """
 
 # %%
+import copy
 from collectives import check
 from collectives.lesson import run
 import torch
@@ -74,6 +75,7 @@ if __name__ == "__main__":
 def training_step(rank, world_size, device):
     model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64, device=device)
     torch.nn.init.ones_(model.weight)
+    alone = copy.deepcopy(model)
     samples = torch.arange(1.0, 2 * world_size + 1, dtype=torch.float64, device=device).reshape(
         -1, 1
     )
@@ -86,9 +88,10 @@ def training_step(rank, world_size, device):
     gradient /= world_size
     with torch.no_grad():
         model.weight -= 0.01 * gradient
-    # proof: the step with all samples; small whole numbers add up without rounding, in any order
-    whole = (2 * (1 - 3) * samples * samples).sum() / len(samples)
-    check(model.weight, (1 - 0.01 * whole).reshape(1, 1).cpu(), "the weight of one process")
+    # proof: one process with all samples; small whole numbers add up without rounding, in any order
+    torch.nn.functional.mse_loss(alone(samples), 3 * samples).backward()
+    expected = alone.weight.detach() - 0.01 * alone.weight.grad
+    check(model.weight, expected.cpu(), "the weight of one process")
     return {"own gradient": own, "mean": gradient.item(), "new weight": model.weight.item()}
 
 
@@ -103,9 +106,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It is 2.02 on both. The mean of the gradients is -102, so every rank takes the same step from 1 to
-# 1 + 1.02. Alone, rank 0 would have gone to 1.1 and rank 3 to 3.26. This is what
-# DistributedDataParallel (DDP) does in every `backward()`.
+# It is 2.02 on both. The call leaves the sum of the gradients, -408, on every rank; divided by 4 it
+# is -102. So every rank takes the same step from 1 to 1 + 1.02. Alone, rank 0 would have gone to
+# 1.1 and rank 3 to 3.26. This is what DistributedDataParallel (DDP) does in every `backward()`.
 #
 # </details>
 
@@ -160,7 +163,7 @@ if __name__ == "__main__":
 
 # %%
 def averages(rank, world_size, device):
-    x = torch.tensor([rank + 1.0, (rank + 1.0) ** 2], device=device)
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64, device=device) * 10**rank
     average = x.clone()
     try:
         dist.all_reduce(average, op=dist.ReduceOp.AVG)
@@ -169,15 +172,14 @@ def averages(rank, world_size, device):
         dist.all_reduce(average, op=dist.ReduceOp.SUM)
         average /= world_size
 
-    count = torch.tensor([rank + 1, (rank + 1) ** 2], device=device)  # int64
+    count = torch.tensor([3, 4], device=device) * 10**rank  # int64
     quotient = count.double()
     dist.all_reduce(quotient, op=dist.ReduceOp.SUM)
     quotient /= world_size
     # proof
-    ranks = torch.arange(1.0, world_size + 1, dtype=torch.float64)
-    means = torch.stack([ranks.sum(), (ranks**2).sum()]) / world_size
-    check(average, means.float(), "all_reduce(AVG)")
-    check(quotient, means, "all_reduce(SUM) / world size")
+    means = torch.arange(1.0, 5, dtype=torch.float64) * ((10**world_size - 1) // 9) / world_size
+    check(average, means[:2], "all_reduce(AVG)")
+    check(quotient, means[2:], "all_reduce(SUM) / world size")
     return {"own": x, "AVG": average, "own integers": count, "SUM / n": quotient}
 
 

@@ -6,8 +6,8 @@ Rank 0 downloads a data set, and the others must not read it before it is comple
 `torch.distributed` does not see files, so you must say who waits. No rank leaves `barrier` before
 every rank has come to it.
 
-You will see that nobody leaves early, however late the last rank is; that text in a buffer stays
-there; that only the ranks of the group wait; and a barrier that names the ranks that did not come.
+You will see that nobody leaves early, however late the last rank is; what a barrier does for a
+file; a barrier in a group; and a barrier that names the ranks that did not come.
 
     python lessons/barrier.py
     torchrun --nproc-per-node 4 lessons/barrier.py
@@ -65,14 +65,14 @@ if __name__ == "__main__":
 # belongs to the proof.)
 
 # %% [markdown]
-# ### It flushes nothing
+# ### A line in a file
 #
 # A barrier orders what has been done. Here every rank writes a line into a file of its own, without
 # closing it. After the barrier it reads the file of the rank on its left.
 
 
 # %%
-def barrier_flushes_nothing(rank, world_size, device):
+def barrier_and_a_file(rank, world_size, device):
     with tempfile.NamedTemporaryFile("w") as file:
         names = [None] * world_size
         dist.all_gather_object(names, file.name)
@@ -99,7 +99,7 @@ def barrier_flushes_nothing(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(barrier_flushes_nothing)
+    run(barrier_and_a_file)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -112,7 +112,7 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
-# ### Only its group waits
+# ### A barrier in a group
 #
 # The first three ranks have a group of their own, and a barrier in it. The last rank is not in the
 # group. It goes straight to the `all_reduce` of the world, and waits there.
@@ -133,8 +133,8 @@ def barrier_of_a_group(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Does the step end, although the last of four ranks never comes to the barrier?
-# If so, how many ranks have passed it? Write the number down.
+# **Predict first.** Four ranks run this. What does rank 3 return for `have passed`? Write the
+# number down.
 
 # %%
 if __name__ == "__main__":
@@ -143,8 +143,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It ends, and three have passed. In the picture the first dotted line joins the barriers of ranks
-# 0, 1 and 2. The bar of rank 3 is long: it waits in `all_reduce` until the others have come there.
+# It returns 3: only the ranks of the group wait, so the three pass without rank 3. In the picture
+# the first dotted line joins the barriers of ranks 0, 1 and 2. The bar of rank 3 is long: it waits
+# in `all_reduce` until the others have come there.
 #
 # </details>
 
@@ -152,10 +153,9 @@ if __name__ == "__main__":
 # ### Who is missing?
 #
 # If a rank never comes, a barrier tells you only that time is up. `monitored_barrier` tells you
-# who: every rank reports to rank 0, which names the ranks that it has not heard from; with
-# `wait_all_ranks=True` all of them, else the first. Only gloo has it, but you can make a gloo group
-# beside any other. Here the odd ranks stay away. (gloo also prints the error to stderr; that is
-# expected. This group is broken afterwards, and the world is not.)
+# who: with `wait_all_ranks=True` all the missing ranks, else the first. Only gloo has it, but you
+# can make a gloo group beside any other. Here the odd ranks stay away. (gloo also prints the error
+# to stderr; that is expected. This group is broken afterwards, and the world is not.)
 
 
 # %%
@@ -194,13 +194,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# One: rank 0. Rank 2 has reported to rank 0 and waits for its word. When that does not come, all it
-# can say is: look there. So in the logs of a large job, read those of rank 0.
+# One: rank 0. Every rank reports to rank 0, which names those that it has not heard from. Rank 2
+# has reported and waits for an answer. When none comes, all it can say is: look at rank 0. So in
+# the logs of a large job, read those of rank 0.
 #
 # </details>
 
 # %%
-STEPS = [barrier, barrier_flushes_nothing, barrier_of_a_group, monitored_barrier]
+STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 
 # %% [markdown]
 # ## The cost
@@ -253,7 +254,7 @@ STEPS = [barrier, barrier_flushes_nothing, barrier_of_a_group, monitored_barrier
 #
 #    </details>
 #
-# 2. In `barrier_flushes_nothing`, change `file.write(f"written by rank {rank}")` to
+# 2. In `barrier_and_a_file`, change `file.write(f"written by rank {rank}")` to
 #    `print(f"written by rank {rank}", file=file, flush=True)`. Is the line in the file before the
 #    first barrier?
 #

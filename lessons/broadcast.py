@@ -113,7 +113,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # It is [10, 20]. `table[root]` is a view: it has no memory of its own, so what arrives is written
-# into the table. The tensors of a model's `state_dict()` are such views, too. Broadcast into them,
+# into the table. (The picture shows three of the four calls; the last one does the same for row 3.)
+# The tensors of a model's `state_dict()` are such views, too. Broadcast into them,
 # and the model has changed; you need no `load_state_dict`. This is how [training on several
 # ranks](../notebooks/training/data_parallel.ipynb) begins:
 #

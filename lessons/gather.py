@@ -140,10 +140,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Text, and any other object
 #
-# `gather` wants the same shape from every rank. `gather_object` takes any object that can be
-# pickled: it turns each into bytes, pads them all to the longest, gathers the bytes, and unpickles
-# them on the root. The root passes a list of n places. Use it only among ranks that you trust: the
-# root runs whatever code a sender has put into its bytes.
+# `gather` wants the same shape from every rank. [all_gather](../notebooks/all_gather.ipynb) shows
+# how to pad, gather and trim pieces of unequal lengths. `gather_object` takes any object that can
+# be pickled: it turns each into bytes, pads them all to the longest, gathers the bytes, and
+# unpickles them on the root. The root passes a list of n places. Use it only among ranks that you
+# trust: the root runs whatever code a sender has put into its bytes.
 
 
 # %%
@@ -183,11 +184,8 @@ STEPS = [gather, answers_in_order, gather_into_rows, gather_text]
 #   raises](../notebooks/mistakes/processes.ipynb).
 # - The list must be a `list`. The tuple that `unbind` or `chunk` gives is a TypeError, again on the
 #   root alone.
-# - `[buffer] * n` is n times the *same* tensor. All pieces land in it, one over the other, and
-#   there is no error.
 # - Every rank must bring the same shape and dtype. On gloo, a rank that brings less is not noticed,
-#   and the rest of its buffer is undefined; one that brings more kills the root. Pad to the longest
-#   and gather the lengths too, or gather objects.
+#   and the rest of its buffer is undefined; one that brings more kills the root.
 # - Without `dst`, the root is rank 0.
 # - `gather_object` copies tensors on a GPU through the CPU (documented); for tensors use `gather`.
 #   With NCCL, call `torch.cuda.set_device` first, because the bytes travel through the current
@@ -205,18 +203,7 @@ STEPS = [gather, answers_in_order, gather_into_rows, gather_text]
 #
 # Each of these is one change in one cell. Make it, run that cell and the one after it, and undo it.
 #
-# 1. In `gather`, change `[torch.full_like(x, -1) for _ in range(world_size)]` to
-#    `[torch.full_like(x, -1)] * world_size`. The list has four entries, and there is no error. What
-#    do they hold?
-#
-#    <details><summary>Answer</summary>
-#
-#    You get `got [[31, 32], [31, 32], [31, 32], [31, 32]]`. It is one tensor, four times, and the
-#    last piece stays in it.
-#
-#    </details>
-#
-# 2. In `gather_into_rows`, change `list(table.unbind())` to `table.unbind()`. This is a tuple of
+# 1. In `gather_into_rows`, change `list(table.unbind())` to `table.unbind()`. This is a tuple of
 #    the same four tensors. Is that good enough?
 #
 #    <details><summary>Answer</summary>
@@ -225,7 +212,7 @@ STEPS = [gather, answers_in_order, gather_into_rows, gather_text]
 #
 #    </details>
 #
-# 3. In `gather_text`, change `texts = [None] * world_size if rank == 0 else None` to `texts =
+# 2. In `gather_text`, change `texts = [None] * world_size if rank == 0 else None` to `texts =
 #    [None] * world_size`. Now every rank brings a list. Do all of them get a copy?
 #
 #    <details><summary>Answer</summary>

@@ -2,7 +2,8 @@
 """
 # hearsay
 
-Sentences that tutorials repeat, and a run for each of them. Some were true once. Some never were.
+**Claims that you have read, tested.** These are sentences that tutorials repeat, and a run for each
+of them. Some were true once. Some never were.
 
 You will see a verdict under every claim, and what the run printed. If a verdict is wrong, the run
 fails. Each run has ranks of its own, on gloo and the CPU: four of them, or two where that is
@@ -19,6 +20,7 @@ from collectives.lesson import claim, run
 import time
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 # %% [markdown]
@@ -179,7 +181,7 @@ def broadcast_is_no_barrier(rank, world_size, device):
     x = torch.tensor([7 if rank == 0 else 0], device=device)
     done = torch.zeros(1, device=device)
     if rank == 3:
-        dist.recv(done, src=0)  # comes to the broadcast when rank 0 has left it
+        dist.recv(done, src=0)  # rank 3 comes only after rank 0 has left the broadcast
     dist.broadcast(x, src=0)
     if rank == 0:
         dist.send(done + 1, dst=3)
@@ -293,18 +295,16 @@ if __name__ == "__main__":
 # %%
 @claim(ranks=4)
 def loss_stays_local(rank, world_size, device):
-    def average(gradient):  # DDP puts hooks like this one on the parameters
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total / 4
-
-    weight = torch.ones(1, device=device, requires_grad=True)
-    weight.register_hook(average)
-    loss = torch.nn.functional.l1_loss(rank * weight, torch.zeros(1, device=device))
-    check(loss.item(), float(rank), "the loss")
+    model = torch.nn.Linear(1, 1, bias=False, device=device)
+    torch.nn.init.ones_(model.weight)
+    x = torch.tensor([rank + 1.0], device=device)
+    ddp = DistributedDataParallel(model)  # keep it: without it there is no reduction
+    output = ddp(x)
+    loss = torch.nn.functional.l1_loss(output, torch.zeros_like(output))
+    check(loss.item(), rank + 1.0, "the loss")
     loss.backward()
-    check(weight.grad, torch.tensor([1.5]), "all_reduce in backward()")
-    return {"loss": loss.item(), "gradient": weight.grad}
+    check(model.weight.grad, torch.tensor([[2.5]]), "DistributedDataParallel in backward()")
+    return {"loss": loss.item(), "gradient": model.weight.grad.item()}
 
 
 # %%
@@ -312,25 +312,24 @@ if __name__ == "__main__":
     run(loss_stays_local)
 
 # %% [markdown]
-# **Verdict.** False. Rank 0 prints `0.0 [1.5]`, and rank 3 prints `3.0 [1.5]`: each has a loss of
-# its own, and all have the same gradient. The hooks reduce it, in `backward()`.
+# **Verdict.** False. Rank 0 prints `1.0 2.5`, and rank 3 prints `4.0 2.5`: each has a loss of its
+# own, and all have the same gradient. DDP averages it, in `backward()`.
 
 # %% [markdown]
 # ## Training: gather, then average the loss
 #
-# **Claim.** "`accelerator.gather(loss)`, then log `loss.mean()`." Accelerate's `gather` is an
-# `all_gather`, written here by hand.
+# **Claim.** "Call `all_gather(everyone, loss)`, then log `loss.mean()`."
 
 
 # %%
 @claim(ranks=4)
 def gather_returns_its_result(rank, world_size, device):
-    loss = torch.tensor([float(rank)], device=device)
+    loss = torch.tensor([rank + 1.0], device=device)
     everyone = [torch.empty_like(loss) for _ in range(4)]
     dist.all_gather(everyone, loss)
-    check(loss, torch.tensor([float(rank)]), "the input of all_gather")
+    check(loss, torch.tensor([rank + 1.0]), "the input of all_gather")
     mean = torch.cat(everyone).mean()
-    check(mean, torch.tensor(1.5), "all_gather")
+    check(mean, torch.tensor(2.5), "all_gather")
     return {"loss.mean()": loss.mean(), "mean of what was gathered": mean}
 
 
@@ -339,8 +338,8 @@ if __name__ == "__main__":
     run(gather_returns_its_result)
 
 # %% [markdown]
-# **Verdict.** False. `all_gather` leaves its input as it was. Rank 0 prints `0.0 1.5`: its own
-# loss, and the mean of all. Use what `gather` returns.
+# **Verdict.** False. `all_gather` leaves its input as it was. Rank 0 prints `1.0 2.5`: its own
+# loss, and the mean of all. Use what was gathered.
 
 # %% [markdown]
 # ## Training: the mean of the means is the mean
@@ -352,15 +351,15 @@ if __name__ == "__main__":
 @claim(ranks=4)
 def mean_of_means_is_another_number(rank, world_size, device):
     losses = torch.full(
-        (rank + 1,), float(rank), device=device
+        (rank + 1,), rank + 1.0, device=device
     )  # rank 3 has four samples, rank 0 has one
     mean = losses.mean()
     dist.all_reduce(mean)
-    check(mean / 4, torch.tensor(1.5), "all_reduce of the means")
+    check(mean / 4, torch.tensor(2.5), "all_reduce of the means")
 
     both = torch.tensor([losses.sum(), len(losses)], device=device)
     dist.all_reduce(both)
-    check(both[0] / both[1], torch.tensor(2.0), "all_reduce of sum and count")
+    check(both[0] / both[1], torch.tensor(3.0), "all_reduce of sum and count")
     return {"mean of the means": mean / 4, "mean": both[0] / both[1]}
 
 
@@ -369,8 +368,8 @@ if __name__ == "__main__":
     run(mean_of_means_is_another_number)
 
 # %% [markdown]
-# **Verdict.** False, unless all ranks have the same number of samples. Here they are 0, 1, 1, 2, 2,
-# 2, 3, 3, 3, 3, and 20 / 10 is 2. Every rank prints `1.5 2.0`. Reduce sum and count, then divide
+# **Verdict.** False, unless all ranks have the same number of samples. Here they are 1, 2, 2, 3, 3,
+# 3, 4, 4, 4, 4, and 30 / 10 is 3. Every rank prints `2.5 3.0`. Reduce sum and count, then divide
 # once.
 
 # %% [markdown]

@@ -6,9 +6,9 @@ A rank that waits for a message computes nothing, and GPUs are too expensive to 
 `irecv` start a send and a receive and return immediately, each with a `Work`; the message is
 through when `wait()` returns.
 
-You will see a row of numbers that is cut over the ranks; a matrix product while messages travel,
-and a proof that nobody waited; tags that tell messages apart; a ring in which every rank sends and
-receives at the same time; and an error that shows only in `wait()`.
+You will see a ring in which everybody sends at once; a row of numbers that is cut over the ranks; a
+matrix product while messages travel, and a proof that nobody waited; tags that tell messages apart;
+blocks that go round the ring; and an error that shows only in `wait()`.
 
     python lessons/isend_irecv.py
     torchrun --nproc-per-node 4 lessons/isend_irecv.py
@@ -23,18 +23,53 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# The whole lesson in one line: post the receives first, keep every `Work`, call `wait()` on each,
-# and only then touch the tensors.
-#
-# Here the squares 1, 4, 9, ... are cut over the ranks, three to each, and we want the difference
-# between each square and the one before it. For its first difference a rank needs the last square
-# of the rank on its left. A value that is copied from a neighbour like this is called a halo. Rank
-# 0 has no left neighbour, and takes 0.
+# The whole lesson in one line: start the receives first (this is called posting them), keep every
+# `Work`, call `wait()` on each, and only then touch the tensors. Here every rank sends to the rank
+# on its right. No rank has to go first, as in [send_recv](../notebooks/send_recv.ipynb).
 
 
 # %%
 @needs(ranks=2)
 def isend_irecv(rank, world_size, device):
+    x, received = torch.tensor([rank + 1], device=device), torch.tensor([-1], device=device)
+    receiving = dist.irecv(received, src=(rank - 1) % world_size)
+    sending = dist.isend(x, dst=(rank + 1) % world_size)
+    receiving.wait()
+    sending.wait()
+    # proof
+    check(received, torch.tensor([(rank - 1) % world_size + 1]), "isend, irecv around a ring")
+    return {"x": x, "received": received}
+
+
+# %%
+if __name__ == "__main__":
+    run(isend_irecv)
+
+# %% [markdown]
+# Four ranks print this:
+#
+# | rank | x | received |
+# |---|---|---|
+# | 0 | [1] | [4] |
+# | 1 | [2] | [1] |
+# | 2 | [3] | [2] |
+# | 3 | [4] | [3] |
+#
+# Each rank has the number of the rank on its left. In the picture all four messages travel at the
+# same time: each arrow goes from an `isend` to the `wait` for it.
+
+# %% [markdown]
+# ### A row of numbers that is cut
+#
+# The squares 1, 4, 9, ... are cut over the ranks, three to each, and we want the difference between
+# each square and the one before it. For its first difference a rank needs the last square of the
+# rank on its left. A value that is copied from a neighbour like this is called a halo. Rank 0 has
+# no left neighbour, and takes 0.
+
+
+# %%
+@needs(ranks=2)
+def halo_exchange(rank, world_size, device):
     own = torch.arange(3 * rank + 1, 3 * rank + 4, device=device) ** 2
     halo = torch.tensor([0], device=device)
     works = [dist.irecv(halo, src=rank - 1)] if rank > 0 else []
@@ -51,18 +86,9 @@ def isend_irecv(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(isend_irecv)
+    run(halo_exchange)
 
 # %% [markdown]
-# Four ranks print this:
-#
-# | rank | own | halo | differences |
-# |---|---|---|---|
-# | 0 | [1, 4, 9] | [0] | [1, 3, 5] |
-# | 1 | [16, 25, 36] | [9] | [7, 9, 11] |
-# | 2 | [49, 64, 81] | [36] | [13, 15, 17] |
-# | 3 | [100, 121, 144] | [81] | [19, 21, 23] |
-#
 # The differences are the odd numbers, from rank to rank without a gap: a wrong halo would break the
 # row. Compare the picture with that of the chain in [send_recv](../notebooks/send_recv.ipynb):
 # there every rank waits for all ranks before it; here the messages travel side by side.
@@ -70,9 +96,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Compute while messages travel
 #
-# Now every rank posts a receive, computes a matrix product while the receive is open, and sends its
-# product to the right. Timings prove little on a busy machine. The order of events does: each rank
-# sends only after its own `irecv` has returned.
+# Now every rank starts a receive, computes a matrix product while the receive is open, and sends
+# its product to the right. Timings prove little on a busy machine. The order of events does: each
+# rank sends only after its own `irecv` has returned.
 
 
 # %%
@@ -237,7 +263,7 @@ if __name__ == "__main__":
 # error.
 
 # %%
-STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
+STEPS = [isend_irecv, halo_exchange, overlap, tags, ring_exchange, error_at_wait]
 
 # %% [markdown]
 # ## The cost
@@ -289,8 +315,8 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 #
 #    </details>
 #
-# 2. In `isend_irecv`, change `own[-1:]` to `own[:1]`. Every rank now sends its first square. Which
-#    differences are wrong: all of them, or one on each rank?
+# 2. In `halo_exchange`, change `own[-1:]` to `own[:1]`. Every rank now sends its first square.
+#    Which differences are wrong: all of them, or one on each rank?
 #
 #    <details><summary>Answer</summary>
 #
@@ -313,9 +339,9 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 # %% [markdown]
 # ## Write it yourself
 #
-# Write `ring_all_reduce(x)`: cut x into n pieces; for n - 1 steps pass a piece to the right and add
-# the piece that comes from the left; for n - 1 more steps pass on the finished sums. In step s,
-# rank r sends piece r - s and receives piece r - s - 1, both modulo n, all the way through.
+# Write `ring_all_reduce(x)`: cut x into n pieces, which go round the ring and are added up in n - 1
+# steps, and go round once more as finished sums. In step s, rank r sends piece r - s and receives
+# piece r - s - 1, both modulo n.
 #
 # <details><summary>One way to write it</summary>
 #

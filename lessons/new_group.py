@@ -23,9 +23,9 @@ from torch.distributed.device_mesh import init_device_mesh
 # %% [markdown]
 # ## The call
 #
-# Every rank creates *both* groups, also the one that it is not in. There it gets a placeholder that
-# it cannot use, `dist.GroupMember.NON_GROUP_MEMBER`. With an odd number of ranks the upper half is
-# the larger one.
+# Every rank makes *both* calls, even for the group that it does not belong to. For that group it
+# gets a placeholder that it cannot use, `dist.GroupMember.NON_GROUP_MEMBER`. With an odd number of
+# ranks the upper half is the larger one.
 
 
 # %%
@@ -39,12 +39,8 @@ def new_group(rank, world_size, device):
     dist.all_reduce(x, op=dist.ReduceOp.SUM, group=group)
     # proof
     ranks = range(half) if rank < half else range(half, world_size)
-    numbers = [dist.get_rank(lower), dist.get_rank(upper)]
     check(x, torch.tensor([sum(10**r for r in ranks)]), "all_reduce(SUM, group=one half)")
-    check(numbers, [rank, -1] if rank < half else [-1, rank - half], "get_rank(group)")
-    check(dist.get_world_size(group), len(ranks), "get_world_size(group)")
-    dist.destroy_process_group(group)
-    return {"in lower": numbers[0], "in upper": numbers[1], "own": 10**rank, "sum": x}
+    return {"own": 10**rank, "sum": x}
 
 
 # %%
@@ -54,16 +50,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # Four ranks print this:
 #
-# | rank | in lower | in upper | own | sum |
-# |---|---|---|---|---|
-# | 0 | 0 | -1 | 1 | [11] |
-# | 1 | 1 | -1 | 10 | [11] |
-# | 2 | -1 | 0 | 100 | [1100] |
-# | 3 | -1 | 1 | 1000 | [1100] |
+# | rank | own | sum |
+# |---|---|---|
+# | 0 | 1 | [11] |
+# | 1 | 10 | [11] |
+# | 2 | 100 | [1100] |
+# | 3 | 1000 | [1100] |
 #
-# The digits of a sum name its ranks: 1100 is ranks 2 and 3, and nobody else. "in lower" and "in
-# upper" are the number of the rank in that group, and -1 outside it. In the picture the dotted
-# lines join the ranks that wait for each other: no line leads from one half to the other.
+# The digits of a sum name its ranks: 1100 is ranks 2 and 3, and nobody else. In the picture the
+# dotted lines join the ranks that wait for each other: no line leads from one half to the other.
 
 # %% [markdown]
 # ### Why every rank must call it
@@ -84,8 +79,9 @@ if __name__ == "__main__":
 # ### Two numbers for one rank
 #
 # A member of a group has two numbers: its rank in the world (the *global* rank), and its rank in
-# the group. `src` and `dst` are global ranks, also with `group=`. `group_src` and `group_dst` count
-# within the group. Here the group is everyone but rank 0.
+# the group, which is -1 for a rank outside it. `src` and `dst` are global ranks, also with
+# `group=`. `group_src` and `group_dst` count within the group. Here the group is everyone but rank
+# 0.
 
 
 # %%
@@ -102,6 +98,7 @@ def global_and_group_ranks(rank, world_size, device):
     number = dist.get_rank(workers)
     check(number, rank - 1, "get_rank(group)")
     if rank > 0:
+        check(dist.get_world_size(workers), world_size - 1, "get_world_size(group)")
         check(dist.get_global_rank(workers, number), rank, "get_global_rank")
         dist.destroy_process_group(workers)
     return {"number in the group": number, "src=1": x, "group_src=1": y}
@@ -128,8 +125,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Rows and columns
 #
-# The ranks stand in a grid of two rows, numbered row by row (where their number is odd, it is one
-# row). Each rank is in the group of its row and in the group of its column, and sums in both.
+# The ranks stand in a grid of two rows, numbered row by row (an odd number of ranks makes one row).
+# Each rank is in the group of its row and in the group of its column, and sums in both.
 
 
 # %%
@@ -272,10 +269,9 @@ STEPS = [new_group, global_and_group_ranks, grid, device_mesh]
 # %% [markdown]
 # ## Write it yourself
 #
-# Write `hierarchical_all_reduce(x, row, column)`, where the two arguments are the groups of this
-# rank in a grid: afterwards x is the sum over the whole grid. Sum along the row so that each member
-# keeps one piece, sum the pieces along the column, and put them together along the row; then only a
-# piece of x travels along the columns, where the slow links are.
+# Write `hierarchical_all_reduce(x, row, column)`, where `row` and `column` are the groups of this
+# rank in a grid: it leaves the sum over the whole grid in x. Only a piece of x may travel along the
+# columns, where the slow links are.
 #
 # <details><summary>One way to write it</summary>
 #

@@ -5,8 +5,8 @@
 Rank 0 writes the log, and no other rank needs the numbers in it. `reduce` adds up one tensor of
 every rank, and leaves the sum on one rank, the root.
 
-You will see the sum; what becomes of the tensors on the other ranks, and how 4321 comes out where
-1111 is right; and the speed of a whole job, which is not the sum of the ranks' speeds.
+You will see the sum; what the other ranks are left with, and the loop that goes wrong because of
+it; and the speed of a whole job, which is not the sum of the ranks' speeds.
 
     python lessons/reduce.py
     torchrun --nproc-per-node 4 lessons/reduce.py

@@ -149,8 +149,9 @@ if __name__ == "__main__":
 # All ranks hold the same weights, and each rank has a gradient of its own for all of them. Plain
 # data parallelism averages all gradients on all ranks; then every rank takes the same step, with
 # the same optimizer state. Here rank r averages, remembers and updates only piece r, and all_gather
-# hands out the new weights. With a ring, the two calls together send as many bytes as one
-# all_reduce, but each rank keeps only 1 / n of the optimizer's state.
+# hands out the new weights. There are two steps, so that the state, a momentum, counts. With a
+# ring, the two calls together send as many bytes as one all_reduce, but each rank keeps only 1 / n
+# of the optimizer's state.
 
 
 # %%
@@ -160,23 +161,29 @@ def sharded_optimizer(rank, world_size, device):
 
     shard = weights.chunk(world_size)[rank].clone()  # the piece that this rank updates
     momentum = torch.zeros_like(shard)  # the optimizer's state, for this piece only
-    mean = torch.full_like(shard, -1)
-    dist.reduce_scatter_tensor(mean, gradient, op=dist.ReduceOp.SUM)
-    mean /= world_size
-    momentum = 0.5 * momentum + mean
-    shard -= 0.5 * momentum
-    dist.all_gather_into_tensor(weights, shard)
-    # proof
-    means = 5 * (world_size + 1) + torch.arange(float(world_size))
-    check(mean, means[rank : rank + 1], "reduce_scatter_tensor(SUM) / world size")
-    check(weights, 1 - 0.5 * means, "weights by reduce_scatter_tensor(SUM), all_gather_into_tensor")
-    return {"gradient": gradient, "mean": mean, "weights": weights, "state": len(momentum)}
+    mean, firsts = torch.full_like(shard, -1), []
+    for _ in range(2):
+        dist.reduce_scatter_tensor(mean, gradient, op=dist.ReduceOp.SUM)
+        mean /= world_size
+        momentum = 0.5 * momentum + mean
+        shard -= 0.5 * momentum
+        dist.all_gather_into_tensor(weights, shard)
+        firsts.append(weights[0].item())
+    # proof: one process, with the means of all gradients and the state of all weights
+    alone = torch.ones(world_size, requires_grad=True)
+    alone.grad = 5 * (world_size + 1) + torch.arange(float(world_size))
+    optimizer = torch.optim.SGD([alone], lr=0.5, momentum=0.5)
+    optimizer.step()
+    optimizer.step()
+    check(mean, alone.grad[rank : rank + 1], "reduce_scatter_tensor(SUM) / world size")
+    check(weights, alone.detach(), "weights by reduce_scatter_tensor(SUM), all_gather_into_tensor")
+    return {"mean": mean, "first weight": firsts, "weights": weights, "state": len(momentum)}
 
 
 # %% [markdown]
 # **Predict first.** All weights are 1, and the learning rate is 0.5. The four ranks' gradients for
 # the first weight are 10, 20, 30 and 40, and only rank 0 updates it. What is the first weight after
-# the step on rank 0, and on rank 3? Write down both numbers.
+# the first step on rank 0, and on rank 3? Write down both numbers.
 
 # %%
 if __name__ == "__main__":
@@ -186,10 +193,10 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # It is -11.5 on both. The mean gradient is 25, so the weight goes from 1 to 1 - 12.5, and
-# all_gather brings it to rank 3. Every rank ends with the weights that plain data parallelism
-# gives, with the state of one weight instead of four. (The state is the momentum. It begins to
-# matter in the second step.) This is the first idea of ZeRO, which trains models that do not fit on
-# one GPU.
+# all_gather brings it to rank 3. In the second step the momentum is 0.5 * 25 + 25, and the weight
+# goes to -30.25. Every rank ends with the weights that plain data parallelism gives, with the state
+# of one weight instead of four. This is the first idea of ZeRO, which trains models that do not fit
+# on one GPU.
 #
 # </details>
 

@@ -5,8 +5,8 @@
 One rank reads the data, and each rank needs its own share. `scatter` takes a list of n tensors on
 one rank, the root, and gives number r to rank r.
 
-You will see a list of pieces on the root and `None` elsewhere; nine rows for four ranks; and four
-bytes that are a 1 on one rank and next to nothing on another.
+You will see a list of pieces on the root and `None` elsewhere; nine rows for four ranks; and an
+int32 that is read as a float32.
 
     python lessons/scatter.py
     torchrun --nproc-per-node 4 lessons/scatter.py
@@ -69,7 +69,7 @@ if __name__ == "__main__":
 
 # %%
 def scatter_uneven_rows(rank, world_size, device):
-    count = 2 * world_size + 1  # one row too many
+    count = 2 * world_size + 1  # one row more than divides
     longest = -(-count // world_size)  # rounded up
     lengths = pieces = None
     if rank == 0:
@@ -83,7 +83,7 @@ def scatter_uneven_rows(rank, world_size, device):
     x = torch.full((longest,), -2, device=device)
     dist.scatter(x, pieces, src=0)
     mine = x[: length.item()]
-    # proof: rank 0 has the row too many
+    # proof: rank 0 gets the extra row
     start, stop = (1, 4) if rank == 0 else (2 * rank + 2, 2 * rank + 4)
     check(length, torch.tensor([stop - start]), "scatter(lengths)")
     check(mine, torch.arange(start, stop), "scatter(padded pieces)")
@@ -92,8 +92,8 @@ def scatter_uneven_rows(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** The longest piece has three rows. How many rows of padding travel or stay on
-# the root, in all four pieces together? Write the number down.
+# **Predict first.** The longest piece has three rows. How many rows of padding are there in the
+# four pieces together? Write the number down.
 
 # %%
 if __name__ == "__main__":

@@ -67,9 +67,9 @@ if __name__ == "__main__":
 #
 # Now the ranks form a ring, and everyone has a message for the rank on its right. On gloo `send`
 # waits until the receiver takes the message. So if all ranks send first, no rank comes to its
-# `recv`, and all of them wait [for ever](../notebooks/mistakes/messages.ipynb): a deadlock.
-# (Libraries that buffer small messages hide it until the day the messages grow.) A rule that breaks
-# the circle: even ranks send first, odd ranks receive first.
+# `recv`, and all of them wait [until the time limit](../notebooks/mistakes/messages.ipynb): a
+# deadlock. (Libraries that buffer small messages hide it until the day the messages grow.) A rule
+# that breaks the circle: even ranks send first, odd ranks receive first.
 
 
 # %%
@@ -90,9 +90,9 @@ def even_ranks_send_first(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Four ranks send four messages. Messages of which neither end is busy travel at
-# the same time. In how many rounds are all four through? And with five ranks? Write both numbers
-# down.
+# **Predict first.** A rank can take part in one message at a time. In one round, all messages
+# between free ranks travel. How many rounds do four ranks need for their four messages, and how
+# many do five ranks need for five? Write both numbers down.
 
 # %%
 if __name__ == "__main__":
@@ -101,10 +101,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# In two rounds: first the messages of ranks 0 and 2, then those of ranks 1 and 3. The picture shows
-# the two rounds one after the other. With five ranks it takes three, because rank 4 and rank 0 are
-# neighbours and both send first. Rank 4 waits until rank 0 has got rid of its own message; that is
-# slower, but no deadlock.
+# Four ranks need two rounds: first the messages of ranks 0 and 2, then those of ranks 1 and 3. The
+# picture shows the two rounds one after the other. Five ranks need three, because rank 4 and rank 0
+# are neighbours and both send first. Rank 4 waits until rank 0 has got rid of its own message; that
+# is slower, but no deadlock.
 #
 # </details>
 

@@ -28,6 +28,7 @@ you already have torch, type `pip install -e '.[notebooks]'`.
 import os
 import socket
 import tempfile
+import time
 from collectives import check
 from collectives.lesson import needs, run
 import torch
@@ -36,16 +37,15 @@ import torch.distributed as dist
 # %% [markdown]
 # ## One program, n processes
 #
-# One program is started n times. That makes n processes, and each has a memory of its own. The
-# function below runs n times, in n processes, with n different tensors called `x`. Nothing is
-# shared: what one rank changes, no other rank sees. A rank that wants data of another rank has to
-# call a function of `torch.distributed`; the other lessons are about these functions.
+# One program is started n times, which makes n processes. The function below runs n times, once in
+# each of them. A rank that wants data of another rank has to call a function of
+# `torch.distributed`; the other lessons are about these functions.
 #
 # How can the same program do different things? It looks at its rank: `10 * rank`, or `if rank ==
 # 0:`.
 
 # %%
-visitors = []  # every process that loads this file makes a list of its own
+visitors = []
 
 
 def start(rank, world_size, device):
@@ -69,9 +69,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Its length is 1. Rank 2 appended to its own list, and no other rank can reach that one. The
-# picture has one row for each rank: four processes that make the same call. The dotted line joins
-# the calls in which they wait for each other.
+# Its length is 1. Each process has a memory of its own, so there are four lists, as there are four
+# different tensors called `x`. Rank 2 appended to its own list, and no other rank can reach that
+# one. Nothing is shared: what one rank changes, no other rank sees. The picture has one row for
+# each rank: four processes that make the same call. The dotted line joins the calls in which they
+# wait for each other.
 #
 # </details>
 
@@ -87,9 +89,11 @@ if __name__ == "__main__":
 #     dist.barrier()  # the other ranks never come, so rank 0 waits
 # ```
 #
-# Rank 0 now hangs: it waits for calls that do not come, for up to 30 minutes. So `if rank == 0:`
-# may stand around a `print`, or around the writing of a file, but not around a collective.
-# [Mistakes](../notebooks/mistakes/order.ipynb) shows what else may happen. If a program of yours
+# Rank 0 waits for calls that do not come. If the others keep running, that can last until the time
+# limit (30 minutes by default; `run` ends a step after 60 seconds). If they end, rank 0 fails
+# with `Connection closed by peer`. So `if rank == 0:` may stand around a `print`, or around the
+# writing of a file, but not around a collective. After the lesson all_gather,
+# [order](../notebooks/mistakes/order.ipynb) shows what else may happen. If a program of yours
 # hangs, put `collectives diagnose --` in front of its command: it says which rank is missing, and
 # in which line.
 
@@ -150,7 +154,9 @@ if __name__ == "__main__":
 # [all_reduce(SUM), int64[1], gloo]`. In your own programs, leave it out. To try what you wrote for
 # a "Write it yourself", put it into a cell, and below it `run(your_function)`.
 #
-# A comment that begins with `subtle:` marks a trap. The [glossary](../docs/glossary.md) explains
+# `@needs(ranks=2)` above a function says that it needs at least two ranks. `STEPS` lists the
+# functions of a lesson for the command `collectives run`; ignore it. A comment that begins with
+# `subtle:` marks a trap. The [glossary](../docs/glossary.md) explains
 # the words of all lessons in a line each.
 #
 # You can go on to the [next lesson](../notebooks/all_reduce.ipynb) now. The rest of this one is for
@@ -180,9 +186,8 @@ if __name__ == "__main__":
 # `dist.is_torchelastic_launched()` asks whether torchrun started this process: it looks for the
 # last variable. `dist.is_available()` asks whether this torch was built with `torch.distributed`,
 # and `dist.is_initialized()` whether this process is in a group. `@needs(ranks=4, fresh=True)`
-# gives the next function four ranks that have torchrun's variables, but no group yet. The picture
-# below the code shows the life of every rank: it meets the others (the first tick), it works (here,
-# in one barrier), it leaves (the last tick).
+# gives the next function four ranks that have torchrun's variables, but no group yet. Each rank
+# meets the others, works (here, in one barrier), and leaves.
 
 
 # %%
@@ -282,6 +287,8 @@ def meet_in_a_file(rank, world_size, device):
     dist.destroy_process_group()
     # proof
     check([met, there], [rank, True], "init_process_group by file://")
+    while os.path.exists(file):  # if the last rank did not remove it, this step would never end
+        time.sleep(0.01)
     return {"get_rank": met, "the file is there": there}
 
 

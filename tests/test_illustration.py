@@ -69,6 +69,13 @@ def test_ranks_that_ask_for_different_reductions_are_told_and_no_sum_is_claimed(
     assert "no rank's values give this" in told
 
 
+def test_ranks_that_only_meet_and_leave_have_no_picture():
+    life = "init_process_group barrier destroy_process_group"
+    assert illustration.illustrate("life", program(life, life)) is None
+    late = "init_process_group barrier..."
+    assert illustration.illustrate("late", program(life, late)) is not None
+
+
 def test_a_step_that_breaks_off_is_shown_by_order_unless_that_is_luck():
     calls = [*collective(0, [[1], [2]], [[3], [3]]), *program("barrier!")]
     calls = [*calls[:2], Call(**{**vars(calls[2]), "name": "all_reduce", "number": 1, "seq": 1})]

@@ -89,8 +89,8 @@ PLANTED = {
         "length": ("    # proof\n", "    # proof\n" + "    x\n" * 100, "too long for one sitting"),
         "call": (CALL, CALL * 7, "the call takes 9 lines: at most 8"),
         "proof": (
-            "    # proof: the step",
-            "    # the step",
+            "    # proof: one process",
+            "    # one process",
             "training_step does not set its proof apart",
         ),
         "picture": ("In the picture each", "There each", "to look for in the picture"),

@@ -99,6 +99,8 @@ def impatient(step):
     def run(rank, world_size, device):
         limit = timedelta(seconds=0.7)
         dist.distributed_c10d.default_pg_timeout = limit  # of the groups that the step creates
+        if not dist.is_initialized():
+            return step(rank, world_size, device)
         store = dist.PrefixStore("impatient", dist.distributed_c10d._get_default_store())
         dist.destroy_process_group()
         dist.init_process_group(
@@ -130,8 +132,7 @@ def test_30_minutes_are_the_milliseconds_that_the_messages_name():
 
 @pytest.mark.parametrize("name", PROSE)
 def test_a_mistake_that_ends_in_an_error_quotes_its_message(name):
-    # What comes of ranks that never find each other depends on how they were started.
-    if STEPS[name].world.symptom != "wrong numbers" and name != "local_rank_for_rank":
+    if STEPS[name].world.symptom != "wrong numbers":
         assert any(quote.level == "OFF" and not quote.is_documented for quote in quotes(name))
 
 
@@ -149,7 +150,7 @@ def test_the_messages_that_are_searched_for_most_are_quoted():
 
 # The numbers that the prose explains: they must be in the output of the notebook.
 EXPLAINED = {
-    "only_rank_0_reduces": ["50"],
+    "only_rank_0_reduces": ["51"],
     "equal_calls_in_another_order": ["102", "201"],
     "another_dtype": ["1084227584", "5.000000476837158"],
     "another_reduction": ["5"],

@@ -9,6 +9,8 @@ from figures import crossed, too_small, way
 from hand_made import program
 from matplotlib.colors import to_hex
 
+from collectives.lesson import show
+from collectives.lesson.outcome import RankOutcome
 from collectives.pictures import lanes, picture, timeline
 from collectives.pictures.colours import PAGE
 from collectives.recording.call import Call
@@ -153,6 +155,12 @@ def test_what_failed_and_what_was_never_left_is_marked():
     assert {box.get_linestyle() for box in boxes.values()} == {"--"}
     assert arrows(figure) == {}
     assert {"send\nto 1\nfailed", "recv\nfrom 0\nnever returned"} <= set(texts(figure))
+
+
+def test_the_call_in_which_a_rank_died_says_so():
+    outcomes = [RankOutcome("returned"), RankOutcome("died", "(SIGABRT)")]
+    (figure,) = show._figures("dies", program("send:1", "recv:0..."), outcomes, {})
+    assert "recv\nfrom 0\ndied (SIGABRT)" in texts(figure)
 
 
 def test_the_words_in_a_bar_name_the_other_side_the_tag_and_the_group():

@@ -6,7 +6,7 @@ import pytest
 from figures import crossed, texts, too_small
 from hand_made import program
 
-from collectives.pictures import illustration, picture, waiting
+from collectives.pictures import illustration, picture, timeline, waiting
 
 HANGS = {
     "two send first": ["send:1...", "send:0..."],
@@ -15,6 +15,8 @@ HANGS = {
     "one is missing": ["barrier...", "barrier...", "isend:0", "barrier..."],
     "across": ["barrier...", "barrier...", "recv:1#7...", "isend:2 barrier..."],
     "eight": ["barrier..."] * 7 + ["recv:0..."],
+    "another call": ["broadcast:0...", "all_reduce...", "all_reduce..."],
+    "both are the root": ["broadcast:0...", "broadcast:1..."],
 }
 ARROWS = {
     "two send first": {"0-1", "1-0"},
@@ -23,6 +25,8 @@ ARROWS = {
     "one is missing": {"0-2", "1-2", "3-2"},
     "across": {"0-2", "1-2", "2-1", "3-2"},
     "eight": {*(f"{rank}-7" for rank in range(7)), "7-0"},
+    "another call": {"0-1", "0-2", "1-0", "2-0"},
+    "both are the root": {"0-1", "1-0"},
 }
 
 
@@ -58,6 +62,12 @@ def test_the_call_stands_at_its_arrow_and_the_words_say_the_same():
         "Rank 1 waits for rank 0 in recv from 0, tag 2. "
         "The arrows close a circle, 0 -> 1 -> 0: nobody can go on."
     )
+
+
+def test_ranks_that_take_the_same_number_do_not_wait_for_each_other():
+    calls = program("init_process_group:0...", "init_process_group:0...")
+    assert waiting.waits(calls) == []
+    assert "Rank 1: init_process_group as rank 0 never returned." in timeline.describe(calls)
 
 
 def test_where_no_circle_is_none_is_claimed():

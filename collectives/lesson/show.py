@@ -7,7 +7,7 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from collectives.launcher.failure import LaunchError
@@ -180,9 +180,12 @@ def _figures(
         return _figures_of(name, drawn)
     from collectives.pictures import damage, illustration
 
-    died = any(one.kind == "died" for one in outcomes)
+    died = {rank: str(one) for rank, one in enumerate(outcomes) if one.kind == "died"}
+    calls = [
+        replace(call, error=died.get(call.rank)) if call.left is None else call for call in calls
+    ]
     wrong = {rank: one.detail for rank, one in enumerate(outcomes) if one.kind == "wrong"}
-    found = [illustration.illustrate(name, calls, is_cut_short=died)]
+    found = [illustration.illustrate(name, calls, is_cut_short=bool(died))]
     found += [] if died else [damage.draw(wrong, title=name)]
     return [figure for figure in found if figure]
 

@@ -124,7 +124,7 @@ def steps(
 
 
 def words(call: Call) -> list[str]:
-    """The call's name, its root or peer, its group if that is not WORLD, and whether it failed."""
+    """The call's name, its root, peer or claimed rank, its group unless WORLD, and if it failed."""
     peer = "any" if call.peer is None else call.peer
     found = [call.name]
     if call.name == "wait":
@@ -135,12 +135,16 @@ def words(call: Call) -> list[str]:
         found.append(f"from {peer}")
     elif call.name in FROM_ROOT | TO_ROOT:
         found.append(f"root {peer}")
+    elif call.name == "init_process_group" and call.peer is not None:
+        found.append(f"as rank {peer}")
     if call.tag and call.name != "wait":
         found[-1] += f", tag {call.tag}"
     if call.group != WORLD and call.name != "wait":
         found.append("in " + ", ".join(map(str, call.members)))
-    if call.left is None or call.error is not None:
-        found.append("never returned" if call.left is None else "failed")
+    if call.left is None:
+        found.append(call.error or "never returned")
+    elif call.error is not None:
+        found.append("failed")
     return found
 
 

@@ -2,7 +2,8 @@
 
 A step that hangs is shown by its waits, and one that sends messages, meets at barriers or makes
 groups by order, unless the groups are a grid. So is one whose data cannot be traced, if it goes on
-while a collective runs. Of several collectives with data, the picture shows three at most.
+while a collective runs. A step that only starts and ends has no picture. Of several collectives
+with data, the picture shows three at most.
 """
 
 from collections import defaultdict
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collectives.recording.call import WORLD, Call
-from collectives.spec.calls import BY_NAME, POINT_TO_POINT, CallSpec, Layout
+from collectives.spec.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
 
 MOST_SHOWN = 3
 MOST_COLLECTIVES = 40  # the loop of a training: three of its calls would show nothing
@@ -46,6 +47,8 @@ def illustrate(step: str, calls: list[Call], *, is_cut_short: bool = False):
     """
     from collectives.pictures import mesh, picture, timeline, waiting
 
+    if _only_meets(calls):
+        return None
     if waiting.waits(calls):
         return waiting.draw(calls, title=step)
     if mesh.grid(calls):
@@ -69,6 +72,13 @@ def illustrate(step: str, calls: list[Call], *, is_cut_short: bool = False):
     if shown:
         return picture.draw_calls(shown)
     return timeline.draw(calls, title=step) if _goes_on(calls) else None
+
+
+def _only_meets(calls: list[Call]) -> bool:
+    """Whether the ranks only make their group and meet at barriers: such pictures are all alike."""
+    names = {call.name for call in calls}
+    went_well = all(call.left is not None and call.error is None for call in calls)
+    return went_well and "init_process_group" in names and names <= {*GROUPS, "barrier"}
 
 
 def _goes_on(calls: list[Call]) -> bool:

@@ -15,6 +15,7 @@ from collectives.pictures import happens_before
 from collectives.pictures.colours import WRONG
 from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, wrapped
 from collectives.recording.call import Call
+from collectives.spec.calls import GROUPS
 
 MOST_RANKS = 8
 _NODE = 0.36  # the room that a rank takes on the circle
@@ -43,9 +44,22 @@ def waits(calls: Sequence[Call]) -> list[Wait]:
     matching = Matching(sorted(calls, key=lambda call: (call.rank, call.number)))
     found = []
     for call in sorted(calls, key=lambda call: (call.rank, call.number)):
-        if call.left is None and (ranks := waits_for(matching, call)):
+        if call.left is None and (ranks := waits_for(matching, call) or _elsewhere(calls, call)):
             found.append(Wait(call, tuple(ranks)))
     return found
+
+
+def _elsewhere(calls: Sequence[Call], call: Call) -> list[int]:
+    """The ranks that are in another call of the group, at the place of this one."""
+    return sorted(
+        other.rank
+        for other in calls
+        if call.seq is not None
+        and call.name not in GROUPS
+        and other.left is None
+        and (other.group, other.seq) == (call.group, call.seq)
+        and (other.name, other.peer) != (call.name, call.peer)
+    )
 
 
 def draw(calls: Sequence[Call], *, title: str = "") -> Figure:

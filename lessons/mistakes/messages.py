@@ -2,7 +2,7 @@
 """
 # messages
 
-Three ways for ranks to wait for each other's messages for ever.
+Three ways for ranks to wait for each other's messages until the time limit.
 
 You will see each program hang, the line in which every rank waits, and the same program cured. Each
 mistake runs in ranks of its own for a second or two. Nothing here can harm your machine: break more
@@ -25,7 +25,8 @@ import torch.distributed as dist
 # the default time limit of gloo, an error comes at last:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send
+# operation to complete
 # ```
 
 
@@ -77,7 +78,8 @@ if __name__ == "__main__":
 # **Symptom.** A token should travel round a ring of three ranks. It never starts. After 30 minutes:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv
+# operation to complete
 # ```
 
 
@@ -130,7 +132,8 @@ if __name__ == "__main__":
 # errors after 30 minutes do not mention tags:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv
+# operation to complete
 # ```
 
 

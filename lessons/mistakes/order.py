@@ -6,7 +6,7 @@ Every rank of a group must call the same collectives in the same order. In each 
 programs one rank does not.
 
 You will see that gloo matches calls by their position alone. A rank that is one call ahead may
-hang, may break off, or may hand out wrong numbers with a straight face. Each mistake runs in ranks
+hang, may lose its connection, or may hand out wrong numbers with a straight face. Each mistake runs in ranks
 of its own for a second or two. Then its cure runs.
 
     python lessons/mistakes/order.py
@@ -27,8 +27,9 @@ import torch.distributed as dist
 # them:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
-# remote worker crashing. Check the logs of the remote worker before reporting an error.
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659.
+# This is typically caused by a remote worker crashing. Check the logs of the remote worker before
+# reporting an error.
 # ```
 
 
@@ -36,7 +37,7 @@ import torch.distributed as dist
 @mistake("wrong numbers", ranks=3)
 def only_rank_0_reduces(rank, world_size, device):
     loss, gradient = (
-        torch.tensor([float(rank)], device=device),
+        torch.tensor([rank + 1.0], device=device),
         torch.tensor([10.0 * (rank + 1)], device=device),
     )
     if rank == 0:  # only rank 0 writes the log
@@ -50,8 +51,8 @@ if __name__ == "__main__":
     run(only_rank_0_reduces)
 
 # %% [markdown]
-# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 0 is added to
-# their gradients 20 and 30: that is the 50. The gradient of rank 0 then meets nothing. If the two
+# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 1 is added to
+# their gradients 20 and 30: that is the 51. The gradient of rank 0 then meets nothing. If the two
 # shapes differed, the others would not finish either.
 #
 # **Cure.** All ranks take part, and one of them uses the result.
@@ -69,14 +70,14 @@ if __name__ == "__main__":
 @cure(ranks=3)
 def every_rank_reduces(rank, world_size, device):
     loss, gradient = (
-        torch.tensor([float(rank)], device=device),
+        torch.tensor([rank + 1.0], device=device),
         torch.tensor([10.0 * (rank + 1)], device=device),
     )
     dist.all_reduce(loss)
     log = f"mean loss {loss.item() / world_size}" if rank == 0 else None
     dist.all_reduce(gradient)
     check(gradient, torch.tensor([60.0]), "all_reduce(SUM)")
-    check(log, "mean loss 1.0" if rank == 0 else None, "all_reduce(SUM), for the log")
+    check(log, "mean loss 2.0" if rank == 0 else None, "all_reduce(SUM), for the log")
     return {"gradient": gradient, "log": log}
 
 
@@ -87,12 +88,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## One batch less
 #
-# **Symptom.** All goes well until the very end of the epoch. Rank 2 finishes in peace. The others
-# break off:
+# **Symptom.** All goes well until the very end of the epoch. Rank 2 ends normally. The others fail:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
-# remote worker crashing. Check the logs of the remote worker before reporting an error.
+# RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659.
+# This is typically caused by a remote worker crashing. Check the logs of the remote worker before
+# reporting an error.
 # ```
 
 
@@ -210,7 +211,8 @@ if __name__ == "__main__":
 # After 30 minutes:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send
+# operation to complete
 # ```
 
 
@@ -274,7 +276,8 @@ if __name__ == "__main__":
 # After 30 minutes:
 #
 # ```text
-# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv
+# operation to complete
 # ```
 
 

@@ -27,8 +27,8 @@ import torch.distributed as dist
 # **Symptom.** Rank 0 cannot listen on its port:
 #
 # ```text
-# torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6:
-# false, code: -98, name: EADDRINUSE, message: address already in use
+# torch.distributed.DistNetworkError: The server socket has failed to listen on any local network
+# address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
 # ```
 #
 # Rank 1 finds a listener on that port, the other job, and waits there for its own rank 0.
@@ -38,15 +38,15 @@ import torch.distributed as dist
 @mistake("raises an error", ranks=2, fresh=True)
 def two_jobs_on_one_port(rank, world_size, device):
     port = int(os.environ["MASTER_PORT"])  # think of 29500, which every tutorial uses
-    socket.create_connection(
-        ("127.0.0.1", port)
-    ).close()  # somebody listens there already: rank 0 of the other job
+    # torchrun's store listens on this port, and plays the other job. Connecting shows that the port
+    # is taken.
+    socket.create_connection(("127.0.0.1", port)).close()
     # A job without torchrun does not have this variable. So rank 0 itself tries to listen on the port.
     del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
     dist.init_process_group("gloo")
-    x = torch.tensor([rank], device=device)
+    x = torch.tensor([rank + 1], device=device)
     dist.all_reduce(x)
-    check(x, torch.tensor([1]), "all_reduce(SUM)")
+    check(x, torch.tensor([3]), "all_reduce(SUM)")
 
 
 # %%
@@ -68,9 +68,9 @@ if __name__ == "__main__":
 @cure(ranks=2, fresh=True)
 def port_of_the_launcher(rank, world_size, device):
     dist.init_process_group("gloo")
-    x = torch.tensor([rank], device=device)
+    x = torch.tensor([rank + 1], device=device)
     dist.all_reduce(x)
-    check(x, torch.tensor([1]), "all_reduce(SUM)")
+    check(x, torch.tensor([3]), "all_reduce(SUM)")
     dist.destroy_process_group()
     return {"x": x}
 
@@ -80,10 +80,14 @@ if __name__ == "__main__":
     run(port_of_the_launcher)
 
 # %% [markdown]
-# ## LOCAL_RANK for RANK
+# ## LOCAL_RANK in place of RANK
 #
 # **Symptom.** The program has always worked. On the first day with two machines, all ranks wait at
-# start-up.
+# start-up. After 30 minutes:
+#
+# ```text
+# torch.distributed.DistStoreError: wait timeout after 1800000ms, keys: /default_pg/0//cpu//0/...
+# ```
 
 
 # %%
@@ -101,7 +105,7 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # **Cause.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0 and two ranks 1 wait for ranks
-# 2 and 3.
+# 2 and 3. The picture shows the number that each rank gives itself: nobody comes as rank 2 or 3.
 #
 # **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out
 # `rank=`, and torch reads the right one.
@@ -116,9 +120,9 @@ def rank_for_rank(rank, world_size, device):
     os.environ["LOCAL_RANK"] = str(rank % 2)
     dist.init_process_group("gloo")
     check(dist.get_rank(), rank, "rank")
-    x = torch.tensor([rank], device=device)
+    x = torch.tensor([rank + 1], device=device)
     dist.all_reduce(x)
-    check(x, torch.tensor([6]), "all_reduce(SUM)")
+    check(x, torch.tensor([10]), "all_reduce(SUM)")
     dist.destroy_process_group()
     return {"RANK": rank, "LOCAL_RANK": int(os.environ["LOCAL_RANK"])}
 
@@ -134,7 +138,8 @@ if __name__ == "__main__":
 # were like this.
 #
 # ```text
-# ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable MASTER_ADDR expected, but not set
+# ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable
+# MASTER_ADDR expected, but not set
 # ```
 
 

@@ -187,7 +187,10 @@ def steps(source: Source) -> Iterator[str]:
         if source.makes_machines and "Lab" not in calls:
             yield f"{name} makes no lab"
         is_elsewhere = calls_elsewhere or source.makes_machines
-        if not any(call.startswith("dist.") for call in calls) and not is_elsewhere:
+        if (
+            not any(call.startswith(("dist.", "Distributed")) for call in calls)
+            and not is_elsewhere
+        ):
             yield f"{name} calls nothing of torch.distributed"
         if any(isinstance(node, ast.Assert) for node in ast.walk(step)):
             yield f"{name} has an assert, which python -O removes"
