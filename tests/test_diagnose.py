@@ -234,14 +234,10 @@ def test_a_correct_training_is_not_suspected_and_gives_no_hint(name, noticed):
     assert hints(noticed, "ok") == ()
 
 
-# Each of these resembles another one.
-SLOW = {"alone_in_the_world", "thinks_better_of_it"}
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        pytest.param(name, marks=() if name == "ddp" else pytest.mark.slow)
         for name in ("ddp", *correct_program.WHOLE)
     ],
 )
@@ -270,6 +266,7 @@ LOOKS_AROUND = """
 """
 
 
+@pytest.mark.slow  # a rare case
 def test_a_program_with_strict_warnings_and_exit_handlers_runs_as_without_diagnose(tmp_path):
     """It counts its threads, turns warnings into errors, and makes calls in exit handlers."""
     verdict, done = diagnose(tmp_path, *TORCHRUN[:-1], "2", script(tmp_path, LOOKS_AROUND)[1])
@@ -356,7 +353,10 @@ main()
 
 @pytest.mark.parametrize(
     ("program", "name", "status"),
-    [(correct_program, "leaves_at_once", 0), (faulty_program, "dies", 1)],
+    [
+        pytest.param(correct_program, "leaves_at_once", 0, marks=pytest.mark.slow),
+        (faulty_program, "dies", 1),
+    ],
     ids=["left", "killed"],
 )
 def test_an_exit_that_only_the_launcher_saw_is_taken_from_its_exit_status(program, name, status):
@@ -397,6 +397,7 @@ INSTALLED = {
 }
 
 
+@pytest.mark.slow  # a rare case
 def test_of_a_program_that_is_run_from_inside_site_packages_its_own_lines_are_named(
     tmp_path, monkeypatch
 ):
@@ -423,7 +424,7 @@ def test_successive_worlds_in_the_same_processes_are_not_confused(tmp_path):
     assert verdict["verdict"] == "ok", verdict["says"]
 
 
-@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("status", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_program_that_is_not_distributed_keeps_its_status(status, tmp_path):
     verdict, done = diagnose(
         tmp_path,

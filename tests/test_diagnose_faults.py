@@ -107,6 +107,7 @@ def _write_for_ever(file):
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
 
 
+@pytest.mark.slow  # reads a hundred times
 def test_a_log_with_a_header_has_all_of_its_header(tmp_path):
     """Read while it is begun, a hundred times: else its process would be taken for another rank, of
     another world.
@@ -449,6 +450,7 @@ print(seen[:2])
 """
 
 
+@pytest.mark.slow  # imports the compiler
 def test_dumping_the_flight_recorder_neither_imports_the_compiler_nor_hides_it(
     tmp_path,
 ):
@@ -456,6 +458,7 @@ def test_dumping_the_flight_recorder_neither_imports_the_compiler_nor_hides_it(
     assert (verdict["verdict"], done.stdout) == ("ok", "[False, 'torch._inductor']\n"), done.stderr
 
 
+@pytest.mark.slow  # a rare case
 def test_a_partial_report_names_the_first_call_that_it_covers(tmp_path):
     """The parent looks once, at the end.
 
@@ -519,6 +522,7 @@ def test_grandchildren_without_a_parent_an_output_or_our_environment_are_ended_t
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow  # a rare case
 def test_a_wall_clock_that_jumps_changes_nothing(tmp_path):
     verdict, _ = diagnose(tmp_path, *program("clock_jumps"), hang_after=30)
     assert verdict["verdict"] == "ok", verdict["says"]
@@ -604,16 +608,16 @@ def test_a_signal_that_ends_diagnose_also_ends_the_program(number, tmp_path, tem
 
 # Most other tests start their ranks by fork.
 @pytest.mark.parametrize(
-    "start", [pytest.param("fork", marks=pytest.mark.slow), "spawn", "forkserver"]
+    "start",
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("fork", "spawn")] + ["forkserver"],
 )
 def test_ranks_are_seen_however_they_are_started(start, tmp_path):
     verdict, _ = diagnose(tmp_path, *program("skip", "3", start))
     assert [one["rank"] for one in verdict["guilty"]] == [2], verdict["says"]
 
 
-@pytest.mark.parametrize(
-    "name", ["forks_workers", pytest.param("begins_another_program", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["forks_workers", "begins_another_program"])
+@pytest.mark.slow  # a rare case
 def test_workers_that_fork_or_exec_are_no_fault(name, tmp_path):
     verdict, done = diagnose(
         tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, name

@@ -54,7 +54,13 @@ def test_under_a_launcher_a_step_says_that_it_starts_its_ranks_itself(monkeypatc
     assert report.text.startswith("rows: skipped: it makes its own machines")
 
 
-@pytest.mark.parametrize("name", CHAPTERS["machines"].names)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "machines/slurm" else pytest.mark.slow)
+        for name in CHAPTERS["machines"].names
+    ],
+)
 def test_where_there_can_be_no_lab_the_status_is_3_and_the_reason_is_said(name):
     absent = "import collectives.launcher.hosts.available as a; a.missing = lambda: 'no lab here'; "
     program = f"{absent}import runpy; runpy.run_path('lessons/{name}.py', run_name='__main__')"

@@ -470,6 +470,7 @@ def under_torchrun(tmp_path, *words):
     }
 
 
+@pytest.mark.slow  # as without torchrun
 def test_under_torchrun_a_third_partys_backend_is_judged_in_torchruns_world(tmp_path):
     chosen = [
         "--collective",
@@ -501,6 +502,7 @@ def test_under_torchrun_the_reason_why_no_world_starts_is_printed_once_too(tmp_p
     assert {state for state, _ in states.values()} == {UNAVAILABLE}
 
 
+@pytest.mark.slow  # as without torchrun
 def test_under_torchrun_a_rank_that_fails_does_not_hold_up_the_others(tmp_path):
     (tmp_path / "ill.py").write_text(
         lie(

@@ -26,9 +26,16 @@ SOURCES = {
     name: Source(CHAPTER, lesson.name, Path(files.find(name)).read_text("utf-8"))
     for name, lesson in zip(CHAPTER.names, CHAPTER.lessons, strict=True)
 }
-# Of the wrong programs, those of these lessons run each time; the others are slow.
-QUICK = ("data_parallel", "buckets", "ddp", "accumulation")
 every_lesson = pytest.mark.parametrize("name", CHAPTER.names)
+# Those of these lessons run each time; the others are slow.
+QUICK = ("data_parallel", "buckets", "ddp", "accumulation")
+some_quickly = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if Path(name).name in QUICK else pytest.mark.slow)
+        for name in CHAPTER.names
+    ],
+)
 
 
 def run_all(rank, world_size, device, path):
@@ -71,13 +78,7 @@ def say(rank, world_size, device, path, cells):
     return said
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if Path(name).name in QUICK else pytest.mark.slow)
-        for name in CHAPTER.names
-    ],
-)
+@some_quickly
 def test_the_proof_notices_every_wrong_program_and_says_what_the_lesson_says(name):
     items = SOURCES[name].wrong_programs
     cells = [SOURCES[name].changed_cell(item)[1] for item in items]
@@ -98,7 +99,7 @@ def write(rank, world_size, device, path, program):
     return name, vars(module)[name](rank, world_size, device)
 
 
-@every_lesson
+@some_quickly
 def test_the_program_to_write_oneself_is_proved_and_prints_what_the_lesson_shows(name):
     ((program, output),) = SOURCES[name].answer
     found = launch(write, 4, args=(files.find(name), program), backend="gloo", timeout=100.0)
