@@ -38,4 +38,5 @@ def failed(command: str, error: ValueError | RuntimeError, speaks: bool = True) 
 
 def status_of_all(statuses: Iterable[int]) -> int:
     """A failure counts most; 3, nothing could be run, only if it is so for all."""
-    return next((status for status in (1, 2, 0) if status in set(statuses)), 3)
+    found = set(statuses)
+    return next((status for status in (1, 2, 0) if status in found), 3)
