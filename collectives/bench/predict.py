@@ -77,7 +77,7 @@ def by_size(fit: Fit, collective: str) -> dict[str, list[tuple[float, float]]]:
 
 
 def fit(n: int, sizes: list[int] = SIZES, rounds: int = _ROUNDS) -> Fit:
-    """Measure in a world of `n` ranks, and take the best round: disturbances only add time.
+    """Measure in a world of `n` ranks, and take the median of the rounds.
 
     Raises ValueError if there is nobody to send to.
     """
@@ -89,12 +89,17 @@ def fit(n: int, sizes: list[int] = SIZES, rounds: int = _ROUNDS) -> Fit:
     found = launch(in_ranks, n, args=args, backend="by_hand", timeout=_LIMIT, diagnose=False)
     steps = {
         (busy, reduce): _rising(
-            [min(_slowest([one[busy, reduce, size] for one in found])) for size in sizes]
+            [
+                statistics.median(_slowest([one[busy, reduce, size] for one in found]))
+                for size in sizes
+            ]
         )
         for busy in (False, True)
         for reduce in (False, True)
     }
-    call, barrier = (min(_slowest([one[what] for one in found])) for what in ("call", "barrier"))
+    call, barrier = (
+        statistics.median(_slowest([one[what] for one in found])) for what in ("call", "barrier")
+    )
     shifts = (n - 1).bit_length() * steps[True, False][0]  # of which a barrier consists
     return Fit(n, sizes, (call, max(call, barrier - shifts)), steps)
 
