@@ -64,7 +64,7 @@ if __name__ == "__main__":
 
 # %%
 def broadcast_length_first(rank, world_size, device):
-    length = torch.tensor([-1], device=device)
+    length = torch.tensor([1], device=device)  # any number
     if rank == 0:
         samples = torch.arange(5, 10, device=device)
         length[0] = len(samples)
