@@ -234,7 +234,12 @@ def _unseen_culprit(
     possible = [
         rank for rank, at in suspects.items() if ranks[rank].exit_status is None or at < too_soon
     ]
-    return min(possible, key=suspects.get, default=None)
+    soonest = min(map(suspects.get, possible), default=0)
+    # subtle: ranks that were found gone in one look have times in the order of that look. Of these,
+    # one that was waiting in a call was more likely ended.
+    found_together = [rank for rank in possible if suspects[rank] <= soonest + LAUNCHER_REACTS_NS]
+    waits_and_at = {rank: (ranks[rank].is_inside_call, suspects[rank]) for rank in found_together}
+    return min(found_together, key=waits_and_at.get, default=None)
 
 
 def _place(where: list | None) -> Place:
