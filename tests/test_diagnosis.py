@@ -7,12 +7,13 @@ import time
 
 import pytest
 
+from collectives.diagnosis.rules import rank_state
 from collectives.diagnosis.rules.compare import compare
 from collectives.diagnosis.rules.judge import diagnose, judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import WINDOW
 from collectives.diagnosis.rules.rank_state import LEFT as LEFT_AT_THE_END
-from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.rank_state import Facts, State
 from collectives.diagnosis.rules.unmatched import from_json, merge, to_json, unmatched
 from collectives.diagnosis.rules.wait_graph import find_cycle
 from collectives.diagnosis.run import as_json
@@ -1049,3 +1050,8 @@ def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_tol
     ]
     assert (calls[-1].number, reader.lost) == (399, 400 - len(calls))
     assert len(calls) > 100
+
+
+def test_of_ranks_found_gone_in_one_look_the_one_that_waited_in_no_call_died_first():
+    ranks = {0: Facts(gone_at=10, is_inside_call=True), 1: Facts(gone_at=11)}
+    assert rank_state._unseen_culprit({0: 10, 1: 11}, ranks, {0: 10, 1: 11}) == 1
