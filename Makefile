@@ -19,15 +19,17 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test test-all mutations notebooks lint again
+.PHONY: help tour test test-all mutations notebooks docs constraints lint again
 
 help:
-	@echo "make tour         run the thirteen lessons"
+	@echo "make tour         run the lessons on the calls"
 	@echo "make test         run the tests but the slow ones; ARGS='tests/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
-	@echo "make mutations    plant faults one by one, and see the tests turn red"
+	@echo "make mutations    plant random faults one by one, and list those that no test notices"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"
-	@echo "make lint         check style and format"
+	@echo "make docs         make the generated parts of the documentation; ARGS=claims makes one"
+	@echo "make constraints  pin the versions in constraints.txt anew; ARGS=--upgrade takes the newest"
+	@echo "make lint         check style, format and types"
 	@echo
 	@echo "The first of them makes the virtual environment $(VENV) and installs there what constraints.txt names."
 	@echo "A torch that is in $(VENV) already, a CPU build for instance, is kept."
@@ -48,14 +50,25 @@ test-all: $(VENV)/installed-for-tests
 	$(PYTEST) $(ARGS)
 
 mutations: $(VENV)/installed-for-tests
-	$(BIN) tests/mutate.py $(ARGS)
+	@$(INSTALL) -q -e '.[test,mutations]'
+	$(BIN) -m tools.mutations $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
-	$(BIN) -m collectives.lesson.make.notebooks $(ARGS)
+	$(BIN) -m tools.notebooks $(ARGS)
 
-lint: $(VENV)/installed-ruff
+docs: $(VENV)/installed-for-tests
+	$(BIN) -m tools.docs $(ARGS)
+
+# Keeps the pins that still fit; ARGS=--upgrade takes the newest versions. torch stays the tested one.
+constraints: $(VENV)/made
+	$(BIN) -m pip install uv
+	echo 'torch==2.13.0' | $(BIN) -m uv pip compile -q pyproject.toml - --extra test --universal --python-version 3.11.5 \
+		--no-annotate --no-emit-index-url --custom-compile-command 'make constraints' -o constraints.txt $(ARGS)
+
+lint: $(VENV)/installed-for-tests
 	$(BIN) -m ruff check
 	$(BIN) -m ruff format --check
+	$(BIN) -m mypy
 
 # A virtual environment that somebody made here is used as it is.
 $(VENV)/made:
@@ -73,8 +86,4 @@ $(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)
 $(VENV)/installed-for-tests: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)
 	@echo "Installing into $(VENV). The first time this takes minutes: torch is large."
 	@$(INSTALL) -e '.[test]'
-	@touch $@
-
-$(VENV)/installed-ruff: $(VENV)/made constraints.txt
-	$(BIN) -m pip install -c constraints.txt ruff
 	@touch $@

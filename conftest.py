@@ -3,21 +3,15 @@
 pytest --backend gloo --world-sizes 2,4
 """
 
+from collections import Counter, defaultdict
+
 import pytest
 
 from collectives.backends import availability as backends
 from collectives.backends import machine
-from collectives.lesson.chapters import CHAPTERS
 
-COLUMNS = [(backend, device) for backend, devices in backends.DEVICES.items() for device in devices]
-# The lessons that need an extra have tests of their own.
-LESSONS = [
-    name
-    for chapter in CHAPTERS.values()
-    if not (chapter.isolated or chapter.extra)
-    for name in chapter.names
-]
-CELL = ("lesson", "backend", "device", "world_size")
+COLUMNS = [(one.name, device) for one in backends.BACKENDS.values() for device in one.devices]
+CELL = ("backend", "device", "world_size")
 
 
 def _sizes(text: str) -> list[int]:
@@ -34,7 +28,7 @@ def _sizes(text: str) -> list[int]:
 
 def pytest_addoption(parser):
     group = parser.getgroup("collectives")
-    names = ", ".join(backends.DEVICES)
+    names = backends.NAMES
     group.addoption(
         "--backend",
         action="append",
@@ -58,9 +52,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    known = list(backends.DEVICES)
+    known = list(backends.BACKENDS)
     if modules := config.getoption("modules"):
-        from collectives.spec import probe
+        from collectives.semantics import probe
 
         probe.import_modules(modules)
         known = backends.known_backends()
@@ -77,16 +71,16 @@ def pytest_report_header():
 
 
 def pytest_generate_tests(metafunc):
-    """A test that takes `lesson`, `backend`, `device` and `world_size` runs once for each cell.
+    """A test that takes `backend`, `device` and `world_size` runs once for each cell.
 
-    Where a backend is absent at every world size, one skip per lesson says so.
+    Where a backend is absent at every world size, one skip says so.
     """
     if not set(CELL) <= set(metafunc.fixturenames):
         return
-    wanted = metafunc.config.getoption("backend") or list(backends.DEVICES)
-    if not set(wanted) <= set(backends.DEVICES):
+    wanted = metafunc.config.getoption("backend") or list(backends.BACKENDS)
+    if not set(wanted) <= set(backends.BACKENDS):
         raise pytest.UsageError(
-            f"the lessons run on {', '.join(backends.DEVICES)}; "
+            f"the lessons run on {', '.join(backends.BACKENDS)}; "
             "--import is for tests/pytorch_suite.py"
         )
     sizes = _sizes(metafunc.config.getoption("world_sizes"))
@@ -98,62 +92,41 @@ def pytest_generate_tests(metafunc):
             column, marks = [min(sizes)], [pytest.mark.skip(reason=reason)]
         else:
             column, marks = sizes, []
-        # gloo runs at every size in each test run, the others at one.
-        always = column if backend == "gloo" else [min(column, key=lambda size: abs(size - 3))]
-        cells += [
-            pytest.param(
-                lesson,
-                backend,
-                device,
-                size,
-                id=f"{lesson}-{backend}-{device}-w{size}",
-                marks=marks if size in always else [*marks, pytest.mark.slow],
-            )
-            for lesson in LESSONS
-            for size in column
-        ]
+        # Each test run has the others with 3 ranks, and gloo with what they leave out: with 4 ranks
+        # tests/test_doors.py runs the lessons.
+        third = [min(column, key=lambda size: abs(size - 3))]
+        always = [size for size in column if size not in (3, 4)] if backend == "gloo" else third
+        for size in column:
+            slow = [] if size in always else [pytest.mark.slow]
+            name = f"{backend}-{device}-w{size}"
+            cells.append(pytest.param(backend, device, size, id=name, marks=[*marks, *slow]))
     metafunc.parametrize(CELL, cells)
 
 
-@pytest.hookimpl(tryfirst=True, wrapper=True)
-def pytest_runtest_makereport(item, call):
-    """Note for the summary which cell a test was. Workers of pytest-xdist send it along."""
-    report = yield
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if set(CELL) <= set(parameters) and (report.when == "call" or not report.passed):
-        cell = parameters["lesson"], f"{parameters['backend']}/{parameters['device']}"
-        report.user_properties.append(("cell", cell))
-    return report
-
-
 def pytest_terminal_summary(terminalreporter):
-    """The grid of lessons and backends: how many world sizes passed, failed, or were skipped."""
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for outcome in ("passed", "failed", "error", "skipped"):
-        for report in terminalreporter.stats.get(outcome, ()):
-            cells = {
-                tuple(value)
-                for name, value in getattr(report, "user_properties", ())
-                if name == "cell"
-            }
-            for cell in cells:
-                number = counts.setdefault(cell, {})
-                word = "failed" if outcome == "error" else outcome
-                number[word] = number.get(word, 0) + 1
+    """The grid of lessons and backends: at how many world sizes a lesson passed, failed, skipped.
+
+    Tests note it with `record_property("lesson", (lesson, column, outcome))`.
+    """
+    counts: dict[tuple[str, str], Counter] = defaultdict(Counter)
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    for report in reports:
+        for name, value in report.user_properties:
+            if name == "lesson":
+                lesson, column, outcome = value
+                counts[lesson, column][outcome] += 1
     if not counts:
         return
-    columns = [f"{backend}/{device}" for backend, device in COLUMNS]
-    columns = [column for column in columns if any(cell[1] == column for cell in counts)]
-    terminalreporter.section("lessons and backends, by number of world sizes")
+    lessons, columns = (list(dict.fromkeys(names)) for names in zip(*counts, strict=True))
     rows = [["", *columns]]
-    for lesson in LESSONS:
-        rows.append([lesson, *(_text(counts.get((lesson, column), {})) for column in columns)])
+    rows += [[lesson, *(_text(counts[lesson, column]) for column in columns)] for lesson in lessons]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    terminalreporter.section("lessons and backends, by number of world sizes")
     for row in rows:
         padded = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         terminalreporter.write_line("  ".join(padded).rstrip())
 
 
-def _text(counts: dict[str, int]) -> str:
-    words = ("failed", "passed", "skipped")
-    return ", ".join(f"{counts[word]} {word}" for word in words if word in counts) or "-"
+def _text(counts: Counter) -> str:
+    outcomes = ("failed", "passed", "skipped")
+    return ", ".join(f"{counts[each]} {each}" for each in outcomes if counts[each]) or "-"

@@ -2,40 +2,39 @@
 """
 # all_to_all
 
-In a mixture of experts each rank holds one expert, and has tokens for all of them. In `all_to_all`
-every rank has n pieces, one for each rank, and ends up with n pieces, one from each rank.
+In `all_to_all` every rank has n pieces, one for each rank, and receives n pieces, one from each
+rank. In a [mixture of experts](../docs/glossary.md#moe) each rank has one expert, and tokens for
+all of them.
 
-You will see the pieces as a list and as one tensor; pieces of unequal length; a matrix transposed
-while its rows lie on different ranks; and tokens that travel to their experts and come back to
-their owners, in the right order.
+You will see pieces in a list, in one tensor, and of unequal length; and tokens that get the answers
+of their experts in the right order.
 
     python lessons/all_to_all.py
     torchrun --nproc-per-node 4 lessons/all_to_all.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import run
+from collectives import check, run
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
 # ## The call
 #
-# It takes two lists of n tensors, the output first. Piece k of the input goes to rank k. Piece r of
-# the output comes from rank r. The input stays as it is. gloo has this form since torch 2.12; on an
-# older torch, go on to the second step, which [works there, too](../notebooks/hearsay.ipynb).
+# It takes two lists of n tensors, the output first. Piece k of the input is for rank k, and piece r
+# of the output is from rank r. gloo has this form in torch 2.13 and 2.15; 2.6 and 2.9 have [that of
+# the second step](../notebooks/hearsay.ipynb) only.
 
 
 # %%
 def all_to_all(rank, world_size, device):
-    sent = [torch.tensor([10 * rank + k], device=device) for k in range(world_size)]
+    sent = [torch.tensor([10 * rank + k + 1], device=device) for k in range(world_size)]
     received = [torch.full((1,), -1, device=device) for _ in range(world_size)]
     dist.all_to_all(received, sent)
     # proof
-    check(received, [torch.tensor([10 * r + rank]) for r in range(world_size)], "all_to_all")
-    check(sent, [torch.tensor([10 * rank + k]) for k in range(world_size)], "all_to_all: its input")
-    return {"before": sent, "after": received}
+    check(received, [torch.tensor([10 * r + rank + 1]) for r in range(world_size)], "all_to_all")
+    check(sent, [torch.tensor([10 * rank + k + 1]) for k in range(world_size)], "the input")
+    return {"sent": sent, "received": received}
 
 
 # %%
@@ -45,76 +44,74 @@ if __name__ == "__main__":
 # %% [markdown]
 # Four ranks print this:
 #
-# | rank | before | after |
+# | rank | sent | received |
 # |---|---|---|
-# | 0 | [[0], [1], [2], [3]] | [[0], [10], [20], [30]] |
-# | 1 | [[10], [11], [12], [13]] | [[1], [11], [21], [31]] |
-# | 2 | [[20], [21], [22], [23]] | [[2], [12], [22], [32]] |
-# | 3 | [[30], [31], [32], [33]] | [[3], [13], [23], [33]] |
+# | 0 | [[1], [2], [3], [4]] | [[1], [11], [21], [31]] |
+# | 1 | [[11], [12], [13], [14]] | [[2], [12], [22], [32]] |
+# | 2 | [[21], [22], [23], [24]] | [[3], [13], [23], [33]] |
+# | 3 | [[31], [32], [33], [34]] | [[4], [14], [24], [34]] |
 #
-# The tens name the sender, and the ones the receiver: 31 goes from rank 3 to rank 1. In the
-# picture, each row has one colour before, and each column has one colour after. Rows have become
-# columns.
+# Rank 3 sends 32, its second number, to rank 1. In the picture, rows of one colour become columns.
 
 # %% [markdown]
 # ### One tensor in place of a list
 #
-# `all_to_all_single` cuts one tensor along its first dimension into n equal pieces. Here each piece
-# has two elements, and the hundreds name the sender: rank 0 has 100, 101, ..., rank 1 has 200, 201,
-# ...
+# `all_to_all_single` cuts a tensor along its first dimension into n equal pieces. Here each rank
+# has two columns of a matrix with n rows, and needs one whole row: rank r needs row r of every
+# rank. A piece is a row of two numbers.
 
 
 # %%
-def two_elements_for_each(rank, world_size, device):
-    sent = 100 * (rank + 1) + torch.arange(2 * world_size, device=device)
-    received = torch.full_like(sent, -1)
-    dist.all_to_all_single(received, sent)
+def columns_to_rows(rank, world_size, device):
+    columns = (10 * rank + 1 + torch.arange(2 * world_size, device=device)).view(world_size, 2)
+    received = torch.full_like(columns, -1)
+    dist.all_to_all_single(received, columns)
+    row = received.flatten()
     # proof
-    own = 2 * rank + torch.arange(2)  # where the pieces for this rank begin and end, on each rank
-    expected = torch.cat([100 * (r + 1) + own for r in range(world_size)])
-    check(received, expected, "all_to_all_single")
-    return {"sent": sent, "received": received}
+    own = torch.tensor([2 * rank + 1, 2 * rank + 2])  # the positions of this row, on each rank
+    expected = torch.cat([10 * r + own for r in range(world_size)])
+    check(row, expected, "all_to_all_single")
+    return {"two columns": columns, "one row": row}
 
 
 # %% [markdown]
-# **Predict first.** Which are the first two numbers that rank 1 receives, and which are the last
-# two? Write down all four.
+# **Predict first.** Rank 0 has the rows [1, 2], [3, 4], [5, 6] and [7, 8]. Which numbers are first
+# and last in the row of rank 1?
 
 # %%
 if __name__ == "__main__":
-    run(two_elements_for_each)
+    run(columns_to_rows)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# They are 102 and 103, and 402 and 403. Rank 1 gets elements 2 and 3 of every rank, in rank order.
+# 3 and 34: it begins with row [3, 4] of rank 0, and ends with row [33, 34] of rank 3.
 #
 # </details>
 
 # %% [markdown]
 # ### Unequal pieces
 #
-# Two lists of lengths say how the output and the input are cut, again the output first. What rank r
-# sends to rank k must be as long as what rank k expects from rank r. Here rank r sends r + 1
-# numbers to each rank. As in the first step, the tens name the sender, and the ones the receiver.
+# Two lists of lengths say how the output and the input are cut, again the output first. Here rank r
+# has r + 1 numbers: one for each rank up to itself, none for the others.
 
 
 # %%
 def unequal_pieces(rank, world_size, device):
-    send_counts = [rank + 1] * world_size
-    receive_counts = [r + 1 for r in range(world_size)]
-    sent = (10 * rank + torch.arange(world_size, device=device)).repeat_interleave(rank + 1)
+    send_counts = [1 if k <= rank else 0 for k in range(world_size)]
+    receive_counts = [1 if rank <= r else 0 for r in range(world_size)]
+    sent = 10 * rank + torch.arange(1, rank + 2, device=device)
     received = sent.new_full((sum(receive_counts),), -1)
     dist.all_to_all_single(received, sent, receive_counts, send_counts)
     # proof
-    expected = torch.tensor([10 * r + rank for r in range(world_size) for _ in range(r + 1)])
+    expected = torch.tensor([10 * r + rank + 1 for r in range(rank, world_size)])
     check(received, expected, "all_to_all_single, unequal")
     return {"sent": sent, "received": received}
 
 
 # %% [markdown]
-# **Predict first.** Rank 0 sends 4 numbers in all, one to each rank. Rank 3 sends 16. How many does
-# each of these two receive? Write both numbers down.
+# **Predict first.** Rank 0 sends one number, and rank 3 sends four. How many does each of these two
+# receive?
 
 # %%
 if __name__ == "__main__":
@@ -123,46 +120,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both receive 10, from 1 + 2 + 3 + 4. What a rank receives depends on what the others send, and not
-# on what it sends itself. So the input and the output differ in length, and each has its own list
-# of lengths.
+# Rank 0 receives four, 1, 11, 21 and 31, and rank 3 receives one, 34.
 #
 # </details>
 
 # %% [markdown]
-# ### A transpose
-#
-# A matrix has 2 n rows and n columns, and each rank holds two of the rows. Rank r should end up
-# with row r of the transpose, which is column r of the matrix. So each rank cuts its two rows into
-# columns, and sends column k to rank k. The number in row i and column j is 10 i + j, counted from
-# 1: rank 0 holds 11, 12, 13, 14 and 21, 22, 23, 24.
-
-
-# %%
-def transpose(rank, world_size, device):
-    i = torch.tensor([[2 * rank + 1], [2 * rank + 2]], device=device)
-    j = torch.arange(1, world_size + 1, device=device)
-    rows = 10 * i + j
-
-    # subtle: `rows.T` only reads the same memory in another order, and the call sends memory
-    sent = rows.T.contiguous()
-    received = torch.full_like(sent, -1)
-    dist.all_to_all_single(received, sent)
-    # proof
-    column = 10 * torch.arange(1, 2 * world_size + 1) + rank + 1
-    check(received.flatten(), column, "transpose by all_to_all_single")
-    return {"rows of the matrix": rows, "row of the transpose": received.flatten()}
-
-
-# %%
-if __name__ == "__main__":
-    run(transpose)
-
-# %% [markdown]
 # ### Tokens to experts, and back
 #
-# This is one layer of a mixture of experts, with expert r on rank r. A router chooses the expert of
-# each token. Ours is a formula, and this is what it does with four experts:
+# In this layer of a mixture of experts, rank r has expert r. A router chooses the expert of each
+# token. Ours is a formula.
 #
 # | rank | tokens | experts |
 # |---|---|---|
@@ -171,15 +137,14 @@ if __name__ == "__main__":
 # | 2 | 21, 22, 23, 24, 25 | 2, 3, 3, 0, 0 |
 # | 3 | 31, 32, 33, 34, 35, 36 | 3, 0, 0, 1, 1, 2 |
 #
-# A rank cannot know how many tokens each other rank will send it; there may be none. So the counts
-# travel first, and then the tokens. The answers take the same way back: the two lists of counts
-# change places. Each expert appends its own number to the token, so 252 is the answer of expert 2
-# to token 25.
+# A rank does not know how many tokens the others have for it. So the ranks send the counts first,
+# then the tokens. For the answers, the two lists of counts are swapped. An answer is the token with
+# the number of the expert behind it: expert 2 answers 252 to token 25.
 
 
 # %%
 def router(tokens, experts):
-    return tokens // 2 % experts  # stands in for a network
+    return tokens // 2 % experts
 
 
 def dispatch_and_return(rank, world_size, device):
@@ -190,8 +155,7 @@ def dispatch_and_return(rank, world_size, device):
     send_counts = experts.bincount(minlength=world_size)
     receive_counts = torch.full_like(send_counts, -1)
     dist.all_to_all_single(receive_counts, send_counts)
-    # subtle: lengths are numbers of Python. On CUDA `tolist` waits for the GPU (documented).
-    sends, receives = send_counts.tolist(), receive_counts.tolist()
+    sends, receives = send_counts.tolist(), receive_counts.tolist()  # the call needs Python numbers
 
     arrived = tokens.new_full((sum(receives),), -1)
     dist.all_to_all_single(arrived, tokens[order], receives, sends)
@@ -199,7 +163,7 @@ def dispatch_and_return(rank, world_size, device):
     returned = torch.full_like(tokens, -1)
     dist.all_to_all_single(returned, answers, sends, receives)
     answered = torch.full_like(tokens, -1)
-    answered[order] = returned  # undo the sorting: each answer stands where its token stood
+    answered[order] = returned  # undo the sorting
     # proof: of the counts, of the tokens at this expert, and of the answers
     everyones = [10 * r + torch.arange(1, r + 4) for r in range(world_size)]
     here = [own[router(own, world_size) == rank] for own in everyones]
@@ -211,8 +175,7 @@ def dispatch_and_return(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** How many tokens arrive at expert 0, and how many of them come from rank 1?
-# Write both numbers down.
+# **Predict first.** How many tokens does expert 0 receive, and how many of them are from rank 1?
 
 # %%
 if __name__ == "__main__":
@@ -221,131 +184,98 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Five tokens arrive: 1, 24, 25, 32 and 33. None of them comes from rank 1.
-#
-# In the picture, call 2 takes the tokens to their experts: on the left each row has the colour of
-# its owner, on the right it is mixed. Call 3 takes the answers back, and now each colour is an
-# expert. On the right, the answers of rank 2 stand as 240, 250, 212, 223, 233, sorted by expert.
-# The last line of code before the proof puts them back into the order of the tokens.
+# Five: 1, 24, 25, 32 and 33. None is from rank 1.
 #
 # </details>
 
 # %%
-STEPS = [all_to_all, two_elements_for_each, unequal_pieces, transpose, dispatch_and_return]
+STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 
 # %% [markdown]
 # ## The cost
 #
-# S is the size in bytes of what one rank gives, its own n pieces. One piece stays at home, so each
-# rank sends (n - 1) / n * S bytes, and receives as many. Nobody passes anything on. There are n - 1
-# messages of S / n bytes each, and with many ranks these become small.
+# S is the size in bytes of the input of one rank. It keeps one of the n pieces, so it sends (n - 1)
+# / n * S bytes, and receives as many, in n - 1 messages. With many ranks these are small;
+# [bruck](../notebooks/algorithms/bruck.ipynb) shows how to send fewer. With unequal pieces, the
+# rank that sends or receives most limits the speed: one popular expert makes all ranks wait.
 #
-# Every pair of ranks talks, so the slowest link between any two sets the pace. With unequal pieces
-# it is the rank that has the most to send or to receive: one popular expert makes all ranks wait.
-# In memory, there is the output beside the input.
-#
-# Bus-bandwidth factor: `(n - 1) / n`. The algorithm bandwidth is S / time.
+# Measured on gloo, four ranks on two cores (`collectives bench bus all_to_all -n 4 -b 4KiB -e 16MiB
+# -f 4096`): 16 MiB on each rank take 18 ms, 4.2 times as long as one `scatter`.
 
 # %% [markdown]
 # ## Pitfalls
 #
 # - `all_to_all` takes lists. With tensors it raises a TypeError: use
 #   [`all_to_all_single`](../notebooks/hearsay.ipynb).
-# - The output comes first, among the tensors and among the lengths.
-# - Nobody compares the counts of two ranks. On gloo, more than the receiver expects [kills its
-#   process](../notebooks/mistakes/arguments.ipynb). Less goes unnoticed, and the gap keeps what was
-#   there before. So exchange the counts, as above.
-# - The lengths are lists of Python numbers: a tensor of counts is refused.
-# - gloo refuses lists with pieces of unequal length. Use one tensor and two lists of lengths.
-# - The input and the output must not be the same tensor. gloo overwrites what it has not sent yet,
-#   and raises no error.
-# - A rank for which nobody has anything still has to call, with an output of length 0.
+# - What rank r sends to rank k must be as long as what rank k expects from it, and nobody compares
+#   the two. On gloo, a longer piece [kills the receiver's
+#   process](../notebooks/mistakes/arguments.ipynb), and nobody notices a shorter one. So exchange
+#   the counts, as above.
+# - gloo refuses a tensor that is not [contiguous](../docs/glossary.md#contiguous), and a list with
+#   pieces of unequal length.
+# - If the input is also the output, gloo overwrites what it has not sent yet, without an error.
+# - A rank that receives nothing must also call, with an output of length 0.
+
+# %% [markdown]
+# ## On GPUs
+#
+# - `tolist` copies the counts to the CPU, which waits for the GPU, as for `item` ([PyTorch
+#   forum](https://discuss.pytorch.org/t/how-to-know-if-an-operation-is-blocking-synchronizing-or-not/182685)).
 
 # %% [markdown]
 # ## Where it is used
 #
-# Mixture of experts: tokens to experts and back, in every such layer. Sequence parallelism in the
-# style of Ulysses: from all heads of a part of the sequence to some heads of all of it. Distributed
-# FFTs: the transpose between two dimensions. Recommender models: embeddings go from the rank that
-# holds the table to the rank that asked.
+# Twice in each layer of a mixture of experts; in [Ulysses](../docs/glossary.md#ulysses); in
+# distributed Fourier transforms; in recommender models, where one rank has the embeddings that
+# others need.
 
 # %% [markdown]
 # ## Change and try
 #
-# Each of these is one change in one cell. Make it, run that cell and the one after it, and undo it.
+# Make one change, run its cell and the next one, and undo it.
 #
-# 1. In `dispatch_and_return`, change `answered[order] = returned` to `answered = returned`. All
-#    answers are there, and all are right. What is wrong?
-#
-#    <details><summary>Answer</summary>
-#
-#    You get `[dispatch and return, int64[`, in a proof that fails. The answers come back sorted by
-#    expert, and stand beside the wrong tokens.
-#
-#    </details>
-#
-# 2. In `unequal_pieces`, change `receive_counts, send_counts)` to `send_counts, receive_counts)`.
-#    Which lengths come first?
+# 1. In `dispatch_and_return`, change `answered[order] = returned` to `answered = returned`. Which
+#    ranks have the answers in the wrong order?
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `Split sizes doesn't match total dim 0 size`. Those of the output come first.
+#    You get `rank 2/4: got [240, 250, 212, 223, 233], should be [212, 223, 233, 240, 250] [dispatch
+#    and return, int64[5], gloo]`, and rank 3 fails, too. Ranks 0 and 1 pass: their tokens were
+#    sorted by expert already.
 #
 #    </details>
 #
-# 3. In `transpose`, change `rows.T.contiguous()` to `rows.T`. Both print the same matrix. Can both
-#    be sent?
+# 2. In `unequal_pieces`, change `1 if rank <= r else 0 for r in range(world_size)` to `1 for r in
+#    range(world_size)`. Now every rank expects a number also from those that send it none. What
+#    does rank 1 get?
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `Tensors must be contiguous`. [Not every call is so
-#    careful](../notebooks/mistakes/buffers.ipynb).
+#    You get `rank 1/4: got [-1, 12, 22, 32], should be [12, 22, 32] [all_to_all_single, unequal,
+#    int64[4], gloo]`. On gloo, an element that nobody sends keeps its old value.
 #
 #    </details>
-
+#
 # %% [markdown]
 # ## Write it yourself
 #
-# Write `my_all_to_all(received, sent)` with `scatter`, for two lists of tensors. Each rank is the
-# root once.
+# In your folder of [exercises](../README.md#exercises):
 #
-# <details><summary>One way to write it</summary>
-#
-# ```python
-# def my_all_to_all(received, sent):
-#     for root in range(dist.get_world_size()):
-#         pieces = sent if dist.get_rank() == root else None
-#         dist.scatter(received[root], pieces, src=root)
-#
-#
-# def try_my_all_to_all(rank, world_size, device):
-#     sent = [torch.tensor([10 * rank + k]) for k in range(world_size)]
-#     received = [torch.tensor([-1]) for _ in range(world_size)]
-#     my_all_to_all(received, sent)
-#     check(received, [torch.tensor([10 * r + rank]) for r in range(world_size)], "my_all_to_all")
-#     return {"sent": sent, "received": received}
+# ```sh
+# collectives practice all_to_all_from_scatter
+# collectives practice all_to_all_pairwise
 # ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
 #
 # - N. Shazeer and others, [*Outrageously Large Neural Networks*](https://arxiv.org/abs/1701.06538)
-#   (2017): the mixture of experts, and why a router needs a push towards balance.
-# - D. Lepikhin and others, [*GShard*](https://arxiv.org/abs/2006.16668) (2020): experts on 2048
-#   devices, by all_to_all.
-# - S. A. Jacobs and others, [*DeepSpeed Ulysses*](https://arxiv.org/abs/2309.14509) (2023):
-#   attention over long sequences, by all_to_all.
-# - J. Bruck and others, *Efficient Algorithms for All-to-All Communications in Multiport
-#   Message-Passing Systems* (1997): fewer and larger messages, for small pieces.
+#   (2017): the mixture of experts, and why a router must be balanced.
 #
 # In PyTorch's documentation:
 #
 # - [`all_to_all`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all)
 # - [`all_to_all_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all_single)
 # - [`scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.scatter)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
 # Next lesson: [send_recv](../notebooks/send_recv.ipynb), a message from one rank to one other.

@@ -2,27 +2,26 @@
 """
 # reduce
 
-Rank 0 writes the log, and no other rank needs the numbers in it. `reduce` adds up one tensor of
-every rank, and leaves the sum on one rank, the root.
+`reduce` adds up one tensor of every rank. One rank, the [root](../docs/glossary.md#root), gets the
+sum. When rank 0 writes the log, no other rank needs the numbers in it.
 
-You will see the sum; what the other ranks are left with, and the loop that goes wrong because of
-it; and the speed of a whole job, which is not the sum of the ranks' speeds.
+You will see what the tensors of the other ranks hold afterwards, and the speed of a whole job,
+which is not the sum of the ranks' speeds.
 
     python lessons/reduce.py
     torchrun --nproc-per-node 4 lessons/reduce.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import run
+from collectives import check, run
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
 # ## The call
 #
-# `dst` is the root, the rank that gets the result. `op` is the reduction, as in `all_reduce`. On
-# the root `x` is the input, and afterwards the output.
+# `dst` is the root. `op` is the [reduction](../docs/glossary.md#reduction), as in
+# [all_reduce](../notebooks/all_reduce.ipynb). On the root, `x` is first the input, then the output.
 
 
 # %%
@@ -52,16 +51,15 @@ if __name__ == "__main__":
 # | 2 | [100, 200] | - |
 # | 3 | [1000, 2000] | [1111, 2222] |
 #
-# Each digit comes from one rank: the last from rank 0, the first from rank 3. In the picture, look
-# at the root first: its cells have the colours of all four ranks. Then look at the others. Their
-# tensors have changed, too.
+# In the picture, the cells of the root have the colours of all four ranks. The tensors of the other
+# ranks have changed, too.
 
 # %% [markdown]
-# ### What the other ranks are left with
+# ### What the other ranks have afterwards
 #
-# The tensor of a rank that is not the root is *undefined* afterwards: the backend may have used it
-# as scratch paper. On gloo the other ranks hold partial sums, and another backend may leave
-# something else. So treat that tensor as lost. If you reduce in a loop, fill it anew each time.
+# On a rank that is not the root, the content of the tensor is *undefined* afterwards: a
+# [backend](../docs/glossary.md#backend) may use it for intermediate results. With gloo it is a
+# partial sum. So treat it as lost, and if you reduce in a loop, fill it again in each round.
 
 
 # %%
@@ -80,10 +78,8 @@ def what_is_left(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Now rank 0 is the root and gets 1111. Suppose that the line with `x.copy_`
-# stood in front of the loop. Then the second round would add up what the first one left: 1111 on
-# rank 0, and partial sums on the others. Which sum would rank 0 get? The picture above helps with
-# ranks 1 and 2; rank 3 still has its own 1000. Write the number down.
+# **Predict first.** Now rank 0 is the root and gets 1111. Which of the other three ranks has the
+# smallest number afterwards: the one next to the root, or the one farthest from it?
 
 # %%
 if __name__ == "__main__":
@@ -92,20 +88,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It would be 4321, from 1111 + 1110 + 1100 + 1000. The number of rank 3 counts four times, because
-# it is in every partial sum. You can see these leftovers in the table and in the picture. The
-# second change at the end of this lesson makes the mistake.
+# The farthest, rank 3, with 1000. gloo adds up a tensor this small from rank 3 to rank 0, and each
+# rank keeps the sum as it was there: 1000, 1100, 1110, 1111. Without `x.copy_(own)`, the second
+# round would add up these numbers. The first change at the end makes that mistake.
 #
 # </details>
 
 # %% [markdown]
 # ### The speed of the job
 #
-# For the log we want tokens per second. Each rank knows how many tokens it had and how many seconds
-# it took. Here the ranks had 8, 16, 32 and 64 tokens and took 1, 2, 4 and 8 seconds, so each of
-# them reaches 8 tokens per second by itself. The step ends when the slowest rank has finished. So
-# the job's speed is the SUM of the tokens, divided by the MAX of the seconds. `tokens` and
-# `seconds` are made for these calls, and nothing is lost when the calls overwrite them.
+# For the log we want tokens per second. The ranks had 8, 16, 32 and 64 tokens and took 1, 2, 4 and
+# 8 seconds, so each of them reached 8 tokens per second. The step ends when the slowest rank has
+# finished. So the speed of the job is the SUM of the tokens, divided by the MAX of the seconds.
 
 
 # %%
@@ -123,8 +117,7 @@ def speed_of_the_job(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Four ranks reach 8 tokens per second each. How many does the job reach? Write
-# it down.
+# **Predict first.** Four ranks reach 8 tokens per second each. How many does the job reach?
 
 # %%
 if __name__ == "__main__":
@@ -133,8 +126,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It is 15, not 32: there are 120 tokens, and they take 8 seconds. The other three ranks wait for
-# the slowest one. A speed is a quotient, so reduce its two parts, and divide on the root.
+# 15: the ranks had 8 + 16 + 32 + 64 = 120 tokens, and the slowest took 8 seconds. The other three
+# wait for it.
 #
 # </details>
 
@@ -144,98 +137,85 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # %% [markdown]
 # ## The cost
 #
-# S is the size of the tensor in bytes. In a chain each rank adds its own tensor to what arrives,
-# and passes the result on: n - 1 steps, in which every rank but the root sends S bytes. If the
-# tensor is cut into small pieces, all links work at the same time. A tree takes about log2(n)
-# steps, which is better for small tensors. In memory, the call needs the tensor, and a copy of it
-# where a rank wants to keep its numbers.
+# S is the size of the tensor in bytes. In a [chain](../docs/glossary.md#chain) each rank adds its
+# own tensor to what it receives, and sends the sum to the next: n - 1 steps, in which every rank
+# but the root sends S bytes. A [tree](../docs/glossary.md#tree) takes about log2(n) steps, which is
+# better for small tensors.
 #
-# In a ring `all_reduce` each rank sends 2 (n - 1) / n * S bytes, almost twice as much with many
-# ranks. If only one rank reads the sum, use `reduce`. If all ranks read it, use `all_reduce`: with
-# `reduce` and then `broadcast`, the links carry S bytes twice, one call after the other.
+# If all ranks need the sum, use `all_reduce`. `reduce` and then `broadcast` send about as many
+# bytes, but the broadcast starts only when the whole sum is complete.
 #
-# Bus-bandwidth factor: `1`. Every rank but the root has to send each byte once, so the algorithm
-# bandwidth is already what the links carry.
+# Measured on gloo, four ranks on two cores, 16 MiB (`collectives bench bus reduce -n 4 -b 4KiB -e
+# 16MiB -f 4096`): `reduce` takes 25 ms and `broadcast` 18, together 1.4 times the 31 ms of
+# `all_reduce`. The lesson [tree](../notebooks/algorithms/tree.ipynb) builds all three.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - [Only the root may read the result](../notebooks/mistakes/buffers.ipynb). Elsewhere the tensor
-#   may hold its old numbers, a partial sum, or even the right answer: in the first picture, rank 0
-#   has it. A program that reads the wrong rank may look right for a long time.
+# - [Only the root may read the result](../notebooks/mistakes/buffers.ipynb). Another rank may have
+#   the old numbers, a partial sum or even the right answer, as rank 0 in the first picture.
 # - Every rank must name [the same root](../notebooks/mistakes/arguments.ipynb). gloo does not
 #   compare the roots, and some rank waits until the time limit.
 # - `dst` has no default.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - NCCL writes the result into a buffer of the root, and promises the other ranks nothing
+#   ([ncclReduce](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/colls.html)).
+
+# %% [markdown]
 # ## Where it is used
 #
-# Numbers for a log or a progress bar, which one rank writes. In training, most sums are needed on
-# all ranks, so you will see `all_reduce` and `reduce_scatter` far more often.
+# For numbers in a log or a progress bar, which one rank writes. Most sums in training are needed on
+# all ranks, so `all_reduce` and `reduce_scatter` are far more frequent.
 
 # %% [markdown]
 # ## Change and try
 #
-# Each of these is one change in one cell. Make it, run that cell and the one after it, and undo it.
+# Make one change, run its cell and the next one, and undo it.
 #
-# 1. In `reduce`, change `if rank == root:` to `if rank >= 0:`. Now every rank claims to have the
-#    sum. Which ranks are wrong, and what is missing there?
+# 1. In `what_is_left`, change `torch.empty_like(own)` to `own.clone()` and `x.copy_(own)` to
+#    `pass`. Now `x` is filled once, before the first round. What is the second sum?
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `should be [1111, 2222]`, from rank 1 with 1110 or from rank 2 with 1100, whichever is
-#    first. Rank 0 passes: on gloo it has the whole sum here, though nobody promised that.
+#    You get `rank 0/4: got [1111, 4321], should be [1111, 1111] [reduce(SUM), twice, gloo]`. The
+#    second round adds 1111 + 1110 + 1100 + 1000, so it counts rank 3 four times.
 #
 #    </details>
 #
-# 2. In `what_is_left`, change `torch.empty_like(own)` to `own.clone()` and `x.copy_(own)` to
-#    `pass`. Now `x` is filled once, before the first round. Is it 4321?
+# 2. In `speed_of_the_job`, change `op=dist.ReduceOp.MAX` to `op=dist.ReduceOp.SUM`. Which speed
+#    does the root compute?
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `got [1111, 4321], should be [1111, 1111]`. There is no error besides the proof.
+#    You get `rank 0/4: got 8.0, should be 15.0 [reduce(SUM) and reduce(MAX), gloo]`: 120 tokens in
+#    1 + 2 + 4 + 8 = 15 seconds, as if the ranks worked one after the other.
 #
 #    </details>
 
 # %% [markdown]
 # ## Write it yourself
 #
-# Write `my_all_reduce(x)`, which leaves the sum on every rank, in place. Use `reduce` and
-# `broadcast`, and nothing else.
+# In your folder of [exercises](../README.md#exercises):
 #
-# <details><summary>One way to write it</summary>
-#
-# ```python
-# def my_all_reduce(x):
-#     dist.reduce(x, dst=0)
-#     dist.broadcast(x, src=0)  # it also overwrites what the reduction left on the others
-#
-#
-# def try_my_all_reduce(rank, world_size, device):
-#     x = torch.tensor([1, 2], device=device) * 10**rank
-#     my_all_reduce(x)
-#     ones = (10**world_size - 1) // 9
-#     check(x, torch.tensor([ones, 2 * ones]), "my_all_reduce")
-#     return {"x": x}
+# ```sh
+# collectives practice slowest_rank
+# collectives practice reduce_on_any_root
 # ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
 #
-# - R. Rabenseifner, *Optimization of Collective Reduction Operations* (2004): how to choose between
-#   trees and halving for `reduce` and `all_reduce`.
-# - [pytorch#21480](https://github.com/pytorch/pytorch/issues/21480): users meet the overwritten
-#   tensors.
+# - R. Rabenseifner, *Optimization of Collective Reduction Operations* (2004): when trees are best
+#   for `reduce` and `all_reduce`, and when halving.
 # - gloo's own [reduce.cc](https://github.com/pytorch/gloo/blob/main/gloo/reduce.cc): the ranks add
-#   up in a ring, which leaves the partial sums, and the root collects the pieces.
+#   up in a ring, and the root collects the pieces.
 #
 # In PyTorch's documentation:
 #
 # - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
 # - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
-# - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
 #
-# Next lesson: [gather](../notebooks/gather.ipynb), which brings the tensors to one rank and keeps
-# them apart.
+# Next lesson: [gather](../notebooks/gather.ipynb), in which the root gets the tensors themselves.

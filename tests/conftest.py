@@ -10,7 +10,7 @@ import pytest
 
 # DistributedDataParallel and the functional collectives import the compiler: the server does it
 # once, for the ranks of all tests.
-PRELOAD = ["torch._dynamo", "torch.distributed.nn", "collectives.spec.probe"]
+PRELOAD = ["torch._dynamo", "torch.distributed.nn", "collectives.semantics.probe"]
 
 # On CI, a test that takes more seconds than this and is not marked `slow` is listed at the end.
 LIMIT = 20.0

@@ -22,7 +22,7 @@ import pytest
 
 from collectives import LaunchError, launch
 from collectives.launcher import server
-from collectives.spec.probe import RankSetup
+from collectives.semantics.probe import RankSetup
 
 UPSTREAM = "torch.testing._internal.distributed.distributed_test"
 REASONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())

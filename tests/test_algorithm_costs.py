@@ -8,9 +8,15 @@ from test_algorithms import MOVES, REDUCTIONS, Long, all_algorithms, ranks, run,
 from thread_world import world
 from typer.testing import CliRunner
 
-from collectives.backends.algorithms import count, double_tree, nccl, ring, table
-from collectives.backends.algorithms.simulate import Hop, Network, finish_times
+from collectives.algorithms import chain, count, double_tree, ring, table
+from collectives.algorithms.schedule import NOBODY, among
+from collectives.algorithms.simulate import Hop, Network, finish_times
 from collectives.cli import app
+from collectives.course import files
+from collectives.course.chapters import read
+
+with files.imports_from(read()["algorithms"].lessons[0].path.parent):
+    import latencies
 
 # Counted
 
@@ -129,9 +135,8 @@ def test_a_run_sends_what_was_counted(collective, name):
     length = 840 if is_one_tensor else 3  # it can be cut in 1 to 8 pieces
 
     def counted(links, per_node):
-        counting = count.CountingLinks(links)
-        run(counting, collective, name, 0, Long(links.size, length), per_node)
-        return counting.messages, counting.sent, counting.received
+        run(links, collective, name, 0, Long(links.size, length), per_node)
+        return links.messages, links.sent, links.received
 
     for n, per_node in ranks(collective, name, 8):
         nbytes = 8 * length * (1 if is_one_tensor else n)
@@ -183,55 +188,11 @@ def test_one_machine_by_symmetry_is_every_message(piece_bytes, sender_waits):
         assert every.reshape(-1, 6) == pytest.approx(np.tile(one, (n // 6, 1)), rel=1e-5)
 
 
-def test_one_machine_by_symmetry_is_every_one_of_a_billion_messages():
+def test_a_ring_through_24_576_ranks_has_40_960_hops_inside_a_node_and_8_190_between_nodes():
     network = Network(6, Hop(0.47 * US), Hop(2.7 * US))
     one = np.arange(6)
     by_symmetry = finish_times(ring.all_reduce(one, 24_576), one, 0, network, skip=True).max()
-    assert full_ring(24_576, network).max() == pytest.approx(by_symmetry, rel=1e-5)
-    # 40,960 hops inside a node and 8,190 between nodes
     assert by_symmetry == pytest.approx((40_960 * 0.47 + 8_190 * 2.7) * US, rel=1e-3)
-
-
-def test_the_tree_by_symmetry_is_the_tree_of_all_ranks():
-    for assumption in nccl.ASSUMPTIONS:
-        for n, chunks in ((24, 1), (96, 5)):
-            ranks = np.arange(n)
-            every = finish_times(
-                nccl.tree_all_reduce(ranks, n, 6, 2 * chunks),
-                ranks,
-                1e5,
-                nccl._network(assumption, assumption.tree, 6),
-            )
-            by_symmetry = nccl._tree_time(assumption, n, 6, chunks, 1e5)
-            assert by_symmetry == pytest.approx(every.max(), rel=1e-9)
-
-
-def test_the_tree_by_symmetry_is_the_tree_of_786_432_ranks():
-    (assumption,) = (one for one in nccl.ASSUMPTIONS if one.name == "LL, 2020")
-    ranks = np.arange(786_432)
-    network = nccl._network(assumption, assumption.tree, 6)
-    every = finish_times(nccl.tree_all_reduce(ranks, len(ranks), 6, 2), ranks, 1e5, network)
-    by_symmetry = nccl._tree_time(assumption, len(ranks), 6, 1, 1e5)
-    assert by_symmetry == pytest.approx(every.max(), rel=1e-5)
-
-
-@pytest.mark.parametrize("chunk_bytes", [0, 1e5])
-def test_two_more_levels_of_a_tree_always_add_the_same_time(chunk_bytes):
-    for assumption in nccl.ASSUMPTIONS:
-        for nodes in (256, 512, 768, 2_304, 4_096):
-            for tree in (0, 1) if chunk_bytes == 0 else (None,):
-                grown, exact = (
-                    seconds(assumption, nodes, 1, chunk_bytes, tree)
-                    for seconds in (nccl._grown, nccl._between_nodes)
-                )
-                assert grown == pytest.approx(exact, rel=1e-9), (assumption.name, nodes)
-
-
-def test_once_a_pipeline_is_full_every_chunk_adds_the_same_time():
-    for assumption in nccl.ASSUMPTIONS:
-        for nodes in (4, 64):
-            exact = nccl._tree_time(assumption, 6 * nodes, 6, 50, 1e5)
-            assert nccl._pipelined(assumption, 6 * nodes, 6, 50, 1e5) == pytest.approx(exact, 0.01)
 
 
 def test_two_trees_share_one_port():
@@ -246,36 +207,47 @@ def test_two_trees_share_one_port():
 
 def test_a_message_costs_its_latency_and_its_bytes():
     network = Network(2, Hop(1.0, 10.0), Hop(100.0, 1.0))
-    for n, one in ((2, 1 + 20 / 10), (4, 100 + 20 / 1)):
+    for n, expected in ((2, 1 + 20 / 10), (4, 2 * (100 + 20 / 1) + 3)):
         found = finish_times(ring.all_gather(np.arange(n), n), np.arange(n), 20, network)
-        assert found.max() == pytest.approx(one if n == 2 else found.max())
-        assert found.max() >= one
+        assert found.max() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "ratio"),
-    [
-        ("LL, 2019", 342),
-        ("LL128, 2019", 604),
-        ("Simple, 2019", 219),
-        ("LL, 2020", 319),
-        ("Simple, 2020", 147),
-        ("LL, 2020, a sender waits", 719),
-        ("every hop alike", 1446),
-    ],
-)
-def test_the_claim_of_180_times(name, ratio):
-    (assumption,) = (one for one in nccl.ASSUMPTIONS if one.name == name)
-    ring_time = nccl.ring_time(assumption, 24_576, 6)
-    assert round(ring_time / nccl.tree_time(assumption, 24_576, 6)) == ratio
+def test_the_tree_of_one_node_is_that_of_all_ranks():
+    """A chain to each node's first rank, between those on a double tree, and back."""
+    n, per_node = 96, 6
+    node, local = np.divmod(np.arange(n), per_node)
+    first = np.flatnonzero(local == 0)
 
+    def on_my_node(local):
+        return node * per_node + local
 
-def test_the_ring_wins_from_the_size_on_that_is_printed():
-    (assumption,) = (one for one in nccl.ASSUMPTIONS if one.name == "LL, 2020")
-    size = nccl.crossing(assumption, 24, 6)
-    assert nccl._ring_wins(assumption, 24, 6, 1.3 * size)
-    assert not nccl._ring_wins(assumption, 24, 6, size / 1.3)
-    assert nccl.crossing(assumption, 24, 6, largest=1000) is None
+    def placed(step):
+        to, source = np.full(n, NOBODY), np.full(n, NOBODY)
+        to[first], source[first] = step.to, step.source
+        return step._replace(to=to, source=source, send=0, receive=0)
+
+    def tree(half):
+        steps = latencies._half(double_tree.all_reduce(node[first], n // per_node, 2), half)
+        return map(placed, among(steps, lambda one: one * per_node))
+
+    for assumption in latencies.ASSUMPTIONS:
+        hops = (Hop(latency * US) for latency in assumption.tree)
+        network = Network(per_node, *hops, assumption.sender_waits)
+        every = max(
+            finish_times(
+                [
+                    *among(chain.reduce(local, per_node, 1), on_my_node),
+                    *tree(half),
+                    *among(chain.broadcast(local, per_node, 1), on_my_node),
+                ],
+                np.arange(n),
+                0,
+                network,
+            ).max()
+            for half in (0, 1)
+        )
+        by_node = latencies.tree_time(assumption, n, per_node) - assumption.tree_call * US
+        assert by_node == pytest.approx(every, rel=1e-9), assumption.name
 
 
 # The commands
@@ -292,19 +264,11 @@ def test_count_prints_what_was_counted():
     assert [row[0] for row in rows[1:]] == list(table.ALGORITHMS["all_reduce"])
 
 
-def test_simulate_prints_a_row_for_each_assumption():
-    result = invoke("simulate", "--nproc", "24")
-    assert [line.split("  ")[0] for line in result.stdout.splitlines()[1:]] == [
-        assumption.name for assumption in nccl.ASSUMPTIONS
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("count", "sort"), "no algorithm for 'sort': take all_reduce"),
         (("count", "all_reduce", "--size", "3x"), "is no size"),
-        (("simulate", "--nproc", "25"), "25 ranks do not fill nodes of 6"),
     ],
 )
 def test_bad_words_are_explained(words, message):

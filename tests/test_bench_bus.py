@@ -19,9 +19,9 @@ from collectives.bench import bus, bus_table
 from collectives.bench.bus_trial import FORMS
 from collectives.cli import app
 from collectives.cli.sizes import size_in_bytes
-from collectives.launcher.hosts import Lab, available
 from collectives.pictures import bandwidth
-from collectives.spec import forms
+from collectives.process_groups.mpi import installed
+from collectives.semantics import forms
 
 REQUEST = bus.Request(("all_reduce",), begin=1024, end=4096, factor=4, iters=2, warmup=1)
 EVERY = replace(REQUEST, collectives=tuple(FORMS))
@@ -79,25 +79,16 @@ def test_the_time_is_the_mean_of_all_ranks_and_wrong_elements_are_added_up():
 
 def test_a_line_of_the_text_has_the_columns_of_nccl_tests():
     both = {"out-of-place": (123.46e-6, 0), "in-place": (20e-3, 7)}
-    _, _, heads, units, line, last = bus.as_text(measured("all_gather", 6400, both, both)).split(
-        "\n"
-    )
-    assert heads.split() == [
-        *("#", "size", "count", "type", "redop", "root"),
-        *("time", "algbw", "busbw", "#wrong") * 2,
-    ]
+    *_, units, line, last = bus.as_text(measured("all_gather", 6400, both, both)).split("\n")
     assert units.split() == ["#", "(B)", "(elements)", *("(us)", "(GB/s)", "(GB/s)") * 2]
     figures = ["123.5", "0.05", "0.03", "0", "20000", "0.00", "0.00", "14"]
     assert line.split() == ["6400", "800", "float", "none", "-1", *figures]
-    # Each head ends where its column does.
-    ends = [heads.index(name) + len(name) for name in ("size", "count", "type", "redop", "root")]
-    assert all(line[end - 1] != " " and line[end] == " " for end in ends)
     assert last == "# average bus bandwidth: 0.01304 GB/s"
 
 
 def test_a_form_that_does_not_exist_is_explained():
     text = bus.as_text(measured("all_reduce", 4000, {"in-place": (1e-6, 0)}))
-    assert " N/A " * 4 in text.replace("     ", " ").replace("  ", " ").replace("A N", "A  N")
+    assert text.count(" N/A ") >= 4
     assert "# out-of-place: N/A, because dist.all_reduce always works in place" in text
     assert bus.missing("all_to_all") == {"in-place": "dist.all_to_all_single has no in-place form"}
     assert bus.missing("all_gather") == bus.missing("reduce_scatter") == {}
@@ -137,29 +128,25 @@ def test_nothing_is_wrong_in_any_collective_at_any_place(backend):
 
 
 WRONG = {
-    "all_reduce": "_last_rank_lost",
-    "broadcast": "_noop",
-    "reduce": "_last_rank_lost",
-    "all_gather": "_rotated_tensor",
-    "reduce_scatter": "_not_reduced_tensor",
-    "all_to_all": "_input_returned_tensor",
-    "gather": "_rotated_gather",
-    "scatter": "_rotated_scatter",
+    "all_reduce": wrong_collectives.last_rank_lost,
+    "broadcast": wrong_collectives.noop,
+    "reduce": wrong_collectives.last_rank_lost,
+    "all_gather_into_tensor": wrong_collectives.all_gather_into_tensor_permutes,
+    "reduce_scatter_tensor": wrong_collectives.not_reduced,
+    "all_to_all_single": wrong_collectives.input_returned,
+    "gather": wrong_collectives.gather_permutes,
+    "scatter": wrong_collectives.scatter_permutes,
 }
 
 
-def with_wrong_collectives(rank, n, device, request, wrong):
-    for collective, make in wrong.items():
-        form = forms.FORMS[FORMS[collective]]
-        name = forms.called(form)
-        setattr(dist, name, make(getattr(dist, name)))
-    return bus.in_ranks(rank, n, device, request)
-
-
 def test_a_wrong_collective_has_wrong_elements_in_every_row():
-    wrong = {name: getattr(wrong_collectives, make) for name, make in WRONG.items()}
-    by_rank = launch(with_wrong_collectives, 3, args=(EVERY, wrong), backend="gloo")
-    for rows in bus.table(EVERY, by_rank).rows.values():
+    def wrong(rank, n, device):
+        for name, make in WRONG.items():
+            name = forms.called(forms.FORMS[name])
+            setattr(dist, name, make(getattr(dist, name)))
+        return bus.in_ranks(rank, n, device, EVERY)
+
+    for rows in bus.table(EVERY, launch(wrong, 3, backend="gloo")).rows.values():
         for row in rows:
             for place, one in row.figures.items():
                 assert one.wrong > 0, (row.collective, place)
@@ -262,8 +249,8 @@ def test_a_picture_leaves_out_arrays_without_bytes(tmp_path):
         (("-b", "2"), "an element of float32 has 4 bytes"),
         (("-f", "1"), "greater than or equal to 2"),
         (("-b", "x"), "'x' is no size"),
-        (("allreduce",), "did you mean all_reduce?"),
-        (("--dtype", "float31"), "did you mean float32?"),
+        (("allreduce",), "did you mean 'all_reduce'?"),
+        (("--dtype", "float31"), "did you mean 'float32'?"),
         (("--op", "BAND"), "BAND has no meaning for float32"),
         (("--root", "4"), "the ranks are 0 to 3"),
         (("--backend", "glo"), "did you mean 'gloo'?"),
@@ -281,7 +268,7 @@ def test_bad_words_are_explained(words, message):
 
 LAUNCHERS = {
     "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"],
-    "mpiexec": [str(backends.mpiexec()), "-n", "2", sys.executable, "-m"],
+    "mpiexec": [str(installed.mpiexec()), "-n", "2", sys.executable, "-m"],
 }
 
 
@@ -299,17 +286,3 @@ def test_the_ranks_may_be_those_of_a_launcher_and_one_of_them_prints(launcher):
     backend = {"torchrun": "gloo", "mpiexec": "mpi"}[launcher]
     assert lines[0].startswith(f"# all_reduce: 2 ranks, {backend} on cpu")
     assert len([line for line in lines if line[:1] == " "]) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
-def test_the_ranks_may_stand_on_two_machines():
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
-    torchrun += ["--nnodes", "2", "--node-rank", "{node}"]
-    torchrun += ["--master-addr", "node0", "--master-port", "29500", "-m", "collectives"]
-    words = ["bench", "bus", "-b", "4K", "-e", "4K", "--iters", "2"]
-    with Lab(2) as lab:
-        first, second = lab.run([*torchrun, *words], timeout=90)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert first.stdout.startswith("# all_reduce: 2 ranks, gloo on cpu")
-    assert second.stdout == ""

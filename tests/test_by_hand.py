@@ -3,25 +3,17 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from datetime import timedelta
-from functools import partial
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from processes import is_alive
 
 from collectives import LaunchError, check, launch
 from collectives.backends import availability as backends
-from collectives.backends.by_hand import choice
-from collectives.matrix import claimed, selection
-from collectives.matrix import run as matrix
+from collectives.process_groups.by_hand import choice
 
 pytestmark = pytest.mark.skipif(
     backends.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
@@ -209,7 +201,7 @@ def test_the_death_of_a_rank_is_noticed_and_named_on_all_ranks(links):
         x = torch.ones(300_000)
         dist.all_reduce(x, group=group)
         if rank == 2:  # the system closes a dead rank's connections
-            group.meeting.close()
+            group.rendezvous.close()
             text = None
         else:
             with pytest.raises(RuntimeError) as caught:
@@ -298,7 +290,7 @@ def test_where_one_rank_has_no_memfd_all_go_over_sockets_or_refuse():
 
 def test_where_the_order_of_writes_is_not_kept_sockets_are_taken():
     def fn(rank, world_size, device):
-        from collectives.backends.by_hand import memory
+        from collectives.process_groups.by_hand import memory
 
         memory.platform.machine = lambda: "aarch64"
         group = group_of(None)
@@ -308,121 +300,7 @@ def test_where_the_order_of_writes_is_not_kept_sockets_are_taken():
     assert by_hand(fn, 2) == [([2.0] * 3, None)] * 2
 
 
-# Nothing is left, nothing listens, nothing collides
-
-
-def test_ranks_listen_nowhere_and_leave_no_file():
-    def fn(rank, world_size, device):
-        dist.all_reduce(torch.ones(3))
-        open_files = [
-            os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()
-        ]
-        maps = Path("/proc/self/maps").read_text().splitlines()
-        sockets = psutil.Process().net_connections("inet")
-        listening = [one for one in sockets if one.status == psutil.CONN_LISTEN]
-        return listening, [file for file in [*open_files, *maps] if "/dev/shm" in file]
-
-    assert by_hand(fn) == [([], [])] * 3
-
-
-PROGRAM = """
-import os, sys, time, torch
-import torch.distributed as dist
-from collectives import launch
-
-def wait_for_ever(rank, world_size, device):
-    dist.all_reduce(torch.ones(3))
-    with open(f"{sys.argv[1]}/pid-{rank}", "w") as file:
-        file.write(str(os.getpid()))
-    if rank == 0:
-        time.sleep(60)
-    dist.barrier()
-
-launch(wait_for_ever, 2, backend="by_hand")
-"""
-
-
-def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
-    before = set(Path("/dev/shm").iterdir())
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path])
-    try:
-        files = [tmp_path / "pid-0", tmp_path / "pid-1"]
-        until = time.monotonic() + 60
-        while not all(file.exists() and file.read_text() for file in files):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        ranks = [psutil.Process(int(file.read_text())) for file in files]
-        inodes = {inode for rank in ranks for inode in unix_sockets(rank.pid)}
-        assert inodes & set(known_unix_sockets())
-    finally:
-        process.kill()
-        process.wait()
-    until = time.monotonic() + 10
-    while any(is_alive(rank) for rank in ranks) or inodes & set(known_unix_sockets()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert {
-        path for path in set(Path("/dev/shm").iterdir()) - before if "hand" in path.name
-    } == set()
-
-
-def unix_sockets(pid: int) -> list[str]:
-    """The inodes of the sockets that a process holds."""
-    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return [link[len("socket:[") : -1] for link in links if link.startswith("socket:[")]
-
-
-def known_unix_sockets() -> list[str]:
-    return [line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-
-
-def test_subgroups_do_not_disturb_each_other():
-    def fn(rank, world_size, device):
-        groups = [dist.new_group([a, b]) for a in range(4) for b in range(a + 1, 4)]
-        works, tensors = [], []
-        for group in groups:
-            if dist.get_rank(group) >= 0:
-                tensors.append(torch.full((100_000,), float(rank)))
-                works.append(dist.all_reduce(tensors[-1], group=group, async_op=True))
-        for work in works:
-            work.wait()
-        return [x[-1].item() for x in tensors]
-
-    assert by_hand(fn, 4) == [[1, 2, 3], [1, 3, 4], [2, 3, 5], [3, 4, 5]]
-
-
 # Messages
-
-
-def test_messages_are_taken_by_tag_and_from_any_source():
-    def fn(rank, world_size, device):
-        if rank == 0:
-            x, y, z = torch.empty(2), torch.empty(2), torch.empty(1)
-            dist.recv(y, src=1, tag=5)
-            dist.recv(x, src=1, tag=4)
-            return x.tolist(), y.tolist(), dist.recv(z), z.item()
-        if rank == 1:
-            works = [dist.isend(torch.full((2,), float(tag)), dst=0, tag=tag) for tag in (4, 5)]
-            for work in works:
-                work.wait()
-        else:
-            dist.send(torch.ones(1), dst=0)
-        return None
-
-    assert by_hand(fn)[0] == ([4.0, 4.0], [5.0, 5.0], 2, 1.0)
-
-
-@pytest.mark.parametrize("length", [2, 4])
-def test_a_message_of_another_length_than_its_tensor_is_an_error_on_both_ranks(length):
-    def fn(rank, world_size, device):
-        call = partial(dist.recv, torch.ones(length), src=0)
-        if rank == 0:
-            call = partial(dist.send, torch.ones(3), dst=1)
-        with pytest.raises(RuntimeError, match=f"has 12 bytes, the tensor for it {4 * length}"):
-            call()
-        dist.barrier()
-
-    by_hand(fn, 2)
 
 
 def test_a_receive_ends_when_its_group_is_destroyed_and_may_be_destroyed_twice():
@@ -436,45 +314,3 @@ def test_a_receive_ends_when_its_group_is_destroyed_and_may_be_destroyed_twice()
         assert not [one.name for one in threading.enumerate() if "by-hand" in one.name]
 
     by_hand(fn, 2)
-
-
-def test_a_message_that_nobody_takes_ends_at_the_time_limit():
-    def fn(rank, world_size, device):
-        group = dist.new_group(timeout=timedelta(seconds=0.5))
-        with pytest.raises(RuntimeError, match=f"send to rank {1 - rank}: Timed out after 0.5 s"):
-            dist.send(torch.ones(1), dst=1 - rank, group=group)
-        dist.barrier()
-
-    by_hand(fn, 2)
-
-
-def test_who_waits_for_a_message_of_a_dead_rank_is_told_at_once():
-    def fn(rank, world_size, device):
-        group = group_of(None)
-        if rank == 1:
-            group.meeting.close()
-            dist.barrier()
-            return
-        with pytest.raises(RuntimeError, match=r"recv from rank 1 failed: .*rank 1 has gone"):
-            dist.recv(torch.ones(1), src=1, group=group)
-        dist.barrier()
-
-    by_hand(fn, 2)
-
-
-# Claims
-
-
-def test_the_matrix_measures_what_is_claimed_of_by_hand():
-    chosen = selection.select(
-        ["by_hand"],
-        ["all_reduce", "reduce_scatter"],
-        ["float32", "int64", "complex64"],
-        ["AVG", "PRODUCT"],
-    )
-    chosen += selection.select(
-        ["by_hand"], ["send", "broadcast", "monitored_barrier", "split_group"], quick=True
-    )
-    answers = list(matrix.measure(chosen, timeout=60.0))
-    assert {answer["state"] for answer in answers} == {"works", "refuses"}
-    assert claimed.differences(matrix.document(answers)) == []

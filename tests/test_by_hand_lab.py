@@ -10,7 +10,8 @@ import pytest
 import torch
 from machines import processes
 
-from collectives.launcher.hosts import Lab, available
+from collectives import Lab
+from collectives.lab import available
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,8 +27,8 @@ import psutil, torch
 import torch._dynamo  # DDP imports it: once, before the ranks are forked
 import torch.distributed as dist
 import collectives.backends.register
-from collectives.backends.by_hand.choice import Options
-from test_by_hand_training import losses, with_ddp
+from collectives.process_groups.by_hand.choice import Options
+from test_process_group_training import losses, with_ddp
 
 node, folder = int(sys.argv[1]), Path(sys.argv[2])
 rank = 2 * node + (os.fork() == 0)
@@ -73,7 +74,7 @@ def messages():
 def addresses():
     group = group_of(None)
     found = {}
-    for peer, connection in group.meeting.sockets[0].items():
+    for peer, connection in group.rendezvous.sockets[0].items():
         far = connection.family.name == "AF_INET"
         found[peer] = [*connection.getsockname()[:1], *connection.getpeername()[:1]] if far else "unix"
     return found
@@ -161,7 +162,7 @@ def world(tmp_path_factory):
         path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent / "support")])
         command = ["env", f"PYTHONPATH={path}", "OMP_NUM_THREADS=1"]
         command += [sys.executable, str(program), "{node}", str(folder)]
-        done = lab.run(command, timeout=150, tell=tell)
+        done = lab.run(command, timeout=150, on_line=tell)
         left = [processes(lab, node, ["cat"]) for node in lab.nodes]
     assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)], left

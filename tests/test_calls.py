@@ -1,4 +1,4 @@
-"""The records of spec/calls.py agree with torch: its functions, its signatures and its data."""
+"""The records of semantics/calls.py agree with torch: its functions, its signatures and its data."""
 
 import inspect
 import re
@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from collectives import launch
-from collectives.lesson import files
+from collectives.course import files
 from collectives.recording import record
-from collectives.spec.calls import BY_NAME, CALLS, LESSONS, POINT_TO_POINT, Flow, Layout
-from collectives.spec.forms import FORMS
+from collectives.semantics.calls import BY_NAME, CALLS, LESSONS, POINT_TO_POINT, Flow, Layout
+from collectives.semantics.forms import FORMS
 
 # The public functions of torch.distributed without a record -> why they need none.
 _ASKS = "it asks this process something; no other rank takes part"
@@ -57,62 +57,62 @@ def test_a_name_belongs_to_one_record():
     assert len(BY_NAME) == sum(len(spec.names) for spec in CALLS.values())
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_the_buffers_are_parameters_of_torch_in_the_same_order(name):
-    buffers = [buffer.parameter for buffer in BY_NAME[name].buffers]
-    assert buffers == [word for word in parameters(name) if word in buffers]
+def faults(names, rule):
+    """What a rule finds wrong, by name: of each pair that it yields, both must be equal."""
+    found = [(name, *pair) for name in names for pair in rule(name, BY_NAME[name])]
+    return [fault for fault in found if fault[1] != fault[2]]
+
+
+def buffers(name, spec):
+    found = [buffer.parameter for buffer in spec.buffers]
+    yield found, [word for word in parameters(name) if word in found]
     tensors = r"^(tensors?|\w*_list|\w*_lists|input\w*|output\w*|obj)$"
     sizes = {"output_split_sizes", "input_split_sizes", "p2p_op_list"}
-    assert set(buffers) == {word for word in parameters(name) if re.match(tensors, word)} - sizes
+    yield {*found}, {word for word in parameters(name) if re.match(tensors, word)} - sizes
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_at_most_one_buffer_gives_and_one_gets(name):
-    spec = CALLS[name]
-    gives, gets = (sum(getattr(one, side) for one in spec.buffers) for side in ("gives", "gets"))
+def sides(name, spec):
     one_sided = {Flow.SEND: (1, 0), Flow.RECEIVE: (0, 1), Flow.GROUP: (0, 0)}
-    assert (gives, gets) == one_sided.get(spec.flow, (1, 1) if spec.buffers else (0, 0))
-    assert spec.in_place == (len(spec.buffers) == 1 and spec.flow not in one_sided)
+    gives, gets = (sum(getattr(one, side) for one in spec.buffers) for side in ("gives", "gets"))
+    yield (gives, gets), one_sided.get(spec.flow, (1, 1) if spec.buffers else (0, 0))
+    yield spec.in_place, len(spec.buffers) == 1 and spec.flow not in one_sided
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_makes_or_ends_groups_is_called_so(name):
-    assert (CALLS[name].flow is Flow.GROUP) == name.endswith("_group")
-
-
-@pytest.mark.parametrize("name", HERE)
-def test_the_peer_is_the_parameter_of_torch_and_fits_the_flow(name):
-    spec = BY_NAME[name]
+def peer(name, spec):
     words = {"src", "dst", "group_src", "group_dst"} & set(parameters(name))
-    assert words == ({spec.peer, f"group_{spec.peer}"} if spec.peer else set())
+    yield words, {spec.peer, f"group_{spec.peer}"} if spec.peer else set()
     fitting = {Flow.SEND: "dst", Flow.TO_ROOT: "dst", Flow.RECEIVE: "src", Flow.FROM_ROOT: "src"}
-    assert spec.peer == fitting.get(spec.flow)
+    yield spec.peer, fitting.get(spec.flow)
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_the_default_root_is_the_one_of_torch(name):
-    spec, function = BY_NAME[name], inspect.unwrap(getattr(c10d, name))
-    signature = inspect.signature(function).parameters
-    default = signature[spec.peer].default if spec.peer else None
+def default_root(name, spec):
+    function = inspect.unwrap(getattr(c10d, name))
+    default = inspect.signature(function).parameters[spec.peer].default if spec.peer else None
     if spec.peer and re.search(rf"^ +{spec.peer} = 0$", inspect.getsource(function), re.MULTILINE):
         default = 0
-    assert spec.default_root == default
+    yield spec.default_root, default
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_a_call_reduces_if_torch_takes_an_op(name):
-    assert BY_NAME[name].reduces == ("op" in parameters(name))
+def reduction(name, spec):
+    yield spec.reduces, "op" in parameters(name)
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_a_call_is_always_asynchronous_if_torch_says_that_it_returns_a_work(name):
+def work(name, spec):
     returns = inspect.signature(getattr(c10d, name)).return_annotation
-    assert BY_NAME[name].always_async == ("Work" in str(returns))
+    yield spec.always_async, "Work" in str(returns)
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_a_call_that_moves_objects_is_called_so(name):
-    assert BY_NAME[name].objects == ("object" in name)
+def bus_factor(name, spec):
+    yield spec.bus_factor is not None, bool(spec.buffers) and not spec.objects
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [buffers, sides, peer, default_root, reduction, work, bus_factor],
+    ids=lambda f: f.__name__,
+)
+def test_every_record_agrees_with_the_signature_of_torch(rule):
+    assert faults(HERE, rule) == []
 
 
 def test_the_recorder_wraps_all_calls_with_a_record_and_nothing_else():
@@ -174,25 +174,29 @@ def measured():
     return launch(all_collectives, SIZE, backend="gloo", timeout=120)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
-def test_data_goes_from_those_who_give_to_those_who_get(name, measured):
+def data(name, measured):
+    """Who was seen to give data to each rank, and who gives it by the record."""
     spec = BY_NAME[name]
     givers = {ROOT} if spec.flow is Flow.FROM_ROOT else set(range(SIZE))
-    takers = {ROOT} if spec.flow is Flow.TO_ROOT else set(range(SIZE))
-    for taker in takers:
-        runs = measured[taker][name]
+    for taker in {ROOT} if spec.flow is Flow.TO_ROOT else set(range(SIZE)):
+        runs, others = measured[taker][name], set(range(SIZE)) - {taker}
         plain = runs[SIZE][0]  # in the last run nobody gives other data
-        others = set(range(SIZE)) - {taker}
-        seen = {giver for giver in others if runs[giver][0] != plain}
-        assert seen == givers & others, f"rank {taker}"
+        yield {giver for giver in others if runs[giver][0] != plain}, givers & others
 
 
-@pytest.mark.parametrize("name", [name for name in COLLECTIVES if not BY_NAME[name].in_place])
-def test_what_a_rank_gives_is_left_alone_unless_the_result_replaces_it(name, measured):
+def test_data_goes_from_those_who_give_to_those_who_get(measured):
+    assert faults(COLLECTIVES, lambda name, spec: data(name, measured)) == []
+
+
+def left_alone(name, measured):
     for rank in range(SIZE):
         runs = measured[rank][name]
-        given = [runs[run][1] for run in range(SIZE + 1) if run != rank]
-        assert len(set(given)) == 1
+        yield {runs[run][1] for run in range(SIZE + 1) if run != rank}, {runs[rank - 1][1]}
+
+
+def test_what_a_rank_gives_is_left_alone_unless_the_result_replaces_it(measured):
+    names = [name for name in COLLECTIVES if not BY_NAME[name].in_place]
+    assert faults(names, lambda name, spec: left_alone(name, measured)) == []
 
 
 def all_messages(rank, world_size, device):
@@ -225,18 +229,6 @@ def test_a_message_goes_from_a_call_that_sends_to_one_that_receives():
             assert (spec.flow, spec.always_async, True) == (flow, is_work, has_data)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_the_formula_of_a_bus_factor_says_what_the_function_computes(name):
-    factor = CALLS[name].bus_factor
-    for n in range(1, 9) if factor else ():
-        assert factor(n) == eval(factor.formula, {"n": n})
-
-
-def test_a_bus_factor_is_known_where_tensors_move():
-    known = {name for name, spec in CALLS.items() if spec.bus_factor}
-    assert known == {name for name, spec in CALLS.items() if spec.buffers and not spec.objects}
-
-
 def test_the_bus_factors_of_all_reduce_on_four_ranks_are_those_of_nccl_tests():
     found = {name: CALLS[name].bus_factor(4) for name in ("all_reduce", "all_gather", "broadcast")}
     assert found == {"all_reduce": 1.5, "all_gather": 0.75, "broadcast": 1}
@@ -244,7 +236,7 @@ def test_the_bus_factors_of_all_reduce_on_four_ranks_are_those_of_nccl_tests():
 
 def test_every_lesson_is_there_and_first_teaches_the_call_that_it_is_named_after():
     for lesson in LESSONS:
-        assert (files.folder() / f"{lesson}.py").is_file()
+        assert files.find(lesson).is_file()
         first = next(spec.name for spec in CALLS.values() if spec.lesson == lesson)
         assert first == lesson or lesson.startswith(f"{first}_")
 
@@ -258,5 +250,5 @@ def test_the_matrix_tries_every_call_that_a_lesson_teaches_as_its_record_says():
 
 
 def test_the_records_are_there_without_torch():
-    code = "import sys, collectives.spec.calls; sys.exit('torch' in sys.modules)"
+    code = "import sys, collectives.semantics.calls; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

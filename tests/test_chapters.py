@@ -1,15 +1,18 @@
-"""The registry of chapters is all that `list`, `run` and the tests need to know a lesson."""
+"""A chapter.toml is all that `list`, `run` and the tests need to know a chapter."""
 
 import multiprocessing
+import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from typer.testing import CliRunner
 
 from collectives.cli import app
-from collectives.lesson import chapters, files, step
-from collectives.lesson.chapters import CHAPTERS
+from collectives.course import chapters, files, marks
+from collectives.course.runner import run_and_print
+from collectives.course.show import Display
 
 LESSON = """
 def total(rank, world_size, device):
@@ -34,27 +37,21 @@ def collectives(*words):
 
 def test_list_shows_every_chapter_with_its_lessons_in_reading_order():
     paragraphs = collectives("list").stdout.split("\n\n")
-    for chapter, paragraph in zip(CHAPTERS.values(), paragraphs, strict=True):
+    for chapter, paragraph in zip(chapters.read().values(), paragraphs, strict=True):
         title, *lines = paragraph.splitlines()
         assert title == f"{chapter.name}: {chapter.title}"
-        for name, lesson, line in zip(chapter.names, chapter.lessons, lines, strict=True):
-            assert line.split() == [name, *lesson.summary.split()]
+        for lesson, line in zip(chapter.lessons, lines, strict=True):
+            assert line.split() == [lesson.name, *lesson.summary.split()]
 
 
-def test_list_shows_one_chapter():
-    chapter = CHAPTERS["mistakes"]
+def test_list_shows_one_chapter_and_names_the_nearest_to_one_that_is_unknown():
     lines = collectives("list", "mistakes").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["mistakes:", *chapter.names]
-
-
-def test_status_2_for_a_list_of_an_unknown_chapter_with_the_nearest():
+    names = chapters.read()["mistakes"].names
+    assert [line.split()[0] for line in lines] == ["mistakes:", *names]
     result = collectives("list", "mistake")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "did you mean 'mistakes'?" in result.stderr
-    assert (
-        "The chapters are start, collectives, mistakes, training, algorithms, machines, myths."
-        in result.stderr
-    )
+    assert f"The chapters are {', '.join(chapters.read())}." in result.stderr
 
 
 def test_list_neither_imports_torch_nor_starts_the_server_of_the_ranks():
@@ -64,62 +61,99 @@ from typer.testing import CliRunner
 from collectives.cli import app
 assert CliRunner().invoke(app, ["list"]).exit_code == 0
 print("torch" in sys.modules, psutil.Process().children())
-import collectives.lesson.runner  # as a lesson does: this shows that we would have noticed
+import collectives.course.runner  # as a lesson does: this shows that we would have noticed
 print(psutil.Process().children() != [])
 """
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, "-c", code]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
     assert answer.stdout == f"False []\n{has_server}\n", answer.stderr
 
 
 def test_run_takes_lessons_chapters_and_paths_in_the_order_in_which_they_are_named(mine):
-    found = files.choose(["mistakes/order", "collectives", str(mine), "mistakes"], every=False)
-    twelve, mistakes = (
-        [lesson.name for lesson in CHAPTERS[name].lessons] for name in ("collectives", "mistakes")
-    )
-    assert [path.stem for path in found] == ["order", *twelve, "mine", *mistakes]
-    assert all(path.is_file() for path in found)
+    found = files.choose(["mistakes/order", "calls", str(mine), "mistakes"], every=False)
+    known = chapters.read()
+    calls, mistakes = files.of_chapter(known["calls"]), files.of_chapter(known["mistakes"])
+    assert found == [files.find("mistakes/order"), *calls, mine, *mistakes]
 
 
 def test_all_means_every_lesson_that_runs_in_the_readers_own_world():
-    found = [path.stem for path in files.choose([], every=True)]
-    assert found == ["start", *(lesson.name for lesson in CHAPTERS["collectives"].lessons)]
-    assert len(found) == 13
+    """A chapter that starts worlds of its own, or that needs an extra, must be named."""
+    known = chapters.read()
+    taken = [one for one in known.values() if not (one.isolated or one.extra)]
+    assert files.choose([], every=True) == [path for one in taken for path in files.of_chapter(one)]
+    names = {one.name for one in taken}
+    assert {"start", "calls"} <= names <= known.keys() - {"mistakes", "training", "model_parallel"}
 
 
-def test_a_chapter_is_added_by_one_record(tmp_path, monkeypatch):
-    """Its lessons are listed, found and run."""
-    (tmp_path / "lessons" / "training").mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
-    (tmp_path / "lessons" / "training" / "ddp.py").write_text(LESSON)
-    lessons = (chapters.Lesson("ddp", "Every rank has the same gradients."),)
-    added = chapters.Chapter("training", "Models on many ranks", "training", lessons)
-    monkeypatch.setitem(CHAPTERS, "training", added)
-    monkeypatch.chdir(tmp_path)
-    assert "  training/ddp  Every rank has the same" in collectives("list", "training").stdout
-    assert "did you mean 'training/ddp'?" in collectives("run", "training/dp").stderr
-    result = collectives("run", "training", "-n", 1)
-    assert (result.exit_code, "total: proved on 1 rank" in result.stdout) == (0, True)
-    assert "ddp (1 of 1)  Every rank has the same gradients." in result.stderr
+def test_every_lesson_and_every_folder_of_lessons_is_in_the_order():
+    root = files.find("start").parent
+    listed = {lesson.path for chapter in chapters.read().values() for lesson in chapter.lessons}
+    lessons = {path for path in root.rglob("*.py") if "\nSTEPS = [" in path.read_text("utf-8")}
+    assert lessons == listed
+    order = tomllib.loads((root / "chapter.toml").read_text("utf-8"))["order"]
+    assert list(chapters.read()) == order
+
+
+def test_every_summary_is_one_sentence_that_fits_a_row():
+    for chapter in chapters.read().values():
+        for lesson in chapter.lessons:
+            assert re.fullmatch(r"[^*\n\[\]]{20,140}\.", lesson.summary), lesson.name
+
+
+@pytest.mark.parametrize(
+    ("toml", "fault"),
+    [
+        ("lessons = []", "missing 1 required keyword-only argument: 'title'"),
+        ('title = "x"\nlessons = ["gone"]', "there is no file"),
+        ('title = "x"\nlessons = []\ncolour = "red"', "unexpected keyword argument 'colour'"),
+        ("title = ", "Invalid value"),
+    ],
+    ids=["no_title", "no_file", "unknown_key", "no_toml"],
+)
+def test_a_chapter_that_is_not_right_is_named_with_its_file(tmp_path, toml, fault):
+    (tmp_path / "chapter.toml").touch()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "chapter.toml").write_text(toml)
+    with pytest.raises(ValueError, match=fault) as caught:
+        chapters.read(tmp_path)
+    assert str(tmp_path / "new" / "chapter.toml") in str(caught.value)
 
 
 @pytest.mark.parametrize("ranks", [0, True, "2"])
 def test_a_step_that_needs_no_number_of_ranks_is_refused(ranks):
     with pytest.raises(ValueError, match="is not a number of ranks"):
-        step.needs(ranks=ranks)
+        marks.needs(ranks=ranks)
 
 
 def test_a_step_in_fresh_ranks_starts_a_world_of_its_own():
-    @step.needs(ranks=3, fresh=True)
+    @marks.needs(ranks=3, fresh=True)
     def fresh(rank, world_size, device): ...
 
-    @step.needs(ranks=3)
+    @marks.needs(ranks=3)
     def plain(rank, world_size, device): ...
 
-    assert step.world_of(fresh) == step.WorldSpec(3, isolated=True, fresh=True)
-    assert step.world_of(plain) == step.WorldSpec(3)
+    assert marks.world_of(fresh) == marks.WorldSpec(3, isolated=True, fresh=True)
+    assert marks.world_of(plain) == marks.WorldSpec(3)
+
+
+def test_run_says_that_a_step_is_computed_or_looked_up(capsys):
+    @marks.computed
+    def two_and_two(rank, world_size, device):
+        return 2 + 2
+
+    @marks.looked_up
+    @marks.needs(ranks=2)
+    def speed_of_light(rank, world_size, device):
+        return 299_792_458
+
+    for step in (two_and_two, speed_of_light):
+        run_and_print(step, Display(), nproc=2)
+    titles = [line for line in capsys.readouterr().out.splitlines() if line[0] != " "]
+    assert titles == [
+        "two_and_two: computed on all 2 ranks",
+        "speed_of_light: looked up on all 2 ranks",
+    ]
 
 
 def test_a_lesson_does_not_stay_among_the_modules(mine):
@@ -128,26 +162,21 @@ def test_a_lesson_does_not_stay_among_the_modules(mine):
     assert "mine" not in sys.modules
 
 
-def test_lessons_come_from_the_checkout_that_one_stands_in(tmp_path, monkeypatch):
+def test_lessons_come_from_the_checkout_that_one_stands_in_not_from_another_project(
+    tmp_path, monkeypatch
+):
     inside = tmp_path / "lessons" / "deeper"
     inside.mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
     monkeypatch.chdir(inside)
-    assert files.folder() == tmp_path / "lessons"
-
-
-def test_another_project_with_a_folder_of_lessons_is_no_checkout(tmp_path):
-    (tmp_path / "lessons").mkdir()
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "piano"\n')
-    assert files.folder(tmp_path) != tmp_path / "lessons"
+    for name, is_ours in {"collectives": True, "piano": False}.items():
+        (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n')
+        assert (chapters.folder() == tmp_path / "lessons") is is_ours
 
 
 def test_outside_a_checkout_the_lessons_of_the_wheel_come_first_then_those_beside_the_package(
     tmp_path, monkeypatch
 ):
-    package = tmp_path / "site" / "collectives"
-    package.mkdir(parents=True)
-    monkeypatch.setattr(files, "_PACKAGE", package)
-    assert files.folder(tmp_path) == tmp_path / "site" / "lessons"
-    (package / "lessons").mkdir()
-    assert files.folder(tmp_path) == package / "lessons"
+    monkeypatch.setattr(chapters, "_PACKAGE", tmp_path / "collectives")
+    assert chapters.folder(tmp_path) == tmp_path / "lessons"
+    (tmp_path / "collectives_lessons").mkdir()
+    assert chapters.folder(tmp_path) == tmp_path / "collectives_lessons"

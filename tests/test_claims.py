@@ -1,12 +1,15 @@
 """The claims: which one is about a cell, and how a matrix differs from them."""
 
+import json
+import re
+
 import pytest
 from hand_made import cell, matrix
 
 from collectives.backends import claims
-from collectives.backends.claims import Claim, expected, holds, load, parse
+from collectives.backends.claims import BROKEN, Claim, expected, holds, load, parse
 from collectives.matrix.claimed import differences
-from collectives.spec.calls import OPS
+from collectives.semantics.calls import OPS
 
 DTYPES = ("int64", "float32", "float64")
 
@@ -41,14 +44,14 @@ def test_a_matrix_that_is_as_claimed_has_no_findings():
 def test_a_claim_of_a_refusal_that_does_not_happen_is_found_as_better():
     lie = Claim("gloo", "cpu", "refuses", "no doubles", form=("all_reduce",), dtypes=("float64",))
     (found,) = differences(matrix(*true_cells()), (*TRUE, lie))
-    assert (found.kind, found.expected.about, len(found.cells)) == ("better", lie, 2)
+    assert (found.kind, found.claim, len(found.cells)) == ("better", lie, 2)
     assert "better, 2 cells: all_reduce(SUM, float64) on gloo/cpu, 2 ranks works" in str(found)
     assert "no doubles" in str(found)
 
 
 def test_a_refusal_that_nobody_claimed_is_found_as_worse():
     (found,) = differences(matrix(*true_cells()), (WORKS,))
-    assert (found.kind, found.expected.about, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
+    assert (found.kind, found.claim, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
     cell_in_words = "all_reduce(AVG, int64) on gloo/cpu, 2 ranks"
     assert f"worse, 1 cell: {cell_in_words} refuses (RuntimeError: result type" in str(found)
 
@@ -61,49 +64,25 @@ def test_where_only_refusals_are_claimed_a_refusal_without_a_claim_is_found():
     assert "no claim says so" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("state", "kinds"),
-    [("works", []), ("refuses", []), *((s, ["broken"]) for s in ("wrong", "hangs", "crashes"))],
-)
-def test_a_backend_without_claims_has_findings_only_where_a_cell_is_broken(state, kinds):
-    assert [
-        found.kind for found in differences(matrix(cell(backend="x", state=state)), TRUE)
-    ] == kinds
+def test_what_became_better_or_worse_than_claimed():
+    gaps = "all_reduce:noncontiguous"
+    wrong = Claim("gloo", "cpu", "wrong", "gaps", form=(gaps,))
+    for found, ours, kinds in (
+        *((cell(backend="x", state=state), TRUE, []) for state in ("works", "refuses")),
+        *((cell(backend="x", state=state), TRUE, ["broken"]) for state in BROKEN),
+        *((cell("all_reduce", "int64", "AVG", state), TRUE, ["worse"]) for state in BROKEN),
+        (cell(gaps, state="refuses"), (WORKS, wrong), ["better"]),
+        (cell(state="unavailable", detail="no GPU"), TRUE, []),
+    ):
+        assert [one.kind for one in differences(matrix(found), ours)] == kinds, found
 
 
-@pytest.mark.parametrize("state", ["wrong", "hangs", "crashes"])
-def test_a_refusal_that_turns_into_something_worse_is_worse(state):
-    (found,) = differences(matrix(cell(op="AVG", dtype="int64", state=state)), TRUE)
-    assert found.kind == "worse"
-
-
-def test_a_wrong_answer_that_turns_into_a_refusal_is_better():
-    wrong = Claim("gloo", "cpu", "wrong", "gaps", form=("all_reduce:noncontiguous",))
-    (found,) = differences(
-        matrix(cell("all_reduce:noncontiguous", state="refuses")), (WORKS, wrong)
-    )
-    assert found.kind == "better"
-
-
-def test_cells_that_this_machine_cannot_run_are_no_findings():
-    assert differences(matrix(cell(state="unavailable", detail="no GPU")), TRUE) == []
-
-
-def test_a_claim_that_matches_no_cell_is_an_error():
+def test_a_claim_that_matches_no_cell_is_an_error_on_a_backend_that_is_probed():
     idle = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",), dtypes=("int65",))
-    (found,) = differences(matrix(*true_cells()), (*TRUE, idle), probes=list(true_cells()))
-    assert found.kind == "unprobed"
-    assert "int65" in str(found)
-
-
-def test_one_misspelt_form_among_others_is_an_error():
-    claim = Claim("gloo", "cpu", "works", form=("all_reduce", "all_redcue"))
-    (found,) = differences(matrix(cell()), (claim,), probes=[cell()])
-    assert found.kind == "unprobed"
-    assert "'all_redcue'" in str(found)
-
-
-def test_a_claim_about_a_backend_that_is_not_probed_is_no_error():
+    misspelt = Claim("gloo", "cpu", "works", form=("all_reduce", "all_redcue"))
+    for claim, word in ((idle, "int65"), (misspelt, "'all_redcue'")):
+        (found,) = differences(matrix(cell()), (WORKS, claim), probes=[cell()])
+        assert (found.kind, word in str(found)) == ("unprobed", True)
     other = Claim("nccl", "cuda", "works", form=("all_reduce",))
     assert differences(matrix(cell()), (WORKS, other), probes=[cell()]) == []
 
@@ -204,51 +183,35 @@ def test_another_file_adds_claims_and_overrides_ours(tmp_path):
     assert load() == claims.table()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("claim = 1", r"\[\[claim\]\] rows and nothing else"),
+# An invalid row: what a valid one is changed to, and what the error says.
+ROW = {"backend": "x", "device": "cpu", "state": "works", "form": "a"}
+INVALID = [
+    ({"device": "", "state": ""}, "claim 1 lacks device, state"),
+    ({"form": None}, "speaks of nothing"),
+    ({"dtype": "b"}, "dtype is not known"),
+    ({"state": "fails", "reason": "b"}, "'fails' is not one of works, refuses"),
+    ({"state": "refuses"}, "gives no reason"),
+    ({"ops": "sum"}, "'sum' is no reduction"),
+    ({"form": []}, "should be a list of names"),
+    ({"torch": "2.13"}, "is not understood"),
+    ({"world_size": "two"}, "is not understood"),
+    ({"backend": 3}, "backend = 3 should be text"),
+]
+
+
+def test_an_invalid_file_of_claims_is_an_error_that_says_what_is_wrong(tmp_path):
+    texts = [
+        ("claim = 1", "[[claim]] rows and nothing else"),
         ("[[claim", "is not a file of claims"),
         ("[[claims]]\nbackend = 'gloo'", "nothing else"),
-        ("[[claim]]\nbackend = 'gloo'", "claim 1 lacks device, state"),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'", "speaks of nothing"),
-        (
-            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ndtype='b'",
-            "dtype is not known",
-        ),
-        (
-            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='fails'\nform='a'\nreason='b'",
-            "'fails' is not one of works, refuses",
-        ),
-        ("[[claim]]\nbackend='x'\ndevice='cpu'\nstate='refuses'\nform='a'", "gives no reason"),
-        (
-            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nops='sum'",
-            "'sum' is no reduction",
-        ),
-        (
-            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform=[]",
-            "should be a list of names",
-        ),
-        (
-            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\ntorch='2.13'",
-            "is not understood",
-        ),
-        (
-            "[[claim]]\nbackend='x'\ndevice='cpu'\nstate='works'\nform='a'\nworld_size='two'",
-            "is not understood",
-        ),
-        (
-            "[[claim]]\nbackend=3\ndevice='cpu'\nstate='works'\nform='a'",
-            "backend = 3 should be text",
-        ),
-    ],
-)
-def test_an_invalid_file_of_claims_is_an_error_that_says_what_is_wrong(text, words):
-    with pytest.raises(ValueError, match=words):
-        parse(text, "mine.toml")
-
-
-def test_a_missing_file_of_claims_is_an_error_that_says_so(tmp_path):
+    ]
+    for change, words in INVALID:
+        row = {name: value for name, value in (ROW | change).items() if value is not None}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in row.items()]
+        texts.append(("\n".join(["[[claim]]", *lines]), words))
+    for text, words in texts:
+        with pytest.raises(ValueError, match=re.escape(words)):
+            parse(text, "mine.toml")
     with pytest.raises(ValueError, match="cannot be read"):
         load(tmp_path / "none.toml")
 
@@ -261,7 +224,3 @@ def test_a_step_is_refused_on_the_backend_and_in_the_versions_of_its_claim_alone
     assert claims.refusal("tags", "x", "cuda") is None
     assert claims.refusal("new", "x", "cpu") is None
     assert claims.refusal("send_recv", "x", "cpu") is None
-
-
-def test_every_claim_but_those_that_work_gives_a_reason():
-    assert all(claim.reason for claim in claims.table() if claim.state != "works")

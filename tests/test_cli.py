@@ -7,15 +7,15 @@ import sys
 
 import psutil
 import pytest
+from processes import hear_signals
 from typer.testing import CliRunner
 
 from collectives.backends import machine
 from collectives.cli import app
-from collectives.lesson.chapters import CHAPTERS
+from collectives.course import chapters
 
 LESSON = """
-from collectives import check
-from collectives.lesson import needs
+from collectives import check, needs
 import torch
 import torch.distributed as dist
 
@@ -119,7 +119,7 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
     result = collectives("run", name)
     assert result.exit_code == 2
     assert f"did you mean '{nearest}'?" in result.stderr
-    for chapter in CHAPTERS.values():
+    for chapter in chapters.read().values():
         assert chapter.name in result.stderr
         assert ", ".join(chapter.names) in result.stderr
 
@@ -136,16 +136,7 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
         (["all_reduce", "--device", "tpu"], "use 'cpu' or 'cuda'"),
         (["all_reduce", "--no-such-option"], "--no-such-option"),
     ],
-    ids=[
-        "all-and-a-name",
-        "no-name",
-        "no-file",
-        "nproc-0",
-        "timeout-0",
-        "backend",
-        "device",
-        "option",
-    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_status_2_for_bad_usage(words, message):
     result = collectives("run", *words)
@@ -154,21 +145,48 @@ def test_status_2_for_bad_usage(words, message):
     assert not result.stdout
 
 
+WRONG = """
+# %%
+def total(rank, world_size, device):
+    x = torch.tensor([rank], device=device)
+    dist.all_reduce(x)
+    check(x, torch.tensor([world_size * (world_size - 1) // 2]), "all_reduce(SUM)")
+
+# %% [markdown]
+# ## Make it wrong
+#
+# 1. **The largest rank.** In `total`, change
+#    `dist.all_reduce(x)` to `dist.all_reduce(x, op=dist.ReduceOp.MAX)`.
+# 2. **The same.** In `total`, change `[rank]` to `[rank + 0]`.
+
+# %%
+STEPS = [total]
+"""
+
+
+def test_wrong_prints_what_the_proof_says_of_each_change_and_status_1_if_it_says_nothing(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(LESSON + WRONG)
+    result = collectives("run", path, "--wrong", "-n", 3)
+    first, said, *others = result.stdout.splitlines()
+    assert first == "mine 1: The largest rank"
+    assert "got [2], should be [3]" in said
+    assert others == ["mine 2: The same", "  nothing was noticed"]
+    assert result.exit_code == 1
+
+
+def test_wrong_is_refused_for_a_lesson_that_proposes_nothing():
+    result = collectives("run", "all_reduce", "--wrong")
+    assert result.exit_code == 2
+    assert "all_reduce proposes no wrong program" in result.stderr
+
+
 def test_status_2_for_a_file_without_steps(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("x = 1\n")
     result = collectives("run", path)
     assert result.exit_code == 2
     assert "it needs STEPS" in result.stderr
-
-
-def test_status_2_for_rank_without_a_launcher(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    for name in ("TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    result = collectives("run", lesson(tmp_path, "[total]"))
-    assert result.exit_code == 2
-    assert "RANK=0 is set" in result.stderr
 
 
 def test_status_3_when_every_step_is_skipped_with_the_reason_in_the_summary(tmp_path):
@@ -193,57 +211,35 @@ def test_a_step_that_a_claim_refuses_is_skipped_with_its_reason(tmp_path, monkey
 
 
 def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
-    answer = in_a_process(
-        "run",
-        lesson(tmp_path, "[total, pair]"),
-        "--backend",
-        "nccl",
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-    )
+    words = "run", lesson(tmp_path, "[total, pair]"), "--backend", "nccl"
+    answer = in_a_process(*words, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
     assert (answer.returncode, answer.stdout) == (3, "")
     assert len(answer.stderr.splitlines()) == 1
     assert "nccl needs one GPU per rank: 0 visible" in answer.stderr
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32", reason="Windows has no SIGINT that one process can send another"
-)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups")
 def test_status_130_with_one_line_for_ctrl_c(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "collectives",
-        "run",
-        lesson(tmp_path, "[forever, total]"),
-        "-n",
-        "2",
-    ]
+    """It reaches all processes of a terminal, also those that still import torch."""
+    path = lesson(tmp_path, "[forever, total]")
+    command = [sys.executable, "-m", "collectives", "run", path, "-n", "2"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A test run in the background of a shell inherits that SIGINT is ignored.
-    listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    with subprocess.Popen(command, **streams, **listen) as process:
+    session = {"start_new_session": True, "preexec_fn": hear_signals}
+    with subprocess.Popen(command, **streams, **session) as process:
         while "ranks are at work" not in process.stderr.readline():
             assert process.poll() is None
         ranks = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err.strip()) == (130, "", "forever: interrupted")
     assert psutil.wait_procs(ranks, timeout=10)[1] == []
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_alone_prints(tmp_path):
     path = lesson(tmp_path, "[total]")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "collectives",
-        "run",
-        path,
-    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "collectives", "run", path]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == collectives("run", path, "-n", 2).stdout

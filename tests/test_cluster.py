@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from test_clusters import blocks, section
-from test_hosts_worlds import LAUNCHERS, NEEDS_SLURM
+from test_lab_worlds import LAUNCHERS, NEEDS_SLURM
 from typer.testing import CliRunner
 
-from collectives.cli import app, cluster
-from collectives.launcher.hosts import Lab, available, slurm
-from collectives.launcher.place import Place
+from collectives import Lab
+from collectives.cli import app
+from collectives.lab import available, slurm
 
 needs_a_lab = pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
 CLUSTER = [sys.executable, "-m", "collectives", "cluster"]
@@ -63,7 +63,7 @@ def test_a_machine_without_the_interface_is_named(lab):
 def test_where_all_machines_reach_each_other_everything_runs(lab):
     (command,) = blocks("sh", section("A new cluster"))
     command = command.replace("--node-rank 0", "--node-rank {node}")
-    # As it stands there, in half of the time: test_hosts_worlds.py has 4 ranks.
+    # As it stands there, in half of the time: test_lab_worlds.py has 4 ranks.
     command = command.replace("--nproc-per-node 2", "--nproc-per-node 1")
     path = f"PATH={Path(sys.executable).parent}:{lab.environ['PATH']}"
     done = lab.run(["env", path, "sh", "-c", command], timeout=500)
@@ -71,17 +71,6 @@ def test_where_all_machines_reach_each_other_everything_runs(lab):
     assert done[0].stdout.startswith("All machines reach each other.\n")
     assert "all_reduce: proved on all 2 ranks" in done[0].stdout
     assert "monitored_barrier" in done[0].stdout, done[0].stdout[-3000:]
-
-
-def test_under_mpiexec_it_says_that_the_matrix_is_left_out(monkeypatch):
-    ran = []
-    monkeypatch.setattr(cluster, "launcher_place", lambda: Place("mpiexec", 0, 4, 0, 2))
-    monkeypatch.setattr(cluster, "_check", lambda place: None)
-    monkeypatch.setattr("collectives.cli.run.run", lambda every: ran.append(every))
-    monkeypatch.setattr("collectives.cli.matrix.matrix", lambda **options: ran.append(options))
-    done = CliRunner().invoke(app, ["cluster"])
-    assert done.stdout == "The matrix is left out: it does not run under mpiexec.\n"
-    assert (done.exit_code, ran) == (0, [True])
 
 
 def test_without_a_launcher_it_says_how_to_start_it():

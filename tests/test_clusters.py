@@ -9,11 +9,12 @@ import kubernetes_validate
 import pytest
 import yaml
 from machines import serving
-from test_hosts_worlds import NEEDS_MPI, NEEDS_SLURM
+from test_lab_worlds import NEEDS_MPI, NEEDS_SLURM
 from typer.testing import CliRunner
 
+from collectives import Lab
 from collectives.cli import app
-from collectives.launcher.hosts import Lab, available, slurm
+from collectives.lab import available, slurm
 
 PAGE = (Path(__file__).parent.parent / "docs" / "clusters.md").read_text(encoding="utf-8")
 PROVED = "all_reduce: proved on all 4 ranks\n"
@@ -105,7 +106,7 @@ def test_a_lab_in_python_prints_the_address_that_is_in_its_table():
 def test_every_option_and_every_control_of_a_lab_is_explained():
     text = section("A lab of machines")
     named = set(re.findall(r"^\| `(--[a-z]+)", text, re.MULTILINE))
-    (command,) = (one for one in app.registered_commands if one.name == "hosts")
+    (command,) = (one for one in app.registered_commands if one.name == "lab")
     arguments = command.callback.__annotations__.keys() - {"machines", "command", "return"}
     assert named == {f"--{name}" for name in arguments}
     methods = {name for name in vars(Lab) if not name.startswith("_")}
@@ -119,10 +120,3 @@ def test_the_manifest_fits_the_schema_of_kubernetes():
     assert [one["kind"] for one in documents] == ["Service", "Job"]
     for document in documents:
         kubernetes_validate.validate(document, "1.30", strict=True)
-
-
-def test_a_manifest_that_does_not_fit_is_noticed():
-    (manifest,) = blocks("yaml", section("Kubernetes"))
-    documents = list(yaml.safe_load_all(manifest.replace("completionMode", "completionMood")))
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(documents[1], "1.30", strict=True)

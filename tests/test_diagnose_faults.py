@@ -14,10 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import faulty_program
 import psutil
 import pytest
-from diagnosing import ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
+from diagnosing import DIAGNOSE, ENVIRON, diagnose, diagnose_a_sleeper, lines_of, program, script
 from processes import is_alive
 
 from collectives.diagnosis import run as diagnosing
@@ -30,6 +29,7 @@ from collectives.recording.call import CallArgs
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
 from collectives.recording.rank_log import Log
 
+LOST = "RuntimeError: connection closed by peer"
 linux = pytest.mark.skipif(
     sys.platform != "linux",
     reason="stopped processes and orphans are seen through what Linux tells",
@@ -61,6 +61,7 @@ def _is_of(process, folder):
         return False
 
 
+@pytest.mark.slow
 @linux
 def test_a_stopped_rank_is_told_from_one_that_computes(tmp_path):
     verdict, _ = diagnose(tmp_path, *program("stopped"))
@@ -121,12 +122,8 @@ def test_a_log_with_a_header_has_all_of_its_header(tmp_path):
                 os._exit(0)
             while (head := reader.head()) is None:
                 pass
-            assert (head["pid"], head["rank"], head["world_size"], head["world"]) == (
-                child,
-                3,
-                4,
-                77,
-            )
+            found = head["pid"], head["rank"], head["world_size"], head["world"]
+            assert found == (child, 3, 4, 77)
             os.waitpid(child, 0)
             reader.close()
 
@@ -141,14 +138,9 @@ def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(tmp_path):
         world.ranks = {rank: RankProcess(file) for rank, file in enumerate((one, other))}
         for number in range(SLOTS + 3000):
             for rank, writer in enumerate(writers):
-                call = CallArgs(
-                    ("isend", "irecv")[rank],
-                    "WORLD",
-                    (0, 1),
-                    peer=1 - rank,
-                    tag=0,
-                    tensors=(f"float32[{number}]",),
-                )
+                world_of_2 = {"group": "WORLD", "members": (0, 1), "peer": 1 - rank, "tag": 0}
+                tensors = (f"float32[{number}]",)
+                call = CallArgs(("isend", "irecv")[rank], **world_of_2, tensors=tensors)
                 writer.leave(writer.enter(None, None, call, {}), None, None)
             if number < 3000:  # rank 1 is looked at in time, rank 0 is not
                 list(map(world.matching.note, world.ranks[1].log.poll()))
@@ -176,12 +168,8 @@ def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tm
     the rank.
     """
     job, writers = Job(tmp_path), {}
-    pids = {
-        "launcher": (0, os.getppid()),
-        "zero": (0, os.getpid()),
-        "one": (1, os.getpid()),
-        "child": (1, os.getppid()),
-    }
+    other, mine = os.getppid(), os.getpid()
+    pids = {"launcher": (0, other), "zero": (0, mine), "one": (1, mine), "child": (1, other)}
     for name, (rank, pid) in pids.items():
         with open(tmp_path / f"{name}.calls", "xb+") as file:
             writers[name] = Writer(file, rank, 2, world=77)
@@ -203,148 +191,26 @@ def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(
     the calls from C++.
     """
     world, gathered, reduced = World(), _from_cpp("all_gather", 1), _from_cpp("all_reduce", 2)
-    told = (
-        ([gathered], True),
-        ([gathered, reduced], False),
-        ([gathered, reduced], False),
-        ([], False),
-    )
+    both = [gathered, reduced]
+    told = (([gathered], True), (both, False), (both, False), ([], False))
     where = ["train.py", 7, "step"]
     with contextlib.ExitStack() as files:
         for rank, (collectives, last) in enumerate(told):
             file = files.enter_context(open(tmp_path / str(rank), "wb+"))
             writer = Writer(file, rank, len(told))
             world.ranks[rank] = RankProcess(file)
-            answer = {
-                "where": where,
-                "in_torch": True,
-                "count": 0,
-                "world": 1,
-                "collectives": collectives,
-                "last": last,
-            }
+            answer = {"where": where, "in_torch": True, "count": 0, "world": 1}
+            answer |= {"collectives": collectives, "last": last}
             writer.put(ANSWER, json.dumps(answer).encode())
             if rank == 0:
                 writer.set_ended()
-        raised = {
-            "text": "RuntimeError: connection closed by peer",
-            "where": where,
-            "at": 1,
-            "is_guess": False,
-        }
+        raised = {"text": LOST, "where": where, "at": 1, "is_guess": False}
         writer.put(RAISED, json.dumps(raised).encode())
         world.poll()
         verdict = world.verdict(stalled=True)
         assert (verdict.kind, [call.rank for call in verdict.guilty]) == ("hang", [0]), verdict.says
         for rank in world.ranks.values():
             rank.log.close()
-
-
-@pytest.mark.parametrize(
-    ("answer", "gone", "status", "where"),
-    [
-        ({"count": 0}, None, "running", ("", 0, "")),
-        ({"count": 1}, None, "running", ("train.py", 7, "step")),
-        ({"count": 1, "last": True}, -signal.SIGTERM, "returned", ("", 0, "")),
-        ({"count": 1}, -signal.SIGTERM, "died", ("train.py", 7, "step")),
-    ],
-    ids=[
-        "not answered since its last call",
-        "answered",
-        "ended by its launcher at its end",
-        "ended by its launcher before",
-    ],
-)
-def test_the_answer_of_a_rank_is_valid_until_its_next_call(answer, gone, status, where, tmp_path):
-    with open(tmp_path / "log", "wb+") as file:
-        writer, rank = Writer(file, 0, 1), RankProcess(file)
-        writer.leave(writer.enter(0, None, CallArgs("barrier"), {}), None, None)
-        writer.put(
-            ANSWER,
-            json.dumps({"where": ["train.py", 7, "step"], "in_torch": False, **answer}).encode(),
-        )
-        list(rank.log.poll())
-        rank.gone = gone and (1, gone)
-        assert (rank.state().status, rank.state().where) == (status, where)
-        rank.log.close()
-
-
-@pytest.mark.parametrize(
-    ("call", "status"), [("destroy_process_group", "returned"), ("recv", "died")]
-)
-def test_a_rank_ended_in_destroy_process_group_has_returned_and_one_ended_in_recv_died(
-    call, status, tmp_path
-):
-    world = World()
-    with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
-        raised, leaving = Writer(one, 0, 2), Writer(other, 1, 2)
-        world.ranks = {0: RankProcess(one), 1: RankProcess(other)}
-    lost = {
-        "text": "RuntimeError: connection closed by peer",
-        "where": ["train.py", 7, "step"],
-        "at": 1,
-        "is_guess": False,
-    }
-    raised.put(RAISED, json.dumps(lost).encode())
-    leaving.leave(leaving.enter(None, None, CallArgs(call), {}), None, None)
-    world.ranks[1].gone = (2, None)
-    world.poll()
-    assert world.states()[1].status == status
-    for rank in world.ranks.values():
-        rank.log.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "gone", "statuses"),
-    [
-        ("connection closed by peer", [(500, None), (900, None)], ["raised", "died", "running"]),
-        (
-            "connection closed by peer",
-            [(20, -signal.SIGTERM), (900, -signal.SIGTERM)],
-            ["raised", "died", "running"],
-        ),
-        (
-            "connection closed by peer",
-            [(500, -signal.SIGTERM), (900, -signal.SIGTERM)],
-            ["raised", "running", "running"],
-        ),
-        (
-            "Timed out waiting",
-            [(20, None), (20, -signal.SIGTERM)],
-            ["raised", "running", "running"],
-        ),
-        ("bad batch", [(500, None), (900, None)], ["raised", "running", "running"]),
-    ],
-    ids=[
-        "nobody else can have begun it",
-        "by SIGTERM at once",
-        "by SIGTERM later",
-        "not one that came too late",
-        "one raised",
-    ],
-)
-def test_a_rank_that_ended_unseen_is_blamed_if_the_others_only_lost_their_peer(
-    text, gone, statuses, tmp_path
-):
-    """`gone`: after so many milliseconds, with which status."""
-    world = World()
-    for number, ending in enumerate((None, *gone)):
-        with open(tmp_path / str(number), "wb+") as file:
-            writer, world.ranks[number] = Writer(file, number, 3), RankProcess(file)
-        if ending is None:
-            raised = {
-                "text": f"RuntimeError: {text}",
-                "where": ["train.py", 7, "step"],
-                "at": 1,
-                "is_guess": False,
-            }
-            writer.put(RAISED, json.dumps(raised).encode())
-        else:
-            world.ranks[number].gone = (ending[0] * 10**6, ending[1])
-    world.poll()
-    assert [state.status for state in world.states().values()] == statuses
-    for rank in world.ranks.values():
-        rank.log.close()
 
 
 @pytest.mark.parametrize(("raises", "status"), [(True, "died"), (False, "returned")])
@@ -354,12 +220,7 @@ def test_exit_status_0_of_a_launcher_is_not_trusted_if_a_rank_raised(raises, sta
         with open(tmp_path / f"{number}.calls", "xb+") as file:
             writer = Writer(file, number, 2, world=77)
     if raises:
-        raised = {
-            "text": "connection closed by peer",
-            "where": ["train.py", 7, "step"],
-            "at": 1,
-            "is_guess": False,
-        }
+        raised = {"text": LOST, "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
         writer.put(RAISED, json.dumps(raised).encode())
     job.poll()
     (world,) = job.worlds.values()
@@ -398,7 +259,7 @@ def test_the_report_at_destroy_process_group_is_final_until_the_next_call(
     for call, is_last in (("destroy_process_group", True), ("barrier", False)):
         log.enter(None, None, CallArgs(call), {})
         assert rank.facts().answer_is_current == is_last, call
-    log.forget()
+    log.reset_after_fork()
     rank.log.close()
 
 
@@ -409,22 +270,15 @@ def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_pat
         log.enter(
             0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
         )
-    log.forget()
+    log.reset_after_fork()
     logs = [Reader(open(path, "rb+")) for path in tmp_path.glob("*.calls")]  # noqa: SIM115
     assert len({log.head()["world"] for log in logs}) == len(logs) == 3
 
 
 def _from_cpp(name, seq):
     """What the Flight Recorder tells of a collective."""
-    return [
-        ["0", "default_pg"],
-        seq,
-        f"gloo:{name}",
-        [[3]],
-        ["Float"],
-        name == "all_gather",
-        ["train.py", 7, "step"],
-    ]
+    is_gather, where = name == "all_gather", ["train.py", 7, "step"]
+    return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], is_gather, where]
 
 
 COMPILES = """
@@ -480,20 +334,12 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_endless_output_is_passed_on_until_the_time_limit(tmp_path):
     command = script(tmp_path, "while True:\n    print('x' * 1000)")
     output = tmp_path / "output"
     with output.open("w") as file:
-        arguments = [
-            sys.executable,
-            "-m",
-            "collectives",
-            "diagnose",
-            "--timeout",
-            "3",
-            "--",
-            *command,
-        ]
+        arguments = [*DIAGNOSE, "--timeout", "3", "--", *command]
         done = subprocess.run(
             arguments, stdout=file, stderr=subprocess.PIPE, text=True, env=ENVIRON, timeout=100
         )
@@ -522,12 +368,7 @@ def test_grandchildren_without_a_parent_an_output_or_our_environment_are_ended_t
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.slow  # a rare case
-def test_a_wall_clock_that_jumps_changes_nothing(tmp_path):
-    verdict, _ = diagnose(tmp_path, *program("clock_jumps"), hang_after=30)
-    assert verdict["verdict"] == "ok", verdict["says"]
-
-
+@pytest.mark.slow  # as a rank that could not be watched, below
 def test_a_program_without_disk_space_for_its_log_runs_unwatched(tmp_path):
     verdict, done = diagnose(
         tmp_path, "sh", "-c", f"ulimit -f 100; exec {' '.join(program('healthy'))}"
@@ -571,18 +412,10 @@ def test_a_missing_temporary_folder_is_bad_usage(monkeypatch):
         diagnosing.run(["true"])
 
 
+@pytest.mark.slow
 def test_a_verdict_that_cannot_be_written_is_an_error_on_stderr(tmp_path):
     def run(file, *command):
-        arguments = [
-            sys.executable,
-            "-m",
-            "collectives",
-            "diagnose",
-            "--json",
-            str(file),
-            "--",
-            *command,
-        ]
+        arguments = [*DIAGNOSE, "--json", str(file), "--", *command]
         done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRON, timeout=100)
         assert f"--json {file} cannot be written" in done.stderr
         return done.returncode
@@ -594,7 +427,9 @@ def test_a_verdict_that_cannot_be_written_is_an_error_on_stderr(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGKILL],
+    ids=lambda number: number.name,
 )
 def test_a_signal_that_ends_diagnose_also_ends_the_program(number, tmp_path, temporary):
     process, _ = diagnose_a_sleeper(tmp_path)
@@ -606,46 +441,8 @@ def test_a_signal_that_ends_diagnose_also_ends_the_program(number, tmp_path, tem
         shutil.rmtree(folder)
 
 
-# Most other tests start their ranks by fork.
-@pytest.mark.parametrize(
-    "start",
-    [pytest.param(name, marks=pytest.mark.slow) for name in ("fork", "spawn")] + ["forkserver"],
-)
+@pytest.mark.slow  # most other tests start their ranks by fork, and `launch` by a fork server
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_ranks_are_seen_however_they_are_started(start, tmp_path):
-    verdict, _ = diagnose(tmp_path, *program("skip", "3", start))
+    verdict, _ = diagnose(tmp_path, *program("skip", "3", start), hang_after=8)
     assert [one["rank"] for one in verdict["guilty"]] == [2], verdict["says"]
-
-
-@pytest.mark.parametrize("name", ["forks_workers", "begins_another_program"])
-@pytest.mark.slow  # a rare case
-def test_workers_that_fork_or_exec_are_no_fault(name, tmp_path):
-    verdict, done = diagnose(
-        tmp_path, "sh", "-c", SHELL, "sh", sys.executable, faulty_program.__file__, name
-    )
-    assert (verdict["verdict"], done.returncode) == ("ok", 0), verdict["says"]
-
-
-@pytest.mark.slow  # test_diagnose_start_up.py also starts its ranks in a shell
-def test_the_ranks_of_a_shell_script_are_seen(tmp_path):
-    verdict, _ = diagnose(
-        tmp_path,
-        "sh",
-        "-c",
-        SHELL,
-        "sh",
-        sys.executable,
-        faulty_program.__file__,
-        "skip",
-        hang_after=5,
-    )
-    (guilty,) = verdict["guilty"]
-    assert (guilty["rank"], guilty["line"]) == (2, lines_of("skip")["2"])
-
-
-SHELL = """
-export MASTER_ADDR=127.0.0.1 WORLD_SIZE=3
-MASTER_PORT=$("$1" -c "import socket; one = socket.socket(); one.bind(('127.0.0.1', 0)); print(one.getsockname()[1])")
-export MASTER_PORT
-for rank in 0 1 2; do (RANK=$rank "$@" || exit 1) & done
-wait
-"""

@@ -3,12 +3,13 @@ machines is named with the machine, the rank and the line.
 """
 
 import json
-import subprocess
 import sys
 
 import pytest
+from diagnosing import DIAGNOSE
 
-from collectives.launcher.hosts import Lab, available
+from collectives import Lab
+from collectives.lab import available
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,18 +48,11 @@ def diagnosed(tmp_path, what="runs", meets=(), limit=150):
     """The command for each machine."""
     file = tmp_path / "train.py"
     file.write_text(PROGRAM)
-    options = [
-        "--hang-after",
-        "3",
-        "--timeout",
-        str(limit),
-        "--json",
-        str(tmp_path / "{node}.json"),
-    ]
+    options = f"--hang-after 3 --timeout {limit} --json {tmp_path}/{{node}}.json".split()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
     return [
-        *("env", "OMP_NUM_THREADS=1", sys.executable, "-m", "collectives", "diagnose", *options),
-        *("--", *torchrun, *meets, str(file), what),
+        *("env", "OMP_NUM_THREADS=1", *DIAGNOSE, *options, "--"),
+        *(*torchrun, *meets, str(file), what),
     ]
 
 
@@ -79,7 +73,7 @@ def run(lab, command, on=None, at_known=None):
             at_known, happens = None, at_known
             happens()
 
-    lab.run(command, on=on, timeout=200, tell=tell)
+    lab.run(command, on=on, timeout=200, on_line=tell)
     return said
 
 
@@ -146,31 +140,3 @@ def test_a_slow_machine_is_named_with_its_rank_and_line_and_nobody_is_ended(tmp_
             *(f"{tmp_path}/train.py:{LINES['computes']}", "on", "node1"),
         ]
         assert report(tmp_path, node)["verdict"] == "ok"
-
-
-def test_two_worlds_show_when_the_reports_of_all_machines_are_merged(tmp_path):
-    with Lab(4) as lab:
-        # Machines 2 and 3 were given another endpoint: both worlds are complete, and train.
-        endpoint = 'test {node} -lt 2 && at=node0:29400 || at=node2:29400; exec "$@" '
-        meets = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "ENDPOINT"]
-        command = diagnosed(tmp_path, "ends", meets)
-        place = command.index("ENDPOINT")
-        before, after = " ".join(command[:place]), " ".join(command[place + 1 :])
-        run(lab, ["sh", "-c", endpoint.replace('exec "$@" ', f"exec {before} $at {after}")])
-    files = [str(tmp_path / f"{node}.json") for node in range(4)]
-    merged = [sys.executable, "-m", "collectives", "diagnose", "--merge", *files]
-    done = subprocess.run(merged, capture_output=True, text=True)
-    first, *lines = done.stdout.splitlines()
-    assert first == "mismatch: machines in different worlds: node0, node1 against node2, node3"
-    joins = f"joined at {tmp_path}/train.py:{LINES['joins']}"
-    ranks = {node: report(tmp_path, node)["ranks"] for node in range(4)}
-    assert all(len(one) == 2 for one in ranks.values())
-    for node in range(4):
-        assert any(
-            line in (f"  rank 0 on node{node}  {joins}", f"  rank 1 on node{node}  {joins}")
-            for line in lines
-        ), done.stdout
-    assert done.returncode == 1
-    one_world = [*merged[:-2]]
-    done = subprocess.run(one_world, capture_output=True, text=True)
-    assert (done.stdout[:3], done.returncode) == ("ok:", 0), done.stdout

@@ -4,13 +4,13 @@ the other's ranks.
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import threading
 
 import pytest
 import torch.distributed as dist
+from diagnosing import DIAGNOSE, ENVIRON, TORCHRUN
 from processes import free_port
 
 from collectives.diagnosis import run as diagnose
@@ -42,52 +42,24 @@ LINES = {line.partition("# ")[2]: number for number, line in enumerate(PROGRAM.s
 def on_two_machines(tmp_path, what):
     """The verdict of each machine, and what it printed."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    job = [
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "2",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        str(free_port()),
-    ]
+    port = f"--master-addr 127.0.0.1 --master-port {free_port()}"
     started = []
     for node in range(2):
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            *job,
-            "--node-rank",
-            str(node),
-            str(tmp_path / "train.py"),
-            what,
-        ]
-        options = [
-            "--hang-after",
-            "3",
-            "--timeout",
-            "100",
-            "--json",
-            str(tmp_path / f"{node}.json"),
-        ]
-        command = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *torchrun]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        job = f"--nnodes 2 --nproc-per-node 2 --node-rank {node} {port}".split()
+        torchrun = [*TORCHRUN[:3], *job, str(tmp_path / "train.py"), what]
+        options = f"--hang-after 3 --timeout 100 --json {tmp_path}/{node}.json".split()
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env=environ, **pipes))
+        command = [*DIAGNOSE, *options, "--", *torchrun]
+        started.append(subprocess.Popen(command, env=ENVIRON, **pipes))
     printed = [process.communicate(timeout=200) for process in started]
     return [
         (json.loads((tmp_path / f"{node}.json").read_text()), *printed[node]) for node in range(2)
     ]
 
 
+@pytest.mark.slow  # two torchruns; what they exchange is tested below
 @pytest.mark.parametrize(
-    ("what", "kind", "call"),
-    [
-        ("skips", "hang", "recv"),
-        pytest.param("differs", "mismatch", "all_reduce", marks=pytest.mark.slow),
-    ],
+    ("what", "kind", "call"), [("skips", "hang", "recv"), ("differs", "mismatch", "all_reduce")]
 )
 def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(what, kind, call, tmp_path):
     for verdict, _, stderr in on_two_machines(tmp_path, what):
@@ -125,11 +97,8 @@ def machines():
 
 
 def rank(*calls, status="running"):
-    return {
-        "state": {"status": status},
-        "answer": {"where": ["train.py", len(calls), ""]},
-        "calls": calls,
-    }
+    answer = {"where": ["train.py", len(calls), ""]}
+    return {"state": {"status": status}, "answer": answer, "calls": calls}
 
 
 def test_nothing_is_exchanged_while_no_machine_sees_a_hang(machines):
@@ -160,15 +129,9 @@ def test_an_exchange_alone_is_no_progress(machines):
 
 
 def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
-    verdict = Verdict(
-        "hang",
-        "hang: rank 3",
-        (Call(3, 1, "recv", tensors=("float32[4]",)),),
-        (0, 3),
-        "WORLD",
-        5,
-        lines={3: ("in", "x:1")},
-    )
+    call = Call(3, 1, "recv", tensors=("float32[4]",))
+    lines = {3: ("in", "x:1")}
+    verdict = Verdict("hang", "hang: rank 3", (call,), (0, 3), "WORLD", 5, lines=lines)
     machines[0].publish(verdict, patience=0.1)
     for machine in machines[1:]:
         machine.exchange(dict, send=False)
@@ -186,15 +149,12 @@ def test_a_store_that_has_gone_ends_the_exchange_without_an_error():
     assert machine.store is None
 
 
+@pytest.mark.slow  # it waits
 def test_a_store_that_is_never_found_leaves_no_thread_behind(monkeypatch):
     """Such a thread sometimes kills the process by a signal when the interpreter ends."""
     before = set(threading.enumerate())
-    for name, value in {
-        "RANK": 1,
-        "WORLD_SIZE": 2,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": free_port(),
-    }.items():
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, **place}.items():
         monkeypatch.setenv(name, str(value))
     program = "import torch.distributed as dist; dist.init_process_group('gloo')"
     verdict, _ = diagnose.run([sys.executable, "-c", program], hang_after=2, timeout=60)

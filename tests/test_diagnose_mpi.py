@@ -2,15 +2,15 @@
 their calls.
 """
 
-import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from diagnosing import diagnose
 
 from collectives.backends import availability as backends
+from collectives.process_groups.mpi import installed
 
 pytestmark = pytest.mark.skipif(
     backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
@@ -40,31 +40,24 @@ LINES = {line.partition("# ")[2]: number for number, line in enumerate(PROGRAM.s
 @pytest.mark.parametrize(
     ("what", "kind", "ranks"),
     [
-        ("healthy", "ok", []),
+        pytest.param("healthy", "ok", [], marks=pytest.mark.slow),
         ("skips", "hang", [2]),
         # Neither depends on who started the ranks: test_diagnose.py asks for them without MPI.
         pytest.param("differs", "mismatch", [1], marks=pytest.mark.slow),
         pytest.param("raises", "raised", [1], marks=pytest.mark.slow),
-        ("dies", "died", [1]),
+        pytest.param("dies", "died", [1], marks=pytest.mark.slow),
     ],
 )
 def test_the_rank_and_the_line_are_named_under_mpiexec(what, kind, ranks, tmp_path):
-    program, file = tmp_path / "train.py", tmp_path / "verdict.json"
+    program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    options = ["--hang-after", "4", "--timeout", "100", "--json", str(file)]
-    mpiexec = [backends.mpiexec(), "-n", "3", sys.executable, str(program), what]
+    mpiexec = [installed.mpiexec(), "-n", "3", sys.executable, str(program), what]
     before = _files_of_mpiexec()
-    done = subprocess.run(
-        [sys.executable, "-m", "collectives", "diagnose", *options, "--", *mpiexec],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    verdict, done = diagnose(tmp_path, *mpiexec, hang_after=4)
     until = time.monotonic() + 60
     while _files_of_mpiexec() - before:  # other tests may have theirs just now
         assert time.monotonic() < until
         time.sleep(0.2)
-    verdict = json.loads(file.read_text())
     assert (verdict["verdict"], [one["rank"] for one in verdict["guilty"]]) == (kind, ranks), (
         done.stderr
     )

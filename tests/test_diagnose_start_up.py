@@ -30,6 +30,7 @@ def started_as(numbers, tmp_path, mistake="pass", n=3):
     return diagnose(tmp_path, "env", *places, "sh", "-c", shell, hang_after=PATIENT)[0]
 
 
+@pytest.mark.slow  # as another port, below
 def test_two_processes_with_the_same_rank_are_reported(tmp_path):
     verdict = started_as([0, 1, 1], tmp_path)
     assert verdict["verdict"] == "hang", verdict["says"]
@@ -38,14 +39,14 @@ def test_two_processes_with_the_same_rank_are_reported(tmp_path):
     ), verdict["says"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "field", "told"),
     [
-        pytest.param(
+        (
             "size += rank == 1",
             "world_size",
             "world_size=3 on ranks 0,2; world_size=4 on rank 1",
-            marks=pytest.mark.slow,
         ),
         (
             'os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + (rank == 1))',
@@ -62,7 +63,7 @@ def test_a_rank_with_another_world_size_or_port_is_named(mistake, field, told, t
     assert re.search(told, verdict["says"])
 
 
-@pytest.mark.slow  # as two processes with the same rank, below
+@pytest.mark.slow  # as two processes with the same rank
 def test_ranks_that_join_under_the_number_of_another_rank_are_named(tmp_path):
     """As with LOCAL_RANK, on the second machine of two."""
     verdict = started_as(
@@ -74,7 +75,8 @@ def test_ranks_that_join_under_the_number_of_another_rank_are_named(tmp_path):
     assert [(one["rank"], one["line"]) for one in verdict["guilty"]] == [(2, LINE), (3, LINE)]
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow  # it waits; test_rank_state.py has the rule
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_that_has_not_joined_yet_is_shown_with_its_line(method, tmp_path):
     """Only its launcher knows which rank it will be."""
     line = PROGRAM.read_text().splitlines().index("        time.sleep(14)  # here it is") + 1

@@ -1,149 +1,95 @@
-"""How measurements differ from PyTorch's documentation, and that it says what we say it does."""
+"""What a lesson says without having run it has a source: a link, or words of an installed package.
+
+Such sentences are the items below "On GPUs". The words of a package are looked up in its file.
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hand_made import cell, matrix
+import torch
+from lesson_source import Source
 
-from collectives.backends.availability import DEVICES
-from collectives.backends.claims import STATES, table
-from collectives.matrix import documented, documented_calls
-from collectives.spec.calls import OPS
+from collectives.course import chapters
 
-STATEMENTS = documented.statements()
+CHAPTERS = ("start", "calls", "training", "model_parallel", "myths")
+NAMES = [name for chapter in CHAPTERS for name in chapters.read()[chapter].names]
 
-
-def sources(differences) -> list[str]:
-    return [difference.expected.source for difference in differences]
+QUOTATION = re.compile(r"""\(`((?:torch|accelerate)/[\w./]+)`: "(.+?)"\)""")
 
 
-def test_a_call_documented_as_missing_is_contradicted_by_one_cell_that_works():
-    found = documented.differences(
-        matrix(cell("all_to_all", op=None), cell("all_to_all", "int16", None, state="refuses"))
-    )
-    old, _ = documented.tables()
-    assert [str(one) for one in found] == [
-        f"gloo/cpu: {old.name} (torch 2.3): all_to_all: no. Measured: 1 of 2 cells work."
-    ]
+def without_source(source: Source) -> Iterator[str]:
+    if "(documented)" in source.prose:
+        yield 'it says "(documented)": make it an item below "## On GPUs", with its source'
+    for item in source.not_run:
+        quoted = len(QUOTATION.findall(item))
+        if not quoted and "](https://" not in item:
+            yield f"there is no source: {item}"
+        if quoted < len(re.findall(r"`(?:torch|accelerate)/", item)):
+            yield f'not quoted as (`torch/file.py`: "words"): {item}'
 
 
-def test_a_call_documented_as_present_is_contradicted_only_if_no_cell_works():
-    refused = cell(
-        "gather", "complex64", None, state="refuses", detail="RuntimeError: Invalid scalar type"
-    )
-    assert documented.differences(matrix(refused, cell("gather", op=None))) == []
-    found = documented.differences(matrix(refused))
-    assert len(found) == len(documented.tables())
-    cell_in_words = "gather(complex64) on gloo/cpu, 2 ranks"
-    assert f"none of 1 cells works; {cell_in_words} refuses (RuntimeError: Invalid" in str(found[0])
+def misquoted(source: Source) -> Iterator[str]:
+    for item in source.not_run:
+        for file, words in QUOTATION.findall(item):
+            if words not in text_of(file):
+                yield f"{file} does not say: {words}"
 
 
-def test_an_unmeasured_cell_contradicts_nothing():
-    assert (
-        documented.differences(
-            matrix(cell("gather", op=None, state="unavailable", detail="no GPU"))
-        )
-        == []
-    )
+def text_of(file: str) -> str:
+    """A file of a package in one line, without the marks of its comments."""
+    package, _, path = file.partition("/")
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    lines = (Path(folder) / path).read_text(encoding="utf-8").splitlines()
+    return " ".join(" ".join(line.strip().removeprefix("#") for line in lines).split())
 
 
-def test_the_two_tables_differ_in_what_gloo_learnt():
-    old, new = documented.tables()
-    assert old.rows.keys() == new.rows.keys()
-    changed = {
-        (form, where)
-        for form, row in old.rows.items()
-        for where in row
-        if row[where] != new.rows[form][where]
-    }
-    assert {form for form, where in changed if where == "gloo/cpu"} == {
-        "reduce_scatter",
-        "all_to_all",
-    }
-    assert {where for _, where in changed} == {"gloo/cpu", "gloo/cuda"}
-    assert {
-        value for row in (*old.rows.values(), *new.rows.values()) for value in row.values()
-    } == {"yes", "no", "?"}
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_not_run_has_a_source(name):
+    source = Source(name)
+    assert len(source.section("On GPUs").split("\n- ")) <= 1 + 5
+    assert list(without_source(source)) == []
 
 
-def test_a_docstring_is_contradicted_by_cells_in_another_state():
-    avg = cell(op="AVG")
-    found = documented.differences(matrix(avg, cell(op="AVG", dtype="float64", state="refuses")))
-    assert sources(found) == ["docstring of ReduceOp"]
-    assert str(found[0]).endswith(
-        "Measured: 1 of 2 cells otherwise; all_reduce(AVG, float32) on gloo/cpu, 2 ranks works."
-    )
+@pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the words are of torch 2.13")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_words_of_a_package_stand_in_its_file(name):
+    assert list(misquoted(Source(name))) == []
 
 
-def test_a_docstring_about_another_backend_is_not_compared():
-    assert documented.differences(matrix(cell(op="AVG", backend="x"))) == []
-
-
-def test_a_call_that_ends_in_another_state_is_a_difference():
-    refused = cell("send_to_oneself", None, None, state="refuses", detail="RuntimeError: no")
-    (found,) = documented.differences(matrix(), [refused])
-    assert found.expected.source == "docstring of isend"
-    assert str(found).endswith("Measured: refuses (RuntimeError: no).")
-    assert documented.differences(matrix(), [cell("send_to_oneself", None, None)]) == []
-
-
-def test_a_docstring_that_no_longer_contains_the_statement_is_not_compared(monkeypatch):
-    monkeypatch.setattr(documented, "_docstring", lambda function: "AVG works everywhere.")
-    assert documented.differences(matrix(cell(op="AVG"))) == []
+TITLE = '# %% [markdown]\n"""\n# lesson\n"""\n\n# %% [markdown]\n# ## On GPUs\n#\n'
 
 
 @pytest.mark.parametrize(
-    "statement", STATEMENTS, ids=lambda one: f"{one.function[0]}-{one.call or one.form[0]}"
-)
-def test_every_statement_has_a_form_or_a_call_that_can_be_run(statement):
-    assert bool(statement.form) != bool(statement.call)
-    assert not statement.call or callable(getattr(documented_calls, statement.call))
-    assert statement.state in STATES
-    assert set(statement.ops) <= set(OPS)
-    assert {where.split("/")[0] for where in statement.backend} <= set(DEVICES)
-
-
-def test_every_statement_stands_in_the_docstrings_of_torch_2_13():
-    import torch
-
-    if not torch.__version__.startswith("2.13."):
-        pytest.skip("the statements were read in torch 2.13; other versions may say other things")
-    assert [one for one in STATEMENTS if not one.is_made()] == []
-
-
-def test_every_call_belongs_to_a_statement():
-    steps = {
-        name
-        for name, value in vars(documented_calls).items()
-        if getattr(value, "__module__", "") == documented_calls.__name__
-    }
-    assert steps == {one.call for one in STATEMENTS if one.call}
-
-
-def test_at_least_eight_statements_of_torch_2_13_do_not_hold_on_gloo():
-    """The claims stand for the cells that a whole run measures; the calls are made."""
-    import torch
-
-    if not torch.__version__.startswith("2.13."):
-        pytest.skip("counted for torch 2.13")
-    tried = documented.try_calls([("gloo", "cpu")])
-    assert {call["form"]: call["state"] for call in tried} == {
-        "average_of_large_numbers": "wrong",
-        "send_to_oneself": "refuses",
-        "receive_from_oneself": "refuses",
-        "reduce_scatter_of_a_stack": "refuses",
-        "all_gather_into_a_stack": "refuses",
-        "receive_objects_from_any": "refuses",
-        "gather_along_another_dimension": "works",
-        "complex_into_integers": "refuses",
-    }
-    cells = [
-        cell(op="AVG"),
-        *(
-            cell(form, op=None, state="refuses")
-            for form in ("all_gather:uneven", "all_to_all:uneven")
+    ("rule", "item", "faults"),
+    [
+        (without_source, "- NCCL waits.", ["no source"]),
+        (without_source, "- NCCL waits (documented).", ["(documented)", "no source"]),
+        (without_source, "- NCCL waits (`torch/x.py`: no mark).", ["no source", "not quoted"]),
+        (without_source, "- NCCL [waits](https://x.org). Hearsay is below.", []),
+        (without_source, '- NCCL waits (`torch/a.py`: "b").\n# - It runs.', ["source: It runs."]),
+        (misquoted, '- NCCL waits (`torch/__init__.py`: "no such words").', ["no such words"]),
+        (
+            misquoted,
+            '- It is named (`torch/distributed/distributed_c10d.py`: "Register a new backend with\n'
+            '#   the given name and instantiating function.").',
+            [],
         ),
-    ]
-    assert all(
-        "uneven" not in one["form"] or any(one["form"] in claim.form for claim in table())
-        for one in cells
+    ],
+)
+def test_a_planted_fault_is_found(rule, item, faults):
+    found = list(rule(Source("lesson", f"{TITLE}# {item}\n")))
+    assert [part in fault for part, fault in zip(faults, found, strict=True)] == [True] * len(
+        faults
     )
-    assert len(documented.differences(matrix(*cells), tried)) == 11
+
+
+@pytest.mark.parametrize("chapter", ["algorithms", "machines"])
+def test_a_chapter_names_its_source_where_it_says_something_that_was_not_run(chapter):
+    page = (Path(__file__).parent.parent / f"docs/{chapter}.md").read_text(encoding="utf-8")
+    lessons = {name: Source(name).text for name in chapters.read()[chapter].names}
+    assert [
+        name for name, text in (lessons | {chapter: page}).items() if "documented" in text
+    ] == []

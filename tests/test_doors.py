@@ -10,21 +10,24 @@ import nbformat
 import pytest
 
 from collectives.backends import availability as backends
-from collectives.lesson import files
-from collectives.lesson.chapters import CHAPTERS
-from collectives.lesson.make import notebooks
+from collectives.course import chapters, files
+from collectives.course.marks import world_of
+from collectives.process_groups.mpi import installed
+from tools import notebooks
 
 # Runs each lesson as a program, but all in the same process: importing torch takes longer than most
 # lessons.
 EVERY = """
-import runpy, sys
+import pathlib, runpy, sys
+from collectives.course import files
 lessons, sys.argv[1:] = sys.argv[1:], []
 for lesson in lessons:
-    runpy.run_path(lesson, run_name="__main__")
+    with files.imports_from(pathlib.Path(lesson).parent):
+        runpy.run_path(lesson, run_name="__main__")
 """
-NAMES = [name for chapter in CHAPTERS.values() if not chapter.isolated for name in chapter.names]
-LESSONS = [files.find(lesson) for lesson in NAMES]
-every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
+NAMES = [
+    name for chapter in chapters.read().values() if not chapter.isolated for name in chapter.names
+]
 
 
 def expected(lesson):
@@ -34,20 +37,12 @@ def expected(lesson):
     return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
-# Those with an extra take longer than all others together.
-every_chapter = pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param([name for name in NAMES if "/" not in name], id="collectives"),
-        pytest.param(CHAPTERS["training"].names, id="training", marks=pytest.mark.slow),
-        pytest.param(CHAPTERS["algorithms"].names, id="algorithms", marks=pytest.mark.slow),
-    ],
-)
+CALLS = [name for name in NAMES if "/" not in name]
 
 
-def run_every(names, *launcher, **environ):
+def run_calls(*launcher, **environ):
     done = subprocess.run(
-        [*launcher, sys.executable, "-c", EVERY, *map(files.find, names)],
+        [*launcher, sys.executable, "-c", EVERY, *map(files.find, CALLS)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -57,13 +52,14 @@ def run_every(names, *launcher, **environ):
     return done.stdout
 
 
+# One of each chapter: the notebooks of all of them are executed in test_notebooks.py.
 @pytest.mark.parametrize(
     "lesson",
     [
-        pytest.param(
-            lesson, marks=() if lesson in ("all_reduce", "send_recv") else pytest.mark.slow
-        )
-        for lesson in NAMES
+        "all_reduce",
+        pytest.param("start", marks=pytest.mark.slow),
+        pytest.param("training/checkpoint", marks=pytest.mark.slow),
+        pytest.param("algorithms/same_bits", marks=pytest.mark.slow),
     ],
 )
 def test_python_prints_what_the_notebook_shows(lesson):
@@ -81,73 +77,62 @@ def all_expected(names):
     return "".join(expected(files.find(name)) for name in names)
 
 
-@every_chapter
-def test_python_prints_what_every_notebook_shows(names):
-    assert run_every(names) == all_expected(names)
+# The lessons of the other chapters: test_wheel.py, and with mpiexec test_lab_worlds.py.
+@pytest.mark.slow
+def test_torchrun_prints_what_every_notebook_shows():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    assert run_calls(*torchrun, "--no-python") == all_expected(CALLS)
 
 
-@every_chapter
-def test_torchrun_prints_what_every_notebook_shows(names):
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "4",
-        "--no-python",
-    ]
-    assert run_every(names, *torchrun) == all_expected(names)
-
-
+@pytest.mark.slow  # test_chapter_modules.py runs one lesson under mpiexec each time
 @pytest.mark.skipif(
     backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
 )
-@every_chapter
-def test_mpiexec_prints_what_every_notebook_shows(names):
+def test_mpiexec_prints_what_every_notebook_shows():
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    printed = run_every(names, backends.mpiexec(), "-n", "4", **as_root)
-    assert defined(printed) == defined(all_expected(names))
+    printed = run_calls(installed.mpiexec(), "-n", "4", **as_root)
+    assert defined(printed) == defined(all_expected(CALLS))
 
 
 def defined(text: str) -> str:
     """Without what a backend may choose: what `reduce` leaves on the ranks that are not the root,
-    and whether an asynchronous call is refused when it starts or when it is waited for.
+    and whether an asynchronous call is refused when it starts or when it is waited for. Without the
+    steps on gloo, which another backend must skip.
     """
+    steps = [step for name in NAMES for step in files.load(files.find(name)).STEPS]
+    on_gloo = "|".join(step.__name__ for step in steps if world_of(step).backend == "gloo")
     chosen = r"(?<=(what_is_left|rror_at_wait): proved on all 4 ranks\n).*(?:\n  .*){4}"
-    return re.sub(chosen, "", text)
+    skipped = "skipped: it shows what gloo does"
+    shown = rf"^(?:{on_gloo}): (?:{skipped}|proved on all 4 ranks\n.*(?:\n  .*){{4}})\n"
+    return re.sub(f"{chosen}|{shown}", "", text, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error():
     command = f'"{sys.executable}" "{files.find("broadcast")}" | head -n 1'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
-    assert (done.stdout, "Traceback" in done.stderr) == (
-        "broadcast: proved on all 4 ranks\n",
-        False,
-    )
+    assert done.stdout == "broadcast: proved on all 4 ranks\n"
+    assert "Traceback" not in done.stderr
+
+
+TOO_FEW = "send_recv: skipped: it needs at least 2 ranks, this world has 1\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "status", "printed", "said"),
     [
-        (
-            ["-n", "0"],
-            2,
-            "send_recv: nproc=0 is not a number of ranks: use a whole number from 1.\n",
-        ),
-        (["-n", "1"], 3, ""),  # and stdout says that it needs two
-        (["--backend", "glo"], 2, "did you mean 'gloo'?"),
+        (["-n", "0"], 2, "", "send_recv: nproc=0 is not a number of ranks: use a whole number"),
+        (["-n", "1"], 3, TOO_FEW, ""),
+        (["--backend", "glo"], 2, "", "did you mean 'gloo'?"),
     ],
     ids=["no_ranks", "too_few_ranks", "unknown_backend"],
 )
 def test_a_lesson_that_cannot_run_says_why_and_ends_with_its_status(
-    options, status, said, monkeypatch, capsys
+    options, status, printed, said, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "argv", ["send_recv.py", *options])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(files.find("send_recv")), run_name="__main__")
     output, errors = capsys.readouterr()
-    assert ended.value.code == status
+    assert (ended.value.code, output) == (status, printed)
     assert said in errors
-    assert output == (
-        "send_recv: skipped: it needs at least 2 ranks, this world has 1\n" if status == 3 else ""
-    )

@@ -1,9 +1,15 @@
-"""The picture of a step shows the calls that it is about, and says how many there were."""
+"""What is drawn of a run: the calls that it is about, its grid of groups, what was damaged."""
 
-from figures import texts
+from dataclasses import replace
+
+import pytest
+from drawn import DAMAGED, GRID, reductions
+from figures import pixels, texts
 from hand_made import program
+from matplotlib.colors import to_hex
 
-from collectives.pictures import illustration
+from collectives.pictures import damage, illustration, program_text
+from collectives.pictures.colours import WRONG
 from collectives.recording.call import Call
 
 
@@ -28,20 +34,21 @@ def collective(seq, before, after, name="all_reduce", **fields) -> list[Call]:
     ]
 
 
-def words(figure) -> list[str]:
+def words(figures) -> list[str]:
+    (figure,) = figures
     return [text.get_text() for text in texts(figure)]
 
 
 def test_several_calls_are_shown_and_counted():
     calls = collective(0, [[1], [2]], [[2], [2]], op="MAX") + collective(1, [[1], [2]], [[3], [3]])
-    written = words(illustration.illustrate("softmax", calls))
+    written = words(illustration.draw(calls, "softmax"))
     assert {"call 1 of 2", "(MAX)", "call 2 of 2", "(SUM)"} <= set(written)
 
 
 def test_one_call_is_not_counted():
-    figure = illustration.illustrate("total", collective(0, [[1], [2]], [[3], [3]]))
-    assert "all_reduce(SUM)" in words(figure)
-    assert not any("call" in word for word in words(figure))
+    written = words(illustration.draw(collective(0, [[1], [2]], [[3], [3]]), "total"))
+    assert "all_reduce(SUM)" in written
+    assert not any("call" in word for word in written)
 
 
 def test_of_many_calls_those_of_other_kinds_are_shown_first():
@@ -50,42 +57,49 @@ def test_of_many_calls_those_of_other_kinds_are_shown_first():
         for seq in range(6)
         for call in collective(seq, [[1], [2]], [[3], [3]], line=20 if seq == 4 else 10)
     ]
-    shown = [word for word in words(illustration.illustrate("loop", calls)) if "of 6" in word]
+    shown = [word for word in words(illustration.draw(calls, "loop")) if "of 6" in word]
     assert shown == ["call 1 of 6", "call 2 of 6", "call 5 of 6"]
 
 
 def test_ranks_that_meet_in_different_lines_are_told():
     calls = collective(0, [[1], [100], [1]], [[102]] * 3, line=[127, 130, 127])
-    told = " ".join(words(illustration.illustrate("order", calls)))
+    told = " ".join(words(illustration.draw(calls, "order")))
     assert "ranks 0 and 2 in line 127, rank 1 in line 130" in told
 
 
-def test_ranks_that_ask_for_different_reductions_are_told_and_no_sum_is_claimed():
-    figure = illustration.illustrate(
-        "ops", collective(0, [[1], [2]], [[3], [3]], op=["MAX", "SUM"])
-    )
-    told = " ".join(words(figure))
-    assert "rank 0 for MAX, rank 1 for SUM" in told
-    assert "no rank's values give this" in told
+def test_ranks_that_ask_for_different_reductions_are_told_and_what_came_of_it():
+    calls = collective(0, [[1], [2]], [[3], [4]], op=["MAX", "SUM"])
+    (figure,) = illustration.draw(calls, "ops")
+    assert "rank 0 for MAX, rank 1 for SUM" in " ".join(words([figure]))
+    assert "rank 0 has 3 reduced from rank 0 and rank 1" in figure.get_label()
+    assert "rank 1 has 4, undefined" in figure.get_label()
 
 
 def test_ranks_that_only_meet_and_leave_have_no_picture():
     life = "init_process_group barrier destroy_process_group"
-    assert illustration.illustrate("life", program(life, life)) is None
+    assert illustration.draw(program(life, life), "life") == []
+    objects = "all_gather_object barrier"
+    assert illustration.draw(program(objects, objects), "objects") == []
     late = "init_process_group barrier..."
-    assert illustration.illustrate("late", program(life, late)) is not None
+    assert len(illustration.draw(program(life, late), "late")) == 1
+
+
+def test_a_single_message_without_a_tag_has_no_picture_unless_it_is_lost():
+    assert illustration.draw(program("send:1", "recv:0"), "message") == []
+    assert len(illustration.draw(program("send:1", "recv:0!"), "lost")) == 1
+    assert len(illustration.draw(program("send:1#7", "recv:0#7"), "with a tag")) == 1
 
 
 def test_a_step_that_breaks_off_is_shown_by_order_unless_that_is_luck():
     calls = [*collective(0, [[1], [2]], [[3], [3]]), *program("barrier!")]
     calls = [*calls[:2], Call(**{**vars(calls[2]), "name": "all_reduce", "number": 1, "seq": 1})]
-    assert "all_reduce\nfailed" in words(illustration.illustrate("lost", calls))
-    assert "before" in words(illustration.illustrate("lost", calls, is_cut_short=True))
+    assert "all_reduce\nfailed" in words(illustration.draw(calls, "lost"))
+    assert "before" in words(illustration.draw(calls, "lost", died={0: ""}))
 
 
 def untraceable(**fields) -> list[Call]:
     """A collective whose values all ranks have, so that nobody can say whose they are."""
-    everyone = [[7, 7, 7]] * 3
+    everyone = [[7, 7]] * 3  # one is missing
     calls = collective(0, [[7]] * 3, everyone, name="all_gather", op=None, **fields)
     return [
         Call(**{**vars(call), "after": {"tensor_list": call.after["tensor"]}}) for call in calls
@@ -95,13 +109,157 @@ def untraceable(**fields) -> list[Call]:
 def test_values_that_all_ranks_have_are_no_picture():
     calls = collective(0, [[7], [7], [7]], [[7], [7], [8]], name="broadcast", op=None, peer=0)
     assert illustration.data(calls) is not None
-    assert illustration.illustrate("same", untraceable()) is None
+    assert illustration.draw(untraceable(), "same") == []
 
 
 def test_such_a_collective_is_shown_by_order_if_the_ranks_go_on_meanwhile():
     calls = untraceable(is_async=True)
     waits = {"number": 1, "name": "wait", "of": 0, "awaited": "all_gather", "is_async": False}
     calls += [Call(**{**vars(call), **waits}) for call in calls]
-    written = " ".join(words(illustration.illustrate("go_on", calls)))
+    written = " ".join(words(illustration.draw(calls, "go_on")))
     assert "all_gather" in written
-    assert "nobody has the result before the last one has come" in written
+    assert "no rank has the result before the last one has called" in written
+
+
+def outlines(figure) -> dict:
+    found = {patch.get_gid() or "": patch for patch in figure.axes[0].patches}
+    return {gid.removeprefix("group/"): one for gid, one in found.items() if gid[:6] == "group/"}
+
+
+def test_groups_that_are_a_grid_are_outlines_around_their_ranks_and_no_others():
+    (figure,) = illustration.draw(reductions(*GRID, (0, 3)), "grid")
+    figure.draw_without_rendering()
+    names = [text for text in texts(figure) if text.get_text().startswith("rank ")]
+    assert len(names) == 6
+    assert sorted(outlines(figure)) == sorted("-".join(map(str, group)) for group in GRID)
+    for gid, outline in outlines(figure).items():
+        box = outline.get_window_extent()
+        middles = {text.get_text()[5:]: text.get_window_extent() for text in names}
+        inside = [
+            rank for rank, at in middles.items() if box.containsx(at.x0) and box.containsy(at.y0)
+        ]
+        assert sorted(inside) == gid.split("-")
+    assert "Row 3, 4, 5: all_reduce. Column 0, 3: all_reduce, 2 times." in figure.get_label()
+
+
+def test_a_named_group_of_a_grid_bears_its_name():
+    calls = [
+        replace(call, group_name="tp" if len(call.members) == 3 else "dp")
+        for call in reductions(*GRID)
+    ]
+    (figure,) = illustration.draw(calls, "grid")
+    assert "Row 3, 4, 5: tp: all_reduce. Column 0, 3: dp: all_reduce." in figure.get_label()
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[(0, 1), (2, 3)], [(0, 1), (2, 3), (0, 2)], [(0, 1), (1, 2), (0, 2)], [(0, 1, 2, 3)]],
+    ids=["rows only", "a column is missing", "overlapping", "one group"],
+)
+def test_other_groups_are_no_grid(groups):
+    assert not any(map(outlines, illustration.draw(reductions(*groups), "groups")))
+
+
+def red(figure) -> list[str]:
+    """The cells that are marked as wrong."""
+    patches = [patch for patch in figure.axes[0].patches if patch.get_gid()]
+    return [one.get_gid() for one in patches if to_hex(one.get_edgecolor()) == WRONG]
+
+
+def test_the_elements_that_a_mistake_damaged_are_red():
+    wrong = {0: "got [[2, 4], [3, 4]], should be [[2, 2], [6, 4]]"}
+    (figure,) = illustration.draw([], "column", wrong=wrong)
+    assert red(figure) == ["got/r0/e1", "got/r0/e2"]
+    numbers = [text for text in texts(figure) if text.get_text().isdigit()]
+    assert [text.get_text() for text in numbers] == list("24342264")
+    # It is a table: the second line is below the first.
+    places = [text.get_position() for text in numbers[:4]]
+    assert [x for x, _ in places[:2]] == [x for x, _ in places[2:]]
+    assert places[0][1] == places[1][1] < places[2][1] == places[3][1]
+
+
+def test_only_the_ranks_that_noticed_are_drawn_and_words_say_the_same():
+    figure = damage.draw(DAMAGED, title="loss")
+    assert red(figure) == ["got/r1/e0", "got/r1/e1", "got/r2/e0"]
+    assert figure.get_label() == (
+        "loss: what was damaged. Rank 1 got [1.0, 2.0], should be [60.0]. "
+        "Rank 2 got [50.0], should be [60.0]."
+    )
+    values = [text for text in texts(figure) if text.get_text() in ("50", "60")]
+    assert len(values) == 3
+    assert min(map(pixels, values)) >= 16
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{}, {0: "got [nan], should be [1.0]"}, {0: f"got {list(range(60))}, should be [1]"}],
+    ids=["nothing", "no number", "too many"],
+)
+def test_what_cannot_be_drawn_has_no_picture(found):
+    assert damage.draw(found) is None
+
+
+PROGRAM = """
+def step(rank, device):
+    dist.gather(x, pieces if rank == 0 else None, dst=0)
+    dist.all_gather_into_tensor(
+        output_tensor=out,
+        input_tensor=x.view(-1),
+    )
+    # proof
+    dist.all_reduce(x)
+
+def other():
+    dist.all_reduce(self.loss, op=SUM)
+    dist.all_reduce(x)
+"""
+
+
+def in_the_program(tmp_path, name, line) -> Call:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return Call(0, 0, name, file=str(tmp_path / "program.py"), line=line)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "parameter", "expected"),
+    [
+        ("gather", 3, "tensor", "x"),
+        ("gather", 3, "gather_list", "pieces"),
+        ("all_gather_into_tensor", 4, "output_tensor", "out"),
+        ("all_gather_into_tensor", 6, "input_tensor", ""),
+        ("all_reduce", 12, "tensor", "self.loss"),
+        ("all_reduce", 3, "tensor", ""),
+    ],
+)
+def test_buffers_have_the_names_of_the_program(tmp_path, name, line, parameter, expected):
+    assert program_text.buffer_name(in_the_program(tmp_path, name, line), parameter) == expected
+
+
+def test_the_picture_has_these_names(tmp_path):
+    calls = collective(0, [[1], [2]], [[3], [3]], file=str(tmp_path / "program.py"), line=12)
+    in_the_program(tmp_path, "all_reduce", 12)
+    assert {"self.loss before", "self.loss after"} <= set(words(illustration.draw(calls, "sum")))
+    # Rank 0 passes x there: no name fits both ranks.
+    calls[0] = replace(calls[0], line=13)
+    assert {"before", "after"} <= set(words(illustration.draw(calls, "sum")))
+
+
+def test_a_call_of_the_proof_is_not_drawn_unless_it_went_wrong(tmp_path):
+    lines = [3, 4, 9, 12]
+    calls = [in_the_program(tmp_path, "all_reduce", line) for line in lines]
+    assert [program_text.is_for_the_proof(call) for call in calls] == [False, False, True, False]
+    file = str(tmp_path / "program.py")
+    calls = collective(0, [[1], [2]], [[3], [3]], file=file, line=9)
+    assert illustration.draw(calls, "proof") == []
+    assert len(illustration.draw([replace(call, error="lost") for call in calls], "proof")) == 1
+
+
+@pytest.mark.parametrize(("times", "pictures"), [(40, 1), (41, 0)])
+def test_more_calls_than_can_be_drawn_have_no_picture(times, pictures):
+    calls = program("barrier " * times, "barrier " * times)
+    assert len(illustration.draw(calls, "many")) == pictures
+
+
+@pytest.mark.parametrize(("text", "pictures"), [("barrier", 0), ("barrier barrier", 1)])
+def test_one_barrier_alone_shows_nothing(text, pictures):
+    assert len(illustration.draw(program(text, text), "together")) == pictures

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from collectives import Lab
+from collectives.lab import available
+
 PROLOGUE = """
 import json, os, subprocess, sys, time
 import psutil, torch
@@ -26,10 +29,8 @@ def total(rank, world_size, device):
 """
 
 
-def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: tuple[str, ...] = ()):
-    """Run a program under torchrun; return the facts that each rank wrote, and the finished
-    torchrun.
-    """
+def torchrun(tmp_path: Path, body: str, *arguments: str, nproc: int = 2, wrapper=()):
+    """Run a program under torchrun; return the facts of each rank, and the finished torchrun."""
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
@@ -37,7 +38,7 @@ def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: tuple[str, ...]
     environ = os.environ.copy()
     environ.pop("TORCH_DISTRIBUTED_DEBUG", None)
     done = subprocess.run(
-        [*command, str(program), str(tmp_path)],
+        [*command, str(program), str(tmp_path), *arguments],
         capture_output=True,
         text=True,
         timeout=100,
@@ -50,22 +51,21 @@ def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper: tuple[str, ...]
 # What goes well, or leaves the world as it was. One torchrun runs all of it: starting one takes
 # longer than these functions.
 SCENARIOS = """
-def results_of_any_size_any_number_of_times():
+def error_of(fn, **options):
+    try:
+        launch(fn, **options)
+    except (LaunchError, ValueError) as error:
+        return str(error).splitlines()[0]
+
+def every_rank_gets_all_results_any_number_of_times_and_big_ones_too():
     results = [launch(total) for _ in range(5)] + [launch(total, 3)]
     big = launch(lambda rank, world_size, device: torch.full((10_000_000,), rank, dtype=torch.int32))
-    big = [[len(x), int(x.min()), int(x.max())] for x in big]
-    return {"results": results, "big": big, "initialised": dist.is_initialized()}
+    return results, [[len(x), int(x.min()), int(x.max())] for x in big], dist.is_initialized()
 
-def arguments_that_do_not_fit():
-    errors = []
-    for options in ({"nproc": 4}, {"backend": "glo"}):
-        try:
-            launch(total, **options)
-        except ValueError as error:
-            errors.append(str(error))
-    return {"errors": errors, "after": launch(total)}
+def another_number_of_ranks_or_backend_than_there_is_says_so():
+    return error_of(total, nproc=4), "did you mean 'gloo'" in error_of(total, backend="glo")
 
-def where_gloo_listens():
+def on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_back():
     def listening(rank, world_size, device):
         dist.barrier()
         connections = psutil.Process().net_connections("tcp")
@@ -73,117 +73,87 @@ def where_gloo_listens():
     # On one machine this choice, with which gloo would fail, is not used.
     os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
     before = dict(os.environ)
-    facts = {"addresses": launch(listening), "same_environment": dict(os.environ) == before}
+    addresses = {address for found in launch(listening) for address in found}
+    same = dict(os.environ) == before
     del os.environ["GLOO_SOCKET_IFNAME"]
-    return facts
+    return list(addresses), same
 
-def an_exception_in_one_rank():
+def an_exception_in_one_rank_is_raised_in_all():
     def fails(rank, world_size, device):
         if rank == 1:
             raise KeyError("no such thing")
         dist.barrier()
-    try:
-        launch(fails)
-    except LaunchError as error:
-        first = str(error).splitlines()[0]
-        return {"rank": error.rank, "kind": error.kind, "first": first, "after": launch(total)}
+    return error_of(fails)
 
-def a_child_of_a_worker():
+def a_child_of_a_worker_is_no_worker_and_starts_its_own_world():
     program = "from collectives import launch\\nprint(launch(lambda rank, world_size, device: world_size, 2))"
     command = [sys.executable, "-c", program]
-    child = subprocess.run(command, capture_output=True, text=True) if me == 0 else None
-    return {"child": child and child.stdout, "own": launch(total)}
+    return subprocess.run(command, capture_output=True, text=True).stdout if me == 0 else ""
 
-def a_launch_inside_a_rank():
-    try:
-        launch(lambda *_: launch(total))
-    except LaunchError as error:
-        return {"first": str(error).splitlines()[0], "after": launch(total)}
+def a_launch_inside_a_joined_rank_says_so():
+    return "launch was called inside a rank" in error_of(lambda *_: launch(total))
 
-def a_group_of_the_callers():
+def results_arrive_although_a_rank_destroyed_its_group():
+    def destroys(rank, world_size, device):
+        if rank == 1:
+            dist.destroy_process_group()
+        return rank
+    return launch(destroys)
+
+def a_group_of_the_callers_is_used_and_left_alone():
     dist.init_process_group("gloo")
     group = dist.group.WORLD
     same = launch(lambda *_: dist.group.WORLD is group)
     x = torch.ones(1)
     dist.all_reduce(x)
-    facts = {"same": same, "after": x.item(), "initialised": dist.is_initialized()}
+    initialised = dist.is_initialized()
     dist.destroy_process_group()
-    return facts
+    return same, x.item(), initialised
 
 facts = {}
-for scenario in (
-    results_of_any_size_any_number_of_times,
-    arguments_that_do_not_fit,
-    where_gloo_listens,
-    an_exception_in_one_rank,
-    a_child_of_a_worker,
-    a_launch_inside_a_rank,
-    a_group_of_the_callers,
-):
-    facts[scenario.__name__] = scenario()
+for name in sys.argv[2:]:
+    facts[name] = globals()[name](), launch(total)  # the world stays usable
     write(facts)
 """
 
+# By scenario: what each rank finds, or the ranks one by one.
+EXPECTED = {
+    "every_rank_gets_all_results_any_number_of_times_and_big_ones_too": [
+        [[6, 6, 6]] * 6,
+        [[10_000_000, rank, rank] for rank in range(3)],
+        False,
+    ],
+    "another_number_of_ranks_or_backend_than_there_is_says_so": [
+        "nproc=4, but torchrun started 3 ranks: leave nproc out.",
+        True,
+    ],
+    "on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_back": [
+        ["127.0.0.1"],
+        True,
+    ],
+    "an_exception_in_one_rank_is_raised_in_all": "rank 1 raised KeyError: 'no such thing'",
+    "a_child_of_a_worker_is_no_worker_and_starts_its_own_world": ("[2, 2]\n", "", ""),
+    "a_launch_inside_a_joined_rank_says_so": True,
+    "results_arrive_although_a_rank_destroyed_its_group": [0, 1, 2],
+    "a_group_of_the_callers_is_used_and_left_alone": [[True] * 3, 3.0, True],
+}
+
 
 @pytest.fixture(scope="module")
-def scenario(tmp_path_factory):
-    """A function that returns the facts of a scenario, by rank."""
-    facts, done = torchrun(tmp_path_factory.mktemp("joins"), SCENARIOS, nproc=3)
-
-    def of(name: str) -> list:
-        assert all(found and name in found for found in facts), done.stderr
-        return [found[name] for found in facts]
-
-    return of
+def scenarios(tmp_path_factory):
+    return torchrun(tmp_path_factory.mktemp("joins"), SCENARIOS, *EXPECTED, nproc=3)
 
 
-def test_every_rank_gets_the_full_list_any_number_of_times_and_big_results_too(scenario):
-    big = [[10_000_000, rank, rank] for rank in range(3)]
-    expected = {"results": [[6, 6, 6]] * 6, "big": big, "initialised": False}
-    assert scenario("results_of_any_size_any_number_of_times") == [expected] * 3
+@pytest.mark.parametrize("name", EXPECTED)
+def test_in_a_world_of_torchrun(scenarios, name):
+    facts, done = scenarios
+    expected = EXPECTED[name]
+    each = expected if isinstance(expected, tuple) else [expected] * 3
+    assert all(found and name in found for found in facts), done.stderr
+    assert [found[name] for found in facts] == [[one, [6, 6, 6]] for one in each]
 
 
-def test_a_group_of_the_callers_is_used_and_left_alone(scenario):
-    expected = {"same": [True] * 3, "after": 3.0, "initialised": True}
-    assert scenario("a_group_of_the_callers") == [expected] * 3
-
-
-def test_another_number_of_ranks_or_another_backend_than_there_is_says_so(scenario):
-    first, *others = scenario("arguments_that_do_not_fit")
-    assert others == [first] * 2
-    assert first["errors"][0] == "nproc=4, but torchrun started 3 ranks: leave nproc out."
-    assert "did you mean 'gloo'" in first["errors"][1]
-    assert first["after"] == [6, 6, 6]
-
-
-def test_on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_back(scenario):
-    for found in scenario("where_gloo_listens"):
-        assert {one for addresses in found["addresses"] for one in addresses} == {"127.0.0.1"}
-        assert found["same_environment"]
-
-
-def test_an_exception_in_one_rank_is_raised_in_all_and_the_world_stays_usable(scenario):
-    expected = {
-        "rank": 1,
-        "kind": "raised",
-        "first": "rank 1 raised KeyError: 'no such thing'",
-        "after": [6, 6, 6],
-    }
-    assert scenario("an_exception_in_one_rank") == [expected] * 3
-
-
-def test_a_child_of_a_worker_is_no_worker_and_starts_its_own_world(scenario):
-    found = scenario("a_child_of_a_worker")
-    assert [one["child"] for one in found] == ["[2, 2]\n", None, None]
-    assert [one["own"] for one in found] == [[6, 6, 6]] * 3
-
-
-def test_a_launch_inside_a_joined_rank_says_so(scenario):
-    for found in scenario("a_launch_inside_a_rank"):
-        assert "launch was called inside a rank" in found["first"]
-        assert found["after"] == [6, 6, 6]
-
-
+@pytest.mark.slow  # test_launch_failures.py has the same without a launcher
 def test_at_the_time_limit_the_error_says_where_each_rank_stood(tmp_path):
     facts, done = torchrun(
         tmp_path,
@@ -207,6 +177,7 @@ def test_at_the_time_limit_the_error_says_where_each_rank_stood(tmp_path):
     assert "in hangs" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 def test_a_worker_behind_a_shell_is_a_worker(tmp_path):
     facts, done = torchrun(
@@ -215,6 +186,7 @@ def test_a_worker_behind_a_shell_is_a_worker(tmp_path):
     assert facts == [[3, 3]] * 2, done.stderr
 
 
+@pytest.mark.slow
 def test_a_launch_that_one_rank_leaves_out_ends(tmp_path):
     facts, done = torchrun(
         tmp_path,
@@ -230,3 +202,78 @@ def test_a_launch_that_one_rank_leaves_out_ends(tmp_path):
     )
     assert facts[0]["kind"] == "hung", done.stderr
     assert facts[0]["lines"][0].startswith("rank 1 hung")
+
+
+# What a process writes into the store that has no part in the world, but can reach the port.
+STRANGER = """
+import pickle, sys
+import torch.distributed as dist
+
+class Evil:
+    def __reduce__(self):
+        return exec, (f"open({sys.argv[3]!r} + '/executed', 'w')",)
+
+store = dist.TCPStore(sys.argv[1], int(sys.argv[2]), is_master=False)
+store = dist.PrefixStore("collectives", store)
+for key in sys.argv[4:]:
+    store.set(key, "1" if key.endswith("pieces/1") else pickle.dumps(Evil()))
+"""
+
+
+@pytest.mark.slow
+def test_nothing_that_a_stranger_writes_into_the_store_is_executed(tmp_path):
+    program = f"""
+    def stranger(rank, *keys):
+        has_written = os.path.join(sys.argv[1], keys[0].replace("/", "-"))
+        if rank == 0:
+            address = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], sys.argv[1]
+            subprocess.run([sys.executable, "-c", {STRANGER!r}, *address, *keys], check=True)
+            open(has_written, "w").close()
+        else:
+            while not os.path.exists(has_written):
+                time.sleep(0.01)
+            time.sleep(1)
+        return rank
+    results = launch(lambda rank, *_: stranger(rank, "0/piece/1/0", "0/pieces/1", "0/returned/1"))
+    try:
+        launch(lambda rank, *_: stranger(rank, "1/first", "1/stack/1"))
+    except LaunchError as error:
+        write({{"results": results, "error": str(error)}})
+    """
+    facts, done = torchrun(tmp_path, program)
+    assert not (tmp_path / "executed").exists()
+    assert all(facts), done.stderr
+    assert [found["results"] for found in facts] == [[0, 1]] * 2
+    assert "cannot be read" in facts[0]["error"]  # rank 1 may find that rank 0 has left
+
+
+# One task of srun on each machine. Slurm's variables are all that we see of it.
+STEP = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "{node}",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "{node}",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "node[0-1]",
+}
+LISTENING = """
+import psutil, socket
+from collectives import launch
+def listening(rank, world_size, device):
+    connections = psutil.Process().net_connections("tcp")
+    return [c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN]
+print(socket.gethostbyname("node0"), *launch(listening)[0])
+"""
+
+
+@pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
+def test_under_srun_on_two_machines_nothing_listens_on_all_addresses():
+    variables = [f"{name}={value}" for name, value in STEP.items()]
+    with Lab(2) as lab:
+        done = lab.run(["env", *variables, sys.executable, "-c", LISTENING], timeout=60)
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr
+    for machine in done:
+        node0, *addresses = machine.stdout.split()
+        assert set(addresses) == {node0} != {"127.0.0.1"}

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from collectives.lesson import Pairs, in_lab, machines, runner, said
-from collectives.lesson.chapters import CHAPTERS
+from collectives import in_lab, stdout_lines
+from collectives.course import chapters, lab_output, runner
+from collectives.pictures.pairs import Pairs
 
 
 @in_lab
@@ -25,9 +26,9 @@ def lines():
 def test_what_a_step_returns_is_printed_by_machine_or_in_columns():
     title = "step: proved in a lab\n"
     columns = f"{title}  rank  sum\n  0     11\n  10    2\n"
-    assert machines.report("step", rows()) == columns
-    assert machines.report("step", Pairs(rows(), [], {})) == columns
-    assert machines.report("step", lines()) == (
+    assert lab_output.report("step", rows()) == columns
+    assert lab_output.report("step", Pairs(rows(), [], {})) == columns
+    assert lab_output.report("step", lines()) == (
         f"{title}  node0: one\n  node0: two\n  node1: three\n"
     )
 
@@ -37,9 +38,9 @@ def test_a_command_that_fails_on_a_machine_raises_what_it_said():
         subprocess.CompletedProcess([], 0, "b\na\n", ""),
         subprocess.CompletedProcess([], 3, "", "no"),
     ]
-    assert said(done[:1]) == {"node0": ["a", "b"]}
+    assert stdout_lines(done[:1]) == {"node0": ["a", "b"]}
     with pytest.raises(RuntimeError, match="node1: status 3: no"):
-        said(done)
+        stdout_lines(done)
 
 
 def test_under_a_launcher_a_step_says_that_it_starts_its_ranks_itself(monkeypatch):
@@ -58,12 +59,14 @@ def test_under_a_launcher_a_step_says_that_it_starts_its_ranks_itself(monkeypatc
     "name",
     [
         pytest.param(name, marks=() if name == "machines/slurm" else pytest.mark.slow)
-        for name in CHAPTERS["machines"].names
+        for name in chapters.read()["machines"].names
     ],
 )
 def test_where_there_can_be_no_lab_the_status_is_3_and_the_reason_is_said(name):
-    absent = "import collectives.launcher.hosts.available as a; a.missing = lambda: 'no lab here'; "
-    program = f"{absent}import runpy; runpy.run_path('lessons/{name}.py', run_name='__main__')"
+    absent = "import collectives.lab.available as a; a.missing = lambda: 'no lab here'; "
+    beside = "import sys; sys.path.insert(0, 'lessons/machines'); "  # as `python` does
+    start = f"import runpy; runpy.run_path('lessons/{name}.py', run_name='__main__')"
+    program = absent + beside + start
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
     )

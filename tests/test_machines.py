@@ -11,8 +11,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from collectives.launcher.hosts import Lab, available
-from collectives.lesson.make import elastic_table
+from collectives import Lab
+from collectives.lab import available
+from tools import docs
 
 PAGE = (Path(__file__).parent.parent / "docs" / "machines.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -76,7 +77,7 @@ def meet(lab, nodes=(0, 1), during=None, **environ):
 
     words = ["env", *(f"{name}={value}" for name, value in variables.items())]
     words += [sys.executable, "-c", TIMED, MEET]
-    done = lab.run(words, on=nodes, timeout=100, tell=tell)
+    done = lab.run(words, on=nodes, timeout=100, on_line=tell)
     return {f"node{node}": one.stdout + one.stderr for node, one in zip(nodes, done, strict=True)}
 
 
@@ -168,7 +169,9 @@ def test_the_table_of_times_has_the_accidents_of_the_lesson_and_how_each_ends():
     notebook = nbformat.read("notebooks/machines/elastic.ipynb", as_version=4)
     outputs = [cell.outputs[0].text for cell in notebook.cells if cell.get("outputs")]
     lines = [line.split() for text in outputs for line in text.splitlines()[2:]]
-    rows = [line.strip("| ").split(" | ") for line in elastic_table.PART.read().splitlines()[2:]]
+    rows = [
+        line.strip("| ").split(" | ") for line in docs.SECTIONS["elastic"].read().splitlines()[2:]
+    ]
     assert [[row[0].replace(" ", "_"), *row[1:4]] for row in rows] == lines
 
 
@@ -193,29 +196,39 @@ def test_the_table_says_of_every_mistake_before_and_in_training_when_it_is_notic
     assert list(WHEN) == [title for title in SCENARIOS if not title.startswith("A full")]
 
 
-@needs_a_lab
-def test_if_one_machine_lacks_the_interface_the_other_waits_for_the_limit():
-    with Lab(2) as lab:
-        said = meet(lab, GLOO_SOCKET_IFNAME="eth{node}")
-    assert "Unable to find address for: eth1" in said["node1"]
-    ((machine, quote),) = quotes("No interface of that name", " if node1 alone lacks it")
-    assert holds(said[machine], quote), said[machine]
+def loopback_interface(lab):
+    said = refused_first(meet(lab, GLOO_SOCKET_IFNAME="lo", LIMIT="1.5"))
+    return {machine: text.replace("127.0.0.1", "127.0.1.1") for machine, text in said.items()}
+
+
+def store_refused(lab):
+    lab.close_port(0, 29500, reset=True)
+    return meet(lab)
+
+
+# Other ways to the same: the section, and what stands after the machine's name at its quotes.
+VARIANTS = {
+    "one interface": (
+        *("No interface of that name", " if node1 alone lacks it"),
+        lambda lab: meet(lab, GLOO_SOCKET_IFNAME="eth{node}"),
+    ),
+    "loopback interface": ("127.0.1.1", "", loopback_interface),
+    "refused, not dropped": ("The store's port is closed", "", store_refused),
+    "no power": (
+        *("The cable is out", ""),
+        lambda lab: meet(lab, STEPS="100", during=lambda: lab.power_off(1)),
+    ),
+}
 
 
 @needs_a_lab
-def test_the_loopback_interface_does_the_same_as_the_loopback_name():
+@pytest.mark.parametrize("name", VARIANTS)
+def test_another_way_to_the_same_mistake_says_the_same(name):
+    title, case, scenario = VARIANTS[name]
     with Lab(2) as lab:
-        said = refused_first(meet(lab, GLOO_SOCKET_IFNAME="lo", LIMIT="1.5"))
-    for machine, quote in quotes("127.0.1.1"):
-        assert holds(said[machine], quote.replace("127.0.1.1", "127.0.0.1")), said[machine]
-
-
-@needs_a_lab
-def test_refusing_the_stores_port_says_the_same_as_dropping():
-    with Lab(2) as lab:
-        lab.close_port(0, 29500, reset=True)
-        said = meet(lab)
-    for machine, quote in quotes("The store's port is closed"):
+        said = scenario(lab)
+    assert quotes(title, case)
+    for machine, quote in quotes(title, case):
         assert holds(said[machine], quote), said[machine]
 
 
@@ -229,14 +242,6 @@ def test_a_cable_that_is_out_for_less_than_the_limit_does_no_harm():
             lab.plug(1)
 
         assert works(meet(lab, LIMIT="20", STEPS="20", during=out), steps=20)
-
-
-@needs_a_lab
-def test_a_machine_without_power_looks_like_a_cable_that_is_out():
-    with Lab(2) as lab:
-        said = meet(lab, STEPS="100", during=lambda: lab.power_off(1))
-    ((machine, quote),) = quotes("The cable is out")
-    assert holds(said[machine], quote), said[machine]
 
 
 @needs_a_lab
@@ -263,13 +268,18 @@ def restarted(tmp_path, **environ):
 
 @pytest.mark.parametrize("cured", [False, True], ids=["mistake", "cure"])
 def test_the_restart_of_torchrun_comes_back_with_a_store_of_its_own_alone(tmp_path, cured):
-    """If the mistake works one day, torch has mended it: then say so in docs/machines.md."""
-    environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if cured else {}
-    done = restarted(tmp_path, **environ)
+    """If the mistake works one day, torch has mended it: then say so in docs/machines.md
+    and in the lesson on failover.
+    """
     if cured:
+        done = restarted(tmp_path, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
         assert done.returncode == 0, done.stderr
-        assert done.stdout == "done\ndone\n"
+        # Two processes write: print() sends the text and the end of its line one by one.
+        assert sorted(done.stdout) == sorted("done\ndone\n")
         return
+    # Some runs work by luck, as the page says.
+    done = next((done for _ in range(8) if (done := restarted(tmp_path)).returncode), None)
+    assert done, "eight runs of eight worked"
     assert done.returncode == 1
     ((_, quote),) = quotes(RESTART)
     assert holds(done.stderr, quote), done.stderr

@@ -16,8 +16,7 @@ import torch
 a = torch.randn(800, 800)
 a = a @ a  # by now torch has threads of its own, which a fork would not survive
 import torch.distributed as dist
-from collectives import check, launch
-from collectives.lesson import run
+from collectives import check, launch, run
 
 def sums(rank, world_size, device):
     x = torch.tensor([rank])

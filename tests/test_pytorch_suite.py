@@ -19,20 +19,14 @@ def ask(
 ) -> subprocess.CompletedProcess:
     ids = [f"tests/pytorch_suite.py::test_upstream[{name}]" for name in names]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [ROOT, *path]))}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "ignore",
-        *options,
-        *ids,
-    ]
+    command = f"{sys.executable} -m pytest -q -p no:cacheprovider -W ignore".split()
     return subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120
+        [*command, *options, *ids],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -66,59 +60,24 @@ def test_a_backend_that_does_nothing_is_found_out():
 KNOWN = {
     "backends": ["gloo"],
     "tests": ["test_known*"],
-    "error": "no such thing",
+    "error": "no such",
     "reason": "it has none",
 }
+AS_KNOWN, OTHERWISE = (LaunchError(text, rank=1, kind="raised") for text in ("no such", "another"))
+VERDICTS = [
+    ("test_known_1", "gloo", AS_KNOWN, pytest.xfail.Exception, "it has none"),
+    ("test_known_1", "gloo", OTHERWISE, pytest.fail.Exception, "not with the known error"),
+    ("test_known_1", "gloo", None, pytest.fail.Exception, "says that it fails on gloo"),
+    ("test_known_1", "mpi", AS_KNOWN, LaunchError, "no such"),
+    ("test_other", "gloo", AS_KNOWN, LaunchError, "no such"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "backend", "error", "outcome", "words"),
-    [
-        (
-            "test_known_1",
-            "gloo",
-            "rank 1 raised ValueError: no such thing",
-            pytest.xfail.Exception,
-            "it has none",
-        ),
-        (
-            "test_known_1",
-            "gloo",
-            "rank 1 raised ValueError: another",
-            pytest.fail.Exception,
-            "not with the known error",
-        ),
-        (
-            "test_known_1",
-            "gloo",
-            None,
-            pytest.fail.Exception,
-            "passes, but pytorch_suite.toml says that it fails on gloo",
-        ),
-        (
-            "test_known_1",
-            "mpi",
-            "rank 1 raised ValueError: no such thing",
-            LaunchError,
-            "no such thing",
-        ),
-        (
-            "test_other",
-            "gloo",
-            "rank 1 raised ValueError: no such thing",
-            LaunchError,
-            "no such thing",
-        ),
-    ],
-    ids=["as_known", "with_another_error", "passes", "on_another_backend", "another_test"],
-)
-def test_only_a_known_failure_is_forgiven_and_only_as_it_is_known(
-    monkeypatch, name, backend, error, outcome, words
-):
+def test_only_a_known_failure_is_forgiven_and_only_as_it_is_known(monkeypatch):
     monkeypatch.setitem(pytorch_suite.REASONS, "fails", [KNOWN])
-    failure = error and LaunchError(error, rank=1, kind="raised")
-    with pytest.raises(outcome, match=words):
-        pytorch_suite.judge(name, backend, failure)
+    for name, backend, failure, outcome, words in VERDICTS:
+        with pytest.raises(outcome, match=words):
+            pytorch_suite.judge(name, backend, failure)
 
 
 def test_a_skip_of_torchs_own_is_accepted_for_a_stated_reason_alone():

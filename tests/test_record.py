@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from collectives import launch
-from collectives.lesson import files
+from collectives.course import files
 from collectives.recording import record
-from collectives.spec.calls import BY_NAME, LESSONS
+from collectives.recording.call import SPAN
+from collectives.semantics.calls import BY_NAME, LESSONS
 
 # A call on 3 ranks -> fields of its record on rank 1. The "wait" for a Work is left out.
 FLOATS = ("float32[4]",)
@@ -88,6 +89,12 @@ CASES = {
 }
 
 
+def recorded(step, ranks, record="calls"):
+    """The calls of each rank."""
+    calls = launch(step, ranks, backend="gloo", record=record).calls
+    return [[call for call in calls if call.rank == rank] for rank in range(ranks)]
+
+
 def line_of(function):
     return function.__code__.co_filename, function.__code__.co_firstlineno
 
@@ -103,7 +110,7 @@ def all_cases(rank, world_size, device):
 
 @pytest.fixture(scope="module")
 def noted():
-    return launch(all_cases, 3, backend="gloo")[1]
+    return launch(all_cases, 3, backend="gloo", diagnose=False)[1]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -142,7 +149,7 @@ def one_line(rank, world_size, device):
 
 
 def test_one_line_that_asks_for_something_else_each_time_is_noted_as_it_asked():
-    for _, (_, *calls) in launch(record.recorded(one_line), 2, backend="gloo"):
+    for _, *calls in recorded(one_line, 2):
         four, two = "float32[4]", "float32[2, 4]"
         found = [(call.tensors, call.peer, call.group != "WORLD", call.seq) for call in calls]
         usual = [(four, 0), (four, 1), (four, 1), (two, 1), (two, 1), ("int32[4]", 1)]
@@ -164,9 +171,9 @@ def test_groups_of_one_name_in_one_world_after_another_are_kept_apart(tmp_path):
             dist.barrier(dist.new_group(members))
             dist.barrier()
 
-    _, calls = launch(record.recorded(step), 3, backend="gloo")[1]
+    calls = recorded(step, 3)[1]
     barriers = [(call.members, call.seq) for call in calls if call.name == "barrier"]
-    assert barriers == [((0, 1), 0), ((0, 1, 2), 0), ((1, 2), 0), ((0, 1, 2), 2)]
+    assert barriers == [((0, 1), 0), ((0, 1, 2), 1), ((1, 2), 0), ((0, 1, 2), 3)]
 
 
 def exchange(rank, world_size, device):
@@ -174,34 +181,27 @@ def exchange(rank, world_size, device):
     received = torch.empty(1)
     if rank == 0:
         dist.send(torch.tensor([7.0]), 2, group=group, tag=5)
-    if rank == 2:
-        work = dist.irecv(received, src=0, group=group, tag=5)
-        work.wait()
     if rank == 1:
         dist.send(torch.tensor([8.0]), 2)
     if rank == 2:
-        work = dist.irecv(received)
-        work.wait()
+        dist.irecv(received, src=0, group=group, tag=5).wait()
+        dist.irecv(received).wait()
     dist.barrier(group)
     return received
 
 
 def test_messages_name_their_peer_tag_group_and_true_source():
-    (_, zero), (_, one), (_, two) = launch(record.recorded(exchange), 3, backend="gloo")
+    zero, one, two = recorded(exchange, 3)
     subgroup = zero[1].group
     assert [call.name for call in zero] == ["new_group", "send", "barrier"]
-    assert [call.name for call in one] == [
-        "new_group",
-        "send",
-    ]  # the barrier of a group without rank 1 is none of its calls
+    # The barrier of a group without rank 1 is none of its calls.
+    assert [call.name for call in one] == ["new_group", "send"]
     assert [call.name for call in two] == ["new_group", "irecv", "wait", "irecv", "wait", "barrier"]
     assert subgroup != "WORLD"
-    assert {
+    found = [
         (call.group, call.members, call.peer, call.tag, call.seq) for call in (zero[1], two[1])
-    } == {
-        (subgroup, (0, 2), 2, 5, None),
-        (subgroup, (0, 2), 0, 5, None),
-    }
+    ]
+    assert found == [(subgroup, (0, 2), peer, 5, None) for peer in (2, 0)]
     assert (two[2].of, two[2].awaited, two[4].of) == (1, "irecv", 3)
     assert (two[3].peer, two[3].source, two[1].source) == (None, 1, 0)
     assert (zero[2].seq, zero[2].group) == (0, subgroup)
@@ -209,14 +209,11 @@ def test_messages_name_their_peer_tag_group_and_true_source():
 
 def test_a_batch_is_noted_message_by_message():
     def step(rank, world_size, device):
-        ops = [
-            dist.P2POp(dist.isend, x(), 1 - rank, tag=3),
-            dist.P2POp(dist.irecv, x(), 1 - rank, tag=3),
-        ]
+        ops = [dist.P2POp(call, x(), 1 - rank, tag=3) for call in (dist.isend, dist.irecv)]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
 
-    for rank, (_, calls) in enumerate(launch(record.recorded(step), 2, backend="gloo")):
+    for rank, calls in enumerate(recorded(step, 2)):
         found = [(call.name, call.peer, call.tag, call.of) for call in calls]
         other = 1 - rank
         assert found == [
@@ -236,9 +233,7 @@ def test_copies_hold_what_lay_there_before_and_after():
         work.wait()
         y.zero_()
 
-    for rank, (_, (reduced, gathered, _)) in enumerate(
-        launch(record.recorded(step, tensors=True), 2, backend="gloo")
-    ):
+    for rank, (reduced, gathered, _) in enumerate(recorded(step, 2, "tensors")):
         assert (reduced.before, reduced.after) == (
             {"tensor": torch.tensor([float(rank)])},
             {"tensor": torch.tensor([1.0])},
@@ -247,20 +242,13 @@ def test_copies_hold_what_lay_there_before_and_after():
         assert [piece.item() for piece in gathered.after["tensor_list"]] == [10, 11]
 
 
-def test_without_being_asked_for_no_tensor_is_copied():
-    (_, calls), *_ = launch(
-        record.recorded(lambda rank, world_size, device: dist.all_reduce(x())), 2, backend="gloo"
-    )
-    assert (calls[0].before, calls[0].after) == (None, None)
-
-
 def test_a_refused_call_is_noted_with_its_error_and_not_counted():
     def step(rank, world_size, device):
         with pytest.raises(ValueError, match="both"):
             dist.broadcast(x(), src=0, group_src=0)
         dist.barrier()
 
-    for _, (refused, barrier) in launch(record.recorded(step), 2, backend="gloo"):
+    for refused, barrier in recorded(step, 2):
         assert refused.error.startswith("ValueError: ")
         assert (barrier.name, barrier.seq, barrier.error) == ("barrier", 0, None)
 
@@ -296,11 +284,27 @@ def test_a_warning_still_blames_the_caller(monkeypatch):
     assert calls[0].file == __file__
 
 
-@pytest.mark.parametrize("name", LESSONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if number else ())
+        for number, name in enumerate(LESSONS)
+    ],
+)
 def test_lessons_prove_the_same_when_they_are_recorded(name):
-    lesson = files.load(files.folder() / f"{name}.py")
+    lesson = files.load(files.find(name))
     step = lesson.STEPS[0]
-    results = launch(record.recorded(step, tensors=True), 3, backend="gloo")
-    assert str([result for result, _ in results]) == str(launch(step, 3, backend="gloo"))
-    assert all(calls for _, calls in results)
-    assert {call.file for _, calls in results for call in calls} == {lesson.__file__}
+    results = launch(step, 3, backend="gloo", record="tensors")
+    assert str(results) == str(launch(step, 3, backend="gloo"))
+    assert {call.rank for call in results.calls} == {0, 1, 2}
+    assert {call.file for call in results.calls if call.name != SPAN} == {lesson.__file__}
+
+
+def test_a_rank_computes_while_its_messages_travel():
+    """What the lesson isend_irecv says of its step `overlap`."""
+    step = files.load(files.find("isend_irecv")).overlap
+    for calls in recorded(step, 3, "tensors"):
+        names = [call.awaited if call.name == "span" else call.name for call in calls]
+        started = max(names.index(name) for name in {"isend", "irecv"} & set(names))
+        assert started < names.index("two differences") < names.index("wait")
+        assert names[-1] == "the first one"

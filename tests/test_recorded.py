@@ -1,74 +1,60 @@
 """Recorded matrices: what can be read, and how two are compared."""
 
 import json
+import re
 
 import pytest
+import torch
 from hand_made import cell, matrix
 
-from collectives.matrix import recorded
+from collectives.matrix import claimed, measured, recorded
+from collectives.matrix.cells import cells
+from collectives.semantics.calls import LESSONS
 
 
 def test_what_was_written_is_read(tmp_path):
-    path = tmp_path / "matrix.json"
-    path.write_text(json.dumps(matrix(cell())))
-    assert recorded.read(path) == matrix(cell())
+    recorded.write(matrix(cell()), tmp_path / "matrix.json")
+    assert recorded.read(tmp_path / "matrix.json") == matrix(cell())
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "it is not JSON"),
-        ("[1, 2]", "has no `format` and `cells`"),
-        ('{"name": "package"}', "has no `format` and `cells`"),
-        ('{"format": "1", "cells": []}', "its format is '1'"),
-        (
-            '{"format": 2, "cells": []}',
-            "has format 2, this version of collectives reads up to 1: update collectives",
-        ),
-        ('{"format": 1, "cells": {}}', "`cells` are no list"),
-        ('{"format": 1, "cells": [3]}', "its cell 1 lacks everything"),
-        ('{"format": 1, "cells": [{"form": "all_reduce"}]}', "its cell 1 lacks backend, called"),
-        (json.dumps(matrix(cell() | {"op": ["SUM"]})), "a field of its cell 1"),
-        (json.dumps(matrix(cell(state="great"))), "in the state 'great'"),
-        (
-            json.dumps(matrix(cell(), cell())),
-            r"has the cell all_reduce\(SUM, float32\) on gloo/cpu, 2 ranks twice",
-        ),
-    ],
-)
-def test_a_file_of_another_format_is_an_error_in_one_sentence(tmp_path, text, words):
+def with_cells(*cells) -> bytes:
+    return json.dumps(matrix(*cells)).encode()
+
+
+FAULTS = [
+    (b"\x89PNG\xff", "it is not text"),
+    (b"", "it is not JSON"),
+    (b"[1, 2]", "has no `format` and `cells`"),
+    (b'{"format": "1", "cells": []}', "its format is '1'"),
+    (b'{"format": 2, "cells": []}', "has format 2, this version of collectives reads up to 1"),
+    (b'{"format": 1, "cells": {}}', "`cells` are no list"),
+    (with_cells(3), "its cell 1 lacks everything"),
+    (with_cells({"form": "all_reduce"}), "its cell 1 lacks backend, called"),
+    (with_cells(cell() | {"op": ["SUM"]}), "a field of its cell 1"),
+    (with_cells(cell(state="great")), "in the state 'great'"),
+    (
+        with_cells(cell(), cell()),
+        "has the cell all_reduce(SUM, float32) on gloo/cpu, 2 ranks twice",
+    ),
+]
+
+
+def test_what_is_no_matrix_is_an_error_in_one_sentence(tmp_path):
     path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=words) as caught:
-        recorded.read(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_or_binary_file_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file"):
-        recorded.read(tmp_path / "none.json")
-    (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(ValueError, match="it is not text"):
-        recorded.read(tmp_path / "picture")
-
-
-def test_a_matrix_does_not_differ_from_itself():
-    same = matrix(cell(), cell(state="refuses", op="AVG"))
-    assert recorded.differences(same, same) == []
+        recorded.read(path)
+    for data, words in FAULTS:
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=re.escape(words)) as caught:
+            recorded.read(path)
+        assert str(caught.value).startswith(str(path))
+        assert "\n" not in str(caught.value)
 
 
 def test_time_and_words_of_an_error_are_no_difference():
-    one, other = (
-        cell(state="refuses", detail="RuntimeError: a"),
-        cell(state="refuses", detail="RuntimeError: b"),
-    )
-    assert (
-        recorded.differences(
-            matrix(one), matrix(other | {"seconds": 9.0, "called": "all_reduce_single"})
-        )
-        == []
-    )
+    before = matrix(cell(state="refuses", detail="RuntimeError: a"))
+    changed = {"seconds": 9.0, "called": "all_reduce_single", "detail": "RuntimeError: b"}
+    assert recorded.differences(before, matrix(before["cells"][0] | changed)) == []
 
 
 @pytest.mark.parametrize(
@@ -98,9 +84,8 @@ def test_a_cell_of_another_world_size_is_another_cell():
 
 
 def test_cells_that_came_and_went_are_named_and_worse_comes_first():
-    before = matrix(
-        cell(), cell(dtype="int8"), cell(op="AVG", state="refuses", detail="RuntimeError: no")
-    )
+    refused = cell(op="AVG", state="refuses", detail="RuntimeError: no")
+    before = matrix(cell(), cell(dtype="int8"), refused)
     after = matrix(cell(state="wrong", detail="rank 0: got 1"), cell(dtype="int16"), cell(op="AVG"))
     assert [str(found) for found in recorded.differences(before, after)] == [
         "worse: all_reduce(SUM, float32) on gloo/cpu, 2 ranks: was works, is wrong (rank 0: got 1)",
@@ -109,3 +94,41 @@ def test_cells_that_came_and_went_are_named_and_worse_comes_first():
         "gone: all_reduce(SUM, int8) on gloo/cpu, 2 ranks: was works, is not measured",
         "new: all_reduce(SUM, int16) on gloo/cpu, 2 ranks: was not measured, is works",
     ]
+
+
+# The recorded matrices.
+
+RECORDED = {version: recorded.named(version) for version in recorded.releases()}
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_a_recorded_matrix_is_a_full_one_and_as_claimed(version):
+    found = RECORDED[version]
+    assert found["torch"].startswith(f"{version}.")
+    assert [str(difference) for difference in claimed.differences(found)] == []
+    assert {one["collective"] for one in found["cells"]} == set(LESSONS)
+    assert sum(map(measured.is_measured, found["cells"])) >= 1000
+    for one in found["cells"]:
+        if not measured.is_measured(one):  # that torch had no such function
+            name = one["form"].partition(":")[0]
+            assert one["detail"] == f"torch {found['torch']} has no torch.distributed.{name}"
+
+
+def test_the_record_of_this_torch_has_the_very_cells_that_are_measured_today():
+    version = ".".join(torch.__version__.split(".")[:2])
+    if version not in RECORDED:
+        pytest.skip(f"no matrix of torch {version} is recorded")
+    today = {measured.key(vars(one)) for one in cells([("gloo", "cpu")], [2])}
+    assert today == {measured.key(one) for one in RECORDED[version]["cells"]}
+
+
+def test_a_recorded_matrix_that_was_edited_is_not_as_claimed_and_differs_from_a_run():
+    now = next(iter(RECORDED.values()))
+    lie = json.loads(json.dumps(now))
+    edited = next(one for one in lie["cells"] if one["op"] == "PREMUL_SUM")
+    edited |= {"state": "works", "detail": ""}
+    (found,) = claimed.differences(lie)
+    assert found.kind == "better"
+    text, status = recorded.report(lie, "a lie", now, is_selection=True)
+    assert status == 1
+    assert f"worse: {measured.name(edited)}: was works, is refuses" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.launcher.hosts import available, slurm
+from collectives.lab import available, slurm
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 REASONS = {

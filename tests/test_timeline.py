@@ -2,24 +2,16 @@
 
 import itertools
 import re
-from xml.etree import ElementTree
+from dataclasses import replace
 
 import pytest
-from figures import crossed, too_small, way
+from drawn import RING
+from figures import way
 from hand_made import program
 from matplotlib.colors import to_hex
 
-from collectives.lesson import show
-from collectives.lesson.outcome import RankOutcome
-from collectives.pictures import lanes, picture, timeline
-from collectives.pictures.colours import PAGE
-from collectives.recording.call import Call
-
-RING = [
-    "isend:1 irecv:2 wait:1 wait:0",
-    "isend:2 irecv:0 wait:1 wait:0",
-    "isend:0 irecv:1 wait:1 wait:0",
-]
+from collectives.pictures import illustration, lanes, picture, timeline
+from collectives.pictures.colours import LIGHT
 
 
 def shapes(figure, pattern: str) -> dict:
@@ -92,16 +84,6 @@ def test_a_message_is_an_arrow_from_its_send_to_the_call_that_ends_with_it():
             )
 
 
-def test_another_match_moves_the_arrow():
-    def drawn(first, second):
-        return set(
-            arrows(timeline.draw(program("isend:1#1 isend:1#2", f"recv:0#{first} recv:0#{second}")))
-        )
-
-    assert drawn(1, 2) == {"r0/c0-r1/c0", "r0/c1-r1/c1"}
-    assert drawn(2, 1) == {"r0/c1-r1/c0", "r0/c0-r1/c1"}
-
-
 def test_a_barrier_is_drawn_as_a_line_at_the_last_one_to_come():
     figure = timeline.draw(program("barrier", "isend:0 isend:0 barrier"))
     assert bars(figure) == {"r0/c0": (0, 3), "r1/c0": (0, 1), "r1/c1": (1, 2), "r1/c2": (2, 3)}
@@ -124,20 +106,6 @@ def test_a_broadcast_is_drawn_from_its_root_and_a_reduce_to_its_root():
     assert fences(figure) == {}
 
 
-def test_lines_of_two_groups_at_one_step_lie_side_by_side():
-    calls = [
-        Call(**{**vars(call), "group": f"group {call.rank % 2}"})
-        for call in program(*["barrier"] * 4)
-    ]
-    dots = [
-        shape
-        for shape in timeline.draw(calls).axes[0].lines
-        if "barrier" in (shape.get_gid() or "")
-    ]
-    assert [len(one.get_xdata()) for one in dots] == [2, 2]
-    assert dots[0].get_xdata()[0] != dots[1].get_xdata()[0]
-
-
 def test_from_any_source_the_file_is_the_same_whoever_came_first():
     runs = [
         program(f"recv:any{a} recv:any{b} recv:any{c} barrier", *["send:0 barrier"] * 3)
@@ -149,6 +117,36 @@ def test_from_any_source_the_file_is_the_same_whoever_came_first():
     assert "Dashed" in " ".join(texts(figures[0]))
 
 
+def test_receives_from_any_source_in_a_row_are_one_bar_in_which_all_their_messages_end():
+    calls = program(
+        "recv:any2 recv:any1 barrier recv:any1", "send:0 barrier send:0", "send:0 barrier"
+    )
+    figure = timeline.draw(calls)
+    found = bars(figure)
+    assert found["r0/c0"] == (0, 2)
+    assert {"r0/c1"} == {gid for gid in (f"r0/c{at}" for at in range(4)) if gid not in found}
+    assert set(arrows(figure)) == {"r1/c0-r0/c1", "r2/c0-r0/c1", "r1/c2-r0/c3"}
+    assert "recv\nfrom any\n2 times" in texts(figure)
+
+
+def test_work_of_the_ranks_own_is_a_white_bar_with_its_name_and_makes_a_timeline():
+    calls = program("isend:1 span:multiply wait:0", "irecv:0 wait:0")
+    (figure,) = illustration.draw(calls, "overlap")
+    assert bars(figure)["r0/c1"] == (1, 2)
+    assert to_hex(shapes(figure, "r0/c1")["r0/c1"].get_facecolor()) == LIGHT
+    assert "multiply" in texts(figure)
+    assert "White: the rank's own work." in " ".join(texts(figure))
+    calls = [call for call in calls if call.name != "span"]
+    assert "White" not in " ".join(texts(timeline.draw(calls)))
+
+
+def test_arrows_of_a_call_with_a_root_are_said_to_be_no_way():
+    told = [
+        " ".join(texts(timeline.draw(program(*[name] * 3)))) for name in ("broadcast:1", "barrier")
+    ]
+    assert ["not the way" in one for one in told] == [True, False]
+
+
 def test_what_failed_and_what_was_never_left_is_marked():
     figure = timeline.draw(program("send:1!", "recv:0..."))
     boxes = shapes(figure, r"r\d+/c\d+")
@@ -158,16 +156,9 @@ def test_what_failed_and_what_was_never_left_is_marked():
 
 
 def test_the_call_in_which_a_rank_died_says_so():
-    outcomes = [RankOutcome("returned"), RankOutcome("died", "(SIGABRT)")]
-    (figure,) = show._figures("dies", program("send:1", "recv:0..."), outcomes, {})
+    calls = program("send:1", "recv:0...")
+    (figure,) = illustration.draw(calls, "dies", died={1: "died (SIGABRT)"})
     assert "recv\nfrom 0\ndied (SIGABRT)" in texts(figure)
-
-
-def test_the_words_in_a_bar_name_the_other_side_the_tag_and_the_group():
-    figure = timeline.draw(program("isend:1#7 barrier wait:0", "recv:0#7 barrier"))
-    assert {"isend\nto 1, tag 7", "recv\nfrom 0, tag 7", "barrier", "wait\nfor isend"} <= set(
-        texts(figure)
-    )
 
 
 def test_calls_that_only_make_or_end_groups_are_ticks_which_take_no_step():
@@ -184,50 +175,6 @@ def test_such_a_call_is_a_bar_if_it_went_wrong_or_nothing_else_was_called(words)
     figure = timeline.draw(program(words))
     assert "r0/c0" in bars(figure)
     assert ticks(figure) == []
-
-
-RINGS = [
-    " ".join([f"isend:{(r + 1) % 4} irecv:{(r + 3) % 4} wait:{{}} wait:{{}}"] * 4) for r in range(4)
-]
-READABLE = {
-    "ring": RING,
-    "long ring": [words.format(1, 0, 5, 4, 9, 8, 13, 12) for words in RINGS],
-    "from any": ["recv:any1 recv:any2 recv:any3 barrier", *["send:0 barrier"] * 3],
-    "object list": ["broadcast_object_list:0 reduce:3 barrier"] * 4,
-    "late": ["isend:3#7 barrier barrier", *["barrier barrier"] * 2, "barrier barrier recv:0#7"],
-    "groups": ["new_group new_group new_group monitored_barrier! send:1..."] * 4,
-    "eight": ["broadcast_object_list:0 all_reduce reduce:7"] * 8,
-}
-
-
-@pytest.mark.parametrize("name", READABLE)
-def test_no_arrow_goes_through_a_word_and_all_letters_can_be_read(name):
-    figure = timeline.draw(program(*READABLE[name]), title=name)
-    assert crossed(figure) == []
-    assert too_small(figure) == []
-
-
-def test_a_word_that_is_crossed_is_noticed():
-    figure = timeline.draw(program(*RING))
-    arrow = arrows(figure)["r0/c0-r1/c2"]
-    words = next(text for text in figure.axes[0].texts if text.get_text().startswith("isend"))
-    words.set_position(way(arrow).vertices.mean(axis=0))
-    assert crossed(figure)
-
-
-@pytest.mark.parametrize("name", READABLE)
-def test_words_lie_in_their_bars_and_on_the_page(name):
-    figure = timeline.draw(program(*READABLE[name]), title=name)
-    figure.draw_without_rendering()
-    for text in figure.axes[0].texts:
-        extent = text.get_window_extent()
-        assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1, text
-        assert 0 <= extent.y0 < extent.y1 <= figure.bbox.y1, text
-        gid = (text.get_gid() or "").removesuffix("/words")
-        if bar := shapes(figure, r"r\d+/c\d+").get(gid):
-            box = bar.get_window_extent()
-            assert box.x0 < extent.x0 < extent.x1 < box.x1, text
-            assert box.y0 < extent.y0 < extent.y1 < box.y1, text
 
 
 def test_a_long_run_goes_on_in_further_rows():
@@ -249,11 +196,6 @@ def test_an_arrow_into_another_row_ends_in_the_bar_that_it_is_for():
     assert y == pytest.approx(bar.get_y())
 
 
-def test_all_pictures_have_the_same_ground():
-    figures = [timeline.draw(program(*RING)), picture.draw([[1]], [[1]]), timeline.draw([])]
-    assert {to_hex(figure.get_facecolor()) for figure in figures} == {PAGE}
-
-
 @pytest.mark.parametrize(
     ("calls", "told"),
     [
@@ -269,16 +211,17 @@ def test_what_cannot_be_drawn_is_said(calls, told):
     assert bars(figure) == {}
 
 
-def test_the_svg_is_the_same_every_time_and_holds_text_gids_and_a_description():
-    first, second = (picture.svg(timeline.draw(program(*RING), title="ring")) for _ in range(2))
-    assert first == second
-    root = ElementTree.fromstring(first)
-    ids = {element.get("id") for element in root.iter()}
-    assert {"r0/c0", "r2/c3", "r0/c0-r1/c2"} <= ids
-    assert "isend" in ElementTree.tostring(root, "unicode", "text").split()
-    assert root.get("role") == "img"
-    assert (
-        "Rank 0: isend to 1, then irecv from 2, then wait for irecv, then wait for isend."
-        in root.get("aria-label")
-    )
-    assert b"date" not in first.lower()
+def test_collectives_that_ranks_start_in_two_orders_are_joined_crosswise():
+    calls = [
+        replace(call, name="all_reduce", group=group, seq=0, is_async=True)
+        for call, group in zip(program("barrier barrier", "barrier barrier"), "abba", strict=True)
+    ]
+    waits = [
+        replace(call, name="wait", of=call.number, number=call.number + 2, is_async=False)
+        for call in calls
+    ]
+    columns = {
+        gid: [round((x - lanes.LEFT) // lanes.STEP) for x in line.get_xdata()]
+        for gid, line in fences(timeline.draw([*calls, *waits])).items()
+    }
+    assert columns == {"all_reduce/a/0": [0, 1], "all_reduce/b/0": [1, 0]}

@@ -1,1 +1,1 @@
-"""What each backend needs and can do (claims.toml), and those that we bring: mpi/, by_hand/."""
+"""What each backend is, needs and can do: one record each, and claims.toml."""

@@ -1,18 +1,14 @@
-"""What each backend needs, and whether this machine has it."""
+"""What each backend is and needs, and whether this machine has it."""
 
 import ctypes
-import difflib
-import importlib.util
 import os
-import shutil
-import socket
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 
-# The network interface for connections within this machine.
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-
-# The devices that each backend works on, the default first.
-DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",), "by_hand": ("cpu",)}
+from collectives.process_groups.interfaces import LOOPBACK
+from collectives.process_groups.mpi.installed import missing_for_mpi
+from collectives.semantics.did_you_mean import did_you_mean
 
 # Since this version several ranks may share a GPU if NCCL_MULTI_RANK_GPU_ENABLE=1 (release notes of
 # NCCL 2.30).
@@ -50,37 +46,33 @@ def nccl_version() -> tuple[int, ...] | None:
     return number.value // 10000, number.value // 100 % 100, number.value % 100
 
 
-def missing_for_mpi() -> str | None:
-    """What our MPI backend lacks on this machine, or None. Does not start MPI."""
-    if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py"
-    return None if mpiexec() else "mpiexec"
+def _lacks_gpu(device: str) -> bool:
+    return device == "cuda" and not gpu_count()
 
 
-def mpiexec() -> str | None:
-    """The path of mpiexec: next to this Python, where pip installs it, or else on the PATH."""
-    return shutil.which("mpiexec", path=os.path.dirname(sys.executable)) or shutil.which("mpiexec")
-
-
-def unavailable(backend: str, device: str, nproc: int) -> str | None:
-    """Why this machine cannot run `nproc` ranks of `backend` on `device`; None if it can."""
+def _gloo_missing(device: str, nproc: int) -> str | None:
     import torch.distributed as dist
 
-    if device == "cuda" and not gpu_count():
-        needs = (
-            "nccl needs one GPU per rank" if backend == "nccl" else f"{backend} on cuda needs a GPU"
-        )
-        return f"{needs}: 0 visible"
-    if backend == "gloo" and not dist.is_gloo_available():
+    if not dist.is_gloo_available():
         return "this build of torch has no gloo"
-    if backend == "mpi" and (missing := missing_for_mpi()):
+    return "gloo on cuda needs a GPU: 0 visible" if _lacks_gpu(device) else None
+
+
+def _mpi_missing(device: str, nproc: int) -> str | None:
+    if missing := missing_for_mpi():
         return f"mpi needs {missing}, which is not here: pip install 'collectives[mpi]' brings it"
-    if backend == "by_hand" and sys.platform != "linux":
+    return None
+
+
+def _by_hand_missing(device: str, nproc: int) -> str | None:
+    if sys.platform != "linux":
         return "by_hand needs Linux, whose unix sockets have addresses that are no files"
-    return _nccl_unavailable(nproc) if backend == "nccl" else None
+    return None
 
 
-def _nccl_unavailable(nproc: int) -> str | None:
+def _nccl_missing(device: str, nproc: int) -> str | None:
+    if not gpu_count():
+        return "nccl needs one GPU per rank: 0 visible"
     version = nccl_version()
     if version is None:
         return "this build of torch has no nccl"
@@ -94,6 +86,54 @@ def _nccl_unavailable(nproc: int) -> str | None:
         f"nccl needs one GPU per rank: {nproc} ranks, {gpus} visible "
         f"(NCCL {wanted} would share one, this is {found})"
     )
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend that we know, by the name that init_process_group takes.
+
+    The first of its `devices` is the default. `missing(device, nproc)` is why this machine cannot
+    run so many ranks on it, or None. `group` is the process group of a backend of ours, as
+    "module:class": the fork server imports the module for all ranks.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    missing: Callable[[str, int], str | None]
+    group: str = ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return (self.group.partition(":")[0],) if self.group else ()
+
+
+_MPI = "collectives.process_groups.mpi.group:ProcessGroupMPI"
+_BY_HAND = "collectives.process_groups.by_hand.group:ProcessGroupByHand"
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("gloo", ("cpu", "cuda"), _gloo_missing),
+        Backend("nccl", ("cuda",), _nccl_missing),
+        Backend("mpi", ("cpu",), _mpi_missing, _MPI),
+        Backend("by_hand", ("cpu",), _by_hand_missing, _BY_HAND),
+    )
+}
+
+# For help texts.
+NAMES = ", ".join(BACKENDS)
+
+
+def unavailable(backend: str, device: str, nproc: int) -> str | None:
+    """Why this machine cannot run `nproc` ranks of `backend` on `device`; None if it can."""
+    if backend in BACKENDS:
+        return BACKENDS[backend].missing(device, nproc)
+    return f"{backend} on cuda needs a GPU: 0 visible" if _lacks_gpu(device) else None
+
+
+def modules(names: list[str] | None = None) -> tuple[str, ...]:
+    """What ranks of these backends import; by default of all that we know."""
+    chosen = BACKENDS if names is None else [name.lower() for name in names]
+    return tuple(module for name in chosen if name in BACKENDS for module in BACKENDS[name].modules)
 
 
 def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, str]:
@@ -112,12 +152,11 @@ def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, st
     known = known_backends()
     backend = str(backend).lower()
     if backend not in known:
-        near = difflib.get_close_matches(backend, known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(
-            f"backend={backend!r} is not known to this torch: {hint}It knows {', '.join(known)}."
+            f"backend={backend!r} is not known to this torch: {did_you_mean(backend, known)}"
+            f"It knows {', '.join(known)}."
         )
-    devices = DEVICES.get(backend, ("cpu", "cuda"))
+    devices = BACKENDS[backend].devices if backend in BACKENDS else ("cpu", "cuda")
     device = device or devices[0]
     if device not in devices:
         raise ValueError(
@@ -129,24 +168,11 @@ def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, st
     return backend, device
 
 
-def address_of_interface(name: str) -> str:
-    """The IPv4 address of an interface, of the first one in a list such as GLOO_SOCKET_IFNAME has.
-
-    Raises OSError if there is none.
-    """
-    import psutil
-
-    for one in psutil.net_if_addrs().get(name.partition(",")[0], []):
-        if one.family == socket.AF_INET:
-            return one.address
-    raise OSError(f"GLOO_SOCKET_IFNAME={name}: no interface of this machine has that name")
-
-
 def known_backends() -> list[str]:
     """The names that this torch knows, including registered third-party backends."""
     import torch.distributed as dist
 
-    return sorted({*DEVICES, *(name for name in dist.Backend.backend_list if name != "undefined")})
+    return sorted({*BACKENDS, *(name for name in dist.Backend.backend_list if name != "undefined")})
 
 
 def rank_device(device_type: str, local_rank: int):
@@ -164,7 +190,7 @@ def rank_environment(backend: str, nproc: int, one_machine: bool = True) -> dict
     On one machine its backend listens on loopback only. NCCL may share a GPU among ranks if there
     are fewer GPUs than `nproc`.
     """
-    variables = {}
+    variables: dict[str, str] = {}
     if one_machine:
         variables |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
         variables["UCX_TLS"] = "self,sm"  # MPICH's transport: shared memory needs no socket

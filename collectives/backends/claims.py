@@ -12,8 +12,9 @@ import tomllib
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from collectives.spec.calls import OPS
+from collectives.semantics.calls import OPS
 
 # From best to worst: a clear error is better than a dead process, and a wrong answer without an
 # error is the worst.
@@ -113,7 +114,7 @@ def _claim(row, where: str, source: str) -> Claim:
         raise ValueError(f"{where} is no table of names and values.")
     if unknown := sorted(set(row) - set(known)):
         raise ValueError(f"{where}: {', '.join(unknown)} is not known; use {', '.join(known)}.")
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in row.items():
         read = _text if known[name] is str else _names
         values[name] = read(value, f"{where}: {name} = {value!r}")

@@ -30,9 +30,9 @@ def facts() -> list[tuple[str, str]]:
     """Names and values, as text. Opens no CUDA context and does not start MPI."""
     import torch
 
-    from collectives.backends import availability as backends
+    from collectives.backends import availability
 
-    gpus = backends.gpu_count()
+    gpus = availability.gpu_count()
     works, missing = _backends()
     return [
         ("collectives", version() or "not installed, run from its folder"),
@@ -65,9 +65,9 @@ def _build() -> str:
 
 
 def _nccl() -> str:
-    from collectives.backends import availability as backends
+    from collectives.backends import availability
 
-    version = backends.nccl_version()
+    version = availability.nccl_version()
     return ".".join(map(str, version)) if version else "none in this build of torch"
 
 
@@ -97,22 +97,23 @@ def _cores() -> str:
 def _mpi() -> str:
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed"
-    from collectives.backends import availability as backends
 
-    start = "mpiexec found" if backends.mpiexec() else "no mpiexec"
+    from collectives.process_groups.mpi.installed import mpiexec
+
+    start = "mpiexec found" if mpiexec() else "no mpiexec"
     return f"mpi4py {version('mpi4py') or 'of unknown version'}, {start}"
 
 
 def _backends() -> tuple[list[str], list[str]]:
     """What works here with one rank, such as "gloo on cpu", and why the rest does not."""
-    from collectives.backends import availability as backends
+    from collectives.backends import availability
 
     works, missing = [], []
-    for name, devices in backends.DEVICES.items():
-        for device in devices:
-            reason = backends.unavailable(name, device, 1)
+    for backend in availability.BACKENDS.values():
+        for device in backend.devices:
+            reason = availability.unavailable(backend.name, device, 1)
             if reason is None:
-                works.append(f"{name} on {device}")
+                works.append(f"{backend.name} on {device}")
             else:
                 missing.append(reason)
     return works, missing

@@ -5,11 +5,27 @@ dist.init_process_group("mpi", init_method="mpi://")  # in a script that mpiexec
 dist.init_process_group("by_hand")                    # in a script that torchrun runs
 """
 
+import functools
+import importlib
+
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from collectives.backends.availability import BACKENDS, Backend, missing_for_mpi
+
 # The new name of torch's own MPI backend. The wheels of torch are built without it.
 _BUILT_IN = "mpi, built into torch"
+
+
+def _register(backend: Backend) -> None:
+    new_group = functools.partial(_new_group, backend)
+    devices = list(backend.devices)
+    dist.Backend.register_backend(backend.name, new_group, extended_api=True, devices=devices)
+
+
+def _new_group(backend: Backend, options, own_options) -> dist.ProcessGroup:
+    module, _, name = backend.group.partition(":")
+    return getattr(importlib.import_module(module), name)(options, own_options)
 
 
 def _register_mpi() -> None:
@@ -25,41 +41,26 @@ def _register_mpi() -> None:
         is_mpi = isinstance(name, str) and name.lower() in ("mpi", _BUILT_IN)
         return "mpi" if is_mpi else look_up(cls, name)
 
-    dist.Backend.__new__ = staticmethod(name_of)
-    dist.is_mpi_available = c10d.is_mpi_available = _is_available
+    dist.Backend.__new__ = staticmethod(name_of)  # type: ignore[method-assign]
+    dist.is_mpi_available = c10d.is_mpi_available = _is_mpi_available
     del dist.Backend.MPI  # older versions of torch refuse to register a name that exists
-    dist.Backend.register_backend("mpi", _new_group, extended_api=True, devices=["cpu"])
+    _register(BACKENDS["mpi"])
     dist.Backend.MPI = _BUILT_IN
     dist.register_rendezvous_handler("mpi", _rendezvous)
 
 
-def _is_available() -> bool:
+def _is_mpi_available() -> bool:
     """Called by `dist.is_backend_available("mpi")`."""
-    from collectives.backends import availability as backends
-
-    return backends.missing_for_mpi() is None
-
-
-def _new_group(options, _):
-    from collectives.backends.mpi.group import ProcessGroupMPI
-
-    return ProcessGroupMPI(options)
+    return missing_for_mpi() is None
 
 
 def _rendezvous(url, timeout=dist.default_pg_timeout, **_):
     """For `init_method="mpi://"`: the store, the rank and the world size come from MPI."""
-    from collectives.backends.mpi import store as mpi_store
+    from collectives.process_groups.mpi import store as mpi_store
 
     yield mpi_store.open(timeout.total_seconds())
 
 
-def _new_group_by_hand(options, own_options):
-    from collectives.backends.by_hand.group import ProcessGroupByHand
-
-    return ProcessGroupByHand(options, own_options)
-
-
-if "BY_HAND" not in dist.Backend._plugins:
-    dist.Backend.register_backend("by_hand", _new_group_by_hand, extended_api=True, devices=["cpu"])
-if "MPI" not in dist.Backend._plugins:
-    _register_mpi()
+for _backend in BACKENDS.values():
+    if _backend.group and _backend.name.upper() not in dist.Backend._plugins:
+        _register_mpi() if _backend.name == "mpi" else _register(_backend)

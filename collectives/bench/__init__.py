@@ -1,1 +1,1 @@
-"""What a launch, a call, the matrix, MPI and each algorithm cost; the table of nccl-tests."""
+"""The table of nccl-tests, for any backend."""

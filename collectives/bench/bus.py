@@ -1,6 +1,5 @@
 """Time collectives of any size as nccl-tests does, and count the elements that are wrong."""
 
-import difflib
 import json
 import statistics
 import time
@@ -10,18 +9,19 @@ import torch
 import torch.distributed as dist
 
 from collectives.bench.bus_table import (
+    OPS,
     PLACES,
+    TYPES,
     Row,
     csv_text,
     elements,
     figures,
-    op_name,
     size,
     text,
-    type_name,
 )
 from collectives.bench.bus_trial import FORMS, Sized, Trial, missing
-from collectives.spec import calls, values
+from collectives.semantics import calls, values
+from collectives.semantics.did_you_mean import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class Request:
             ("--op", self.op, calls.OPS),
         ):
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}? " if near else ""
+                hint = did_you_mean(name, known)
                 raise ValueError(f"{what} {name!r}: {hint}There are {', '.join(known)}.")
         itemsize = values.DTYPES[self.dtype].itemsize
         if self.begin < itemsize:
@@ -92,8 +91,16 @@ def measure(
     """In a world of ranks: `nproc` of them, or those of torchrun, mpiexec or srun."""
     from collectives import launch
 
-    kind = {"backend": backend, "device": device, "timeout": timeout, "diagnose": False}
-    return table(request, launch(in_ranks, nproc, args=(request,), **kind))
+    found = launch(
+        in_ranks,
+        nproc,
+        args=(request,),
+        backend=backend,
+        device=device,
+        timeout=timeout,
+        diagnose=False,
+    )
+    return table(request, found)
 
 
 def in_ranks(
@@ -165,8 +172,8 @@ def _row(collective: str, nbytes: int, ranks: tuple[dict, ...], request: Request
         collective,
         whole,
         count,
-        type_name(request.dtype),
-        op_name(request.op) if call.reduces else "none",
+        TYPES.get(request.dtype, request.dtype),
+        OPS.get(request.op, request.op.lower()) if call.reduces else "none",
         request.root if call.peer else -1,
         found,
     )

@@ -5,15 +5,16 @@ The definitions are those of nccl-tests' doc/PERFORMANCE.md and src/*.cu.
 
 import csv
 import io
+import statistics
 from dataclasses import asdict, dataclass
 
-from collectives.backends.algorithms.count import bus_factor
+from collectives.algorithms.count import bus_factor
 
 PLACES = ("out-of-place", "in-place")
 
 # nccl-tests has names of its own for these.
-_TYPES = {"float16": "half", "float32": "float", "float64": "double"}
-_OPS = {"PRODUCT": "prod", "PREMUL_SUM": "mulsum"}
+TYPES = {"float16": "half", "float32": "float", "float64": "double"}
+OPS = {"PRODUCT": "prod", "PREMUL_SUM": "mulsum"}
 
 # Here each rank gives or gets one piece, and the size is that of all pieces.
 _IN_PIECES = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -74,20 +75,6 @@ def figures(collective: str, nbytes: int, n: int, seconds: float, wrong: int) ->
     return Figures(seconds * 1e6, algbw, algbw * bus_factor(collective, n), wrong)
 
 
-def type_name(dtype: str) -> str:
-    return _TYPES.get(dtype, dtype)
-
-
-def op_name(op: str) -> str:
-    return _OPS.get(op, op.lower())
-
-
-def average(rows: list[Row]) -> float:
-    """nccl-tests' last line: the mean of the bus bandwidths of all rows, in both places."""
-    found = [one.busbw for row in rows for one in row.figures.values()]
-    return sum(found) / len(found)
-
-
 def text(rows: list[Row], absent: dict[str, str]) -> str:
     """The rows of one collective. `absent`: why a form is not there, by place."""
     places = "".join(f"{place:^33}" for place in PLACES)
@@ -100,7 +87,9 @@ def text(rows: list[Row], absent: dict[str, str]) -> str:
     lines += [f"# {place}: N/A, because {reason}" for place, reason in absent.items()]
     if any(row.count == 0 for row in rows):
         lines.append("# size 0: as in nccl-tests, a rank's piece is a multiple of 16 bytes")
-    lines.append(f"# average bus bandwidth: {average(rows):.4g} GB/s")
+    # As in nccl-tests, the mean of all rows, in both places.
+    average = statistics.fmean(one.busbw for row in rows for one in row.figures.values())
+    lines.append(f"# average bus bandwidth: {average:.4g} GB/s")
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -1,6 +1,6 @@
 """A collective of any size: its buffers, and what they must hold afterwards.
 
-Both are those of the matrix (spec/forms), only longer. In the in-place form of a call, some of the
+Both are those of the matrix (semantics/forms), only longer. In the in-place form of a call, some of
 buffers lie inside others, as in nccl-tests.
 """
 
@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import torch
 
-from collectives.spec import calls, forms
-from collectives.spec.form import ANYTHING, Buffer, Case
-from collectives.spec.probe import bits, complement
+from collectives.semantics import calls, forms
+from collectives.semantics.check import bits
+from collectives.semantics.form import ANYTHING, Buffer, Case
+from collectives.semantics.probe import complement
 
 # The call that is timed for each collective.
 FORMS = {
@@ -26,8 +27,8 @@ FORMS = {
     "scatter": "scatter",
 }
 
-# The calls that take a rank's input inside of the output, or its output inside of the input.
-IN_PLACE = ("all_gather", "reduce_scatter")
+# The calls that take one buffer inside of the other, at the rank's place, as in nccl-tests.
+IN_PLACE = {"all_gather": ("input", "output"), "reduce_scatter": ("output", "input")}
 
 # The data repeat after so many elements. It is a prime, so that a piece in the wrong place is
 # noticed whatever its length.
@@ -80,8 +81,9 @@ class Trial:
         form = forms.FORMS[FORMS[collective]]
         self.plan = form.plan(case)
         tensors = {name: _empty(part, case.device) for name, part in self.plan.items()}
-        if in_place:
-            tensors |= _shared(collective, case, tensors)
+        if in_place and collective in IN_PLACE:
+            inner, outer = IN_PLACE[collective]
+            tensors[inner] = tensors[outer][case.rank * case.count :][: case.count]
         self.tensors = SimpleNamespace(**tensors)
         self.call = functools.partial(form.call, forms.function(form), case, self.tensors)
 
@@ -100,7 +102,7 @@ class Trial:
         for buffer, tensor in self._pairs("input"):
             if buffer.after is not ANYTHING and tensor.numel():
                 differs = bits(tensor) != bits(buffer.after)
-                found += differs.view(-1, tensor.itemsize).any(1).sum().item()
+                found += int(differs.view(-1, tensor.itemsize).any(1).sum())
         return found
 
     def _pairs(self, without: str | None = None):
@@ -118,13 +120,3 @@ def _empty(part, device):
         return part
     model = part.before if part.after is ANYTHING else part.after
     return torch.empty_like(model, device=device)
-
-
-def _shared(collective: str, case: Sized, tensors: dict) -> dict:
-    """The buffers that lie inside others, as in nccl-tests' in-place form."""
-    own = slice(case.rank * case.count, (case.rank + 1) * case.count)
-    if collective == "all_gather":
-        return {"input": tensors["output"][own]}
-    if collective == "reduce_scatter":
-        return {"output": tensors["input"][own]}
-    return {}

@@ -1,12 +1,13 @@
 """`collectives bench bus`: its flags, and what becomes of the table."""
 
+import importlib.util
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from collectives.backends.availability import NAMES
 from collectives.cli import terminal
-from collectives.cli.outputs import check_outputs
 from collectives.cli.sizes import size_in_bytes
 
 STATUSES = (
@@ -14,23 +15,25 @@ STATUSES = (
     "3 it cannot run here."
 )
 
-_Size = {"parser": size_in_bytes, "metavar": "SIZE"}
+
+def _size(*flags: str, help: str) -> Any:
+    return typer.Option(*flags, parser=size_in_bytes, metavar="SIZE", help=help)
 
 
-def bus(  # long: the flags, each with its help
+def bus(
     collectives: Annotated[
         list[str] | None,
         typer.Argument(metavar="[COLLECTIVE]...", help="all_reduce (default), all_gather, ..."),
     ] = None,
-    begin: Annotated[int, typer.Option("-b", "--begin", **_Size, help="The first size.")] = "1KiB",
-    end: Annotated[int, typer.Option("-e", "--end", **_Size, help="No size is larger.")] = "64MiB",
+    begin: Annotated[int, _size("-b", "--begin", help="The first size.")] = "1KiB",  # type: ignore[assignment]
+    end: Annotated[int, _size("-e", "--end", help="No size is larger.")] = "64MiB",  # type: ignore[assignment]
     factor: Annotated[
         int, typer.Option("-f", "--factor", min=2, help="Each size is so many times the last.")
     ] = 4,
     nproc: Annotated[
         int | None, typer.Option("--nproc", "-n", min=1, help="Ranks to start; 4.")
     ] = None,
-    backend: Annotated[str | None, typer.Option(help="gloo, nccl, mpi, by_hand.")] = None,
+    backend: Annotated[str | None, typer.Option(help=f"{NAMES}.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     dtype: Annotated[str, typer.Option(help="As torch calls it.")] = "float32",
     op: Annotated[str, typer.Option(help="SUM, AVG, PRODUCT, MIN, MAX, ...")] = "SUM",
@@ -52,12 +55,13 @@ def bus(  # long: the flags, each with its help
     compared with what it must be.
     """
     from collectives.bench import bus as bench
-    from collectives.launcher.place import launcher_place
+    from collectives.launcher.arguments import world_size
+    from collectives.launcher.worker import launcher_worker
 
     speaks = True
     try:
-        place = launcher_place()
-        speaks = place is None or place.rank == 0
+        worker = launcher_worker()
+        speaks = worker is None or worker.rank == 0
         request = bench.Request(
             tuple(collectives or ["all_reduce"]),
             begin,
@@ -69,9 +73,9 @@ def bus(  # long: the flags, each with its help
             iters=iters,
             warmup=warmup,
         )
-        request.check(place.world_size if place else nproc or 4)
+        request.check(world_size(nproc, worker))
         if speaks:
-            check_outputs([csv_file, json_file], plot)
+            _check_outputs([csv_file, json_file], plot)
         found = bench.measure(request, nproc, backend, device, timeout)
     except (ValueError, RuntimeError) as error:
         raise terminal.failed("collectives bench bus", error, speaks) from None
@@ -85,3 +89,14 @@ def bus(  # long: the flags, each with its help
 
             bandwidth.draw(bench.curves(found), f"{found.ranks} ranks, {found.backend}", plot)
     raise typer.Exit(1 if found.wrong else 0)
+
+
+def _check_outputs(files: list[Path | None], plot: Path | None) -> None:
+    """Raises ValueError if one cannot be written: a long measurement must not be lost."""
+    for file in (*files, plot):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ValueError(f"{file}: there is no folder {file.absolute().parent}.")
+    if plot and plot.suffix not in (".png", ".svg"):
+        raise ValueError(f"--plot {plot}: name a file that ends in .png or .svg.")
+    if plot and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install 'collectives[pictures]' brings it.")

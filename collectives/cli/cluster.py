@@ -6,7 +6,7 @@ import sys
 import typer
 
 from collectives.cli import terminal
-from collectives.launcher.place import Place, launcher_place
+from collectives.launcher.worker import Worker, launcher_worker
 
 STATUSES = (
     "Exit status: 0 all of it worked, 1 something did not, 2 bad usage, 3 nothing could be run "
@@ -24,40 +24,39 @@ def cluster() -> None:
     Names each pair of machines that cannot connect. Rank 0 prints.
     """
     try:
-        place = launcher_place()
-        if place is None:
+        worker = launcher_worker()
+        if worker is None:
             raise ValueError("start it with torchrun, srun or mpiexec: see docs/clusters.md.")
-        _check(place)
+        _check(worker)
     except ValueError as error:
-        print(f"collectives cluster: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise terminal.failed("collectives cluster", error) from None
     from collectives.backends import availability
     from collectives.cli.matrix import matrix
     from collectives.cli.run import run
 
     parts = [lambda: run(every=True)]
-    if place.launcher == "mpiexec":
-        if place.rank == 0:
+    if worker.launcher == "mpiexec":
+        if worker.rank == 0:
             print("The matrix is left out: it does not run under mpiexec.")
     else:
-        backend, _ = availability.choose(place.backend, None, place.local_world_size)
+        backend, _ = availability.choose(worker.backend, None, worker.local_world_size)
         parts.append(lambda: matrix(backend=[backend], quick=True, timeout=_CELL))
     raise typer.Exit(terminal.status_of_all(map(_status, parts)))
 
 
-def _check(place: Place) -> None:
+def _check(worker: Worker) -> None:
     """Exit if machines cannot reach each other."""
     from collectives.launcher.reach import unreachable
 
-    if place.uses_mpi:  # it waits for ever for a machine that it cannot reach
+    if worker.uses_mpi:  # it waits for ever for a machine that it cannot reach
         faulthandler.dump_traceback_later(_MPI_CONNECTS, exit=True)
-    found = unreachable(place)
+    found = unreachable(worker)
     faulthandler.cancel_dump_traceback_later()
     if not found:
-        if place.rank == 0:
+        if worker.rank == 0:
             print("All machines reach each other.")
         return
-    if place.rank == 0:
+    if worker.rank == 0:
         print("\n".join(found), file=sys.stderr)
         print(
             "The ranks of a job connect to each other at ports that the system chooses: open all "

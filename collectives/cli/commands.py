@@ -7,14 +7,16 @@ import typer
 import typer.core
 
 from collectives.backends import machine
-from collectives.cli import algorithms as cli_algorithms
-from collectives.cli import bench as cli_bench
+from collectives.cli import bus as cli_bus
 from collectives.cli import cluster as cli_cluster
+from collectives.cli import count as cli_count
 from collectives.cli import diagnose as cli_diagnose
-from collectives.cli import hosts as cli_hosts
+from collectives.cli import lab as cli_lab
 from collectives.cli import matrix as cli_matrix
+from collectives.cli import practice as cli_practice
 from collectives.cli import run as cli_run
-from collectives.lesson import chapters
+from collectives.cli import terminal
+from collectives.course import chapters
 
 
 class _Commands(typer.core.TyperGroup):
@@ -66,15 +68,13 @@ def list_lessons(
 ) -> None:
     """List the chapters and their lessons in reading order. `run` takes each of these names."""
     try:
-        wanted = [chapters.find(chapter)] if chapter else chapters.CHAPTERS.values()
+        wanted = [chapters.find(chapter)] if chapter else list(chapters.read().values())
     except ValueError as error:
-        print(f"collectives list: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise terminal.failed("collectives list", error) from None
     width = max(len(name) for one in wanted for name in one.names)
     texts = []
     for one in wanted:
-        lessons = zip(one.names, one.lessons, strict=True)
-        lines = [f"  {name:<{width}}  {lesson.summary}" for name, lesson in lessons]
+        lines = [f"  {lesson.name:<{width}}  {lesson.summary}" for lesson in one.lessons]
         texts.append("\n".join([f"{one.name}: {one.title}", *lines]))
     print("\n\n".join(texts))
 
@@ -89,10 +89,11 @@ def env() -> None:
 app.command("run", no_args_is_help=True, epilog=cli_run.STATUSES)(cli_run.run)
 app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
 app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
-app.command("hosts", epilog=cli_hosts.STATUSES, no_args_is_help=True)(cli_hosts.hosts)
+app.command("lab", epilog=cli_lab.STATUSES, no_args_is_help=True)(cli_lab.lab)
 app.command("cluster", epilog=cli_cluster.STATUSES)(cli_cluster.cluster)
-app.command("count", no_args_is_help=True)(cli_algorithms.count)
-app.command("predict", no_args_is_help=True)(cli_algorithms.predict)
-app.command("simulate")(cli_algorithms.simulate)
-app.command("steps", no_args_is_help=True)(cli_algorithms.steps)
-app.add_typer(cli_bench.app, name="bench")
+app.command("count", no_args_is_help=True)(cli_count.count)
+app.add_typer(cli_practice.app, name="practice")
+
+bench = typer.Typer(help="Measure.", no_args_is_help=True, rich_markup_mode="rich")
+bench.command("bus", epilog=cli_bus.STATUSES)(cli_bus.bus)
+app.add_typer(bench, name="bench")

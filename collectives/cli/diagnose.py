@@ -32,9 +32,6 @@ _Timeout = Annotated[
 _JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")
 ]
-_Merge = Annotated[
-    bool, typer.Option("--merge", help="Instead: read the --json files of several machines.")
-]
 
 
 def diagnose(
@@ -42,7 +39,6 @@ def diagnose(
     hang_after: _HangAfter = 30.0,
     timeout: _Timeout = None,
     json_file: _JsonFile = None,
-    merge: _Merge = False,
 ) -> None:
     """Run any program of torch.distributed, unchanged; name the rank and line that fails or hangs.
 
@@ -53,8 +49,6 @@ def diagnose(
 
     status = 2
     try:
-        if merge:
-            raise typer.Exit(_print_merged(command))
         _check(hang_after, timeout, json_file)
         for number in _END_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
@@ -75,30 +69,6 @@ def diagnose(
         print(f"collectives diagnose: {error}", file=sys.stderr)
         raise typer.Exit(status or 2) from None
     raise typer.Exit(status)
-
-
-def _print_merged(files: list[str]) -> int:
-    """What the reports in these files say together; the exit status."""
-    from collectives.diagnosis.rules.merge import merge
-
-    kind, says = merge([_report(file) for file in files])
-    print(says)
-    return int(kind != "ok")
-
-
-def _report(file: str) -> dict:
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-        report = json.loads(text) if text else None
-    except OSError as error:
-        raise ValueError(f"--merge {file} cannot be read: {error.strerror}.") from None
-    except ValueError:  # no JSON
-        report = {}
-    if report is None:
-        raise ValueError(f"--merge {file} is empty: that diagnose has not ended.")
-    if not isinstance(report, dict) or not {"machine", "worlds", "verdict", "says"} <= set(report):
-        raise ValueError(f"--merge {file}: this is no file that diagnose --json has written.")
-    return report
 
 
 def _check(hang_after: float, timeout: float | None, json_file: Path | None) -> None:

@@ -1,13 +1,16 @@
-"""`collectives matrix`: its flags. The rest is in matrix/command.py."""
+"""`collectives matrix`: its flags. The rest is in matrix_run.py."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from collectives.backends.availability import NAMES
+from collectives.backends.availability import modules as backend_modules
+
 # The functional collectives import the compiler, which takes longer than ten cells: the fork server
 # does it once, for all ranks.
-_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.spec.probe")
+_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.semantics.probe")
 
 STATUSES = (
     "Exit status: 0 all is as claimed (without claims: every cell works or is clearly refused), "
@@ -17,9 +20,9 @@ STATUSES = (
 _Names = list[str] | None
 
 
-def matrix(  # long: the flags, each with its help
+def matrix(
     backend: Annotated[
-        _Names, typer.Option(help="gloo, nccl, mpi, by_hand or another; all that we know of.")
+        _Names, typer.Option(help=f"{NAMES} or another; all that we know of.")
     ] = None,
     device: Annotated[
         _Names, typer.Option(help="cpu, cuda; all that the backends work on.")
@@ -32,7 +35,9 @@ def matrix(  # long: the flags, each with its help
     nproc: Annotated[
         list[int] | None, typer.Option("--nproc", "-n", help="World sizes; 2.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One dtype (float32), SUM.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One dtype (float32), SUM, no lazy tensors.")
+    ] = False,
     timeout: Annotated[
         float | None, typer.Option(help="Time limit of a cell, in seconds; 10, on GPUs 60.")
     ] = None,
@@ -52,9 +57,8 @@ def matrix(  # long: the flags, each with its help
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE | VERSION | docs",
-            help="Compare with a JSON of yours, the recorded one of a torch (2.13), "
-            "or PyTorch's documentation.",
+            metavar="FILE | VERSION",
+            help="Compare with a JSON of yours, or the recorded one of a torch (2.13).",
         ),
     ] = None,
     modules: Annotated[
@@ -72,26 +76,11 @@ def matrix(  # long: the flags, each with its help
     rank is compared with a closed form, and nothing else may have changed. All
     options but --quick, --timeout and --json can be given several times.
     """
+    flags = dict(locals())
     from collectives.launcher import server
 
-    needs_mpi = not backend or "mpi" in map(str.lower, backend)
-    mpi = ("collectives.backends.mpi.group",) if needs_mpi else ()
-    server.start_server((*_PRELOADED, *mpi))  # it imports torch while this process does
-    from collectives.matrix import command
+    # It imports torch while this process does.
+    server.start_server((*_PRELOADED, *backend_modules(backend)))
+    from collectives.cli import matrix_run
 
-    request = command.Request(
-        backend=backend,
-        device=device,
-        collective=collective,
-        dtype=dtype,
-        op=op,
-        world_sizes=nproc,
-        quick=quick,
-        timeout=timeout,
-        json_file=json_file,
-        html_file=html_file,
-        claims_file=claims_file,
-        against=against,
-        modules=tuple(modules or ()),
-    )
-    raise typer.Exit(command.execute(request))
+    raise typer.Exit(matrix_run.execute(matrix_run.Request(**flags)))

@@ -1,6 +1,5 @@
-"""`collectives run`: run lessons and chapters, and say what was proved."""
+"""`collectives run`: run lessons and chapters, and say how each step ended."""
 
-import math
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -12,12 +11,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from collectives.backends.availability import NAMES
 from collectives.cli import terminal
-from collectives.launcher.place import Place, launcher_place
-from collectives.lesson import files
+from collectives.course import files
+from collectives.course.console import console as make_console
+from collectives.course.console import print_block
+from collectives.launcher import arguments
+from collectives.launcher.worker import Worker, launcher_worker
 
 STATUSES = (
-    "Exit status: 0 proved, 1 a step failed, 2 bad usage, 3 nothing could be run here, 130 Ctrl-C."
+    "Exit status: 0 passed, 1 a step failed, 2 bad usage, 3 nothing could be run here, 130 Ctrl-C."
 )
 
 _Names = Annotated[
@@ -34,7 +37,7 @@ _Nproc = Annotated[
 ]
 _Backend = Annotated[
     str | None,
-    typer.Option(help="gloo, nccl, mpi, by_hand; nccl where every rank can have a GPU, else gloo."),
+    typer.Option(help=f"{NAMES}; nccl where every rank can have a GPU, else gloo."),
 ]
 _Device = Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")]
 _Timeout = Annotated[float, typer.Option(help="Time limit for each step, in seconds.")]
@@ -47,6 +50,10 @@ _Trace = Annotated[
 _Picture = Annotated[bool, typer.Option("--picture", help="Show where every number went.")]
 _SavePicture = Annotated[
     Path | None, typer.Option(metavar="FILE.svg|png", help="Write a picture of each step.")
+]
+_Wrong = Annotated[
+    bool,
+    typer.Option("--wrong", help="Run what the lessons propose below Make it wrong instead."),
 ]
 
 
@@ -61,8 +68,9 @@ def run(
     trace: _Trace = None,
     picture: _Picture = False,
     save_picture: _SavePicture = None,
+    wrong: _Wrong = False,
 ) -> None:
-    """Run lessons, each step in a world of ranks, and say what was proved.
+    """Run lessons, each step in a world of ranks, and say how each step ended.
 
     By name the lessons come from the checkout that you stand in, else from the installed package.
     Under torchrun (torchrun --nproc-per-node 4 -m collectives run all_reduce) the world is
@@ -77,14 +85,35 @@ def run(
     }
     speaks = True
     try:
-        place = launcher_place()
-        speaks = place is None or place.rank == 0
-        results = _run_all(files.choose(names or [], every), place, options, display)
+        worker = launcher_worker()
+        speaks = worker is None or worker.rank == 0
+        paths = files.choose(names or [], every)
+        if wrong:
+            raise typer.Exit(_run_wrong(paths, worker, options))
+        results = _run_all(paths, worker, options, display)
     except ValueError as error:
         raise terminal.failed("collectives run", error, speaks) from None
     if speaks:
         _print_summary(results)
     raise typer.Exit(_status(results))
+
+
+def _run_wrong(paths: list[Path], worker: Worker | None, options: dict) -> int:
+    """Print what the proof says of each wrong program. 1 if it does not notice one."""
+    from collectives.course import wrong
+
+    if worker is not None:
+        raise ValueError("--wrong starts the ranks itself: start it without a launcher.")
+    proposals = [(path, wrong.proposals(path)) for path in paths]
+    _check(worker, **options)
+    out, status = make_console(), 0
+    for path, changes in proposals:
+        for number, (title, cell) in enumerate(changes.items(), 1):
+            text = wrong.said(path, cell, **options)
+            status = status if text else 1
+            out.print(f"{path.stem} {number}: {escape(title)}")
+            out.print(f"  [red]{escape(text or 'nothing was noticed')}[/]")
+    return status
 
 
 @dataclass
@@ -102,19 +131,19 @@ class _LessonResult:
 
 
 def _run_all(
-    paths: list[Path], place: Place | None, options: dict, display_options: dict
+    paths: list[Path], worker: Worker | None, options: dict, display_options: dict
 ) -> list[_LessonResult]:
     """Run every step of these lessons. A file that cannot be loaded does not stop the others."""
-    begin, console = time.monotonic(), terminal.console(stderr=True)
-    speaks = place is None or place.rank == 0
+    begin, console = time.monotonic(), make_console(stderr=True)
+    speaks = worker is None or worker.rank == 0
     # Before anything else that imports torch: a lesson starts the server that forks the ranks. It
     # imports torch at the same time, and what else this lesson needs.
     lessons = [(path, _load(path, speaks)) for path in paths]
-    from collectives.lesson.runner import run_and_print
-    from collectives.lesson.show import Display
+    from collectives.course.runner import run_and_print
+    from collectives.course.show import Display
 
     display = Display(**display_options)
-    _check(place, **options)
+    _check(worker, **options)
     results = []
     for number, (path, lesson) in enumerate(lessons, 1):
         result = _LessonResult(path.stem)
@@ -137,26 +166,20 @@ def _run_all(
 
 
 def _check(
-    place: Place | None,
+    worker: Worker | None,
     nproc: int | None,
     backend: str | None,
     device: str | None,
     timeout: float,
 ) -> None:
     """Refuse once, before the first lesson, what every step would refuse."""
-    if nproc is not None and nproc < 1:
-        raise ValueError(f"--nproc {nproc} is not a number of ranks: use a whole number from 1.")
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"--timeout {timeout:g} is not a time limit: use seconds, more than 0.")
-    if place and nproc not in (None, place.world_size):
-        raise ValueError(
-            f"--nproc {nproc}, but {place.launcher} started {place.world_size} ranks: "
-            "leave --nproc out."
-        )
     from collectives.backends import availability
 
-    local_size = place.local_world_size if place else nproc or 4
-    availability.choose(backend or (place and place.backend), device, local_size)
+    ranks = arguments.world_size(nproc, worker)
+    arguments.check_timeout(timeout)
+    if worker:
+        backend, ranks = backend or worker.backend, worker.local_world_size
+    availability.choose(backend, device, ranks)
 
 
 def _load(path: Path, speaks: bool) -> ModuleType | ImportError:
@@ -171,10 +194,10 @@ def _load(path: Path, speaks: bool) -> ModuleType | ImportError:
 
 def _print_summary(results: list[_LessonResult]) -> None:
     """Holds no time: what `run` prints on stdout is the same in every run."""
-    table = Table("lesson", "proved", "skipped", "failed", "why", box=None, pad_edge=False)
+    table = Table("lesson", "passed", "skipped", "failed", "why", box=None, pad_edge=False)
     for result in results:
-        proved, skipped = (result.counts.get(status, 0) for status in (0, 3))
-        failed = sum(result.counts.values()) - proved - skipped
+        passed, skipped = (result.counts.get(status, 0) for status in (0, 3))
+        failed = sum(result.counts.values()) - passed - skipped
         why = "\n".join(f"{', '.join(steps)}: {reason}" for reason, steps in result.reasons.items())
         lesson = escape(result.lesson)
         if failed:
@@ -183,9 +206,9 @@ def _print_summary(results: list[_LessonResult]) -> None:
             lesson = f"[yellow]{lesson}[/]"
         else:
             lesson = f"[green]{lesson}[/]"
-        table.add_row(lesson, str(proved), str(skipped), str(failed), escape(why))
+        table.add_row(lesson, str(passed), str(skipped), str(failed), escape(why))
     print()
-    terminal.print_table(table)
+    print_block(table)
 
 
 def _status(results: list[_LessonResult]) -> int:

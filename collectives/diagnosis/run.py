@@ -32,12 +32,12 @@ def run(
     command: list[str],
     hang_after: float = 30.0,
     timeout: float | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> tuple[Verdict, int]:
     """Run the command to its end, or until its fault is known.
 
-    It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `tell`
-    gets a report of what is slow. After `timeout` seconds the program is ended. Whatever happens,
+    It hangs when nothing has moved for `hang_after` seconds while a rank is inside a call. `report`
+    is called with what is slow. After `timeout` seconds the program is ended. Whatever happens,
     no process of it is left behind. Returns the verdict, and the exit status (see `status`).
     """
     try:
@@ -54,7 +54,7 @@ def run(
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         job = Job(folder)
-        monitor = HangMonitor(job, hang_after, tell, command)
+        monitor = HangMonitor(job, hang_after, report, command)
         try:
             verdict = _watch(process, monitor, timeout)
         finally:
@@ -62,8 +62,7 @@ def run(
             job.nodes.close()
             monitor.meeting.close()
         noticed = hints.hints(job.noticed(), verdict.kind)
-        worlds = tuple(world.as_report() for world in job.worlds.values())
-        verdict = dataclasses.replace(verdict, hints=noticed, worlds=worlds)
+        verdict = dataclasses.replace(verdict, hints=noticed)
         return _with_notes(verdict, job), status(verdict, process.returncode)
     finally:
         adopt_orphans(adopted)
@@ -111,7 +110,6 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         "machine": socket.gethostname(),
         "guilty": [plain(call) for call in verdict.guilty],
         "ranks": ranks,
-        "worlds": list(verdict.worlds),
         "cycle": list(verdict.cycle),
         **fields,
         "hints": [
@@ -135,7 +133,7 @@ def _watch(process: subprocess.Popen, monitor: HangMonitor, timeout: float | Non
     job.sleep(POLL)
     job.poll()
     if (world := job.world_on_several_nodes()) is not None:
-        job.exchange(world, tell=True)
+        job.exchange(world, send=True)
     verdict = _at_the_end(job, process.returncode)
     return verdict if verdict.kind == "ok" else job.nodes.verdict or verdict
 

@@ -29,7 +29,7 @@ LAUNCHER_ENDS = 60.0
 EXCHANGE = 0.05
 
 # A node asks so often which machines the others are, until it knows them all.
-GREET = 1.0
+FIND_MACHINES = 1.0
 
 # The store of a job on several nodes has so long to answer.
 STORE_ANSWERS = 5.0

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from types import ModuleType
+from typing import Any
 
 import cloudpickle
 
@@ -17,7 +18,7 @@ from collectives.recording import stack
 _pickling = threading.Lock()
 
 
-def pickle_by_value(fn: Callable, args: tuple) -> bytes:
+def pickle_by_value(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     """Pickle a function and its arguments. Raises ValueError if they cannot be pickled."""
     with _pickling:
         registered = cloudpickle.list_registry_pickle_by_value()
@@ -25,7 +26,8 @@ def pickle_by_value(fn: Callable, args: tuple) -> bytes:
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return cloudpickle.dumps((fn, args))
+            pickled: bytes = cloudpickle.dumps((fn, args))
+            return pickled
         except Exception as error:
             name = getattr(fn, "__name__", repr(fn))
             raise ValueError(
@@ -38,7 +40,7 @@ def pickle_by_value(fn: Callable, args: tuple) -> bytes:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _by_value(fn: Callable) -> list[ModuleType]:
+def _by_value(fn: Callable[..., Any]) -> list[ModuleType]:
     """The modules to pickle by value: that of `fn`, and those that a rank cannot import by name."""
     defining_module = sys.modules.get(getattr(fn, "__module__", None) or "")
     not_importable = [

@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import connection
-from typing import NamedTuple
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
 
 from collectives.launcher.rank_spec import RankSpec
 
@@ -30,79 +32,79 @@ class Event(NamedTuple):
 
     rank: int
     kind: str
-    value: bytes | int | Exception
+    value: Any
 
 
 class Child:
     """The process of one rank. What happens to it is put into `events`."""
 
-    def __init__(self, spec: RankSpec, context, payload: bytes, events: queue.SimpleQueue):
+    def __init__(
+        self,
+        spec: RankSpec,
+        context: BaseContext,
+        payload: bytes,
+        events: "queue.SimpleQueue[Event]",
+    ):
         self.rank = spec.rank
+        self.spec = spec
         self.context = context
         self.payload = payload
         self.events = events
-        self.process = None
+        self.process: BaseProcess | None = None
         self.ended = False
-        self.results_pipe, child_end = context.Pipe()
-        self.stack_pipe, stack_writer = context.Pipe(duplex=False)
+        self.results_pipe, results_end = context.Pipe()
+        self.stack_pipe, stack_end = context.Pipe(duplex=False)
+        self.rank_ends = results_end, stack_end
         # subtle: Linux kills a rank when the thread that started it ends (see rank.py), so this
         # thread lives as long as the process.
-        self.thread = threading.Thread(
-            target=self._run,
-            args=(spec, child_end, stack_writer),
-            name=f"{NAME}{self.rank}",
-            daemon=True,
-        )
+        self.thread = threading.Thread(target=self._run, name=f"{NAME}{self.rank}", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
 
-    def _run(
-        self, spec: RankSpec, child_end: connection.Connection, stack_writer: connection.Connection
-    ) -> None:
+    def _run(self) -> None:
         """Start the rank and report its outcome and its end."""
         try:
-            if not self._start_process(spec, child_end, stack_writer):
+            process = self._start_process()
+            if process is None:
                 return
-            child_end.close()
-            stack_writer.close()
+            self._close_rank_ends()
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.results_pipe.send_bytes(self.payload)
-            if self.results_pipe in connection.wait([self.results_pipe, self.process.sentinel]):
+            if self.results_pipe in connection.wait([self.results_pipe, process.sentinel]):
                 with contextlib.suppress(EOFError, OSError):
                     self._report_outcome(self.results_pipe.recv_bytes())
-            connection.wait([self.process.sentinel])
-            self._report("ended", self._wait_for_status())
+            connection.wait([process.sentinel])
+            self._report("ended", self._wait_for_status(process))
         except Exception as error:
             self._report("not started", error)
-        finally:
-            child_end.close()
-            stack_writer.close()
 
-    def _start_process(self, *arguments) -> bool:
-        """Start the process; False if the launch has ended before that."""
+    def _start_process(self) -> BaseProcess | None:
+        """Start the process; None if the launch has ended before that."""
         from collectives.launcher import rank
 
         with starting, _without_main():
             if self.ended:
-                return False
-            self.process = self.context.Process(
+                return None
+            arguments = self.spec, *self.rank_ends
+            # type: every context has it, but typeshed gives the base class none.
+            self.process = self.context.Process(  # type: ignore[attr-defined]
                 target=rank.main, args=arguments, name=f"{NAME}{self.rank}"
             )
             self.process.start()
-            return True
+            return self.process
 
     def _report_outcome(self, message: bytes) -> None:
         self._report("returned" if message[:1] == b"R" else "raised", message[1:])
 
-    def _report(self, kind: str, value: bytes | int | Exception | None) -> None:
+    def _report(self, kind: str, value: object) -> None:
         self.events.put(Event(self.rank, kind, value))
 
-    def _wait_for_status(self) -> int | None:
+    def _wait_for_status(self, process: BaseProcess) -> int | None:
         """The exit code. The sentinel may be ready a moment before the system knows the status."""
         while not self.ended:
             with starting:
-                status = self.process.exitcode
+                status = process.exitcode
             if status is not None:
                 return status
             time.sleep(0.001)
@@ -136,11 +138,17 @@ class Child:
         if process is not None and process.pid is not None and process.exitcode is None:
             process.kill()
 
+    def _close_rank_ends(self) -> None:
+        for end in self.rank_ends:
+            end.close()
+
     def close(self) -> None:
         """Close the pipes and forget the process, after the thread has ended."""
+        self._close_rank_ends()
         self.results_pipe.close()
         self.stack_pipe.close()
-        if self.process is not None:
+        # A thread that is stuck still has its process, and perhaps the lock.
+        if self.process is not None and not self.thread.is_alive():
             with contextlib.suppress(ValueError), starting:  # ValueError: it could not be killed
                 self.process.close()
 
@@ -155,9 +163,10 @@ def end_all(children: list[Child]) -> None:
         child.kill()
     if has_lock:
         starting.release()
+    until = time.monotonic() + EXIT_TIMEOUT
     for child in children:
         if child.thread.ident is not None:
-            child.thread.join(EXIT_TIMEOUT)
+            child.thread.join(max(0.0, until - time.monotonic()))
     for child in children:
         child.close()
 
@@ -171,7 +180,7 @@ def _without_main() -> Iterator[None]:
     """
     real = multiprocessing.spawn.get_preparation_data
 
-    def get_preparation_data(name: str) -> dict:
+    def get_preparation_data(name: str) -> dict[str, object]:
         data = real(name)
         if name.startswith(NAME):
             data = {key: value for key, value in data.items() if not key.startswith("init_main")}

@@ -2,9 +2,16 @@
 
 import os
 import signal as signals
+import tempfile
+from collections.abc import Sequence
 from traceback import extract_tb, format_list
+from typing import TYPE_CHECKING, Any
 
+from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import is_library, main_thread, where
+
+if TYPE_CHECKING:
+    from collectives.diagnosis.rules.snapshot import Verdict
 
 
 class LaunchError(RuntimeError):
@@ -13,8 +20,12 @@ class LaunchError(RuntimeError):
     `rank` is the rank to look at first. `kind` is "raised", "died", "hung" or "mismatch": the
     ranks' calls do not match. `exitcode` and `signal` are those of a process that died; as in
     multiprocessing, `exitcode` is negative for a signal. `traceback` is that of a rank that raised.
-    `stacks` holds faulthandler's stacks by rank.
+    `stacks` holds faulthandler's stacks by rank. `calls` and `risky_calls`: what the ranks called
+    until then, and what they noticed of it; empty unless `launch` was asked to record.
     """
+
+    calls: list[Call]
+    risky_calls: list[RiskyCall]
 
     def __init__(
         self,
@@ -34,8 +45,9 @@ class LaunchError(RuntimeError):
         self.signal = signal
         self.traceback = traceback
         self.stacks = stacks or {}
+        self.calls, self.risky_calls = [], []
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (str(self), self.__dict__)
 
     def _render_traceback_(self) -> list[str]:
@@ -44,11 +56,13 @@ class LaunchError(RuntimeError):
         return [*(text.rstrip() for text in format_list(own)), f"LaunchError: {self}"]
 
 
-def _rebuild(message: str, state: dict) -> LaunchError:
-    return LaunchError(message, **state)
+def _rebuild(message: str, state: dict[str, Any]) -> LaunchError:
+    error = LaunchError(message, rank=state["rank"], kind=state["kind"])
+    vars(error).update(state)
+    return error
 
 
-def raised(rank: int, summary: str, traceback: str, returned: list[int] = ()) -> LaunchError:
+def raised(rank: int, summary: str, traceback: str, returned: Sequence[int] = ()) -> LaunchError:
     """The function raised in rank `rank`. `returned`: the ranks that had returned before."""
     message = f"rank {rank} raised {summary}\n\n{traceback}"
     if returned:
@@ -59,9 +73,11 @@ def raised(rank: int, summary: str, traceback: str, returned: list[int] = ()) ->
 def not_started(rank: int, error: Exception) -> LaunchError:
     """Starting the process raised `error`: no memory, too many processes, a broken fork server."""
     cause = f"{type(error).__name__}: {error}".rstrip(": ")
-    return LaunchError(
-        f"rank {rank} died: its process could not be started ({cause})", rank=rank, kind="died"
-    )
+    message = f"rank {rank} died: its process could not be started ({cause})"
+    if isinstance(error, FileNotFoundError) or "AF_UNIX" in str(error):
+        folder = tempfile.gettempdir()
+        message += f". The fork server needs a temporary folder with a short path; TMPDIR: {folder}"
+    return LaunchError(message, rank=rank, kind="died")
 
 
 def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
@@ -88,10 +104,10 @@ def _signal(number: int) -> tuple[signals.Signals | int, str]:
     return signal, f"was killed by {signal.name} (signal {number})"
 
 
-def differ(verdict, error: LaunchError | None = None) -> LaunchError:
+def from_verdict(verdict: "Verdict", error: LaunchError | None = None) -> LaunchError:
     """The ranks' calls do not match, or ranks wait for each other.
 
-    `verdict` is a diagnosis.Verdict, and `error` the failure that followed from it, if any.
+    `error`: the failure that followed from it, if any.
     """
     rank = verdict.guilty[0].rank if verdict.guilty else 0
     kind = "hung" if verdict.kind == "hang" else verdict.kind

@@ -3,84 +3,85 @@
 import contextlib
 import datetime
 import faulthandler
+import json
 import os
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives.backends import availability as backends
-from collectives.launcher import failure
-from collectives.launcher import rank as ranks
-from collectives.launcher.place import Place
-
-# Bytes of one value in the store, which takes at most 8 MiB.
-_PIECE = 4 * 2**20
+from collectives.backends import availability
+from collectives.launcher import failure, rank
+from collectives.launcher.store import launcher_store
+from collectives.launcher.worker import Worker
 
 # A rank that has passed its time limit and cannot raise is ended this many seconds later. Until
 # then the others can read its stack.
 _GRACE = 5.0
 
 _launches = 0
-_launcher_store = None
 
 
 def join(
-    place: Place, fn: Callable, args: tuple, backend: str | None, device: str | None, timeout: float
-) -> list:
+    worker: Worker,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    backend: str | None,
+    device: str | None,
+    timeout: float,
+) -> list[Any]:
     """Call `fn` in this rank of the launcher's world; return the results of all ranks.
 
     Every rank must call it.
     """
     caller_has_group = dist.is_initialized()
-    backend, device = _choose(place, backend, device, caller_has_group)
+    backend, device = _choose(worker, backend, device, caller_has_group)
     deadline = time.monotonic() + timeout
-    variables = backends.rank_environment(backend, place.local_world_size, place.one_machine)
-    variables |= place.environment
-    with _environment(variables):
-        store = _new_store(place, caller_has_group, timeout)
-    with _environment(variables), _time_limit(place, store, timeout):
+    results = None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment(worker, backend))
+        store = _new_store(worker, caller_has_group, timeout)
+        stack.enter_context(_time_limit(worker, store, timeout))
         group_store = None if caller_has_group else store
         try:
-            result = _call(place, fn, args, backend, device, timeout, group_store)
-            _put(store, place.rank, result)
-            if group_store is not None:
-                ranks.leave_group(store)
+            result = _call(worker, fn, args, backend, device, timeout, group_store)
+            store.set(_returned_key(worker.rank), "group" if dist.is_initialized() else "no group")
+            if _all_return(worker, store, deadline):
+                results = _exchange(worker, result, backend, group_store, timeout)
+                if group_store is not None:
+                    rank.leave_group(store)
         except Exception as error:
-            if time.monotonic() < deadline and store.add("failures", 1) == 1:
-                store.set("first", cloudpickle.dumps((place.rank, ranks.describe(error))))
-            raise _failure(place, store, timeout) from error
+            if time.monotonic() < deadline:
+                _publish_failure(worker, store, error)
+            raise _failure(worker, store, timeout) from error
         finally:
-            # After a failure this breaks the connections that other ranks wait on.
             if group_store is not None and dist.is_initialized():
+                _let_all_enter(group_store, deadline)
+                # After a failure this breaks the connections that other ranks wait on.
                 dist.destroy_process_group()
-        while not store.check([_count_key(rank) for rank in range(place.world_size)]):
-            if store.check(["first"]) or time.monotonic() > deadline:
-                raise _failure(place, store, timeout)
-            if place.uses_mpi:
-                _let_mpi_progress()
-            time.sleep(0.002)
-        return _get_all(place, store)
+        if results is None:
+            raise _failure(worker, store, timeout)
+    return [cloudpickle.loads(result) for result in results]
 
 
-def _new_store(place: Place, caller_has_group: bool, timeout: float) -> dist.PrefixStore:
+def _new_store(worker: Worker, caller_has_group: bool, timeout: float) -> dist.PrefixStore:
     """The store of the caller's group, or else of the launcher, under a prefix for this launch."""
     global _launches
-    store = c10d._get_default_store() if caller_has_group else launcher_store(place, timeout)
+    store = c10d._get_default_store() if caller_has_group else launcher_store(worker, timeout)
     store = dist.PrefixStore(f"collectives/{_launches}", store)
     _launches += 1
     return store
 
 
 def _choose(
-    place: Place, backend: str | None, device: str | None, caller_has_group: bool
+    worker: Worker, backend: str | None, device: str | None, caller_has_group: bool
 ) -> tuple[str, str]:
     if caller_has_group:
         current = dist.get_backend()
@@ -90,45 +91,15 @@ def _choose(
                 "leave backend out."
             )
         backend = current
-    return backends.choose(backend or place.backend, device, place.local_world_size)
-
-
-def launcher_store(place: Place, timeout: float) -> dist.Store:
-    """The launcher's own store, opened once. Give it a prefix: keys must never be used twice."""
-    global _launcher_store
-    if _launcher_store is None:
-        patience = datetime.timedelta(seconds=timeout)
-        if place.launcher == "srun":
-            _launcher_store = _store_of_step(place, patience)
-        else:
-            where = "mpi://" if place.uses_mpi else "env://"
-            _launcher_store, _, _ = next(dist.rendezvous(where, timeout=patience))
-    return _launcher_store
-
-
-def _store_of_step(place: Place, patience: datetime.timedelta) -> dist.TCPStore:
-    """srun has no store for its ranks: rank 0 makes one, where the others expect it.
-
-    It listens on loopback if all ranks are on one machine, else on all addresses, as torchrun's.
-    """
-    host, port = place.meeting
-    options = {"wait_for_workers": False, "timeout": patience}
-    if place.rank:
-        return dist.TCPStore(host, port, is_master=False, **options)
-    listens_on = host if place.one_machine else ""
-    try:
-        listener = socket.create_server((listens_on, port), backlog=max(128, place.world_size))
-    except OSError as error:
-        raise ValueError(
-            f"rank 0 cannot open the store of this Slurm step at port {port}: {error.strerror}. "
-            "Choose another port: export MASTER_ADDR and MASTER_PORT before srun."
-        ) from error
-    fd = listener.detach()
-    return dist.TCPStore("127.0.0.1", port, is_master=True, master_listen_fd=fd, **options)
+    return availability.choose(backend or worker.backend, device, worker.local_world_size)
 
 
 @contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def _environment(worker: Worker, backend: str) -> Iterator[None]:
+    variables = availability.rank_environment(
+        backend, worker.local_world_size, worker.on_one_machine
+    )
+    variables |= worker.environment
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -142,22 +113,22 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _time_limit(place: Place, store: dist.Store, timeout: float) -> Iterator[None]:
+def _time_limit(worker: Worker, store: dist.Store, timeout: float) -> Iterator[None]:
     """At the limit, give the others this rank's stack. A rank that does not raise then is ended.
 
     It is ended _GRACE seconds after the limit, with its stack on stderr.
     """
 
-    def post_stack():
-        with tempfile.TemporaryFile() as file, contextlib.suppress(dist.DistError):
+    def post_stack() -> None:
+        with contextlib.suppress(dist.DistError, OSError), tempfile.TemporaryFile() as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
-            store.set(f"stack/{place.rank}", file.read())
+            store.set(f"stack/{worker.rank}", file.read().decode(errors="replace"))
 
     timer = threading.Timer(timeout, post_stack)
     timer.daemon = True
     timer.start()
-    faulthandler.dump_traceback_later(timeout + _GRACE, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(timeout + _GRACE, exit=True, file=sys.__stderr__ or 2)
     try:
         yield
     finally:
@@ -166,69 +137,106 @@ def _time_limit(place: Place, store: dist.Store, timeout: float) -> Iterator[Non
 
 
 def _call(
-    place: Place,
-    fn: Callable,
-    args: tuple,
+    worker: Worker,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
     backend: str,
     device: str,
     timeout: float,
     store: dist.Store | None,
 ) -> bytes:
     """Call `fn` in a new group (`store` is None: the caller's); return its pickled result."""
-    own_device = backends.rank_device(device, place.local_rank)
+    own_device = availability.rank_device(device, worker.local_rank)
     if own_device.type == "cuda":
         torch.cuda.set_device(own_device)
     if store is not None:
         patience = datetime.timedelta(seconds=timeout)
-        ranks.enter_group(backend, store, place.rank, place.world_size, patience)
-    ranks.inside = True
+        rank.enter_group(backend, store, worker.rank, worker.world_size, patience)
+    rank.inside = True
     try:
-        return ranks.dump_result(fn(place.rank, place.world_size, own_device, *args))
+        return rank.dump_result(fn(worker.rank, worker.world_size, own_device, *args))
     finally:
-        ranks.inside = False
+        rank.inside = False
 
 
-def _let_mpi_progress() -> None:
-    """Another rank's send may still wait for this rank to acknowledge it."""
-    from collectives.backends.mpi import library
-
-    library.progress()
+def _returned_key(number: int) -> str:
+    return f"returned/{number}"
 
 
-def _count_key(rank: int) -> str:
-    """The key of the number of pieces of a rank's result, which is set last."""
-    return f"pieces/{rank}"
+def _all_return(worker: Worker, store: dist.Store, deadline: float) -> bool:
+    """Wait until every rank has returned; False if one fails, or at the deadline."""
+    while not store.check([_returned_key(number) for number in range(worker.world_size)]):
+        if store.check(["first"]) or time.monotonic() > deadline:
+            return False
+        if worker.uses_mpi:
+            from collectives.process_groups.mpi import library
+
+            library.progress()  # another rank's send may wait for this rank to acknowledge it
+        time.sleep(0.002)
+    return True
 
 
-def _put(store: dist.Store, rank: int, result: bytes) -> None:
-    starts = range(0, len(result), _PIECE)
-    for number, start in enumerate(starts):
-        store.set(f"piece/{rank}/{number}", result[start : start + _PIECE])
-    store.set(_count_key(rank), str(len(starts)))
+def _let_all_enter(store: dist.Store, deadline: float) -> None:
+    """Wait until no rank is still connecting to this one.
+
+    subtle: a rank whose init_process_group fails gives its next group another name than the others
+    do, and the world cannot be used again.
+    """
+    until = min(deadline, time.monotonic() + _GRACE)
+    while not store.check(["all have entered"]) and time.monotonic() < until:
+        time.sleep(0.002)
 
 
-def _get_all(place: Place, store: dist.Store) -> list:
-    keys = []
-    for rank in range(place.world_size):
-        count = int(store.get(_count_key(rank)))
-        keys.append([f"piece/{rank}/{number}" for number in range(count)])
-    results = [cloudpickle.loads(b"".join(map(store.get, own_keys))) for own_keys in keys]
-    # The last reader tidies up, because the store may live long after this launch.
-    if store.add("read", 1) == place.world_size:
-        for own_keys in keys:
-            for key in own_keys:
-                store.delete_key(key)
+def _exchange(
+    worker: Worker, result: bytes, backend: str, store: dist.Store | None, timeout: float
+) -> list[bytes]:
+    """The pickled results of all ranks, over the process group.
+
+    Not through the store, to which others may have access: whoever writes a pickle there would
+    execute code in the ranks. `store` is None for a group of the caller's.
+    """
+    if store is not None and any(
+        store.get(_returned_key(number)) == b"no group" for number in range(worker.world_size)
+    ):  # the function has destroyed it
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        store = dist.PrefixStore("results", store)
+        patience = datetime.timedelta(seconds=timeout)
+        rank.enter_group(backend, store, worker.rank, worker.world_size, patience)
+    results: list[Any] = [None] * worker.world_size
+    dist.all_gather_object(results, result)
     return results
 
 
-def _failure(place: Place, store: dist.Store, timeout: float) -> failure.LaunchError:
+def _publish_failure(worker: Worker, store: dist.Store, error: Exception) -> None:
+    if store.add("failures", 1) == 1:
+        found = rank.describe(error)
+        store.set("first", json.dumps([worker.rank, found["summary"], found["traceback"]]))
+
+
+def _failure(worker: Worker, store: dist.Store, timeout: float) -> failure.LaunchError:
     """The first exception, or else where each rank stood when time was up: alike in all ranks."""
     if store.check(["first"]) or store.add("failures", 0):
-        rank, first = cloudpickle.loads(store.get("first"))
-        return failure.raised(rank, first["summary"], first["traceback"])
-    returned = [rank for rank in range(place.world_size) if store.check([_count_key(rank)])]
-    missing = [rank for rank in range(place.world_size) if rank not in returned]
+        return _first_failure(worker, store)
+    everyone = range(worker.world_size)
+    returned = [number for number in everyone if store.check([_returned_key(number)])]
+    missing = [number for number in everyone if number not in returned]
     return failure.hung(timeout, _posted_stacks(store, missing), returned)
+
+
+def _first_failure(worker: Worker, store: dist.Store) -> failure.LaunchError:
+    try:
+        number, summary, trace = json.loads(store.get("first"))
+        if number in range(worker.world_size):
+            return failure.raised(number, str(summary), str(trace))
+    except (TypeError, ValueError):
+        pass
+    return failure.LaunchError(
+        "a rank failed, or a process that is no rank has written into the launcher's store: what "
+        "is noted there cannot be read",
+        rank=worker.rank,
+        kind="raised",
+    )
 
 
 def _posted_stacks(store: dist.Store, missing: list[int]) -> dict[int, str]:
@@ -236,8 +244,8 @@ def _posted_stacks(store: dist.Store, missing: list[int]) -> dict[int, str]:
     stacks = dict.fromkeys(missing, "")
     until = time.monotonic() + _GRACE / 2
     while "" in stacks.values() and time.monotonic() < until:
-        for rank, stack in stacks.items():
-            if not stack and store.check([f"stack/{rank}"]):
-                stacks[rank] = store.get(f"stack/{rank}").decode(errors="replace")
+        for number, stack in stacks.items():
+            if not stack and store.check([f"stack/{number}"]):
+                stacks[number] = store.get(f"stack/{number}").decode(errors="replace")
         time.sleep(0.01)
     return stacks

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from collectives.launcher.place import Place
 from collectives.launcher.server import default_start_method
+from collectives.launcher.worker import Worker
 
 
 @dataclass(frozen=True)
 class SharedRank:
-    """A rank whose peers are started elsewhere: its place, and the TCPStore where all meet."""
+    """A rank whose peers are started elsewhere: the worker that starts it, and their store."""
 
-    place: Place
+    worker: Worker
     store_host: str
     store_port: int
     store_prefix: str
@@ -24,9 +25,9 @@ class LaunchSpec:
     With `shared_rank`, start only that rank of a larger world; `nproc` is then 1.
     """
 
-    fn: Callable
+    fn: Callable[..., Any]
     nproc: int
-    args: tuple
+    args: tuple[Any, ...]
     backend: str
     device: str
     timeout: float  # seconds, for the whole launch

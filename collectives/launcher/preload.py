@@ -8,10 +8,16 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 from multiprocessing import forkserver
 
-import collectives.launcher.rank
-import collectives.recording.record  # noqa: F401
+# Ctrl-C reaches every process of the terminal. The server ignores it, too, but after its imports;
+# until here its parent had it blocked.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+import collectives.launcher.rank  # noqa: E402
+import collectives.recording.record  # noqa: E402, F401
 
 # The garbage collector no longer visits what exists now, so ranks go on sharing its memory.
 gc.collect()

@@ -16,16 +16,19 @@ import time
 import traceback
 import warnings
 from multiprocessing import connection, forkserver
+from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
 
-from collectives.backends import availability as backends
-from collectives.backends import register  # noqa: F401  its import makes torch know our backends
+from collectives.backends import (
+    availability,
+    register,  # noqa: F401  its import makes torch know our backends
+)
 from collectives.launcher.rank_spec import RankSpec
 from collectives.recording import exit_hooks, inject
-from collectives.spec.calls import CALLS
+from collectives.semantics.calls import CALLS
 
 # On this signal a rank writes its stack. faulthandler does so in C, also if Python is blocked.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -72,21 +75,21 @@ def main(
     results_pipe.send_bytes(b"R" + result)
 
 
-def dump_result(result) -> bytes:
+def dump_result(result: object) -> bytes:
     """Pickle a result, with all tensors on the CPU: the parent must not open a CUDA context."""
     buffer = io.BytesIO()
     _ResultPickler(buffer).dump(result)
     return buffer.getvalue()
 
 
-class _ResultPickler(cloudpickle.Pickler):
-    def reducer_override(self, value):
+class _ResultPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_cuda:
             return _identity, (value.cpu(),)
         return super().reducer_override(value)
 
 
-def _identity(value):
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -100,7 +103,7 @@ def _call(spec: RankSpec, payload: bytes) -> bytes:
             "can it import every module they need?"
         )
         raise
-    device = backends.rank_device(spec.device, int(spec.environ["LOCAL_RANK"]))
+    device = availability.rank_device(spec.device, int(spec.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     patience = datetime.timedelta(seconds=spec.timeout + GROUP_PATIENCE)
@@ -121,9 +124,9 @@ def _call(spec: RankSpec, payload: bytes) -> bytes:
 
 def _store(spec: RankSpec, patience: datetime.timedelta) -> dist.Store:
     if isinstance(spec.store, str):
-        store = dist.FileStore(spec.store, -1)
-        store.set_timeout(patience)
-        return store
+        file_store = dist.FileStore(spec.store, -1)
+        file_store.set_timeout(patience)
+        return file_store
     host, port, prefix = spec.store
     store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
     return dist.PrefixStore(prefix, store)
@@ -161,14 +164,15 @@ def _end_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         # A fork server lives as long as any process holds the other end of this pipe. Only the
         # parent should hold it.
-        alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-        if alive is not None:
-            os.close(alive)
-            forkserver._forkserver._forkserver_alive_fd = None
+        server: Any = forkserver._forkserver
+        if getattr(server, "_forkserver_alive_fd", None) is not None:
+            os.close(server._forkserver_alive_fd)
+            server._forkserver_alive_fd = None
     parent = multiprocessing.parent_process()
 
-    def watch():
-        parent.join()
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
         os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
     threading.Thread(target=watch, name="watch the parent", daemon=True).start()
@@ -207,11 +211,12 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _THREADS_AT_IMPORT
 
 
-def describe(error: BaseException) -> dict:
+def describe(error: BaseException) -> dict[str, Any]:
     """An exception as text, without the frames of this package above the caller's function."""
-    package = os.path.dirname(os.path.dirname(__file__))
+    # subtle: the lessons of the wheel are beside the package, in collectives_lessons/.
+    package = os.path.dirname(os.path.dirname(__file__)) + os.sep
     frame = error.__traceback__
-    while frame.tb_next is not None and frame.tb_frame.f_code.co_filename.startswith(package):
+    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(package):
         frame = frame.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frame))
     notes = " ".join(getattr(error, "__notes__", ()))

@@ -1,4 +1,4 @@
-"""What a rank that we start gets to know: its rank, its store, and its caller's environment."""
+"""The start-up parameters of a rank: its number, its store, and its caller's environment."""
 
 import linecache
 import os
@@ -7,11 +7,11 @@ import tempfile
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.util import get_temp_dir
-from typing import IO
+from typing import IO, Any
 
-from collectives.backends import availability as backends
-from collectives.backends.mpi import pmi
-from collectives.launcher.launch_spec import LaunchSpec
+from collectives.backends import availability
+from collectives.launcher.launch_spec import LaunchSpec, SharedRank
+from collectives.process_groups.mpi import pmi
 
 # Variables of torchrun's and mpiexec's own workers. A world that we start must not inherit them.
 _FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
@@ -23,10 +23,10 @@ class Descriptor:
     def __init__(self, fd: int):
         self.fd = fd
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         return reduction.DupFd(self.fd)
 
-    def __setstate__(self, duplicate):
+    def __setstate__(self, duplicate: Any) -> None:
         self.fd = duplicate.detach()
 
 
@@ -41,21 +41,21 @@ class RankSpec:
     timeout: float
     store: str | tuple[str, int, str]  # the path of a FileStore, or a TCPStore's host, port, prefix
     environ: dict[str, str]
-    sources: dict[str, tuple]  # entries of linecache
+    sources: dict[str, tuple[Any, ...]]  # entries of linecache
     stdout: Descriptor | None
     stderr: Descriptor | None
     pmi: Descriptor | None = None  # the socket where a rank of MPI asks who it is
     calls: Descriptor | None = None  # the file in which the rank records its calls
 
 
-def for_world(launch: LaunchSpec, manager: pmi.Manager | None) -> tuple[list[RankSpec], IO]:
+def for_world(launch: LaunchSpec, manager: pmi.Manager | None) -> tuple[list[RankSpec], IO[bytes]]:
     """A spec for each rank of a new world, and the file of their store, which the caller closes.
 
     `manager` answers the ranks of an MPI world; None for other backends.
     """
     nproc = launch.nproc
     file, path = _new_store()
-    environ = _environ(nproc, nproc) | backends.rank_environment(launch.backend, nproc)
+    environ = _environ(nproc, nproc) | availability.rank_environment(launch.backend, nproc)
     common = _common_fields(launch, nproc, path)
     specs = []
     for rank in range(nproc):
@@ -69,18 +69,19 @@ def for_world(launch: LaunchSpec, manager: pmi.Manager | None) -> tuple[list[Ran
     return specs, file
 
 
-def for_shared_rank(launch: LaunchSpec) -> RankSpec:
+def for_shared_rank(launch: LaunchSpec, shared: SharedRank) -> RankSpec:
     """The spec of the one rank that we start in a world whose store belongs to somebody else."""
-    shared = launch.shared_rank
-    place = shared.place
+    worker = shared.worker
     environ = (
-        _environ(place.world_size, place.local_world_size)
-        | _rank_variables(place.rank, place.local_rank)
-        | backends.rank_environment(launch.backend, place.local_world_size, place.one_machine)
+        _environ(worker.world_size, worker.local_world_size)
+        | _rank_variables(worker.rank, worker.local_rank)
+        | availability.rank_environment(
+            launch.backend, worker.local_world_size, worker.on_one_machine
+        )
     )
     store = shared.store_host, shared.store_port, shared.store_prefix
-    common = _common_fields(launch, place.world_size, store)
-    return RankSpec(rank=place.rank, environ=environ, **common)
+    common = _common_fields(launch, worker.world_size, store)
+    return RankSpec(rank=worker.rank, environ=environ, **common)
 
 
 def _environ(world_size: int, local_world_size: int) -> dict[str, str]:
@@ -92,7 +93,9 @@ def _rank_variables(rank: int, local_rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
-def _common_fields(launch: LaunchSpec, world_size: int, store: str | tuple[str, int, str]) -> dict:
+def _common_fields(
+    launch: LaunchSpec, world_size: int, store: str | tuple[str, int, str]
+) -> dict[str, Any]:
     """The fields of RankSpec that are the same for all ranks."""
     return {
         "world_size": world_size,
@@ -111,7 +114,7 @@ def _common_fields(launch: LaunchSpec, world_size: int, store: str | tuple[str, 
     }
 
 
-def _new_store() -> tuple[IO, str]:
+def _new_store() -> tuple[IO[bytes], str]:
     """An empty file for a FileStore, and its path. Closing the file deletes it.
 
     On Linux it has no name in any folder, so that nothing is left if this process is killed. It is

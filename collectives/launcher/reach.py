@@ -4,40 +4,41 @@ import datetime
 import json
 import os
 import socket
+from typing import Any
 
 import torch.distributed as dist
 
-from collectives.backends.availability import address_of_interface
-from collectives.launcher.join import launcher_store
-from collectives.launcher.place import Place
+from collectives.launcher.store import launcher_store
+from collectives.launcher.worker import Worker
+from collectives.process_groups.interfaces import address_of_interface
 
-# Seconds for the other ranks to come, and for one connection.
-_RANKS_COME = 60.0
+# Seconds until the other ranks must have joined, and for one connection.
+_JOINED_BY = 60.0
 _CONNECTS = 3.0
 
 
-def unreachable(place: Place) -> list[str]:
+def unreachable(worker: Worker) -> list[str]:
     """A sentence for each machine that cannot connect to another one, the same in all ranks.
 
     Every rank must call it. One rank of each machine listens at a free port of the address that
-    gloo takes there, and connects to all others. Raises ValueError, where the ranks cannot meet.
+    gloo takes there, and connects to all others. Raises ValueError if a rank does not join.
     """
     name, listener, cannot = socket.gethostname(), None, []
     try:
-        store = dist.PrefixStore("collectives/reach", launcher_store(place, _RANKS_COME))
-        if place.local_rank == 0:
+        store = dist.PrefixStore("collectives/reach", launcher_store(worker, _JOINED_BY))
+        if worker.local_rank == 0:
             try:
                 listener = socket.create_server((_address(), 0))
             except OSError as error:
                 cannot.append(f"{name} has no address: {error.strerror or error}")
-        address = listener and [name, *listener.getsockname()]
-        machines = _exchange(store, "machine", place, address)
+        address = [name, *listener.getsockname()] if listener else None
+        machines = _exchange(store, "machine", worker, address)
         for other in filter(None, machines) if listener else ():
             if other != address and (text := _connect(name, *other)):
                 cannot.append(text)
-        found = _exchange(store, "cannot", place, cannot)
+        found = _exchange(store, "cannot", worker, cannot)
     except RuntimeError as error:
-        raise ValueError(f"{name} (rank {place.rank}): {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{name} (rank {worker.rank}): {str(error).splitlines()[0]}") from None
     finally:
         if listener is not None:
             listener.close()
@@ -60,12 +61,12 @@ def _connect(name: str, other: str, address: str, port: int) -> str | None:
     return None
 
 
-def _exchange(store: dist.Store, what: str, place: Place, value: list | None) -> list:
-    """What each rank says, in rank order."""
-    store.set(f"{what}/{place.rank}", json.dumps(value))
-    for rank in range(place.world_size):
+def _exchange(store: dist.Store, what: str, worker: Worker, value: list[Any] | None) -> list[Any]:
+    """The values of all ranks, in rank order."""
+    store.set(f"{what}/{worker.rank}", json.dumps(value))
+    for rank in range(worker.world_size):
         try:
-            store.wait([f"{what}/{rank}"], datetime.timedelta(seconds=_RANKS_COME))
+            store.wait([f"{what}/{rank}"], datetime.timedelta(seconds=_JOINED_BY))
         except dist.DistStoreError:
-            raise ValueError(f"rank {rank} did not come within {_RANKS_COME:g} s") from None
-    return [json.loads(store.get(f"{what}/{rank}")) for rank in range(place.world_size)]
+            raise ValueError(f"rank {rank} did not join within {_JOINED_BY:g} s") from None
+    return [json.loads(store.get(f"{what}/{rank}")) for rank in range(worker.world_size)]

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 
 _LAUNCHERS = {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}
@@ -17,12 +18,18 @@ def start_server(modules: tuple[str, ...] = ()) -> None:
     It also imports `modules`, but only if this call is the one that starts it.
     """
     if default_start_method() == "forkserver":
-        from multiprocessing import forkserver
+        from multiprocessing import forkserver, resource_tracker
 
         multiprocessing.set_forkserver_preload(
-            [*modules, "collectives.launcher.preload", "torch.distributed"]
+            ["collectives.launcher.preload", *modules, "torch.distributed"]
         )
-        forkserver.ensure_running()
+        resource_tracker.ensure_running()  # it lets SIGINT through when it has started
+        # Ctrl-C reaches the server, too. It inherits this mask until it ignores the signal.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_beside_torch(*modules: str) -> None:

@@ -2,28 +2,24 @@
 
 import multiprocessing
 import time
+from typing import Any
 
-from collectives.launcher import by_value, child, server
+from collectives.launcher import by_value, child
 from collectives.launcher.launch_spec import LaunchSpec
 from collectives.launcher.watch import LaunchWatch
 from collectives.launcher.world import World
 
-# What the ranks of a backend need, so that the fork server imports it once for all of them.
-_MODULES = {name: (f"collectives.backends.{name}.group",) for name in ("mpi", "by_hand")}
 
-
-def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> list:
+def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> list[Any]:
     """Run the launch and return the results in rank order. Raises LaunchError if a rank fails.
 
     `calls` watches the calls that the ranks record; without it they record nothing.
     """
     deadline = time.monotonic() + spec.timeout
     payload = by_value.pickle_by_value(spec.fn, spec.args)
-    if spec.start_method == "forkserver":
-        server.start_server(_MODULES.get(spec.backend, ()))
-    world = World(spec, payload, calls)
+    world = World(spec, calls)
     try:
-        world.start()
+        world.start(payload)
         return world.results(deadline)
     finally:
         world.end()

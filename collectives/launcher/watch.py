@@ -3,9 +3,15 @@
 import dataclasses
 import tempfile
 import time
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from collectives.launcher import failure
+from collectives.launcher.rank_spec import Descriptor, RankSpec
 from collectives.recording import call_log
+
+if TYPE_CHECKING:
+    from collectives.diagnosis.rules.snapshot import Verdict
+    from collectives.diagnosis.watch.hang_monitor import HangMonitor
 
 # The verdicts that explain more than the exceptions that follow from them.
 _EXPLAINED = ("hang", "mismatch")
@@ -20,16 +26,29 @@ class LaunchWatch:
 
     def __init__(self, at_once: bool):
         self.at_once = at_once
-        self.files: list = []
-        self._started = None
+        self.files: list[BinaryIO] = []
+        self._started: HangMonitor | None = None
 
-    def give_files(self, specs: list) -> list:
-        """The same rank specs, each with a file for the calls of its rank."""
-        from collectives.launcher.rank_spec import Descriptor
+    def give_files(self, specs: list[RankSpec]) -> list[RankSpec]:
+        """The same rank specs, each with a file for the calls of its rank.
 
-        for _ in specs:
-            self.files.append(tempfile.TemporaryFile())  # noqa: SIM115  closed by close()
-            self.files[-1].truncate(call_log.SIZE)
+        Where there is no room for the files, nothing is recorded. Raises ValueError then if calls
+        are to be compared `at_once`.
+        """
+        try:
+            for _ in specs:
+                file = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
+                self.files.append(cast(BinaryIO, file))
+                call_log.reserve(self.files[-1])
+        except OSError as error:
+            self.close()
+            if self.at_once:
+                raise ValueError(
+                    "diagnose=True needs files in which the ranks note their calls. They cannot "
+                    f"be made ({error}): let TMPDIR name a folder with "
+                    f"{len(specs) * call_log.SIZE / 2**20:.0f} MiB of room, or leave diagnose out."
+                ) from error
+            return specs
         return [
             dataclasses.replace(spec, calls=Descriptor(file.fileno()))
             for spec, file in zip(specs, self.files, strict=True)
@@ -39,36 +58,38 @@ class LaunchWatch:
         """Raise LaunchError if the ranks' calls do not fit, or if ranks wait for each other."""
         verdict = self._monitor().look()
         if verdict is not None and verdict.kind in _EXPLAINED:
-            raise failure.differ(verdict)
+            raise failure.from_verdict(verdict)
 
     def check(self) -> None:
         """The same for ranks that have all returned."""
         if self.at_once and (verdict := self._verdict()).kind in _EXPLAINED:
-            raise failure.differ(verdict)
+            raise failure.from_verdict(verdict)
 
     def explain(self, error: failure.LaunchError) -> failure.LaunchError:
         """A better error for ranks that raised or died only because they lost each other."""
         if not self.at_once:
             return error
         job = self._monitor().job
-        job.hear_all()  # what C++ has called is known by the answers alone
+        job.ask_and_poll()  # what C++ has called is known by the answers alone
         for world in job.worlds.values():
             if error.exitcode and (rank := world.ranks.get(error.rank)) is not None:
                 gone_at = rank.gone[0] if rank.gone else time.monotonic_ns()
                 rank.gone = gone_at, error.exitcode
         verdict = self._verdict()
-        return failure.differ(verdict, error) if verdict.kind in _EXPLAINED else error
+        return failure.from_verdict(verdict, error) if verdict.kind in _EXPLAINED else error
 
     def last_word(self) -> str:
         """What the calls say of ranks whose time is up; empty if nothing."""
+        if not self.files:
+            return ""
         verdict = self._monitor().last_word()
         return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
 
     def close(self) -> None:
-        for file in self.files:
-            file.close()
+        while self.files:
+            self.files.pop().close()
 
-    def _monitor(self):
+    def _monitor(self) -> "HangMonitor":
         from collectives.diagnosis.watch.hang_monitor import HangMonitor
         from collectives.diagnosis.watch.job import Job
         from collectives.diagnosis.watch.rank_process import RankProcess
@@ -79,7 +100,7 @@ class LaunchWatch:
             self._started = HangMonitor(job, hang_after=5.0)
         return self._started
 
-    def _verdict(self):
+    def _verdict(self) -> "Verdict":
         job = self._monitor().job
         job.poll()
         return job.verdict(stalled=True)

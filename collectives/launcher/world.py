@@ -3,12 +3,15 @@
 import contextlib
 import queue
 import time
+from typing import Any
 
-from collectives.backends.mpi import pmi
-from collectives.launcher import failure, rank_spec
+from collectives.backends import availability
+from collectives.launcher import failure, rank_spec, server
 from collectives.launcher.child import EXIT_TIMEOUT, Child, Event, end_all
 from collectives.launcher.launch_spec import LaunchSpec
+from collectives.launcher.rank_spec import RankSpec
 from collectives.launcher.watch import LaunchWatch
+from collectives.process_groups.mpi import pmi
 
 # A rank that loses its peer fails too, and its report may arrive before the peer's death is known.
 # After the first failure we wait this many seconds for its cause.
@@ -16,34 +19,46 @@ _WAIT_FOR_CAUSE = 0.3
 
 
 class World:
-    """All ranks that one launch starts. `end` must be called, whatever happens."""
+    """All ranks that one launch starts. `end` must be called after `start`, whatever happens."""
 
-    def __init__(self, spec: LaunchSpec, payload: bytes, calls: LaunchWatch | None):
-        import torch.multiprocessing
-
-        self.timeout = spec.timeout
+    def __init__(self, spec: LaunchSpec, calls: LaunchWatch | None):
+        self.spec = spec
         self.calls = calls
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        # The ranks of an MPI world ask this process who they are. A shared rank asks no one.
-        starts_mpi = spec.backend == "mpi" and spec.shared_rank is None
-        self.pmi = pmi.Manager(spec.nproc) if starts_mpi else None
-        self.store_file = None
-        if spec.shared_rank is None:
-            rank_specs, self.store_file = rank_spec.for_world(spec, self.pmi)
-        else:
-            rank_specs = [rank_spec.for_shared_rank(spec)]
-        if calls is not None:
-            rank_specs = calls.give_files(rank_specs)
-        context = torch.multiprocessing.get_context(spec.start_method)
-        self.children = {
-            own_spec.rank: Child(own_spec, context, payload, self.events) for own_spec in rank_specs
-        }
+        self.children: dict[int, Child] = {}
+        self.to_close = contextlib.ExitStack()
 
-    def start(self) -> None:
+    def start(self, payload: bytes) -> None:
+        """Start the ranks. Raises LaunchError if this process cannot open what they need."""
+        import torch.multiprocessing
+
+        try:
+            if self.spec.start_method == "forkserver":
+                server.start_server(availability.modules([self.spec.backend]))
+            context = torch.multiprocessing.get_context(self.spec.start_method)
+            for spec in self._rank_specs():
+                self.children[spec.rank] = Child(spec, context, payload, self.events)
+        except OSError as error:  # no descriptors left, no temporary folder
+            raise failure.not_started(len(self.children), error) from error
         for child in self.children.values():
             child.start()
 
-    def results(self, deadline: float) -> list:
+    def _rank_specs(self) -> list[RankSpec]:
+        if self.calls is not None:
+            self.to_close.enter_context(contextlib.closing(self.calls))
+        if self.spec.shared_rank is not None:
+            specs = [rank_spec.for_shared_rank(self.spec, self.spec.shared_rank)]
+        else:
+            manager = None
+            if self.spec.backend == "mpi":  # its ranks ask this process who they are
+                manager = self.to_close.enter_context(
+                    contextlib.closing(pmi.Manager(self.spec.nproc))
+                )
+            specs, store_file = rank_spec.for_world(self.spec, manager)
+            self.to_close.enter_context(store_file)
+        return specs if self.calls is None else self.calls.give_files(specs)
+
+    def results(self, deadline: float) -> list[Any]:
         """Wait until all ranks have returned and ended. Raises LaunchError if one fails."""
         import cloudpickle
 
@@ -83,7 +98,7 @@ class World:
         missing = [rank for rank in self.children if rank not in returned]
         diagnosis = self.calls.last_word() if self.calls else ""
         stacks = {rank: self.children[rank].stack() for rank in missing}
-        return failure.hung(self.timeout, stacks, sorted(returned), diagnosis)
+        return failure.hung(self.spec.timeout, stacks, sorted(returned), diagnosis)
 
     def _first_failure(self, failed: Event, returned: dict[int, bytes]) -> failure.LaunchError:
         """The cause of a failure. A death outweighs an exception: who loses a peer raises."""
@@ -100,8 +115,12 @@ class World:
         raised = {
             event.rank: cloudpickle.loads(event.value) for event in events if event.kind == "raised"
         }
-        rank, first = min(raised.items(), key=lambda item: item[1]["at"])
-        return failure.raised(rank, first["summary"], first["traceback"], sorted(returned))
+        rank = min(raised, key=lambda rank: raised[rank]["at"])
+        mismatched = [other for other in raised if raised[other]["summary"].startswith("Mismatch:")]
+        if rank in mismatched:  # ranks fail a proof in any order: name the same one each time
+            rank = min(mismatched)
+        error = raised[rank]
+        return failure.raised(rank, error["summary"], error["traceback"], sorted(returned))
 
     def _with_what_follows(self, failed: Event) -> list[Event]:
         """The failure and the next events, until time is up or every rank has raised."""
@@ -115,6 +134,4 @@ class World:
     def end(self) -> None:
         """Kill what still runs, wait until it is gone, and close everything."""
         end_all(list(self.children.values()))
-        for resource in (self.pmi, self.calls, self.store_file):
-            if resource is not None:
-                resource.close()
+        self.to_close.close()

@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from collectives.spec import values
-from collectives.spec.calls import OPS
-from collectives.spec.cell import Cell
-from collectives.spec.form import Form
-from collectives.spec.forms import FORMS
+from collectives.semantics import values
+from collectives.semantics.calls import OPS
+from collectives.semantics.cell import Cell
+from collectives.semantics.form import Form
+from collectives.semantics.forms import FORMS
 
 # The plain forms are tried with every dtype, their variants with one float and one integer.
 # Backends choose the code that runs by the kind of the dtype more than by its width, and how a
 # tensor lies in memory is independent of both.
 _VARIANT_DTYPES = ("float32", "int64")
+
+# The variant "lazy" tries tensors with the negative bit, and complex ones with the conjugate bit.
+_LAZY_DTYPES = ("float32", "complex64")
 
 # What the forms with `dtypes="few"` and `dtypes="float"` are tried with.
 _FEW = ("float32", "int64", "bfloat16", "bool", "complex64")
@@ -36,7 +39,7 @@ def _cells_of(form: Form, cell: Cell) -> Iterator[Cell]:
             yield replace(cell, dtype=dtype, op=op)
     op = "SUM" if form.reduces else None
     for variant in _variants(form, cell.world_size):
-        for dtype in _variant_dtypes(form):
+        for dtype in _variant_dtypes(form, variant):
             yield replace(cell, form=f"{form.name}:{variant}", dtype=dtype, op=op)
 
 
@@ -63,7 +66,9 @@ def _variants(form: Form, world_size: int) -> list[str]:
     return found
 
 
-def _variant_dtypes(form: Form) -> tuple[str | None, ...]:
+def _variant_dtypes(form: Form, variant: str) -> tuple[str | None, ...]:
     if form.dtypes == "none":
         return (None,)
+    if variant == "lazy":
+        return _LAZY_DTYPES
     return _VARIANT_DTYPES if form.dtypes == "all" else _VARIANT_DTYPES[:1]

@@ -1,33 +1,24 @@
 """Where a measured matrix is not as claimed (backends/claims.toml)."""
 
-from dataclasses import dataclass
-
-from collectives.backends.claims import BROKEN, STATES, Claim, base, expected, table
-from collectives.matrix.compare import Difference, Expectation, compare_all, in_order
+from collectives.backends.claims import BROKEN, Claim, base, expected, table
+from collectives.matrix.compare import Difference, compare, in_order
 from collectives.matrix.measured import is_measured, name, outcome
 
 # So many cells are named after the first one; the others are counted.
 _NAMED = 3
 
 
-@dataclass(frozen=True)
-class Claimed(Expectation):
-    """What a claim says of a cell, or, where `about` is the name of a form, what goes unsaid."""
-
-    about: Claim | str = ""
-    words: str = ""
-
-    def describe(self, kind: str, different: list[dict], cells: list[dict]) -> str:
-        first, *rest = different
-        number = f"{len(different)} cell{'s' * bool(rest)}"
-        text = f"{kind}, {number}: {name(first)} {outcome(first)}"
-        if self.words:
-            text += f"; {self.words}"
-        if rest:
-            text += f". Also: {'; '.join(map(name, rest[:_NAMED]))}"
-        if len(rest) > _NAMED:
-            text += f"; and {len(rest) - _NAMED} more"
-        return text
+def report(
+    matrix: dict, claims: tuple[Claim, ...], probes: list[dict] | None = None
+) -> tuple[str, int]:
+    """The differences as text, and an exit status: 1 if there are any."""
+    if found := differences(matrix, claims, probes):
+        return "\n".join(["not as claimed:", *(f"  {difference}" for difference in found)]), 1
+    columns = _claimed_columns(claims)
+    cells = list(filter(is_measured, matrix["cells"]))
+    if not any((cell["backend"], cell["device"]) in columns for cell in cells):
+        return "", 0
+    return f"{len(cells)} cell{'s' * (len(cells) != 1)}: all as claimed", 0
 
 
 def differences(
@@ -39,8 +30,9 @@ def differences(
     are about none of them are differences too. A run of some cells only cannot know that.
     """
     claims = table() if claims is None else claims
-    claimed_places = {(claim.backend, claim.device) for claim in claims if claim.form}
-    groups: dict[tuple[Claimed, str], list[dict]] = {}
+    columns = _claimed_columns(claims)
+    # One difference for each claim and state; without a claim, for each form and state.
+    groups: dict[tuple, list[dict]] = {}
     faults: dict[str, Difference] = {}
     for cell in filter(is_measured, matrix["cells"]):
         try:
@@ -49,28 +41,48 @@ def differences(
             text = f"contradiction: {error}"
             faults[text] = Difference("contradiction", text)
             continue
-        has_claims = (cell["backend"], cell["device"]) in claimed_places
-        # One difference for each claim and state; without a claim, for each form and state.
-        group = _expectation(cell, claim, has_claims), cell["state"]
+        has_claims = (cell["backend"], cell["device"]) in columns
+        group = claim, None if claim else base(cell["form"]), has_claims, cell["state"]
         groups.setdefault(group, []).append(cell)
-    found = compare_all((claimed, cells) for (claimed, _), cells in groups.items())
-    found += faults.values()
-    found += [Difference("unprobed", f"unprobed: {text}") for text in _idle(claims, probes or [])]
+    found = [*faults.values()]
+    for (claim, _, has_claims, state), cells in groups.items():
+        kind, reason = _difference(claim, has_claims, state)
+        if kind is not None:
+            found.append(Difference(kind, _describe(kind, reason, cells), tuple(cells), claim))
+    found += [
+        Difference("unprobed", f"unprobed: {text}")
+        for text in _claims_without_cells(claims, probes or [])
+    ]
     return in_order(found)
 
 
-def _expectation(cell: dict, claim: Claim | None, has_claims: bool) -> Claimed:
+def _claimed_columns(claims: tuple[Claim, ...]) -> set[tuple[str, str]]:
+    """The backends, each with its device, that claims are about."""
+    return {(claim.backend, claim.device) for claim in claims if claim.form}
+
+
+def _difference(claim: Claim | None, has_claims: bool, state: str) -> tuple[str | None, str]:
+    """The kind of difference from what is claimed, or from what goes without saying, and why."""
     if claim is not None:
         because = f", because {claim.reason}" if claim.reason else ""
-        return Claimed((claim.state,), about=claim, words=f"claimed: {claim.state}{because}")
-    form = base(cell["form"])
+        return compare(claim.state, state), f"; claimed: {claim.state}{because}"
     if has_claims:
-        return Claimed(("works",), "unclaimed", about=form, words="no claim says so")
-    fine = tuple(state for state in STATES if state not in BROKEN)
-    return Claimed(fine, "broken", about=form)
+        return "unclaimed" if state != "works" else None, "; no claim says so"
+    return "broken" if state in BROKEN else None, ""
 
 
-def _idle(claims: tuple[Claim, ...], probes: list[dict]) -> list[str]:
+def _describe(kind: str, reason: str, cells: list[dict]) -> str:
+    first, *rest = cells
+    number = f"{len(cells)} cell{'s' * bool(rest)}"
+    text = f"{kind}, {number}: {name(first)} {outcome(first)}{reason}"
+    if rest:
+        text += f". Also: {'; '.join(map(name, rest[:_NAMED]))}"
+    if len(rest) > _NAMED:
+        text += f"; and {len(rest) - _NAMED} more"
+    return text
+
+
+def _claims_without_cells(claims: tuple[Claim, ...], probes: list[dict]) -> list[str]:
     """What in the claims is about no cell of the backends that are probed."""
     probed = {(cell["backend"], cell["device"]) for cell in probes}
     found = []

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from collectives.backends.claims import BROKEN, base
 from collectives.matrix.measured import MARKS, UNAVAILABLE, place
-from collectives.spec import values
+from collectives.semantics import values
 
 STYLES = {
     "works": "green",
@@ -23,6 +23,7 @@ _VARIANTS = (
     "",
     "uneven",
     "noncontiguous",
+    "lazy",
     "empty",
     "scalar",
     "async",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 
 from collectives.backends.claims import STATES
-from collectives.spec.cell import Cell
+from collectives.semantics.cell import Cell
 
 # The state of a cell that this machine cannot try. It is neither better nor worse than another.
 UNAVAILABLE = "unavailable"

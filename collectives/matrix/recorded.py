@@ -1,19 +1,26 @@
 """A recorded matrix, as `collectives matrix --json` writes it: read, write, compare."""
 
 import json
-from dataclasses import dataclass, field
+import re
 from pathlib import Path
 
-from collectives.backends.claims import STATES
-from collectives.matrix.compare import Difference, Expectation, compare_all
+from collectives.backends.claims import STATES, number
+from collectives.matrix.compare import Difference, compare, in_order
 from collectives.matrix.measured import FIELDS, UNAVAILABLE, key, name, outcome
 
 FORMAT = 1
 
+# The matrices of the tested and of the newest torch, measured with gloo on the CPU by
+# collectives matrix --backend gloo --device cpu --json collectives/matrix/matrices/torch-2.13.json
+FOLDER = Path(__file__).with_name("matrices")
+
+# So many cells that are new or gone are named; the others are counted.
+_NAMED = 20
+
 # The state of a cell that only one of two matrices has.
 _NOT_MEASURED = "not measured"
 
-_HOW = "name a file written by `collectives matrix --json`."
+_ADVICE = "name a file written by `collectives matrix --json`."
 
 
 def read(path: str | Path) -> dict:
@@ -27,14 +34,34 @@ def read(path: str | Path) -> dict:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{not_ours}: it is not text; {_HOW}") from None
+        raise ValueError(f"{not_ours}: it is not text; {_ADVICE}") from None
     try:
         matrix = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
-        raise ValueError(f"{not_ours}: it is not JSON; {_HOW}") from None
+        raise ValueError(f"{not_ours}: it is not JSON; {_ADVICE}") from None
     if fault := fault_of(matrix):
         raise ValueError(f"{path} {fault}")
     return matrix
+
+
+def releases() -> list[str]:
+    """The versions of torch whose matrix is recorded, as in "2.13", the oldest first."""
+    found = (path.stem.removeprefix("torch-") for path in FOLDER.glob("torch-*.json"))
+    return sorted(found, key=number)
+
+
+def named(version: str) -> dict | None:
+    """The recorded matrix of a version, as in "2.13"; None for a word that is no version.
+
+    ValueError if there is no such matrix.
+    """
+    if not re.fullmatch(r"\d+\.\d+(\.\d+)?", version):
+        return None
+    release = ".".join(version.split(".")[:2])
+    if release not in releases():
+        known = ", ".join(releases())
+        raise ValueError(f"no matrix of torch {version} is recorded: there are {known}.")
+    return read(FOLDER / f"torch-{release}.json")
 
 
 def write(matrix: dict, path: Path) -> None:
@@ -50,17 +77,17 @@ def write(matrix: dict, path: Path) -> None:
 def fault_of(matrix) -> str | None:
     """Why this object is not a matrix that we can read: the rest of a sentence, or None."""
     if not isinstance(matrix, dict) or "format" not in matrix or "cells" not in matrix:
-        return f"is not a recorded matrix: it has no `format` and `cells`; {_HOW}"
+        return f"is not a recorded matrix: it has no `format` and `cells`; {_ADVICE}"
     number = matrix["format"]
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        return f"is not a recorded matrix: its format is {number!r}, not a number; {_HOW}"
+        return f"is not a recorded matrix: its format is {number!r}, not a number; {_ADVICE}"
     if number > FORMAT:
         return (
             f"has format {number}, this version of collectives reads up to {FORMAT}: "
             "update collectives."
         )
     if not isinstance(matrix["cells"], list):
-        return f"is not a recorded matrix: its `cells` are no list; {_HOW}"
+        return f"is not a recorded matrix: its `cells` are no list; {_ADVICE}"
     keys = set()
     for count, cell in enumerate(matrix["cells"], 1):
         if fault := _fault_of_cell(cell, count):
@@ -73,13 +100,13 @@ def fault_of(matrix) -> str | None:
 
 def _fault_of_cell(cell, count: int) -> str | None:
     if not isinstance(cell, dict):
-        return f"is not a recorded matrix: its cell {count} lacks everything; {_HOW}"
+        return f"is not a recorded matrix: its cell {count} lacks everything; {_ADVICE}"
     if missing := ", ".join(sorted(FIELDS - cell.keys())):
-        return f"is not a recorded matrix: its cell {count} lacks {missing}; {_HOW}"
+        return f"is not a recorded matrix: its cell {count} lacks {missing}; {_ADVICE}"
     if not all(value is None or isinstance(value, str | int) for value in key(cell)):
         return (
             f"is not a recorded matrix: a field of its cell {count} is neither text nor a number; "
-            f"{_HOW}"
+            f"{_ADVICE}"
         )
     states = (*STATES, UNAVAILABLE)
     if cell["state"] not in states:
@@ -89,17 +116,6 @@ def _fault_of_cell(cell, count: int) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Recorded(Expectation):
-    """What a cell was when it was recorded."""
-
-    before: dict = field(default_factory=dict)
-
-    def describe(self, kind: str, different: list[dict], cells: list[dict]) -> str:
-        (now,) = different
-        return f"{kind}: {name(now)}: was {outcome(self.before)}, is {outcome(now)}"
-
-
 def differences(before: dict, after: dict) -> list[Difference]:
     """How the cells of the matrix `after` differ from those of `before`, worse ones first.
 
@@ -107,8 +123,33 @@ def differences(before: dict, after: dict) -> list[Difference]:
     """
     old, new = ({key(cell): cell for cell in matrix["cells"]} for matrix in (before, after))
     missing = {"state": _NOT_MEASURED, "detail": ""}
-    expected = []
-    for place, cell in (old | new).items():
-        was, now = old.get(place, cell | missing), new.get(place, cell | missing)
-        expected.append((Recorded((was["state"],), before=was), [now]))
-    return compare_all(expected)
+    found = []
+    for which, cell in (old | new).items():
+        was, now = old.get(which, cell | missing), new.get(which, cell | missing)
+        kind = compare(was["state"], now["state"])
+        if kind is not None:
+            text = f"{kind}: {name(now)}: was {outcome(was)}, is {outcome(now)}"
+            found.append(Difference(kind, text, (now,)))
+    return in_order(found)
+
+
+def report(before: dict, name: str, matrix: dict, is_selection: bool = False) -> tuple[str, int]:
+    """How a matrix differs from the one before it, which is called `name`: a text and a status.
+
+    The status is 1 if a cell is better or worse. In a selection, where some cells were left out on
+    purpose, none is called gone.
+    """
+    lines = [f"against {name} (torch {before['torch']}):"]
+    by_kind: dict[str, list] = {"worse": [], "better": [], "gone": [], "new": []}
+    for difference in differences(before, matrix):
+        by_kind[difference.kind].append(difference)
+    if is_selection:
+        by_kind["gone"] = []
+    for kind, found in by_kind.items():
+        shown = found if kind in ("worse", "better") else found[:_NAMED]
+        lines += [f"  {difference}" for difference in shown]
+        if more := len(found) - len(shown):
+            lines.append(f"  {kind}: {more} more")
+    if not any(by_kind.values()):
+        lines.append("  no cell differs")
+    return "\n".join(lines), int(bool(by_kind["worse"] or by_kind["better"]))

@@ -1,16 +1,14 @@
 """A matrix as one HTML page that needs nothing else.
 
-It has a table for each backend, filters, and the reason and history of every cell. A row is a form
-and a reduction, a column a dtype. The page's frame, style and script are in report_page.html.
+It has a table for each backend, filters, and the reason of every cell. A row is a form and a
+reduction, a column a dtype. The page's frame, style and script are in report_page.html.
 """
 
-from collections import Counter
 from html import escape
 from importlib import resources
 
 from collectives.backends.claims import STATES
-from collectives.matrix.history import contradicted, histories, story
-from collectives.matrix.measured import MARKS, UNAVAILABLE, by_column, is_measured, key
+from collectives.matrix.measured import MARKS, UNAVAILABLE, by_column, is_measured
 
 # Each state's (background, text) in the light and in the dark scheme. Not everyone can tell red
 # from green: these colours differ in lightness and in blue, and the marks differ too. Each text has
@@ -24,42 +22,27 @@ LOOKS = {
     UNAVAILABLE: (("#ffffff", "#5a636d"), ("#14171b", "#a3adb8")),
 }
 
-# How a cell's state compares with the recorded versions, and the filter's words for it.
-PASTS = {
-    "same": "the same in all",
-    "changed": "changed",
-    "unlike": "not as recorded",
-    "none": "not recorded",
-}
 
-
-def page(matrix: dict, recorded: tuple[dict, ...] = ()) -> str:
-    """The whole page as text.
-
-    `recorded` are the matrices of other versions of torch, oldest first: the cells' history.
-    """
+def page(matrix: dict) -> str:
+    """The whole page as text."""
     columns = by_column(matrix["cells"])
     cells = [
         cell for column in columns.values() if any(map(is_measured, column)) for cell in column
     ]
-    pasts = _pasts(cells, matrix["torch"], recorded)
     dtypes = _dtypes(cells)
     title = f"What works on torch {matrix['torch']}"
     parts = {
         "title": escape(title),
         "facts": _facts(matrix),
-        "recorded": _recorded(recorded),
         "light": _colours(0),
         "dark": _colours(1),
         "states": "\n".join(
             f".{state} {{ background: var(--{state}); color: var(--{state}-text); }}"
             for state in LOOKS
         ),
-        "filters": _filters(list(columns), cells, dtypes, pasts),
+        "filters": _filters(list(columns), cells, dtypes),
         "count": str(len(cells)),
-        "tables": "\n".join(
-            _section(where, column, dtypes, pasts) for where, column in columns.items()
-        ),
+        "tables": "\n".join(_section(where, column, dtypes) for where, column in columns.items()),
     }
     file = resources.files("collectives.matrix").joinpath("report_page.html")
     # subtle: the frame is split once, so that nothing in the data is taken for a placeholder.
@@ -76,33 +59,6 @@ def _facts(matrix: dict) -> str:
         *(f"{word} {matrix[name]}" for word, name in versions if matrix.get(name)),
     ]
     return escape(" · ".join([*facts, str(matrix.get("platform") or "")]).strip(" ·"))
-
-
-def _recorded(recorded: tuple[dict, ...]) -> str:
-    """Which versions and columns the history comes from."""
-    measured = (cell for matrix in recorded for cell in matrix["cells"] if is_measured(cell))
-    columns = [_name(*column) for column in by_column(measured)]
-    if not columns:
-        return ""
-    versions = ", ".join(dict.fromkeys(matrix["torch"] for matrix in recorded))
-    known = f"History: recorded matrices of torch {versions}, for {'; '.join(columns)}."
-    return escape(f"{known} Nothing is known of other columns, nor of the versions between.")
-
-
-def _pasts(
-    cells: list[dict], version: str, recorded: tuple[dict, ...]
-) -> dict[tuple, tuple[str, str]]:
-    """By the cells' keys: one of PASTS, and the history in words."""
-    found = {}
-    known = histories(cells, recorded)
-    for cell in cells:
-        spans = known[key(cell)]
-        kind, words = ("none", "same", "changed")[min(len(spans), 2)], story(spans)
-        if old := contradicted(cell, version, spans):
-            kind = "unlike"
-            words += f". Here: {cell['state']}, unlike the recorded torch {old.versions}"
-        found[key(cell)] = kind, words
-    return found
 
 
 def _colours(scheme: int) -> str:
@@ -127,7 +83,7 @@ def _name(backend: str, device: str, world_size: int) -> str:
     return f"{backend}/{device}, {world_size} rank{'s' * (world_size != 1)}"
 
 
-def _filters(columns: list[tuple], cells: list[dict], dtypes: list[str], pasts: dict) -> str:
+def _filters(columns: list[tuple], cells: list[dict], dtypes: list[str]) -> str:
     counts = {
         state: sum(cell["state"] == state for cell in cells) for state in (*STATES, UNAVAILABLE)
     }
@@ -137,8 +93,6 @@ def _filters(columns: list[tuple], cells: list[dict], dtypes: list[str], pasts: 
         (state, f"{_mark(state)} {state} ({counts[state]})") for state in LOOKS if counts[state]
     ]
     heads = [(dtype, _head(dtype)) for dtype in dtypes]
-    kinds = Counter(kind for kind, _ in pasts.values())
-    history = [(kind, f"{words} ({kinds[kind]})") for kind, words in PASTS.items() if kinds[kind]]
     search = (
         "<fieldset><legend>form or reduction</legend>"
         '<label>contains <input id="form" type="search"></label></fieldset>'
@@ -146,7 +100,6 @@ def _filters(columns: list[tuple], cells: list[dict], dtypes: list[str], pasts: 
     boxes = [
         _boxes("backend", backends),
         _boxes("state", states),
-        _boxes("history", history),
         search,
         _boxes("dtype", heads),
     ]
@@ -172,11 +125,11 @@ def _mark(state: str) -> str:
     return f'<span class="key {state}" aria-hidden="true">{MARKS[state]}</span>'
 
 
-def _section(where: tuple, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
+def _section(where: tuple, cells: list[dict], dtypes: list[str]) -> str:
     """One backend at one world size: its table, or why there is none."""
     name = _name(*where)
     if any(map(is_measured, cells)):
-        content = f'<div class="scroll">{_table(name, cells, dtypes, pasts)}</div>'
+        content = f'<div class="scroll">{_table(name, cells, dtypes)}</div>'
     else:
         reasons = "; ".join(dict.fromkeys(cell["detail"] for cell in cells))
         content = f"<p>Not measured here, {len(cells)} cells: {escape(reasons)}.</p>"
@@ -184,7 +137,7 @@ def _section(where: tuple, cells: list[dict], dtypes: list[str], pasts: dict) ->
     return f'<section data-backend="{backend}"><h2>{escape(name)}</h2>{content}</section>'
 
 
-def _table(name: str, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
+def _table(name: str, cells: list[dict], dtypes: list[str]) -> str:
     heads = "".join(
         f'<th scope="col" data-dtype="{escape(dtype)}"><span>{_head(dtype)}</span></th>'
         for dtype in dtypes
@@ -192,7 +145,7 @@ def _table(name: str, cells: list[dict], dtypes: list[str], pasts: dict) -> str:
     groups: dict[str, dict[tuple, dict[str, str]]] = {}
     for number, cell in enumerate(cells):
         row = groups.setdefault(cell["collective"], {}).setdefault((cell["form"], cell["op"]), {})
-        row[cell["dtype"] or "-"] = _cell(cell, *pasts[key(cell)], reachable=number == 0)
+        row[cell["dtype"] or "-"] = _cell(cell, reachable=number == 0)
     bodies = "".join(_group(collective, rows, dtypes) for collective, rows in groups.items())
     return (
         f'<table data-where="{escape(name)}">'
@@ -214,7 +167,7 @@ def _group(collective: str, rows: dict[tuple, dict[str, str]], dtypes: list[str]
     return f"<tbody>{head}{''.join(lines)}</tbody>"
 
 
-def _cell(cell: dict, past: str, history: str, reachable: bool) -> str:
+def _cell(cell: dict, reachable: bool) -> str:
     """One cell as a button.
 
     Only the first one of a table is `reachable` with Tab: the page's script moves on from there.
@@ -223,10 +176,8 @@ def _cell(cell: dict, past: str, history: str, reachable: bool) -> str:
     seconds = "" if cell["seconds"] is None else f", {cell['seconds']:.3g} s"
     how = f"called torch.distributed.{cell['called'] or cell['form'].partition(':')[0]}{seconds}"
     tip = f"{state}: {why}" if why else state
-    label = f"{state}, {PASTS[past]}" if past in ("changed", "unlike") else state
     return (
-        f'<button type="button" class="{state} {past}" tabindex="{0 if reachable else -1}" '
-        f'aria-pressed="false" aria-label="{label}" title="{escape(tip)}" data-state="{state}" '
-        f'data-why="{escape(why)}" data-how="{escape(how)}" data-past="{past}" '
-        f'data-history="{escape(history)}">{MARKS[state]}</button>'
+        f'<button type="button" class="{state}" tabindex="{0 if reachable else -1}" '
+        f'aria-pressed="false" aria-label="{state}" title="{escape(tip)}" data-state="{state}" '
+        f'data-why="{escape(why)}" data-how="{escape(how)}">{MARKS[state]}</button>'
     )

@@ -7,16 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from collectives.backends import availability as backends
-from collectives.backends import machine as environment
+from collectives.backends import availability, machine
 from collectives.launcher import start
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
 from collectives.matrix.measured import UNAVAILABLE, measured
 from collectives.matrix.recorded import FORMAT
-from collectives.spec.cell import Cell
-from collectives.spec.forms import FORMS, called
-from collectives.spec.probe import RankSetup, probe
+from collectives.semantics.cell import Cell
+from collectives.semantics.forms import FORMS, called
+from collectives.semantics.probe import RankSetup, probe
 
 # The default time limit of a cell, in seconds. Most cells take a tenth of a second; a GPU's context
 # and NCCL's connections take longer.
@@ -116,8 +115,8 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
 
     if called(FORMS[cell.name]) is None:
         return f"torch {torch.__version__} has no torch.distributed.{cell.name}"
-    if cell.backend in backends.DEVICES:
-        return backends.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
+    if cell.backend in availability.BACKENDS:
+        return availability.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
     is_built = getattr(dist, f"is_{cell.backend}_available", None)
     if is_built is not None and not is_built():
         return f"this build of torch has no {cell.backend}"
@@ -140,7 +139,7 @@ def without_a_world(
     firsts = {column(cell): cell for cell in reversed(cells)}
     reasons = {}
     for place, cell in firsts.items():
-        if cell.backend in backends.DEVICES or unavailable(cell):
+        if cell.backend in availability.BACKENDS or unavailable(cell):
             continue
         for _ in range(_ATTEMPTS):
             state, detail = start_world(cell)
@@ -191,11 +190,11 @@ def document(cells: list[dict]) -> dict:
     """The JSON of a run."""
     import torch
 
-    nccl = backends.nccl_version()
+    nccl = availability.nccl_version()
     mpi = [
         f"{name} {version}"
         for name in ("mpi4py", "mpich", "openmpi")
-        if (version := environment.version(name))
+        if (version := machine.version(name))
     ]
     return {
         "format": FORMAT,

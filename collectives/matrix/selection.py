@@ -1,16 +1,16 @@
 """The cells that the flags of the command line select."""
 
-import difflib
 from collections.abc import Iterable
 
-from collectives.backends import availability as backends
+from collectives.backends import availability
 from collectives.matrix.cells import cells
-from collectives.spec import values
-from collectives.spec.calls import LESSONS, OPS
-from collectives.spec.cell import Cell
-from collectives.spec.forms import FORMS
+from collectives.semantics import values
+from collectives.semantics.calls import LESSONS, OPS
+from collectives.semantics.cell import Cell
+from collectives.semantics.did_you_mean import did_you_mean
+from collectives.semantics.forms import FORMS
 
-# What --quick tries.
+# What --quick tries, without the variant "lazy".
 _QUICK = "float32", "SUM"
 
 
@@ -18,17 +18,19 @@ def columns(names: list[str] | None) -> list[tuple[str, str]]:
     """The named backends with their devices; without names, all backends that we know."""
     if not names:
         return [
-            (backend, device) for backend, devices in backends.DEVICES.items() for device in devices
+            (backend.name, device)
+            for backend in availability.BACKENDS.values()
+            for device in backend.devices
         ]
-    chosen = _known("backend", [name.lower() for name in names], backends.known_backends())
+    chosen = _known("backend", [name.lower() for name in names], availability.known_backends())
     return [(backend, device) for backend in chosen for device in _devices(backend)]
 
 
 def _devices(backend: str) -> tuple[str, ...]:
     import torch.distributed as dist
 
-    if backend in backends.DEVICES:
-        return backends.DEVICES[backend]
+    if backend in availability.BACKENDS:
+        return availability.BACKENDS[backend].devices
     capable = dist.Backend.backend_capability.get(backend, ())
     return tuple(device for device in ("cpu", "cuda") if device in capable) or ("cpu",)
 
@@ -61,6 +63,7 @@ def select(
         if (not dtypes or cell.dtype in dtypes)
         and (not ops or cell.op in ops)
         and (not devices or cell.device in devices)
+        and not (quick and cell.variant == "lazy")
         and (not forms or cell.collective in forms or cell.name in forms)
     ]
     if not found:
@@ -77,8 +80,7 @@ def _known(
     """The names as a list. ValueError for a name that is neither in `listed` nor in `also`."""
     for name in names:
         if name not in listed and name not in also:
-            near = difflib.get_close_matches(name, [*listed, *also], 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            hint = did_you_mean(name, [*listed, *also])
             raise ValueError(
                 f"--{flag} {name!r} is not known: {hint}There are {', '.join(listed)}."
             )

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
-from collectives.launcher import join, start
+from collectives.launcher import start
 from collectives.launcher.launch_spec import LaunchSpec, SharedRank
-from collectives.launcher.place import Place
+from collectives.launcher.store import launcher_store
+from collectives.launcher.worker import Worker
 from collectives.matrix import run
 from collectives.matrix.measured import UNAVAILABLE, measured
-from collectives.spec.cell import Cell
-from collectives.spec.forms import FORMS, called
-from collectives.spec.probe import RankSetup, probe
+from collectives.semantics.cell import Cell
+from collectives.semantics.forms import FORMS, called
+from collectives.semantics.probe import RankSetup, probe
 
 # After the first failure the other ranks may still report theirs for so long, in seconds: that a
 # rank died says more than that its peer was lost.
@@ -35,20 +36,20 @@ _ORDER = ("crashes", "refuses", "wrong", "hangs", "works", "stopped")
 
 
 def measure(
-    place: Place, cells: list[Cell], modules: tuple[str, ...] = (), timeout: float | None = None
+    worker: Worker, cells: list[Cell], modules: tuple[str, ...] = (), timeout: float | None = None
 ) -> Iterator[dict]:
     """Try the cells, one after another; every supervisor gets the same records."""
-    store = join.launcher_store(place, _PATIENCE)
+    store = launcher_store(worker, _PATIENCE)
     setup = RankSetup(modules)
 
     def world(name: str, step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
         prefix = f"collectives/matrix/{name}"
-        shared = SharedRank(place, *place.meeting, f"{prefix}/ranks")
+        shared = SharedRank(worker, *worker.store_address, f"{prefix}/ranks")
         limit = timeout or run.LIMITS[cell.device]
         spec = LaunchSpec(step, 1, args, cell.backend, cell.device, limit, shared_rank=shared)
         return _supervise(
             lambda: start.start(spec),
-            place,
+            worker,
             dist.PrefixStore(prefix, store),
             limit + _PATIENCE,
         )
@@ -59,7 +60,7 @@ def measure(
     )
     for number, cell in enumerate(cells):
         name = called(FORMS[cell.name])
-        reason = reasons.get(run.column(cell)) or run.unavailable(cell, place.local_world_size)
+        reason = reasons.get(run.column(cell)) or run.unavailable(cell, worker.local_world_size)
         if reason:
             yield measured(cell, name, UNAVAILABLE, reason)
             continue
@@ -69,7 +70,7 @@ def measure(
 
 
 def _supervise(
-    run_rank: Callable[[], list], place: Place, store: dist.Store, patience: float
+    run_rank: Callable[[], list], worker: Worker, store: dist.Store, patience: float
 ) -> tuple[str, str]:
     """Run this supervisor's rank of a world, and stop it when another one fails.
 
@@ -85,11 +86,11 @@ def _supervise(
         has_failed = state in ("crashes", "refuses", "hangs")
         number = store.add("failures", 1) if has_failed else 0
         report = [_ORDER.index(state), number, state, detail]
-        store.set(f"outcome/{place.rank}", json.dumps(report))
+        store.set(f"outcome/{worker.rank}", json.dumps(report))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    keys = [f"outcome/{rank}" for rank in range(place.world_size)]
+    keys = [f"outcome/{rank}" for rank in range(worker.world_size)]
     until, failed_at = time.monotonic() + patience, None
     while not store.check(keys):
         now = time.monotonic()

@@ -1,14 +1,16 @@
 """Who sends to whom on two machines, and how much of it goes through the cable between them."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from __future__ import annotations
 
-import matplotlib.style
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.pictures.colours import LIGHT, PALETTE, edge
-from collectives.pictures.page import LINE, MARGIN, WIDEST, Canvas, wrapped
+from collectives.pictures.page import LINE, MARGIN, WIDEST, Canvas, default_style, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CHIP, _PITCH = 0.66, 0.46
 _INSIDE, _OUT, _BACK = "#555555", edge(PALETTE[5]), edge(PALETTE[4])
@@ -26,100 +28,82 @@ class Wiring(NamedTuple):
     sends: Sequence[tuple[int, int]]
     megabytes: float  # from node0 to node1
 
+    @property
+    def size(self) -> str:
+        is_small = self.megabytes < 1
+        return f"{1000 * self.megabytes:.0f} kB" if is_small else f"{self.megabytes:.1f} MB"
 
-def draw(panels: Sequence[Wiring], *, title: str = "") -> Figure:
-    """The figure, for `picture.svg` and `picture.save`. An arrow has the gid <name>/r0-r1."""
-    with matplotlib.style.context("default"):
-        figure = _drawn(panels, title)
-    figure.set_label(f"{title or 'What goes through a cable'}. {describe(panels)}")
-    return figure
-
-
-def describe(panels: Sequence[Wiring]) -> str:
-    """The same in sentences, for readers who cannot see it."""
-    return " ".join(
-        f"{one.name}: node0 has ranks {_list(one.machines[0])}, node1 {_list(one.machines[1])}; "
-        f"from node0 to node1 {_list(f'rank {a} sends to rank {b}' for a, b in _leaving(one))}, "
-        f"{one.megabytes:.1f} MB."
-        for one in panels
-    )
+    def __str__(self) -> str:
+        node0, node1 = self.machines
+        leaving = [(a, b) for a, b in self.sends if a in node0 and b in node1]
+        return (
+            f"{self.name}: node0 has ranks {_list(node0)}, node1 {_list(node1)}; "
+            f"from node0 to node1 {_list(f'rank {a} sends to rank {b}' for a, b in leaving)}, "
+            f"{self.size}."
+        )
 
 
-def _list(parts) -> str:
+@dataclass(frozen=True)
+class Cables:
+    """Panels to draw side by side. What a step in a lab returns has the rows of its table, too."""
+
+    rows: list[dict]
+    panels: Sequence[Wiring]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{panel.name}: {panel.size}" for panel in self.panels)
+
+    @default_style
+    def draw(self, title: str, ranks: Sequence[Cables]) -> Figure:
+        """An arrow has the gid <name of its panel>/r0-r1."""
+        step = (WIDEST - MARGIN) / len(self.panels)
+        most = max(panel.megabytes for panel in self.panels)
+        tallest = max(len(ranks) for panel in self.panels for ranks in panel.machines)
+        top = MARGIN + 0.35 + 2.4 * LINE
+        bottom = top + _PITCH * tallest + 0.15
+        legend = wrapped(_LEGEND, WIDEST - 2 * MARGIN)
+        canvas = Canvas(WIDEST, bottom + 2.6 * LINE + LINE * len(legend) + MARGIN)
+        canvas.title(title)
+        for number, panel in enumerate(self.panels):
+            left, width = MARGIN + step * number, step - MARGIN
+            canvas.write(left, top - 1.9 * LINE, panel.name, 10, weight="bold")
+            _draw_panel(canvas, panel, left, width, top)
+            size = f"node0 to node1: {panel.size}"
+            canvas.write(left, bottom + 0.6 * LINE, size, 10, weight="bold")
+            canvas.box(left, bottom + 1.3 * LINE, width * panel.megabytes / most, 0.14, _OUT)
+        canvas.lines(MARGIN, bottom + 3.2 * LINE, legend)
+        canvas.figure.set_label(" ".join([f"{title}.", *map(str, self.panels)]))
+        return canvas.figure
+
+
+def _list(parts: Iterable) -> str:
     return ", ".join(map(str, sorted(parts)))
 
 
-def _leaving(one: Wiring) -> list[tuple[int, int]]:
-    return [(a, b) for a, b in one.sends if a in one.machines[0] and b in one.machines[1]]
-
-
-def _drawn(panels: Sequence[Wiring], title: str) -> Figure:
-    step = (WIDEST - MARGIN) / len(panels)
-    most = max(one.megabytes for one in panels)
-    top = MARGIN + 0.35 + 2.4 * LINE
-    bottom = top + _PITCH * max(len(ranks) for one in panels for ranks in one.machines) + 0.15
-    lines = wrapped(_LEGEND, WIDEST - 2 * MARGIN)
-    canvas = Canvas(WIDEST, bottom + 2.6 * LINE + LINE * len(lines) + MARGIN)
-    canvas.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
-    for number, one in enumerate(panels):
-        left, width = MARGIN + step * number, step - MARGIN
-        canvas.write(left, top - 1.9 * LINE, one.name, 10, weight="bold")
-        _panel(canvas, one, left, width, top)
-        words = f"node0 to node1: {one.megabytes:.1f} MB"
-        canvas.write(left, bottom + 0.6 * LINE, words, 10, weight="bold")
-        canvas.box(left, bottom + 1.3 * LINE, width * one.megabytes / most, 0.14, _OUT)
-    canvas.lines(MARGIN, bottom + 3.2 * LINE, lines)
-    return canvas.figure
-
-
-def _panel(canvas: Canvas, one: Wiring, left: float, width: float, top: float) -> None:
-    places = {}
-    for machine, ranks in enumerate(one.machines):
+def _draw_panel(canvas: Canvas, panel: Wiring, left: float, width: float, top: float) -> None:
+    corners = {}
+    for machine, ranks in enumerate(panel.machines):
         x = left + 0.2 if machine == 0 else left + width - _CHIP - 0.2
-        height = _PITCH * len(ranks)
         look = {"facecolor": LIGHT, "edgecolor": _INSIDE, "linewidth": 0.8, "zorder": 0}
-        shape = "round,pad=0,rounding_size=0.08"
-        frame = FancyBboxPatch((x - 0.2, top), _CHIP + 0.4, height, boxstyle=shape, **look)
-        canvas.axes.add_patch(frame)
+        canvas.frame(x - 0.2, top, _CHIP + 0.4, _PITCH * len(ranks), 0.08, **look)
         canvas.write(x + _CHIP / 2, top - 0.6 * LINE, f"node{machine}", ha="center")
         for number, rank in enumerate(ranks):
-            places[rank] = (x, top + _PITCH * (number + 0.5))
-            canvas.chip(*places[rank], rank)
-    for a, b in one.sends:
-        gid = f"{one.name}/r{a}-r{b}"
-        if (a in one.machines[0]) == (b in one.machines[0]):
-            _inside(canvas, places[a], places[b], left + width / 2, gid)
-        else:
-            _across(canvas, places[a], places[b], gid)
-
-
-def _inside(canvas: Canvas, tail, head, middle: float, gid: str) -> None:
-    """Between neighbours straight, else around the ranks between them, away from the cable."""
-    down = 1 if head[1] > tail[1] else -1
-    look = {"color": _INSIDE, "linewidth": 1.1}
-    if abs(head[1] - tail[1]) < 1.5 * _PITCH:
-        x = tail[0] + _CHIP / 2
-        _arrow(canvas, (x, tail[1] + down * 0.14), (x, head[1] - down * 0.14), gid, **look)
-        return
-    is_left = tail[0] < middle
-    x = tail[0] - 0.01 if is_left else tail[0] + _CHIP + 0.01
-    bend = 0.26 * down * (1 if is_left else -1)
-    _arrow(canvas, (x, tail[1]), (x, head[1]), gid, connectionstyle=f"arc3,rad={bend}", **look)
-
-
-def _across(canvas: Canvas, tail, head, gid: str) -> None:
-    out = head[0] > tail[0]
-    begin = (tail[0] + (_CHIP + 0.03 if out else -0.03), tail[1] - 0.04 * (1 if out else -1))
-    end = (head[0] + (-0.03 if out else _CHIP + 0.03), head[1] - 0.04 * (1 if out else -1))
-    _arrow(canvas, begin, end, gid, color=_OUT if out else _BACK, linewidth=2)
-
-
-def _arrow(canvas: Canvas, begin, end, gid: str, **look) -> None:
-    look = {
-        "arrowstyle": "-|>",
-        "mutation_scale": 9,
-        "shrinkA": 0,
-        "shrinkB": 0,
-        "zorder": 3,
-    } | look
-    canvas.axes.add_patch(FancyArrowPatch(begin, end, gid=gid, **look))
+            corners[rank] = (x, top + _PITCH * (number + 0.5))
+            canvas.chip(*corners[rank], rank)
+    for a, b in panel.sends:
+        (x0, y0), (x1, y1) = corners[a], corners[b]
+        look = {"mutation_scale": 9, "zorder": 3, "color": _INSIDE, "linewidth": 1.1}
+        down = 1 if y1 > y0 else -1
+        if x0 != x1:  # through the cable
+            out = 1 if x1 > x0 else -1
+            tail, head = (_CHIP + 0.03, -0.03) if out > 0 else (-0.03, _CHIP + 0.03)
+            points = [(x0 + tail, y0 - 0.04 * out), (x1 + head, y1 - 0.04 * out)]
+            look |= {"color": _OUT if out > 0 else _BACK, "linewidth": 2}
+        elif abs(y1 - y0) < 1.5 * _PITCH:
+            points = [(x0 + _CHIP / 2, y0 + down * 0.14), (x0 + _CHIP / 2, y1 - down * 0.14)]
+        else:  # around the ranks between them, away from the cable
+            is_left = x0 < left + width / 2
+            x = x0 - 0.01 if is_left else x0 + _CHIP + 0.01
+            points = [(x, y0), (x, y1)]
+            look["connectionstyle"] = f"arc3,rad={0.26 * down * (1 if is_left else -1)}"
+        canvas.arrow(points, f"{panel.name}/r{a}-r{b}", **look)

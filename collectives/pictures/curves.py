@@ -1,71 +1,88 @@
 """Curves over the steps of a training: one line for each rank."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-
-import matplotlib.style
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from collectives.pictures.colours import PAGE, PALETTE, edge
-from collectives.pictures.page import SMALL, VALUE
+from collectives.pictures.page import SMALL, VALUE, default_style
 
-_LINES = ("-", "--", ":", "-.")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DASHES = ("-", "--", ":", "-.")
 
 
-def draw(
-    curves: dict[str, Sequence[Sequence[float]]],
-    *,
-    title: str,
-    label: str,
-    log: bool = False,
-    done: int = 0,
-) -> Figure:
-    """The figure, for `picture.svg` and `picture.save`.
+@dataclass(frozen=True)
+class Curve:
+    """A number after each step of a training: printed as the first and the last, drawn as a line.
 
-    `curves` has for each name the values of every rank, in rank order. Where all ranks have the
-    same values there is one line, without a rank. `label` says what the values are, and `done` is
-    the number of steps before them. Values that a logarithmic scale cannot show are left out.
+    `values` has a list by name instead if several lines belong into one figure. `label` says what
+    the numbers are, and `done` how many steps were made before the first of them. On a `log` scale
+    nothing is printed but how many there are: a rounding error differs from machine to machine.
     """
-    with matplotlib.style.context("default"):
+
+    values: list[float] | dict[str, list[float]]
+    label: str = "loss"
+    log: bool = False
+    done: int = 0
+
+    def __str__(self) -> str:
+        if isinstance(self.values, dict):
+            return ", ".join(f"{name}: {self._text(one)}" for name, one in self.values.items())
+        return self._text(self.values)
+
+    def _text(self, values: list[float]) -> str:
+        return f"{len(values)} values" if self.log else f"{values[0]:.4f} ... {values[-1]:.4f}"
+
+    def _by_name(self) -> dict[str, list[float]]:
+        return self.values if isinstance(self.values, dict) else {self.label: self.values}
+
+    @default_style
+    def draw(self, title: str, ranks: Sequence[Curve]) -> Figure:
+        """Where all ranks have the same values there is one line, without a rank.
+
+        Values that a logarithmic scale cannot show are left out.
+        """
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
         figure = Figure(figsize=(7.2, 3.2), dpi=100, facecolor=PAGE, layout="constrained")
         axes = figure.add_subplot(facecolor=PAGE)
-        for number, (name, ranks) in enumerate(curves.items()):
-            for rank, (line, values) in enumerate(_lines(name, ranks)):
-                style = _LINES[(2 * number + rank) % len(_LINES)]  # colours alone look alike
+        told = []
+        for number, name in enumerate(self._by_name()):
+            lines = _lines(name, [curve._by_name()[name] for curve in ranks])
+            for rank, (label, values) in enumerate(lines.items()):
+                # Colours alone look alike.
+                dashes = _DASHES[(2 * number + rank) % len(_DASHES)]
                 colour = edge(PALETTE[rank % len(PALETTE)])
-                steps = range(done + 1, done + len(values) + 1)
-                axes.plot(steps, values, style, color=colour, label=line, linewidth=1.5)
-        if log:
+                steps = range(self.done + 1, self.done + len(values) + 1)
+                axes.plot(steps, values, dashes, color=colour, label=label, linewidth=1.5)
+                ends = f"{values[0]:.2g} to {values[-1]:.2g}"
+                told.append(f"{label} goes from {ends} in {len(values)} steps")
+        if self.log:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:.0e}")
             axes.yaxis.set_minor_formatter("")
         axes.set_xlabel("step", fontsize=SMALL)
-        axes.set_ylabel(label, fontsize=SMALL)
+        axes.set_ylabel(self.label, fontsize=SMALL)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title, fontsize=VALUE)
         axes.tick_params(labelsize=SMALL)
         figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.set_label(_in_words(curves, title))
-    return figure
+        figure.set_label(f"Curves of {title}: {'; '.join(told)}.")
+        return figure
 
 
-def _lines(name: str, ranks: Sequence[Sequence[float]]) -> list[tuple[str, Sequence[float]]]:
-    if all(values == ranks[0] for values in ranks):
-        return [(f"{name}, every rank" if len(ranks) > 1 else name, _shown(ranks[0]))]
-    return [(f"{name}, rank {rank}", _shown(values)) for rank, values in enumerate(ranks)]
-
-
-def _shown(values: Sequence[float]) -> list[float]:
-    """Rounded to four digits: the last bits differ from machine to machine."""
-    return [float(f"{value:.3e}") if value > 0 else math.nan for value in values]
-
-
-def _in_words(curves: dict[str, Sequence[Sequence[float]]], title: str) -> str:
-    parts = [
-        f"{label} goes from {values[0]:.2g} to {values[-1]:.2g} in {len(values)} steps"
-        for name, ranks in curves.items()
-        for label, values in _lines(name, ranks)
+def _lines(name: str, ranks: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+    """By label, the values in four digits: the last bits differ from machine to machine."""
+    rounded = [
+        [float(f"{value:.3e}") if value > 0 else math.nan for value in values] for values in ranks
     ]
-    return f"Curves of {title}: {'; '.join(parts)}."
+    if all(values == ranks[0] for values in ranks):
+        return {f"{name}, every rank" if len(ranks) > 1 else name: rounded[0]}
+    return {f"{name}, rank {rank}": values for rank, values in enumerate(rounded)}

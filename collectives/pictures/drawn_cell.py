@@ -3,7 +3,7 @@
 A value from another rank has a thick edge. A reduced value has a stripe for each of its ranks.
 """
 
-from collectives.pictures.colours import DARK, LIGHT, PALETTE, WRONG, ink, tint
+from collectives.pictures.colours import DARK, LIGHT, PALETTE, WRONG, ink
 from collectives.pictures.origin import Cell
 from collectives.pictures.page import SMALL, VALUE, Canvas
 
@@ -18,20 +18,27 @@ _LOOKS = {
 }
 
 
-def cell_width(text: str) -> float:
-    """The width of a cell in which this value has room."""
-    return max(0.5, 0.13 * len(text) + 0.14)
+def cell_width(text: str, spare: float = 0.17) -> float:
+    """The width of a cell in which this value has room, and some to spare."""
+    return 0.125 * len(text) + spare
 
 
 def draw_cell(
-    canvas: Canvas, x: float, y: float, width: float, height: float, cell: Cell, gid: str
+    canvas: Canvas,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    cell: Cell,
+    gid: str,
+    size: float = VALUE,
 ) -> None:
-    """A cell with its value, and with its ranks if the stripes could be misread."""
+    """A cell with its value, in letters of this size."""
     ground = fill(canvas, x, y, width, height, cell, gid)
-    if cell.state in ("reduced", "undefined", "unknown"):  # text cannot be read on a pattern
+    if _look(cell) in ("reduced", "undefined", "unknown"):  # text cannot be read on a pattern
         canvas.box(x + 0.05 * width, y + 0.17 * height, 0.9 * width, 0.66 * height, ground)
     style = {"colour": ink(ground), "ha": "center"}
-    canvas.write(x + width / 2, y + height / 2, cell.text, VALUE, weight="bold", **style)
+    canvas.write(x + width / 2, y + height / 2, cell.text, size, weight="bold", **style)
 
 
 def draw_label(canvas: Canvas, x: float, y: float, label: str) -> None:
@@ -50,21 +57,24 @@ def fill(
 ) -> str:
     """The background of a cell. Returns the colour behind its text."""
     ground = _ground(cell)
-    canvas.box(x, y, width, height, ground, gid, **_LOOKS.get(cell.state, _PLAIN))
+    canvas.box(x, y, width, height, ground, gid, **_LOOKS.get(_look(cell), _PLAIN))
     if cell.state == "reduced":
         _stripes(canvas, x, y, width, height, cell, gid)
     return ground
 
 
+def _look(cell: Cell) -> str:
+    """A value that stayed may still be that of several ranks."""
+    return "unknown" if cell.state == "untouched" and not cell.ranks else cell.state
+
+
 def _stripes(
     canvas: Canvas, x: float, y: float, width: float, height: float, cell: Cell, gid: str | None
 ) -> None:
-    """A stripe for each rank that contributed, a pale one for each that perhaps did."""
-    ranks = sorted(cell.ranks + cell.perhaps)
-    step = width / len(ranks)
-    for number, rank in enumerate(ranks):
-        colour = PALETTE[rank] if rank in cell.ranks else tint(PALETTE[rank])
-        canvas.box(x + number * step, y, step, height, colour, gid and f"{gid}/r{rank}")
+    """A stripe for each rank that contributed."""
+    step = width / len(cell.ranks)
+    for number, rank in enumerate(cell.ranks):
+        canvas.box(x + number * step, y, step, height, PALETTE[rank], gid and f"{gid}/r{rank}")
 
 
 def _ground(cell: Cell) -> str:

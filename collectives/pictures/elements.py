@@ -1,9 +1,9 @@
 """The single values in a rank's buffer: a tensor, a list of tensors, or plain Python objects."""
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 MOST_LETTERS = 9  # characters of a value in a cell
 
@@ -13,12 +13,13 @@ class Element:
     """One value.
 
     `dtype` is torch's, or None for a plain Python value. `piece` is the index of its tensor in the
-    rank's list.
+    rank's list, or of its piece in a flat tensor that is cut. `line`: the row of a matrix.
     """
 
     value: object
-    dtype: object = None
+    dtype: Any = None
     piece: int = 0
+    line: int = 0
 
     @property
     def traceable(self) -> bool:
@@ -50,34 +51,19 @@ def is_number(value) -> bool:
     return isinstance(value, int | float | complex)
 
 
-def elements(entry) -> list[Element] | None:
-    """All elements of one rank's buffer, flat; None if it has none."""
+def elements(entry, lengths: Sequence[int] = ()) -> list[Element] | None:
+    """All elements of one rank's buffer, flat; None if it has none.
+
+    `lengths`: of the pieces that a flat tensor is cut into.
+    """
+    if _is_tensor(entry) and entry.dim() == 1 and len(lengths) > 1:
+        entry = entry.split(list(lengths))
     return None if entry is None else list(_each(entry))
-
-
-def first_elements(entry, count: int) -> list[Element]:
-    """The first elements, without listing a long tensor."""
-    return list(itertools.islice(_each(entry, count), count))
 
 
 def length(entry) -> int:
     """The number of elements."""
     return sum(part.numel() if _is_tensor(part) else 1 for part in _parts(entry))
-
-
-def same_tensors(before: list, after: list) -> bool:
-    """Whether every rank has one tensor before and after, of the same shape.
-
-    Then the call has probably worked in place. Ranks without one of the buffers do not count.
-    """
-    pairs = [
-        (old, new)
-        for old, new in zip(before, after, strict=True)
-        if old is not None and new is not None
-    ]
-    return bool(pairs) and all(
-        _is_tensor(old) and _is_tensor(new) and old.shape == new.shape for old, new in pairs
-    )
 
 
 def _parts(entry) -> list:
@@ -91,13 +77,14 @@ def _is_tensor(part) -> bool:
     return hasattr(part, "numel") and hasattr(part, "dtype")
 
 
-def _each(entry, most: int | None = None) -> Iterator[Element]:
+def _each(entry) -> Iterator[Element]:
     for piece, part in enumerate(_parts(entry)):
         if not _is_tensor(part):
             yield Element(part, None, piece)
             continue
-        flat = part.detach().reshape(-1)[:most]
+        flat = part.detach().reshape(-1)
         # tolist does not know some of the small float types.
         exact = flat.double() if part.dtype.is_floating_point else flat
-        for value in exact.tolist():
-            yield Element(value, part.dtype, piece)
+        width = part.shape[-1] if part.dim() > 1 else max(1, part.numel())
+        for place, value in enumerate(exact.tolist()):
+            yield Element(value, part.dtype, piece, place // width)

@@ -20,8 +20,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from collectives.recording.call import WORLD, Call
-from collectives.spec.calls import ALL_TO_ALL, FROM_ROOT, RECEIVES, SENDS, TO_ROOT
+from collectives.recording.call import SPAN, WORLD, Call
+from collectives.semantics.calls import ALL_TO_ALL, FROM_ROOT, RECEIVES, SENDS, TO_ROOT
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def messages(calls: Iterable[Call]) -> list[Order]:
     Messages between two ranks, in one group and with one tag, arrive in the order in which they
     are sent. Sends and receives without another end are left out.
     """
-    sent, found = defaultdict(list), []
+    sent: dict[tuple, list[Call]] = defaultdict(list)
+    found = []
     for call in _in_order(calls):
         if call.name in SENDS and call.error is None:
             sent[call.rank, call.peer, call.group, call.tag].append(call)
@@ -59,16 +60,30 @@ def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
     last receive of such a row all messages have arrived, in every run in which the same ranks send.
     So each of them is said to arrive with that last receive.
     """
-    ends, last, row = _ends(calls), {}, []
-    for call in _in_order(calls):
-        if row and (call.rank != row[0].rank or (call.name != "wait" and not _from_any(call))):
-            row = []
-        if _from_any(call) and (end := ends.get(_key(call))):
-            row.append(end)
-            last |= dict.fromkeys(map(_key, row), max(row, key=lambda end: end.number))
+    last = {
+        _key(end): max(row, key=lambda end: end.number)
+        for row in rows_from_any(calls)
+        for end in row
+    }
     orders = (Order(order.before, last.get(_key(order.after), order.after)) for order in found)
     # Sorted, because the order in which they arrived differs from run to run.
     return sorted(orders, key=lambda order: (_key(order.after), _key(order.before)))
+
+
+def rows_from_any(calls: Iterable[Call]) -> list[list[Call]]:
+    """The receives from any source, or their waits: those that follow one another in a list."""
+    ends, found, is_open = _ends(calls), list[list[Call]](), False
+    for call in _in_order(calls):
+        if found and (
+            call.rank != found[-1][0].rank or not (call.name == "wait" or _from_any(call))
+        ):
+            is_open = False
+        if _from_any(call) and (end := ends.get(_key(call))):
+            if not is_open:
+                found.append([])
+            found[-1].append(end)
+            is_open = True
+    return found
 
 
 def data_flow(calls: Iterable[Call]) -> list[Order]:
@@ -99,7 +114,8 @@ def steps(
     Each call takes one step, those in `instant` none, and begins as early as the orders allow. A
     call that its rank never left ends with the last step of all.
     """
-    graph, weight = defaultdict(set), defaultdict(int)
+    graph: dict[tuple, set] = defaultdict(set)
+    weight: dict[tuple, int] = defaultdict(int)
     previous = None
     for call in _in_order(calls):
         enter, leave = (_key(call), "enter"), (_key(call), "leave")
@@ -125,6 +141,8 @@ def steps(
 
 def words(call: Call) -> list[str]:
     """The call's name, its root, peer or claimed rank, its group unless WORLD, and if it failed."""
+    if call.name == SPAN:
+        return [str(call.awaited)]
     peer = "any" if call.peer is None else call.peer
     found = [call.name]
     if call.name == "wait":
@@ -158,12 +176,12 @@ def _gives(giver: Call, taker: Call) -> bool:
     return not pieces or pieces[giver.members.index(taker.rank)] > 0
 
 
-def _ends(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
+def _ends(calls: Iterable[Call]) -> dict[tuple[int, int | None], Call]:
     """By call, the call with which it was done: itself, or the first wait for its Work.
 
     Calls that failed, or were never done, are left out.
     """
-    ends = {}
+    ends: dict[tuple[int, int | None], Call] = {}
     for call in _in_order(calls):
         if call.left is None or call.error is not None:
             continue

@@ -2,103 +2,149 @@
 
 A step that hangs is shown by its waits, and one that sends messages, meets at barriers or makes
 groups by order, unless the groups are a grid. So is one whose data cannot be traced, if it goes on
-while a collective runs. A step that only starts and ends has no picture. Of several collectives
-with data, the picture shows three at most.
+while a collective runs. A step that only starts and ends has no picture, nor has one that sends a
+single message, or that calls more often than can be drawn. Of several collectives with data, the
+picture shows three at most.
 """
 
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from __future__ import annotations
 
-from collectives.recording.call import WORLD, Call
-from collectives.spec.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from collectives.pictures.layout import CallPanel
+from collectives.pictures.origin import trace
+from collectives.pictures.program_text import buffer_name, is_for_the_proof
+from collectives.pictures.promise import Promise
+from collectives.recording.call import SPAN, WORLD, Call
+from collectives.semantics.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_SHOWN = 3
 MOST_COLLECTIVES = 40  # the loop of a training: three of its calls would show nothing
 
 
-@dataclass(frozen=True)
-class Data:
-    """What every rank held before a collective and after it: the arguments of `picture.draw`."""
-
-    before: list
-    after: list
-    op: str | None
-    root: int | None
-    title: str
-    in_place: bool
-
-
-def order_matters(calls: list[Call]) -> bool:
-    """Whether the calls include a message, or a call of a lesson that moves no data."""
+def order_matters(calls: Sequence[Call]) -> bool:
+    """Whether the calls include work of the program's own, a message, or a barrier or group."""
+    if any(call.name == SPAN for call in calls):
+        return True
     specs = (BY_NAME[call.name] for call in calls if call.name != "wait")
     return any(spec.name in POINT_TO_POINT or (spec.lesson and not spec.buffers) for spec in specs)
 
 
-def data(calls: list[Call]) -> Data | None:
+def data(calls: Sequence[Call]) -> CallPanel | None:
     """The data of the first collective of all ranks that can be traced; None if there is none."""
-    return next((found for _, found in _all_data(calls)), None)
+    return next((found for _, found in all_data(calls)), None)
 
 
-def illustrate(step: str, calls: list[Call], *, is_cut_short: bool = False):
-    """The figure; None where the step has nothing to show, or was recorded without its tensors.
+def draw(
+    calls: Sequence[Call],
+    title: str,
+    *,
+    died: Mapping[int, str] | None = None,
+    wrong: Mapping[int, str] | None = None,
+) -> list[Figure]:
+    """The figures of a run, for `picture.svg` and `picture.save`; none if there is nothing to see.
 
-    is_cut_short: a rank died, so which calls of the others failed is luck.
+    `calls`: of all ranks, recorded with their tensors. `died`: how a rank died, by rank. `wrong`:
+    what `check` said of a rank's result, by rank: it is drawn in a figure of its own.
     """
+    from collectives.pictures import damage
+
+    if not died:
+        figures = [_draw_calls(calls, title), damage.draw(wrong or {}, title=title)]
+        return [figure for figure in figures if figure is not None]
+    # Which calls of the other ranks failed is luck, and so is how far they came.
+    calls = [
+        replace(call, error=died.get(call.rank)) if call.left is None else call for call in calls
+    ]
+    figure = _draw_calls(calls, title, breaks_are_luck=True)
+    return [figure] if figure is not None else []
+
+
+def _draw_calls(calls: Sequence[Call], title: str, breaks_are_luck: bool = False) -> Figure | None:
     from collectives.pictures import mesh, picture, timeline, waiting
 
-    if _only_meets(calls):
+    calls = [
+        call
+        for call in calls
+        if call.left is None or call.error is not None or not is_for_the_proof(call)
+    ]
+    if not calls or _only_meets(calls) or _is_one_message(calls):
         return None
     if waiting.waits(calls):
-        return waiting.draw(calls, title=step)
-    if mesh.grid(calls):
-        return mesh.draw(calls, title=step)
-    together, found = _together(calls), _all_data(calls)
+        return waiting.draw(calls, title=title)
+    if grid := mesh.grid(calls):
+        return mesh.draw(calls, grid, title)
+    together, found = _together(calls), all_data(calls)
     notes = {number: _notes(one) for number, one in enumerate(together, 1)}
     # Ranks that meet by mistake are shown by their data; what else went wrong, by its order.
-    went_wrong = not is_cut_short and any(
-        call.left is None or call.error is not None for call in calls
-    )
+    went_wrong = not breaks_are_luck and _went_wrong(calls)
     if order_matters(calls) or (went_wrong and not any(notes[number] for number, _ in found)):
-        return timeline.draw(calls, title=step)
+        # A call needs at least one step. Words in place of a picture only disturb a reader.
+        most = max(Counter(call.rank for call in calls).values())
+        return timeline.draw(calls, title=title) if most <= timeline.MOST_STEPS else None
     shown = [
-        picture.shown(
-            **vars(one),
+        replace(
+            one,
             caption=f"call {number} of {len(together)}" if len(together) > 1 else "",
-            notes=notes[number],
+            notes=tuple(notes[number]),
         )
         for number, one in _chosen(together, found)
     ]
     if shown:
-        return picture.draw_calls(shown)
-    return timeline.draw(calls, title=step) if _goes_on(calls) else None
+        return picture.draw(shown)
+    return timeline.draw(calls, title=title) if _goes_on(calls) else None
 
 
-def _only_meets(calls: list[Call]) -> bool:
-    """Whether the ranks only make their group and meet at barriers: such pictures are all alike."""
+def _only_meets(calls: Sequence[Call]) -> bool:
+    """Whether the ranks only make their group, exchange objects and meet at barriers, or at one.
+
+    Such pictures are all alike.
+    """
     names = {call.name for call in calls}
-    went_well = all(call.left is not None and call.error is None for call in calls)
-    return went_well and "init_process_group" in names and names <= {*GROUPS, "barrier"}
+    starts = "init_process_group" in names or "all_gather_object" in names
+    meets_once = len(calls) == len({call.rank for call in calls})
+    return (
+        (starts or meets_once)
+        and not _went_wrong(calls)
+        and names <= {*GROUPS, "barrier", "all_gather_object"}
+    )
 
 
-def _goes_on(calls: list[Call]) -> bool:
+def _is_one_message(calls: Sequence[Call]) -> bool:
+    """Whether one message without a tag arrives, and nothing else happens."""
+    arrived = not _went_wrong(calls) and not any(call.tag for call in calls)
+    return arrived and sorted(call.name for call in calls) == ["recv", "send"]
+
+
+def _went_wrong(calls: Sequence[Call]) -> bool:
+    return any(call.left is None or call.error is not None for call in calls)
+
+
+def _goes_on(calls: Sequence[Call]) -> bool:
     """Whether a rank waits for a Work, and there are not too many calls to see their order."""
     return len(calls) <= MOST_COLLECTIVES and any(call.name == "wait" for call in calls)
 
 
-def _together(calls: list[Call]) -> list[list[Call]]:
+def _together(calls: Sequence[Call]) -> list[list[Call]]:
     """The collectives of all ranks that move data, each as the calls of its ranks, in order."""
     ranks = {call.rank for call in calls}
-    found = defaultdict(dict)
+    found: dict[tuple[int, str], dict[int, Call]] = defaultdict(dict)
     for call in calls:
-        is_data = call.name != "wait" and BY_NAME[call.name].buffers and call.seq is not None
-        if is_data and call.group == WORLD:
+        if call.name == "wait" or call.seq is None or call.group != WORLD:
+            continue
+        if BY_NAME[call.name].buffers:
             found[call.seq, call.name][call.rank] = call
     whole = (found[key] for key in sorted(found, key=lambda key: key[0]))
     return [[one[rank] for rank in sorted(ranks)] for one in whole if one.keys() == ranks]
 
 
-def _all_data(calls: list[Call]) -> list[tuple[int, Data]]:
+def all_data(calls: Sequence[Call]) -> list[tuple[int, CallPanel]]:
     """The collectives that can be traced, each with its number, from 1; none of very many."""
     together = _together(calls)
     if len(together) > MOST_COLLECTIVES:
@@ -107,12 +153,15 @@ def _all_data(calls: list[Call]) -> list[tuple[int, Data]]:
     return [(number, one) for number, one in found if one]
 
 
-def _chosen(together: list[list[Call]], found: list[tuple[int, Data]]) -> list[tuple[int, Data]]:
+def _chosen(
+    together: list[list[Call]], found: list[tuple[int, CallPanel]]
+) -> list[tuple[int, CallPanel]]:
     """Three at most; those that differ in line, reduction or root before those that do not."""
-    kinds, rest = {}, []
+    kinds: dict[tuple, int] = {}
+    rest = []
     for number, one in found:
         line = together[number - 1][0].line
-        if kinds.setdefault((one.title, line, one.op, one.root), number) != number:
+        if kinds.setdefault((one.title, line, one.origins.op, one.origins.root), number) != number:
             rest.append(number)
     numbers = sorted([*kinds.values(), *rest][:MOST_SHOWN])
     return [(number, one) for number, one in found if number in numbers]
@@ -125,29 +174,45 @@ def _can_be_traced(spec: CallSpec) -> bool:
     return all(buffer.layout is not Layout.SEVERAL for buffer in spec.buffers)
 
 
-def _traced(together: list[Call]) -> Data | None:
+def _traced(together: list[Call]) -> CallPanel | None:
     """The data of one collective; None if half of the values or more cannot be traced."""
-    from collectives.pictures.origin import trace
-
     first = together[0]
-    if not _can_be_traced(spec := BY_NAME[first.name]):
+    spec = BY_NAME[first.name]
+    if not _can_be_traced(spec) or spec.gives is None or spec.gets is None:
         return None
-    if any(call.before is None or call.after is None for call in together):
+    before, after = ([getattr(call, when) for call in together] for when in ("before", "after"))
+    if None in before or None in after:
         return None  # it was recorded without copies, or nobody waited for it
-    found = Data(
-        before=[call.before.get(spec.gives) for call in together],
-        after=[call.after.get(spec.gets) for call in together],
-        op=first.op if len({call.op for call in together}) == 1 else None,
-        root=first.peer if spec.peer else None,
-        title=first.name,
-        in_place=spec.in_place,
-    )
+    ops = sorted({call.op for call in together if call.op})
+    root = first.peer if spec.peer else None
+    agree = len(ops) <= 1 and len({call.peer for call in together}) == 1
     origins = trace(
-        found.before, found.after, op=found.op, root=found.root, in_place=found.in_place
+        [tensors.get(spec.gives) for tensors in before],
+        [tensors.get(spec.gets) for tensors in after],
+        op=first.op if len(ops) == 1 else None,
+        root=root,
+        in_place=spec.in_place,
+        promise=Promise(spec, root, [call.splits for call in together]) if agree else None,
+        asked=ops,
     )
+    if origins is None:
+        return None
     states = [cell.state for row in origins.after for cell in row or ()]
     is_clear = states.count("unknown") * 2 < len(states)
-    return found if is_clear and not origins.summary else None
+    return CallPanel(origins, first.name, names=_names(together, spec)) if is_clear else None
+
+
+def _names(together: list[Call], spec: CallSpec) -> tuple[str, str]:
+    """The buffers' name in the program; before and after, where there is none, or not one."""
+
+    def name(parameter: str | None, when: str) -> str:
+        with_buffer = (call for call in together if parameter in (getattr(call, when) or {}))
+        found = {buffer_name(call, parameter) for call in with_buffer} - {""}
+        if len(found) != 1:
+            return when
+        return f"{found.pop()} {when}" if spec.in_place else found.pop()
+
+    return name(spec.gives, "before"), name(spec.gets, "after")
 
 
 def _notes(together: list[Call]) -> list[str]:
@@ -158,7 +223,7 @@ def _notes(together: list[Call]) -> list[str]:
         found.append(f"The ranks ask for different reductions: {who}.")
     if len({(call.file, call.line) for call in together}) > 1:
         who = _by_rank(together, lambda call: f"in line {call.line}")
-        found.append(f"The ranks stand in different lines of the program: {who}.")
+        found.append(f"The ranks call from different lines of the program: {who}.")
     return found
 
 

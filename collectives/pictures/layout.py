@@ -4,6 +4,7 @@ Each call takes a block: what the ranks held before it, an arrow, what they held
 stand side by side as far as the page is wide, and then below each other, in bands.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -11,7 +12,7 @@ from itertools import groupby
 from collectives.pictures.drawn_cell import cell_width
 from collectives.pictures.origin import Origins, Row
 from collectives.pictures.page import LINE, MARGIN, WIDEST, breadth, split_name
-from collectives.spec.calls import BY_NAME
+from collectives.semantics.calls import BY_NAME
 
 LABEL, BETWEEN, PIECE = 0.86, 0.42, 0.1
 CELL, ROW = 0.46, 0.57
@@ -22,13 +23,14 @@ Places = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Shown:
+class CallPanel:
     """One call on a picture: what is known of its values, and its name."""
 
     origins: Origins
     title: str = ""
     caption: str = ""  # "call 1 of 3"
     notes: tuple[str, ...] = ()
+    names: tuple[str, str] = ("before", "after")  # of the buffers, as the program calls them
 
     @property
     def arrow(self) -> list[str]:
@@ -48,7 +50,7 @@ class Shown:
 class Block:
     """The places of one call: of its panels, of the arrow between them, and of its cells."""
 
-    shown: Shown
+    call: CallPanel
     cell: float  # the width of a cell
     spans: dict[str, float]  # the widths of the panels
     gap: float  # the length of the arrow, with some room
@@ -72,20 +74,21 @@ class Band:
     tops: list[float] = field(default_factory=list)
 
 
-def layout(shown: Sequence[Shown], top: float) -> tuple[float, list[Band]]:
+def layout(calls: Sequence[CallPanel], top: float) -> tuple[float, list[Band]]:
     """The width of all bands, and the bands, the first of which begins at `top`."""
-    bands, rows = [], []
-    for one in shown:
-        block = _block(one)
+    bands: list[Band] = []
+    rows: list[list[Block]] = []
+    for call in calls:
+        block = _block(call)
         right = rows[-1][-1].left + rows[-1][-1].width + BETWEEN if rows else WIDEST
         if right + block.width + MARGIN <= WIDEST:
             rows[-1].append(_at(block, right))
         else:
             rows.append([_at(block, MARGIN + LABEL)])
     for blocks in rows:
-        has_caption = any(block.shown.caption for block in blocks)
+        has_caption = any(block.call.caption for block in blocks)
         tops = [top + LINE * (2.1 if has_caption else 1)]
-        for rank in range(len(blocks[0].shown.origins.before)):
+        for rank in range(len(blocks[0].call.origins.before)):
             deepest = [y for block in blocks for y in _depths(block, rank)]
             tops.append(tops[-1] + ROW + max([0, *deepest]))
         bands.append(Band(blocks, tops))
@@ -94,36 +97,52 @@ def layout(shown: Sequence[Shown], top: float) -> tuple[float, list[Band]]:
 
 
 def _at(block: Block, left: float) -> Block:
-    return Block(block.shown, block.cell, block.spans, block.gap, block.places, left)
+    return Block(block.call, block.cell, block.spans, block.gap, block.places, left)
 
 
 def _depths(block: Block, rank: int) -> list[float]:
     """How far below the row's first line its lines are, with the labels below them."""
-    label = 0.16 if has_labels(block.shown) else 0
+    label = 0.16 if has_labels(block.call) else 0
     return [y + label for rows in block.places.values() for _, y in rows[rank]]
 
 
-def has_labels(shown: Shown) -> bool:
+def has_labels(call: CallPanel) -> bool:
     """Whether the ranks stand below the reduced cells: where some rank is not among them."""
-    ranks = range(len(shown.origins.before))
+    ranks = range(len(call.origins.before))
     return any(
-        cell.state == "reduced" and not cell.perhaps and set(cell.ranks) != set(ranks)
-        for row in shown.origins.after
+        cell.state == "reduced" and set(cell.ranks) != set(ranks)
+        for row in call.origins.after
         for cell in row or ()
     )
 
 
-def _block(shown: Shown) -> Block:
-    """A block with as many cells in a line as the page has room for."""
-    panels = {"before": shown.origins.before, "after": shown.origins.after}
+def _block(call: CallPanel) -> Block:
+    """A block with as many pieces in a line as the page has room for.
+
+    Cells become narrower before a line is broken, and lines are broken between pieces before they
+    are broken in one: so the same places of all ranks stay below each other.
+    """
+    panels = {"before": call.origins.before, "after": call.origins.after}
     cells = [cell for rows in panels.values() for row in rows for cell in row or ()]
-    width = max([0.5, *(cell_width(cell.text) for cell in cells)])
-    pitch = CELL + (0.16 if has_labels(shown) else 0)
-    gap = 0.3 + max([0.7, *(1.17 * breadth(line, ARROW_SIZE) for line in shown.arrow)])
-    least = {name: 0.5 if all(rows) else 0.66 for name, rows in panels.items()}  # "no buffer"
-    for per_line in (8, 6, 4, 3, 2, 1):
+    wide = max([0.5, *(cell_width(cell.text) for cell in cells)])
+    narrow = max([0.34, *(cell_width(cell.text, spare=0.08) for cell in cells)])
+    pitch = CELL + (0.16 if has_labels(call) else 0)
+    gap = 0.3 + max([0.7, *(1.17 * breadth(line, ARROW_SIZE) for line in call.arrow)])
+    least = {
+        side: max(0.5 if all(rows) else 0.66, breadth(name))  # "no buffer"
+        for (side, rows), name in zip(panels.items(), call.names, strict=True)
+    }
+    pieces = 1 + max((cell.piece for cell in cells), default=0)
+    longest = max((_longest_line(row) for rows in panels.values() for row in rows), default=1)
+    tries = [
+        (width, -(-pieces // lines), longest)
+        for lines in range(1, pieces + 1)
+        for width in (wide, narrow)
+    ]
+    tries += [(wide, 1, -(-longest // parts)) for parts in range(2, longest + 1)]
+    for width, per_line, fold in tries:
         places = {
-            name: [_places(row, width, pitch, per_line) for row in rows]
+            name: [_places(row, width, pitch, per_line, fold) for row in rows]
             for name, rows in panels.items()
         }
         spans = {
@@ -132,20 +151,28 @@ def _block(shown: Shown) -> Block:
         }
         if MARGIN + LABEL + sum(spans.values()) + gap + MARGIN <= WIDEST:
             break
-    return Block(shown, width, spans, gap, places)
+    return Block(call, width, spans, gap, places)
 
 
-def _places(row: Row, width: float, pitch: float, per_line: int) -> Places:
-    """A line ends after so many cells at most, and if possible between two tensors."""
-    places, x, y, column = [], 0.0, 0.0, 0
-    for _, cells in groupby(row or (), lambda cell: cell.piece):
-        cells = list(cells)
-        if column and column + len(cells) > per_line:
-            x, y, column = 0.0, y + pitch, 0
-        for _ in cells:
-            if column == per_line:
-                x, y, column = 0.0, y + pitch, 0
-            places.append((x, y))
-            x, column = x + width, column + 1
-        x += PIECE
+def _longest_line(row: Row) -> int:
+    return max(Counter((cell.piece, cell.line) for cell in row or ()).values(), default=1)
+
+
+def _places(row: Row, width: float, pitch: float, per_line: int, fold: int) -> Places:
+    """Pieces side by side, `per_line` of them; in each, the lines of a matrix below each other.
+
+    A line of a piece ends after `fold` cells at most.
+    """
+    places, left, top, right, bottom, band = [], 0.0, 0.0, 0.0, 0.0, 0
+    for piece, group in groupby(row or (), lambda cell: cell.piece):
+        if piece // per_line != band:
+            left, top, band = 0.0, bottom, piece // per_line
+        y = top
+        for _, line in groupby(group, lambda cell: cell.line):
+            for at, _ in enumerate(line):
+                places.append((left + at % fold * width, y + at // fold * pitch))
+            y = places[-1][1] + pitch
+            right = max(x + width for x, _ in places[-at - 1 :])
+            bottom = max(bottom, y)
+        left = right + PIECE
     return places

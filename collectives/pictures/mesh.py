@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-import matplotlib.style
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
 from collectives.pictures.colours import PALETTE, edge
-from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, wrapped
+from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, default_style, wrapped
 from collectives.recording.call import WORLD, Call
-from collectives.spec.calls import BY_NAME, GROUPS
+from collectives.semantics.calls import BY_NAME, GROUPS
 
 _CHIP, _ACROSS, _DOWN = 0.66, 1.15, 0.85
 _ROWS, _COLUMNS = edge(PALETTE[4]), edge(PALETTE[5])
@@ -31,45 +29,45 @@ def grid(calls: Sequence[Call]) -> tuple[Groups, Groups] | None:
     return (rows, columns) if set(ranks) == {rank for one in columns for rank in one} else None
 
 
-def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
-    """The figure, for `picture.svg` and `picture.save`. `calls` are of groups that are a grid.
-
-    The outline of a group has the gid of its ranks: group/0-1.
-    """
-    rows, columns = grid(calls)
-    with matplotlib.style.context("default"):
-        figure = _drawn(calls, rows, columns, title)
-    figure.set_label(f"{title or 'A grid of ranks'}. {describe(calls)}")
+def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Figure:
+    """The figure. The outline of a group has the gid of its ranks: group/0-1."""
+    rows, columns = grid
+    figure = _drawn(calls, rows, columns, title)
+    figure.set_label(f"{title}. {_describe(calls, grid)}")
     return figure
 
 
-def describe(calls: Sequence[Call]) -> str:
+def _describe(calls: Sequence[Call], grid: tuple[Groups, Groups]) -> str:
     """The same in sentences, for readers who cannot see it."""
     return " ".join(
         f"{kind} {', '.join(map(str, group))}: {_calls_of(calls, group)}."
-        for kind, groups in zip(("Row", "Column"), grid(calls), strict=True)
+        for kind, groups in zip(("Row", "Column"), grid, strict=True)
         for group in groups
     )
 
 
 def _meets(call: Call) -> bool:
-    is_data = call.name != "wait" and call.name not in GROUPS and BY_NAME[call.name].buffers
-    return bool(is_data and call.seq is not None and call.group != WORLD)
+    if call.name == "wait" or call.name in GROUPS or call.seq is None or call.group == WORLD:
+        return False
+    return bool(BY_NAME[call.name].buffers)
 
 
 def _calls_of(calls: Sequence[Call], group: tuple[int, ...]) -> str:
-    """What the first rank of a group calls in it: "all_reduce, 2 times"."""
-    names = [
-        call.name
+    """What the first rank of a group calls in it: "tp: all_reduce, 2 times"."""
+    found = [
+        call
         for call in sorted(calls, key=lambda call: call.number)
         if call.rank == group[0] and call.members == group and _meets(call)
     ]
-    return ", ".join(
+    names = [call.name for call in found]
+    text = ", ".join(
         name + (f", {names.count(name)} times" if names.count(name) > 1 else "")
         for name in dict.fromkeys(names)
     )
+    return f"{found[0].group_name}: {text}" if found[0].group_name else text
 
 
+@default_style
 def _drawn(calls: Sequence[Call], rows: Groups, columns: Groups, title: str) -> Figure:
     left, top = MARGIN + 0.35, MARGIN + 0.45
     right, bottom = left + _ACROSS * len(columns), top + _DOWN * len(rows)
@@ -78,17 +76,20 @@ def _drawn(calls: Sequence[Call], rows: Groups, columns: Groups, title: str) -> 
     legend = "Each row is a group, and each column is one: a rank is in one of each kind."
     lines = wrapped(legend, width - 2 * MARGIN)
     canvas = Canvas(width, bottom + 2.2 * LINE + LINE * len(lines) + MARGIN / 2)
-    canvas.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
+    canvas.title(title)
+    outline = {"facecolor": "none", "linewidth": 1.6}
     for number, row in enumerate(rows):
-        y = top + _DOWN * number + 0.19
-        _outline(canvas, left, y, right - left - 0.09, _DOWN - 0.38, _ROWS, row)
+        y, gid = top + _DOWN * number + 0.19, _gid(row)
+        width, height = right - left - 0.09, _DOWN - 0.38
+        canvas.frame(left, y, width, height, 0.12, edgecolor=_ROWS, gid=gid, **outline)
         canvas.write(right + 0.06, y + _DOWN / 2 - 0.19, _calls_of(calls, row))
         for place, column in enumerate(columns):
             (rank,) = set(row) & set(column)
             canvas.chip(left + _ACROSS * (place + 0.5) - _CHIP / 2 - 0.04, y + 0.235, rank)
     for number, column in enumerate(columns):
-        x = left + _ACROSS * number + 0.14
-        _outline(canvas, x, top, _ACROSS - 0.36, bottom - top, _COLUMNS, column)
+        x, gid = left + _ACROSS * number + 0.14, _gid(column)
+        width, height = _ACROSS - 0.36, bottom - top
+        canvas.frame(x, top, width, height, 0.12, edgecolor=_COLUMNS, gid=gid, **outline)
         middle = x + _ACROSS / 2 - 0.18
         text = _calls_of(calls, column)
         canvas.lines(middle, bottom + 0.13, text.split(", "), ha="center")
@@ -96,9 +97,5 @@ def _drawn(calls: Sequence[Call], rows: Groups, columns: Groups, title: str) -> 
     return canvas.figure
 
 
-def _outline(
-    canvas: Canvas, x: float, y: float, width: float, height: float, colour: str, group: tuple
-) -> None:
-    look = {"boxstyle": "round,pad=0,rounding_size=0.12", "facecolor": "none", "linewidth": 1.6}
-    gid = "group/" + "-".join(map(str, group))
-    canvas.axes.add_patch(FancyBboxPatch((x, y), width, height, edgecolor=colour, gid=gid, **look))
+def _gid(group: tuple[int, ...]) -> str:
+    return "group/" + "-".join(map(str, group))

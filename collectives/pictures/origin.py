@@ -1,21 +1,17 @@
-"""Which rank each value came from: compare what the ranks held before a call and after it.
+"""Which rank each value came from, of what the ranks held before a call and after it.
 
-Nothing here knows what a collective is supposed to do. A value that only one rank held came from
-that rank. A reduced value came from the ranks whose values reduce to it. If more than one answer
+If every value is as the call promises, the promise says where it came from. Else the call went
+wrong, or nothing is known of it, and values are compared: a value that only one rank held came from
+that rank, and a reduced value from the ranks whose values reduce to it. If more than one answer
 fits, the origin is unknown.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from collectives.pictures.elements import (
-    Element,
-    elements,
-    first_elements,
-    length,
-    same_tensors,
-)
-from collectives.pictures.reductions import OPS
+from collectives.pictures.elements import Element, elements, length
+from collectives.pictures.promise import Made, Promise
+from collectives.pictures.reductions import OPS, is_reduction
 from collectives.pictures.sources import Sources
 
 MOST_RANKS = 8  # more colours cannot be told apart, and there are 255 subsets of ranks to try
@@ -29,7 +25,7 @@ STATES = {
     "received": ("<", "another rank's value"),
     "reduced": ("+", "made from the values of the ranks named"),
     "undefined": ("!", "no rank's values give this"),
-    "unknown": ("?", "cannot be traced to one rank"),
+    "unknown": ("?", "several ranks or sums give this value"),
 }
 
 
@@ -40,27 +36,21 @@ class Cell:
     text: str  # the value, short enough for a cell
     piece: int  # which of the rank's tensors it lies in, from 0
     state: str  # one of STATES
-    ranks: tuple[int, ...] = ()  # whose values it is made from, as far as that is certain
-    # Ranks that may have contributed a value that changes nothing, such as 0 to a SUM.
-    perhaps: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # whose values it is made from; empty if that is not certain
+    line: int = 0  # the row of a matrix
 
     @property
     def label(self) -> str:
-        """The ranks in short: "r2", "r0-3", "r0?,1-3"; "r?" if not known, "" if there are none."""
+        """The ranks in short: "r2", "r0-2,4"; "r?" if not known, "" if there are none."""
         if not self.ranks:
             return "" if self.state == "undefined" else "r?"
-        runs = []
-        for rank in sorted(self.ranks + self.perhaps):
-            if runs and runs[-1][-1] == rank - 1 and {rank, rank - 1} <= set(self.ranks):
+        runs: list[list[int]] = []
+        for rank in self.ranks:
+            if runs and runs[-1][-1] == rank - 1:
                 runs[-1].append(rank)
             else:
                 runs.append([rank])
-        return "r" + ",".join(map(self._run_label, runs))
-
-    def _run_label(self, run: list[int]) -> str:
-        if len(run) > 1:
-            return f"{run[0]}-{run[-1]}"
-        return f"{run[0]}?" if run[0] in self.perhaps else f"{run[0]}"
+        return "r" + ",".join(f"{run[0]}-{run[-1]}" if run[1:] else f"{run[0]}" for run in runs)
 
 
 Row = tuple[Cell, ...] | None  # None: the rank has no such buffer
@@ -68,14 +58,13 @@ Row = tuple[Cell, ...] | None  # None: the rank has no such buffer
 
 @dataclass(frozen=True)
 class Origins:
-    """What a picture shows, as a figure or as text. Lines in `summary` replace the cells."""
+    """What a picture shows, as a figure or as text."""
 
     op: str | None
     root: int | None
     before: tuple[Row, ...] = ()
     after: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
-    summary: tuple[str, ...] = ()
 
     def states(self) -> list[str]:
         """The states that occur, in the order of STATES."""
@@ -84,32 +73,102 @@ class Origins:
 
 
 def trace(
-    before: list, after: list, *, op=None, root: int | None = None, in_place: bool | None = None
-) -> Origins:
-    """Find where every element of `after` came from. The arguments are those of `picture.draw`."""
-    name = _checked(before, after, op, root)
+    before: list,
+    after: list,
+    *,
+    op: str | None = None,
+    root: int | None = None,
+    in_place: bool = False,
+    promise: Promise | None = None,
+    asked: Sequence[str] = (),
+) -> Origins | None:
+    """Find where every element of `after` came from.
+
+    `before` and `after` have one entry for each rank: a tensor of any shape and dtype, a list of
+    tensors, or None if the rank has no such buffer. `in_place`: whether `after` has the same
+    buffers as `before`. `promise`: what the call should have done, if its ranks agree. `asked`:
+    the reductions, if they do not. None if there are too many ranks or elements, or for another
+    reduction.
+    """
     lengths = [length(entry) for entry in (*before, *after)]
-    if len(before) > MOST_RANKS or max(lengths) > MOST_ELEMENTS:
-        note = _too_large(len(before), max(lengths))
-        return Origins(name, root, notes=(note,), summary=_summary(before, after))
-    if in_place is None:
-        in_place = same_tensors(before, after)
-    old, new = ([elements(entry) for entry in entries] for entries in (before, after))
-    sources = Sources(old, name)
+    ops = (op,) if op else tuple(asked)
+    if len(before) > MOST_RANKS or max(lengths) > MOST_ELEMENTS or not {*ops} <= {*OPS}:
+        return None
+    old, new = _elements(before, promise, gives=True), _elements(after, promise, gives=False)
+    kept = _kept(promise, before, old, new, op)
+    sources = Sources(old, ops)
 
     def cell_before(rank, place, element):
-        lost = in_place and new[rank] is not None and _key_at(new[rank], place) != element.key
-        return Cell(element.text, element.piece, "overwritten" if lost else "own", (rank,))
+        lost = in_place and new[rank] is not None
+        if lost and (made := kept[rank]):
+            lost = made[place] != [(rank, place)]
+        elif lost:
+            lost = _key_at(new[rank], place) != element.key
+        state = "overwritten" if lost else "own"
+        return Cell(element.text, element.piece, state, (rank,), element.line)
 
     def cell_after(rank, place, element):
-        kept = in_place and _key_at(old[rank], place) == element.key
-        # subtle: try the elements at the same place first if the reduction is in place. Sums of
-        # small numbers at other places may be equal by chance.
-        same_place = place if name and in_place else None
-        return Cell(element.text, element.piece, *sources.origin(rank, element, same_place, kept))
+        if made := kept[rank]:
+            found = _promised(rank, place, made[place], op, old, in_place)
+        else:
+            stayed = in_place and _key_at(old[rank], place) == element.key
+            # subtle: try the elements at the same place first if the reduction is in place. Sums
+            # of small numbers at other places may be equal by chance.
+            same_place = place if ops and in_place else None
+            found = sources.origin(rank, element, same_place, stayed)
+        return Cell(element.text, element.piece, *found, element.line)
 
     rows = _rows(old, cell_before), _rows(new, cell_after)
-    return Origins(name, root, *rows, notes=tuple(_notes(name, *rows)))
+    return Origins(op, root, *rows, notes=tuple(_notes(op, rows[1])))
+
+
+def _elements(entries: list, promise: Promise | None, gives: bool) -> list[list[Element] | None]:
+    return [
+        elements(entry, promise.lengths(rank, entry, len(entries), gives) if promise else ())
+        for rank, entry in enumerate(entries)
+    ]
+
+
+def _kept(
+    promise: Promise | None, before: list, old: list, new: list, op: str | None
+) -> list[list[Made] | None]:
+    """By rank, what its elements are made from; None for a rank that was promised nothing.
+
+    If one value is not as promised, nothing is said of any rank: the call went wrong.
+    """
+    nothing: list[list[Made] | None] = [None] * len(old)
+    if promise is None:
+        return nothing
+    try:
+        found = [promise.made(before, rank) for rank in range(len(old))]
+    except (ValueError, IndexError, TypeError):  # the buffers of the ranks do not fit together
+        return nothing
+    for row, made in zip(new, found, strict=True):
+        if made is None:
+            continue
+        if row is None or len(row) != len(made):
+            return nothing
+        for element, sources in zip(row, made, strict=True):
+            values = [old[rank][place] for rank, place in sources]
+            if not (is_reduction(op, values, element) if op else values[0].key == element.key):
+                return nothing
+    return found
+
+
+def _promised(
+    rank: int, place: int, made: Made, op: str | None, old: list, in_place: bool
+) -> tuple[str, tuple[int, ...]]:
+    """The state of an element and its ranks; of a minimum or maximum, those that had it."""
+    if op in ("MIN", "MAX"):
+        choose = {"MIN": min, "MAX": max}[op]
+        found = choose(old[source][at].value for source, at in made)
+        made = [(source, at) for source, at in made if old[source][at].value == found]
+    ranks = tuple(source for source, _ in made)
+    if len(ranks) > 1:
+        return "reduced", ranks
+    if ranks != (rank,):
+        return "received", ranks
+    return "untouched" if in_place and made == [(rank, place)] else "own", ranks
 
 
 def _key_at(row: list[Element] | None, place: int):
@@ -123,70 +182,11 @@ def _rows(rows: list[list[Element] | None], make_cell: Callable) -> tuple[Row, .
     return tuple(None if row is None else cells(rank, row) for rank, row in enumerate(rows))
 
 
-def _checked(before, after, op, root) -> str | None:
-    for name, entries in (("before", before), ("after", after)):
-        if not isinstance(entries, list | tuple):
-            raise ValueError(
-                f"{name} is a {type(entries).__name__}: give a list with one entry for each rank."
-            )
-    if len(before) != len(after) or not before:
-        raise ValueError(
-            f"before has {len(before)} ranks and after {len(after)}: give both of every rank, "
-            "None for no buffer."
-        )
-    is_rank = isinstance(root, int) and not isinstance(root, bool)
-    if root is not None and not (is_rank and 0 <= root < len(before)):
-        raise ValueError(
-            f"root={root!r} is not one of the {len(before)} ranks: use 0 to {len(before) - 1}."
-        )
-    name = None if op is None else str(getattr(op, "name", op)).upper()
-    if name not in (None, *OPS):
-        raise ValueError(
-            f"op={op!r} cannot be traced: use one of {', '.join(OPS)}, or leave op out."
-        )
-    return name
-
-
-def _notes(op: str | None, before: tuple[Row, ...], after: tuple[Row, ...]) -> Iterator[str]:
+def _notes(op: str | None, after: tuple[Row, ...]) -> Iterator[str]:
     cells = [cell for row in after for cell in row or ()]
-    if not any(before) and not any(after):
-        yield "No rank has an element: there is nothing to draw."
-    if any(cell.label == "r?" and not cell.text.startswith("<") for cell in cells):
-        yield "More than one answer fits a value that cannot be traced."
     if any(cell.text.startswith("<") for cell in cells):
-        yield "What stands in < > is neither a number nor text, and cannot be traced either."
-    if any(cell.perhaps for cell in cells):
-        yield "A pale stripe (?): this rank may have taken part, but its value changes nothing."
+        yield "In < >: an object, whose way cannot be seen."
     if op in ("MIN", "MAX"):
-        yield "MIN and MAX pass one rank's value on. The other ranks leave no trace."
-
-
-def _too_large(ranks: int, longest: int) -> str:
-    if ranks > MOST_RANKS:
-        limit = f"{ranks} ranks: no more than {MOST_RANKS} can be drawn, and traced to their ranks."
-    else:
-        limit = (
-            f"{longest} elements in one rank: "
-            f"no more than {MOST_ELEMENTS} can be drawn, and traced."
-        )
-    return f"{limit} This is a summary."
-
-
-def _summary(before: list, after: list) -> tuple[str, ...]:
-    """A line for each rank. Of many ranks, only the first and the last."""
-    lines = [
-        f"rank {rank}: {_begins(old)} -> {_begins(new)}"
-        for rank, (old, new) in enumerate(zip(before, after, strict=True))
-    ]
-    left_out = len(lines) - 2 * MOST_RANKS
-    if left_out > 0:
-        lines[MOST_RANKS:-MOST_RANKS] = [f"... {left_out} more ranks ..."]
-    return tuple(lines)
-
-
-def _begins(entry) -> str:
-    if entry is None:
-        return "no buffer"
-    shown = [element.text for element in first_elements(entry, 3)]
-    more = length(entry) - len(shown)
-    return "[" + ", ".join(shown + [f"... {more} more"] * (more > 0)) + "]"
+        yield f"{op}: one rank's value, copied."
+        if any(cell.state == "reduced" for cell in cells):
+            yield "Stripes: several ranks had this value."

@@ -1,70 +1,74 @@
 """Machines that are slow together, and with whom each of them is slow alone: a grid of pairs."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import matplotlib.style
-from matplotlib.figure import Figure
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from collectives.pictures.colours import PALETTE, WRONG, tint
-from collectives.pictures.page import LINE, MARGIN, VALUE, Canvas, wrapped
+from collectives.pictures.page import LINE, MARGIN, VALUE, Canvas, default_style, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _LEFT, _TOP = MARGIN + 0.75, MARGIN + 0.35 + 2.4 * LINE
 _CELL, _ROW, _BETWEEN = 0.9, 0.5, 0.6
-_COLOURS = {False: tint(PALETTE[2]), True: tint(WRONG)}
 _LEGEND = "Everybody is slow together. The machine whose row and column are slow is the cause."
+_WORDS = {True: "slow", False: "fast"}
 
-Pairs = dict[tuple[int, int], bool]
 
+@dataclass(frozen=True)
+class Pairs:
+    """What a step in a lab returns: the rows of its table, and which machines are slow.
 
-def draw(together: Sequence[bool], pairs: Pairs, *, title: str = "") -> Figure:
-    """The figure, for `picture.svg` and `picture.save`.
-
-    `together`: for each machine, whether it was slow when all took part; `pairs`: whether two were
-    slow by themselves. A cell has the gid all/<machine> or pair/<machine>-<machine>.
+    `together`: for each machine, whether it is slow when all take part. `pairs`: whether two are
+    slow by themselves; it has a key for each two machines, (0, 2).
     """
-    with matplotlib.style.context("default"):
-        figure = _drawn(together, pairs, title)
-    figure.set_label(f"{title or 'Pairs of machines'}. {describe(together, pairs)}")
-    return figure
 
+    rows: list[dict]
+    together: Sequence[bool]
+    pairs: dict[tuple[int, int], bool]
 
-def describe(together: Sequence[bool], pairs: Pairs) -> str:
-    """The same in sentences, for readers who cannot see it."""
-    words = {True: "slow", False: "fast"}
-    alone = (f"node{a} and node{b} alone are {words[slow]}." for (a, b), slow in pairs.items())
-    all_of_them = (f"node{machine} is {words[slow]}" for machine, slow in enumerate(together))
-    return " ".join([f"All together: {', '.join(all_of_them)}.", *alone])
+    @default_style
+    def draw(self, title: str, ranks: Sequence[Pairs]) -> Figure:
+        """A cell has the gid all/<machine> or pair/<machine>-<machine>."""
+        count = len(self.together)
+        right, bottom = _LEFT + _CELL + _BETWEEN, _TOP + _ROW * count
+        width = right + _CELL * count + MARGIN
+        legend = wrapped(_LEGEND, width - 2 * MARGIN)
+        canvas = Canvas(width, bottom + LINE * len(legend) + MARGIN)
+        canvas.title(title)
+        canvas.write(_LEFT + _CELL / 2, _TOP - 1.6 * LINE, "all together", ha="center")
+        middle = right + _CELL * count / 2
+        canvas.write(middle, _TOP - 1.6 * LINE, "two of them alone: with", ha="center")
+        for machine, is_slow in enumerate(self.together):
+            name, y = f"node{machine}", _TOP + _ROW * machine
+            canvas.write(MARGIN, y + _ROW / 2, name, 10, weight="bold")
+            x = right + _CELL * (machine + 0.5)
+            canvas.write(x, _TOP - 0.6 * LINE, name, ha="center")
+            _draw_cell(canvas, _LEFT, y, is_slow, f"all/{machine}")
+        for (a, b), is_slow in self.pairs.items():
+            for row, column in ((a, b), (b, a)):
+                x, y = right + _CELL * column, _TOP + _ROW * row
+                _draw_cell(canvas, x, y, is_slow, f"pair/{row}-{column}")
+        canvas.lines(MARGIN, bottom + 0.8 * LINE, legend)
+        canvas.figure.set_label(f"{title}. {self.describe()}")
+        return canvas.figure
 
-
-def _drawn(together: Sequence[bool], pairs: Pairs, title: str) -> Figure:
-    machines = range(len(together))
-    right = _LEFT + _CELL + _BETWEEN
-    width, bottom = right + _CELL * len(machines) + MARGIN, _TOP + _ROW * len(machines)
-    lines = wrapped(_LEGEND, width - 2 * MARGIN)
-    canvas = Canvas(width, bottom + LINE * len(lines) + MARGIN)
-    canvas.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
-    canvas.write(_LEFT + _CELL / 2, _TOP - 1.6 * LINE, "all together", ha="center")
-    middle = right + _CELL * len(machines) / 2
-    canvas.write(middle, _TOP - 1.6 * LINE, "two of them alone: with", ha="center")
-    for machine in machines:
-        y = _TOP + _ROW * machine
-        canvas.write(MARGIN, y + _ROW / 2, f"node{machine}", 10, weight="bold")
-        canvas.write(
-            right + _CELL * (machine + 0.5), _TOP - 0.6 * LINE, f"node{machine}", ha="center"
+    def describe(self) -> str:
+        """The picture in sentences, for readers who cannot see it."""
+        together = (f"node{node} is {_WORDS[slow]}" for node, slow in enumerate(self.together))
+        pairs = (
+            f"node{a} and node{b} alone are {_WORDS[slow]}." for (a, b), slow in self.pairs.items()
         )
-        _cell(canvas, _LEFT, y, together[machine], f"all/{machine}")
-        for other in machines:
-            slow = pairs.get((min(machine, other), max(machine, other)))
-            if slow is not None:
-                _cell(canvas, right + _CELL * other, y, slow, f"pair/{machine}-{other}")
-    canvas.lines(MARGIN, bottom + 0.8 * LINE, lines)
-    return canvas.figure
+        return " ".join([f"All together: {', '.join(together)}.", *pairs])
 
 
-def _cell(canvas: Canvas, x: float, y: float, slow: bool, gid: str) -> None:
-    look = {"edgecolor": WRONG, "linewidth": 1.8, "zorder": 1.5} if slow else {}
-    canvas.box(
-        x, y, _CELL, _ROW, _COLOURS[slow], gid, **{"edgecolor": "#555555", "linewidth": 0.8} | look
-    )
-    words = "slow" if slow else "fast"
-    canvas.write(x + _CELL / 2, y + _ROW / 2, words, VALUE, ha="center", weight="bold")
+def _draw_cell(canvas: Canvas, x: float, y: float, is_slow: bool, gid: str) -> None:
+    look = {"edgecolor": "#555555", "linewidth": 0.8}
+    if is_slow:
+        look = {"edgecolor": WRONG, "linewidth": 1.8, "zorder": 1.5}
+    canvas.box(x, y, _CELL, _ROW, tint(WRONG if is_slow else PALETTE[2]), gid, **look)
+    text = _WORDS[is_slow]
+    canvas.write(x + _CELL / 2, y + _ROW / 2, text, VALUE, ha="center", weight="bold")

@@ -4,7 +4,8 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from collectives.pictures.elements import Element, is_number
 
@@ -25,11 +26,10 @@ def reductions(rows: list, op: str) -> Iterator[tuple[int, frozenset[int], objec
         }
         for size in range(2, len(column) + 1):
             for ranks in itertools.combinations(column, size):
-                values = [column[rank].value for rank in ranks]
-                for result in _reduce(op, values, len(rows)):
-                    magnitude = abs(result) if op == "PRODUCT" else sum(map(abs, values))
-                    error = size * magnitude * _rounding(column[ranks[0]].dtype, values[0])
-                    yield place, frozenset(ranks), result, error
+                values = [column[rank] for rank in ranks]
+                error = _error(op, values)
+                for result in _reduce(op, [one.value for one in values], len(rows)):
+                    yield place, frozenset(ranks), result, error(result)
 
 
 def _reduce(op: str, values: list, world_size: int) -> list:
@@ -54,6 +54,28 @@ def _rounding(dtype, value) -> float:
     import torch
 
     return torch.finfo(dtype).eps / 2
+
+
+def is_reduction(op: str, values: Sequence[Element], element: Element) -> bool:
+    """Whether the element is the reduction of these, one of each rank."""
+    if not all(is_number(one.value) for one in (*values, element)):
+        return False
+    numbers: list[Any] = [one.value for one in values]
+    if op in ("MIN", "MAX"):
+        return element.value == {"MIN": min, "MAX": max}[op](numbers)
+    error = _error(op, values)
+    return any(equal(one, element, error(one)) for one in _reduce(op, numbers, len(numbers)))
+
+
+def _error(op: str, values: Sequence[Element]) -> Callable[[Any], float]:
+    """How far rounding may have moved a result."""
+    numbers: list[Any] = [one.value for one in values]
+    rounding = len(values) * _rounding(values[0].dtype, numbers[0])
+
+    def error(result) -> float:
+        return rounding * (abs(result) if op == "PRODUCT" else sum(map(abs, numbers)))
+
+    return error
 
 
 def equal(result, element: Element, error: float) -> bool:

@@ -1,6 +1,7 @@
 """Which ranks can have made a value: one that held it, or several whose values reduce to it."""
 
 import functools
+from collections.abc import Sequence
 
 from collectives.pictures.elements import Element, is_number
 from collectives.pictures.reductions import equal, reductions
@@ -10,37 +11,37 @@ _Ranks = frozenset[int]
 
 
 class Sources:
-    """`rows` holds the elements of each rank before the call; `op` is the reduction, if any."""
+    """`rows` holds the elements of each rank before the call; `ops` are the reductions, if any."""
 
-    def __init__(self, rows: list[list[Element] | None], op: str | None):
+    def __init__(self, rows: list[list[Element] | None], ops: Sequence[str]):
         self.rows = rows
-        self.reductions = list(reductions(rows, op)) if op else []
+        self.ops = ops
         self.holders = functools.cache(self._holders)
         self.sets = functools.cache(self._sets)
 
+    @functools.cached_property
+    def reductions(self) -> list:
+        return [one for op in self.ops for one in reductions(self.rows, op)]
+
     def origin(
         self, rank: int, element: Element, place: int | None, kept: bool
-    ) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """The state of a rank's element, the ranks that made it, and those that perhaps did.
+    ) -> tuple[str, tuple[int, ...]]:
+        """The state of a rank's element, and the ranks that made it.
 
         Elements at other places are tried only if those at `place` cannot have made it (None: all
         places at once). `kept`: the element was there before the call.
         """
         if not element.traceable:
-            return "unknown", (), ()
+            return "unknown", ()
         if kept and self.holders(element, None) == {frozenset({rank})}:
-            return "untouched", (rank,), ()
+            return "untouched", (rank,)
         sets = self.sets(element, place) or self.sets(element, None)
         if not sets:
-            return "undefined", (), ()
-        certain = frozenset.intersection(*sets)
-        perhaps = frozenset.union(*sets) - certain
-        # Unless each of the others can be added alone, the sets are different answers.
-        one_answer = {certain, *(certain | {other} for other in perhaps)}
-        if not certain or not one_answer <= sets:
-            return "untouched" if kept else "unknown", (), ()
-        state = _state(rank, certain, perhaps, kept)
-        return state, tuple(sorted(certain)), tuple(sorted(perhaps))
+            return "undefined", ()
+        if len(sets) > 1:
+            return "untouched" if kept else "unknown", ()
+        (ranks,) = sets
+        return _state(rank, ranks, kept), tuple(sorted(ranks))
 
     def _holders(self, element: Element, place: int | None) -> set[_Ranks]:
         here = slice(None) if place is None else slice(place, place + 1)
@@ -60,9 +61,9 @@ class Sources:
         }
 
 
-def _state(rank: int, certain: _Ranks, perhaps: _Ranks, kept: bool) -> str:
-    if len(certain) > 1 or perhaps:
+def _state(rank: int, ranks: _Ranks, kept: bool) -> str:
+    if len(ranks) > 1:
         return "reduced"
-    if rank not in certain:
+    if rank not in ranks:
         return "received"
     return "untouched" if kept else "own"

@@ -2,80 +2,55 @@
 
 from itertools import groupby
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from collectives.pictures.colours import PALETTE, ink
-from collectives.pictures.origin import STATES, Cell, Origins, Row, trace
+from collectives.pictures.origin import STATES, Cell, Origins, Row
 
 
-def text(
-    before: list,
-    after: list,
-    *,
-    op=None,
-    root: int | None = None,
-    title: str = "",
-    in_place: bool | None = None,
-) -> Group:
-    """The picture for rich to print. The arguments are those of `picture.draw`.
+def text(origins: Origins, title: str = "") -> Group:
+    """The picture for rich to print.
 
     A cell reads `1111+r0-3`: the value, a sign for its state, and the ranks that it came from. It
     can be read without colour.
     """
-    origins = trace(before, after, op=op, root=root, in_place=in_place)
-    head = heading(title, origins)
-    parts = [Text(head, style="bold")] if head else []
-    parts += [Text(line) for line in origins.summary]
-    if not origins.summary:
-        table = Table("", "before", "after", box=None, pad_edge=False, padding=(0, 3, 0, 0))
-        for rank, rows in enumerate(zip(origins.before, origins.after, strict=True)):
-            name = f"rank {rank}" + " root" * (rank == root)
-            table.add_row(Text(name, style=_style(rank), no_wrap=True), *map(_chips, rows))
-        parts.append(table)
-        parts += [
-            Text(f"  {STATES[state][0]}  {state}: {STATES[state][1]}") for state in origins.states()
-        ]
+    facts = [title, origins.op, f"root: rank {origins.root}" if origins.root is not None else None]
+    head = ", ".join(filter(None, facts))
+    parts: list[RenderableType] = [Text(head, style="bold")] if head else []
+    table = Table("", "before", "after", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for rank, rows in enumerate(zip(origins.before, origins.after, strict=True)):
+        name = f"rank {rank}" + " root" * (rank == origins.root)
+        table.add_row(Text(name, style=_style(rank), no_wrap=True), *map(_chips, rows))
+    parts.append(table)
+    parts += [
+        Text(f"  {STATES[state][0]}  {state}: {STATES[state][1]}") for state in origins.states()
+    ]
     return Group(*parts, *map(Text, origins.notes))
-
-
-def describe(
-    before: list, after: list, *, op=None, root: int | None = None, in_place: bool | None = None
-) -> str:
-    """The picture in sentences. The arguments are those of `picture.draw`."""
-    return sentences(trace(before, after, op=op, root=root, in_place=in_place))
 
 
 def sentences(origins: Origins) -> str:
     """What was traced, in sentences."""
-    found = [f"{len(origins.before)} ranks."] if origins.before else []
+    found = [f"{len(origins.before)} ranks."]
     found += [f"The reduction is {origins.op}."] if origins.op else []
     found += [f"The root is rank {origins.root}."] if origins.root is not None else []
     for when, rows in (("Before", origins.before), ("After", origins.after)):
         found += [f"{when}, rank {rank} has {_row_in_words(row)}." for rank, row in enumerate(rows)]
-    return " ".join([*found, *(f"{line}." for line in origins.summary), *origins.notes])
-
-
-def heading(title: str, origins: Origins) -> str:
-    """The title, the reduction and the root in one line."""
-    facts = [title, origins.op, f"root: rank {origins.root}" if origins.root is not None else None]
-    return ", ".join(filter(None, facts))
+    return " ".join([*found, *origins.notes])
 
 
 def _row_in_words(row: Row) -> str:
     if not row:
         return "no buffer" if row is None else "no element"
-    groups = groupby(row, lambda cell: (cell.state, cell.label, cell.ranks, cell.perhaps))
+    groups = groupby(row, lambda cell: (cell.state, cell.ranks))
     return "; ".join(
         ", ".join(cell.text for cell in cells) + _origin(*kind) for kind, cells in groups
     )
 
 
-def _origin(state: str, label: str, ranks: tuple[int, ...], perhaps: tuple[int, ...]) -> str:
-    names = " and ".join(f"rank {rank}" for rank in ranks) + "".join(
-        f" and perhaps rank {rank}" for rank in perhaps
-    )
+def _origin(state: str, ranks: tuple[int, ...]) -> str:
+    names = " and ".join(f"rank {rank}" for rank in ranks)
     endings = {
         "own": "",
         "received": f" received from {names}",

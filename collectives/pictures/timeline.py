@@ -10,20 +10,27 @@ from that one to it. Calls that only make or end groups are ticks, unless one of
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import Any
 
-import matplotlib.style
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
-from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from collectives.pictures import happens_before
-from collectives.pictures.colours import DARK, PAGE, PALETTE, WRONG, edge, tint
+from collectives.pictures.colours import DARK, LIGHT, PAGE, PALETTE, WRONG, edge, tint
 from collectives.pictures.happens_before import Order
 from collectives.pictures.lanes import APART, DOTS, LEFT, MIDDLE, STEP, TOP, Lanes
-from collectives.pictures.page import LINE, MARGIN, SMALL, Canvas, breadth, split_name, wrapped
-from collectives.recording.call import Call
-from collectives.spec.calls import ALL_TO_ALL, FROM_ROOT, GROUPS
+from collectives.pictures.page import (
+    LINE,
+    MARGIN,
+    SMALL,
+    Canvas,
+    breadth,
+    default_style,
+    split_name,
+    wrapped,
+)
+from collectives.recording.call import SPAN, Call
+from collectives.semantics.calls import ALL_TO_ALL, FROM_ROOT, GROUPS
 
 MOST_RANKS = 8
 MOST_STEPS = 40
@@ -32,7 +39,7 @@ _MARKERS = "osD^"  # for the groups that meet at the same step
 
 Steps = dict[tuple[int, int], tuple[int, int]]
 # The steps at which the ranks enter a collective, by the collective's group, index and name.
-Meetings = dict[tuple[str, int, str], dict[int, int]]
+Meetings = dict[tuple[str, int | None, str], dict[int, int]]
 
 
 def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
@@ -44,8 +51,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
     that goes on in another row has /row1 after it there. The dots where the members of a collective
     meet have the gid <name>/<group>/<seq>.
     """
-    with matplotlib.style.context("default"):
-        figure = _drawn(sorted(calls, key=lambda call: (call.rank, call.number)), title)
+    figure = _drawn(sorted(calls, key=lambda call: (call.rank, call.number)), title)
     # svg makes this the alternative text.
     figure.set_label(f"{title or 'What the ranks called, by order'}. {describe(calls)}")
     return figure
@@ -61,21 +67,32 @@ def describe(calls: Sequence[Call]) -> str:
     return " ".join(sentences) or _refusal([], 0)
 
 
+@default_style
 def _drawn(calls: list[Call], title: str) -> Figure:
     messages = happens_before.in_every_run(calls, happens_before.messages(calls))
     flow = happens_before.data_flow(calls)
-    ticks = _ticks(calls)
+    ticks, has_spans = _ticks(calls), any(call.name == SPAN for call in calls)
     steps = happens_before.steps(calls, messages + flow, {_key(call) for call in ticks})
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     length = max((end for _, end in steps.values()), default=0)
     if refusal := _refusal(ranks, length):
         return _page(title, [refusal], 5, TOP).figure
+    # subtle: which of them gets which message differs from run to run, so they are one bar.
+    any_source = {
+        _key(call): row
+        for row in happens_before.rows_from_any(calls)
+        if all(call.name != "wait" for call in row)
+        for call in row
+    }
     bars = [call for call in calls if call not in ticks]
-    most = max(len(_bar_lines(call)) for call in bars)
+    most = max(len(_bar_lines(call)) + (_key(call) in any_source) for call in bars)
     lanes = Lanes({rank: at for at, rank in enumerate(ranks)}, length, 0.14 * max(most, 2) + 0.12)
     together = [order.before for order in flow if order.before.name in ALL_TO_ALL]
     met = _met(together, steps)
+    with_root = [order for order in flow if order.before.name not in ALL_TO_ALL]
     legend = _legend(messages, together, met, ticks)
+    legend += ["Arrows of a call with a root: who gives to whom, not the way."] * bool(with_root)
+    legend += ["White: the rank's own work."] * has_spans
     canvas = _page(title, legend, lanes.right, lanes.bottom)
     for row in range(lanes.rows):
         for rank in ranks:
@@ -83,9 +100,12 @@ def _drawn(calls: list[Call], title: str) -> Figure:
             canvas.axes.plot([LEFT, lanes.right], [y, y], color="#aaaaaa", linewidth=0.6, zorder=0)
             canvas.chip(MARGIN, y, rank)
     for call in bars:
-        _bar(canvas, call, steps[_key(call)], lanes)
+        receives = any_source.get(_key(call), [call])
+        if call is receives[0]:
+            times = len(receives)
+            at = steps[_key(call)][0], steps[_key(receives[-1])][1]
+            _bar(canvas, call, at, lanes, [f"{times} times"] * (times > 1))
     _draw_ticks(canvas, ticks, steps, lanes)
-    with_root = [order for order in flow if order.before.name not in ALL_TO_ALL]
     _arrows(canvas, messages + with_root, steps, lanes)
     _meetings(canvas, met, lanes)
     return canvas.figure
@@ -118,11 +138,11 @@ def _legend(
 ) -> list[str]:
     found = ["Left to right shows order, not duration."]
     if any(call.is_async for call in together):
-        found.append("Dotted: nobody has the result before the last one has come.")
+        found.append("Dotted: no rank has the result before the last one has called.")
     elif met:
-        found.append("Dotted: nobody goes on before the last one has come.")
+        found.append("Dotted: no rank returns before the last one has called.")
     if any(order.after.peer is None for order in messages):
-        found.append("Dashed: in any order, all before the last of the receives is over.")
+        found.append("Dashed: in any order.")
     if ticks:
         names = ", ".join(sorted({call.name for call in ticks}))
         found.append(f"Grey ticks: {names}.")
@@ -133,27 +153,30 @@ def _page(title: str, legend: list[str], right: float, bottom: float) -> Canvas:
     right = max(right, LEFT + 2 * STEP, MARGIN + breadth(title, 12))
     lines = wrapped(" ".join(legend), right - MARGIN)
     canvas = Canvas(right + MARGIN, bottom + LINE * len(lines) + 0.15)
-    canvas.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
+    canvas.title(title)
     for number, line in enumerate(lines):
         canvas.write(MARGIN, bottom + LINE * (number + 0.4), line, gid=f"below{number}")
     return canvas
 
 
-def _bar(canvas: Canvas, call: Call, at: tuple[int, int], lanes: Lanes) -> None:
+def _bar(
+    canvas: Canvas, call: Call, at: tuple[int, int], lanes: Lanes, more: Sequence[str] = ()
+) -> None:
     gid = f"r{call.rank}/c{call.number}"
     colour = PALETTE[call.rank % len(PALETTE)]
     look = {"edgecolor": edge(colour), "linewidth": 1.3}
+    ground = LIGHT if call.name == SPAN else tint(colour)
     if call.error is not None or call.left is None:
         look = {"edgecolor": WRONG, "linewidth": 1.6, "linestyle": "--"}
     first = lanes.row(at[0])
     for row, left, right in lanes.parts(*at):
         y = lanes.y(call.rank, row) - lanes.height / 2
         name = gid if row == first else f"{gid}/row{row}"
-        canvas.box(left, y, right - left, lanes.height, tint(colour), name, **look)
+        canvas.box(left, y, right - left, lanes.height, ground, name, **look)
     # In a long bar the text stands at the beginning. The rest of the bar is its wait for others.
     x, y = lanes.x(at[0], first) + MIDDLE, lanes.y(call.rank, first)
-    style = {"ha": "center", "va": "center", "linespacing": 1.05, "zorder": 4}
-    canvas.write(x, y, "\n".join(_bar_lines(call)), SMALL, gid=f"{gid}/words", **style)
+    style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.05, "zorder": 4}
+    canvas.write(x, y, "\n".join([*_bar_lines(call), *more]), SMALL, gid=f"{gid}/words", **style)
 
 
 def _bar_lines(call: Call) -> list[str]:
@@ -166,7 +189,7 @@ def _split(part: str) -> list[str]:
 
 
 def _draw_ticks(canvas: Canvas, ticks: list[Call], steps: Steps, lanes: Lanes) -> None:
-    drawn = Counter()
+    drawn: Counter[tuple[int, int]] = Counter()
     for call in ticks:
         step, _ = steps[_key(call)]
         row = lanes.row(step)
@@ -179,34 +202,50 @@ def _draw_ticks(canvas: Canvas, ticks: list[Call], steps: Steps, lanes: Lanes) -
 
 
 def _met(calls: list[Call], steps: Steps) -> Meetings:
-    """The collectives in which all wait for all, without those to which only one rank came."""
-    members = defaultdict(dict)
+    """The collectives in which all wait for all, without those to which only one rank came.
+
+    No rank leaves one before the last has entered. A call that only starts it is where it is.
+    """
+    members: Meetings = defaultdict(dict)
+    waits = set()
     for call in calls:
-        members[call.group, call.seq, call.name][call.rank] = steps[_key(call)][0]
-    return {key: entered for key, entered in members.items() if len(entered) > 1}
+        key = call.group, call.seq, call.name
+        members[key][call.rank] = steps[_key(call)][0]
+        if not call.is_async:
+            waits.add(key)
+    return {
+        key: dict.fromkeys(entered, max(entered.values())) if key in waits else entered
+        for key, entered in members.items()
+        if len(entered) > 1
+    }
 
 
 def _meetings(canvas: Canvas, met: Meetings, lanes: Lanes) -> None:
-    """For each collective in which all wait for all, a dotted line from member to member.
-
-    It is where the last member enters; no member leaves before it.
-    """
-    lines_at = Counter()
+    """For each collective in which all wait for all, a dotted line from member to member."""
+    lines_at: Counter[int] = Counter()
     for (group, seq, name), entered in met.items():
         step = max(entered.values())
         row, track = lanes.row(step), lines_at[step]
-        x = lanes.x(step, row) + DOTS + APART * track
         lines_at[step] += 1
-        ys = sorted(lanes.y(rank, row) for rank in entered)
-        line = {"linewidth": 1.3, "linestyle": ":", "zorder": 0.5}
-        dots = {"linestyle": "", "marker": _MARKERS[track % 4], "markersize": 4, "zorder": 3}
-        canvas.axes.plot([x, x], [ys[0], ys[-1]], color=DARK, **line)
-        canvas.axes.plot([x] * len(ys), ys, color=DARK, gid=f"{name}/{group}/{seq}", **dots)
+        points = sorted(
+            (lanes.y(rank, row), lanes.x(at, row) + DOTS + APART * track)
+            for rank, at in entered.items()
+        )
+        ys, xs = zip(*points, strict=True)
+        line: dict[str, Any] = {"linewidth": 1.3, "linestyle": ":", "zorder": 0.5}
+        dots: dict[str, Any] = {
+            "linestyle": "",
+            "marker": _MARKERS[track % 4],
+            "markersize": 4,
+            "zorder": 3,
+        }
+        canvas.axes.plot(xs, ys, color=DARK, **line)
+        canvas.axes.plot(xs, ys, color=DARK, gid=f"{name}/{group}/{seq}", **dots)
 
 
 def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> None:
     """Arrows that leave one broadcast, or arrive at one call, share their way up or down."""
-    tracks = defaultdict(dict)
+    tracks: dict[int, dict] = defaultdict(dict)
 
     def length(order: Order) -> int:
         return abs(lanes.places[order.before.rank] - lanes.places[order.after.rank])
@@ -218,12 +257,10 @@ def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> 
         track = tracks[end].setdefault(trunk, len(tracks[end]))
         points = lanes.route((before[0], steps[before][0]), (after[0], end), track)
         gid = f"r{before[0]}/c{before[1]}-r{after[0]}/c{after[1]}"
-        look = {"edgecolor": DARK, "facecolor": DARK, "linewidth": 1.3}
+        look = {"color": DARK, "linewidth": 1.3, "joinstyle": "round", "zorder": 3}
         look["linestyle"] = "--" if order.after.peer is None else "-"
-        look |= {"arrowstyle": "-|>", "mutation_scale": 10, "gid": gid, "zorder": 3}
-        arrow = FancyArrowPatch(path=Path(points), joinstyle="round", **look)
+        arrow = canvas.arrow(points, gid, mutation_scale=10, **look)
         arrow.set_path_effects([withStroke(linewidth=3, foreground=PAGE)])
-        canvas.axes.add_patch(arrow)
 
 
 def _key(call: Call) -> tuple[int, int]:

@@ -67,7 +67,7 @@ def _message(name: str, order: Order) -> list[dict]:
     sent, arrived = order.before, order.after
     flow = {"cat": "message", "name": "message", "id": f"{name} r{sent.rank}/c{sent.number}"}
     # subtle: an arrow ends in the bar that encloses its time, which does not include its very end.
-    inside = max(arrived.entered, arrived.left - 1)
+    inside = max(arrived.entered, (arrived.left or 0) - 1)
     return [
         {"ph": "s", **_on(sent.rank), "ts": sent.entered / 1000, **flow},
         {"ph": "f", "bp": "e", **_on(arrived.rank), "ts": inside / 1000, **flow},

@@ -4,21 +4,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib.style
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
-from matplotlib.path import Path
 
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.pictures import happens_before
 from collectives.pictures.colours import WRONG
-from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, wrapped
-from collectives.recording.call import Call
-from collectives.spec.calls import GROUPS
+from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, default_style, wrapped
+from collectives.recording.call import SPAN, Call
+from collectives.semantics.calls import GROUPS
 
 MOST_RANKS = 8
 _NODE = 0.36  # the room that a rank takes on the circle
+_ARROW = {"mutation_scale": 14, "linewidth": 1.8, "joinstyle": "round", "color": WRONG}
 Point = tuple[float, float]
 
 
@@ -41,6 +39,7 @@ class Wait:
 
 def waits(calls: Sequence[Call]) -> list[Wait]:
     """Every rank that waits for others, by rank."""
+    calls = [call for call in calls if call.name != SPAN]
     matching = Matching(sorted(calls, key=lambda call: (call.rank, call.number)))
     found = []
     for call in sorted(calls, key=lambda call: (call.rank, call.number)):
@@ -66,8 +65,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
     """The figure, for `picture.svg` and `picture.save`. An arrow has the gid waits/r0-r1."""
     found = waits(calls)
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
-    with matplotlib.style.context("default"):
-        figure = _drawn(found, ranks, title)
+    figure = _drawn(found, ranks, title)
     figure.set_label(f"{title or 'Who waits for whom'}. {describe(calls)}")
     return figure
 
@@ -91,10 +89,11 @@ def _moral(found: list[Wait]) -> str:
     every = edges | {rank: [] for one in found for rank in one.ranks if rank not in edges}
     if cycle := find_cycle(every):
         circle = " -> ".join(str(rank) for rank in (*cycle, cycle[0]))
-        return f"The arrows close a circle, {circle}: nobody can go on."
+        return f"The arrows close a circle, {circle}: no rank can continue."
     return "An arrow leads from a rank that waits to the rank that it waits for."
 
 
+@default_style
 def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
     radius = 0.85 if len(ranks) <= 4 else 1.6
     side = max([0.6, *(breadth(line) for one in found for line in one.words())])
@@ -103,7 +102,7 @@ def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
     bottom = middle + radius + 3.7 * LINE
     lines = wrapped(_moral(found), width - 2 * MARGIN)
     canvas = Canvas(width, bottom + LINE * len(lines) + MARGIN / 2)
-    canvas.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
+    canvas.title(title)
     circle = Circle((width / 2, middle), radius, ranks)
     asks = {one.call.rank: one.ranks for one in found}
     for one in found:
@@ -113,7 +112,7 @@ def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
             crossing = len(ranks) > 2 and rank > other and rank in asks.get(other, ())
             along = circle.beside(rank, other) and not crossing
             points = circle.along(rank, other) if along else circle.across(rank, other)
-            _arrow(canvas, points, f"waits/r{rank}-r{other}")
+            canvas.arrow(points, f"waits/r{rank}-r{other}", **_ARROW)
             on_arrow = on_arrow and along
         turn = circle.middle(rank, one.ranks[0]) if on_arrow else circle.turn(rank)
         outside = 0.12 if on_arrow else 0.3 + 0.12 * abs(math.cos(turn))
@@ -136,13 +135,6 @@ def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
     x += 0 if ha == "center" else math.copysign(0.12, across)
     for number, line in enumerate(lines):
         canvas.write(x, top + number * LINE, line, ha=ha, gid=f"words/r{one.call.rank}/{number}")
-
-
-def _arrow(canvas: Canvas, points: list[Point], gid: str) -> None:
-    look = {"arrowstyle": "-|>", "mutation_scale": 14, "linewidth": 1.8, "joinstyle": "round"}
-    canvas.axes.add_patch(
-        FancyArrowPatch(path=Path(points), edgecolor=WRONG, facecolor=WRONG, gid=gid, **look)
-    )
 
 
 class Circle:

@@ -2,11 +2,12 @@
 
 import contextlib
 import operator
+from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from ..spec.calls import CallSpec, Layout
+from ..semantics.calls import CallSpec, Layout
 
 # The text for each dtype and shape, as far as it is known.
 _texts: dict[tuple, str] = {}
@@ -103,7 +104,8 @@ def served_by(group, spec: CallSpec, given: dict) -> tuple[str, str, bool]:
     single = [given.get(buffer.parameter) for buffer in spec.buffers]
     gaps = any(_has_gaps(tensor) for tensor in single if isinstance(tensor, torch.Tensor))
     with contextlib.suppress(Exception):  # a backend of another kind may not know its name
-        return (group or c10d.GroupMember.WORLD)._get_backend(device).name(), device.type, gaps
+        found: Any = group or c10d.GroupMember.WORLD
+        return found._get_backend(device).name(), device.type, gaps
     return "", device.type, gaps
 
 

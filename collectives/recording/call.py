@@ -9,10 +9,13 @@ import re
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from ..spec.calls import GROUPS
+from ..semantics.calls import GROUPS
 
 # Our name for the group of all ranks. torch's name for it differs from version to version.
 WORLD = "WORLD"
+
+# The name of a span of the program's own work, see `record.span`. It is no call of torch.
+SPAN = "span"
 
 
 def group_label(group: str, world: int) -> str:
@@ -69,7 +72,7 @@ class Call:
     members: tuple[int, ...] = ()  # the group's global ranks, in the group's order
     seq: int | None = None  # its index, from 0, in its sequence; None for send, recv and their like
     of: int | None = None  # for "wait": the number of the call whose Work is waited for
-    awaited: str | None = None  # for "wait": the name of that call
+    awaited: str | None = None  # for "wait": the name of that call; for a span: what is done
     # The global rank of src or dst: the root, or the other side of a message (None: any source).
     # For init_process_group: the rank that the caller names.
     peer: int | None = None
@@ -90,6 +93,7 @@ class Call:
     left: int | None = None  # None while the rank is inside
     error: str | None = None  # the exception that it raised, in one line
     source: int | None = None  # for receives: the global rank that sent, where torch says so
+    group_name: str = ""  # what the program calls the group: its group_desc, or a mesh's dimension
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
 
@@ -132,6 +136,7 @@ class CallArgs:
     file: str = ""
     line: int = 0
     function: str = ""
+    group_name: str = ""
 
 
 @dataclass(frozen=True)

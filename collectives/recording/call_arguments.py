@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch.distributed import distributed_c10d as c10d
 
-from ..spec.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT
+from ..semantics.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT
 from . import argument_values
 from .call import WORLD, CallArgs, group_label, requested_place, sequence_key
 
@@ -59,15 +59,16 @@ class Reader:
         None where this rank is not a member of the group: then the call does nothing.
         """
         key = None
-        for word in parameters.numbers.intersection(given):
-            given[word] = argument_values.plain_number(given[word])
+        for word in parameters.numbers:
+            if word in given:
+                given[word] = argument_values.plain_number(given[word])
         if parameters.name in GROUPS:
             self.groups.clear()
             self.known.clear()
         elif not parameters.spec.objects:  # whose arguments may not be hashable
             signatures = map(argument_values.signature, given.values())
             key = (parameters.name, caller, *given, *signatures)
-        known = self.known.get(key)
+        known = None if key is None else self.known.get(key)
         if known is None:
             call_args = self._read(parameters, given, caller)
             if call_args is None:
@@ -92,15 +93,8 @@ class Reader:
         key = call_args, caller
         found = self.waits.get(key)
         if found is None:
-            file, line, function = caller
             found = replace(
-                call_args,
-                name="wait",
-                awaited=call_args.name,
-                is_async=False,
-                file=file,
-                line=line,
-                function=function,
+                call_args, name="wait", awaited=call_args.name, is_async=False, **_place(caller)
             )
             _keep(self.waits, key, found)
         return found
@@ -110,7 +104,7 @@ class Reader:
     ) -> CallArgs | None:
         name, spec, given = parameters.name, parameters.spec, parameters.defaults | given
         ranks = timeout = None
-        backend, device, gaps = "", "", False
+        backend, device, gaps, group_name = "", "", False, ""
         if name in GROUPS:
             group, members, ranks = self._group_made(name, given)
         else:
@@ -119,9 +113,9 @@ class Reader:
                 return None
             group, members, timeout = self._group(handle)
             backend, device, gaps = argument_values.served_by(handle, spec, given)
+            group_name = _group_name(handle)
         if given.get("timeout"):
             timeout = given["timeout"].total_seconds()
-        file, line, function = caller
         return CallArgs(
             name=name,
             group=group,
@@ -137,15 +131,14 @@ class Reader:
             backend=backend,
             device=device,
             gaps=gaps,
-            file=file,
-            line=line,
-            function=function,
+            group_name=group_name,
+            **_place(caller),
         )
 
     def take_back(self, seq: int | None, call_args: CallArgs) -> None:
         """torch refused the call: the next call of the group gets its seq."""
         counter = self._counter(call_args)
-        if seq is not None and counter[0] == seq + 1:
+        if counter and seq is not None and counter[0] == seq + 1:
             counter[0] = seq
 
     def _group(self, handle) -> tuple[str, tuple[int, ...], float | None]:
@@ -185,10 +178,21 @@ class Reader:
         return group, members, (ranks,)
 
 
+def _place(caller: tuple[str, int, str]) -> dict:
+    return dict(zip(("file", "line", "function"), caller, strict=True))
+
+
 def _keep(known: dict, key: tuple, value) -> None:
     if len(known) >= _KEPT:  # a program whose calls never repeat
         known.clear()
     known[key] = value
+
+
+def _group_name(group) -> str:
+    """What the program calls it; torch names the groups of a mesh mesh_<dimension>."""
+    description = getattr(group, "group_desc", "")
+    named = description not in ("undefined", "default_pg")
+    return description.removeprefix("mesh_") if named else ""
 
 
 def _time_limit(group) -> float | None:

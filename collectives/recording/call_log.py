@@ -7,8 +7,6 @@ into a ring of texts. Behind these lie single texts: the last answer of the proc
 and what it noticed. Nothing here needs torch.
 """
 
-# long: the writer and the reader of one format stand side by side.
-
 import contextlib
 import dataclasses
 import json
@@ -52,6 +50,7 @@ MOVED = -2
 # number, seq, of, entered, left, source, and how much had been written before its text and its
 # error. -1 stands for None; `number` is written last.
 _ENTRY = struct.Struct("<q q q q q q q q")
+_AFTER_NUMBER = struct.Struct("<q q q q q q q")
 _LEFT, _SOURCE, _ERROR = 32, 40, 56
 _TEXTS = _HEADER + SLOTS * _ENTRY.size
 _RING = 2**22
@@ -65,26 +64,33 @@ SIZE = HINTS + 2**16
 # So many things are noticed, each once.
 _NOTICED = 48
 
-# A call that is open is told when it is so old, in nanoseconds: one that torch refuses because of
-# its arguments has left by then.
+# An open call is reported once it is this old, in nanoseconds, so that a refused call is seen
+# together with its error.
 _YOUNG = 100_000_000
 _SIZES = {ANSWER: RAISED - ANSWER, RAISED: HINTS - RAISED, HINTS: SIZE - HINTS}
+
+
+def reserve(file: BinaryIO) -> None:
+    """Give the file its size. Raises OSError if there is no room for it.
+
+    subtle: to write into a hole of a file ends the process (SIGBUS) if the disk is full.
+    """
+    file.truncate(SIZE)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, SIZE)
 
 
 class Writer:
     """Notes the calls of this process, as a `sink.Sink`.
 
-    subtle: numbers go through `words`. Whoever reads meanwhile sees the old one or the new;
-    pack_into writes zeros first.
+    subtle: numbers go through `words`. Whoever reads meanwhile sees the old one or the new.
+    pack_into writes zeros first, so a slot has no number while it is filled.
     """
 
     tensors = False
 
     def __init__(self, file: BinaryIO, rank: int, world_size: int, world: int = 0):
-        file.truncate(SIZE)
-        # subtle: to write into a hole of the file ends the process (SIGBUS) if the disk is full.
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, SIZE)
+        reserve(file)
         self.memory = mmap.mmap(file.fileno(), SIZE)
         self.words = memoryview(self.memory).cast("q")
         self.count = self.written = 0
@@ -127,20 +133,19 @@ class Writer:
         if text is None:
             text = self.texts[what] = self._write(encode(what))
         number, self.count = self.count, self.count + 1
-        words, place = self.words, _place(number)
+        words, place = self.words, _HEADER + number % SLOTS * _ENTRY.size
         seq, of = -1 if seq is None else seq, -1 if of is None else of
         words[place // 8] = -1
-        self.memory[place : place + _ENTRY.size] = _ENTRY.pack(
-            -1, seq, of, time.monotonic_ns(), -1, -1, text, -1
-        )
+        now = time.monotonic_ns()
+        _AFTER_NUMBER.pack_into(self.memory, place + 8, seq, of, now, -1, -1, text, -1)
         words[place // 8] = number
         words[_COUNT // 8] = self.count  # that of all threads: one that was slow takes nothing back
         return number
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
-        place = _place(number)
         if self.count - number > SLOTS:  # its slot is another's by now
             return
+        place = _HEADER + number % SLOTS * _ENTRY.size
         if error is not None:
             self.words[(place + _ERROR) // 8] = self._write(error.encode()[:160])
         if source is not None:
@@ -232,7 +237,8 @@ class Reader:
                 self.late.append(number)
             elif call is None:  # overwritten while we looked elsewhere
                 self._lose(1, number + 1)
-                if self.open.pop(number, None):
+                if before is not None:
+                    del self.open[number]
                     yield dataclasses.replace(before, left=time.monotonic_ns())
             elif call.left is not None:
                 self.open.pop(number, None)
@@ -250,7 +256,8 @@ class Reader:
     def noticed(self) -> list[RiskyCall]:
         """What the process noticed so far."""
         with contextlib.suppress(ValueError):  # it is just being written
-            rank, noticed = self.head()["rank"], json.loads(self.text(HINTS))
+            head, noticed = self.head(), json.loads(self.text(HINTS))
+            rank = head["rank"] if head else -1
             return [
                 RiskyCall(kind, Call(rank, -1, **vars(decode(what.encode()))), at and tuple(at))
                 for kind, what, at in noticed
@@ -270,8 +277,8 @@ class Reader:
         seq, of, left, source = (
             None if value == -1 else value for value in (seq, of, left, source)
         )
-        noted = {"seq": seq, "of": of, "source": source, "error": error}
-        times = {"entered": entered, "left": left}
+        noted: dict = {"seq": seq, "of": of, "source": source, "error": error}
+        times: dict = {"entered": entered, "left": left}
         return Call(rank=rank, number=number, **noted, **times, **vars(decode(text)))
 
     def _written(self, begin: int) -> bytes | None:

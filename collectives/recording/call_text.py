@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 from dataclasses import replace
+from typing import Any
 
 from .call import CallArgs
 
@@ -20,8 +21,8 @@ def encode(what: CallArgs) -> bytes:
         {"members": (), "file": what.file[-100:]},
     ):
         what = replace(what, **fields)
-        runs = replace(what, members=_ranges(what.members), tensors=_runs(what.tensors))
-        text = _json(runs)
+        runs: Any = {"members": _ranges(what.members), "tensors": _runs(what.tensors)}
+        text = _json(replace(what, **runs))
         if len(text) <= _LONGEST:
             return text
     return _json(CallArgs(what.name[:40], what.group[:100]))
@@ -33,7 +34,7 @@ def _json(what: CallArgs) -> bytes:
 
 @functools.lru_cache(4096)
 def decode(text: bytes) -> CallArgs:
-    what = CallArgs(*json.loads(text))
+    what: Any = CallArgs(*json.loads(text))
     members = tuple(rank for begin, end in what.members for rank in range(begin, end))
     tensors = tuple(text for text, count in what.tensors for _ in range(count))
     splits = what.splits and tuple(part and tuple(part) for part in what.splits)

@@ -44,7 +44,7 @@ def note(error: BaseException) -> None:
     """Report the exception that ends this process, at once: the other ranks will soon fail too."""
     if not isinstance(error, SystemExit):
         found = traceback.extract_tb(error.__traceback__)
-        frames = [(frame.filename, frame.lineno, frame.name) for frame in reversed(found)]
+        frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(found)]
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         _note(text, named(frames), is_guess=False)
 

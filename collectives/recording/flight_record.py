@@ -29,7 +29,7 @@ def entries() -> list[list]:
 
     found = []
     with _without_compiler(torch):
-        trace = _distributed_c10d._dump_fr_trace()
+        trace = _distributed_c10d._dump_fr_trace()  # type: ignore[attr-defined]
     for entry in pickle.loads(trace)["entries"][-_MOST:]:
         if not entry["is_p2p"]:
             frames = [

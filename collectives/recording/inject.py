@@ -22,7 +22,7 @@ from .rank_log import Log, write_error
 
 _folder: Path | None = None
 _log: Log | None = None
-_recording = None
+_recorder = None
 
 
 def begin(folder: str) -> None:
@@ -42,7 +42,7 @@ def watch(file: BinaryIO) -> None:
 
         _log = Log(file=file)
         exit_hooks.listen(_note_end)
-        record.Recording(_log).begin()
+        record.attach(_log)
 
 
 class _Hook(importlib.abc.MetaPathFinder):
@@ -77,23 +77,28 @@ class _Hook(importlib.abc.MetaPathFinder):
 
 
 def _record(c10d) -> None:
-    global _log, _recording
+    global _log, _recorder
     import multiprocessing.util
 
     try:
         from . import record
 
         _log = Log(_folder)
-        _recording = record.Recording(_log)
-        _recording.begin()
+        _recorder = record.attach(_log)
     except Exception as error:
         write_error(_folder, error)
         return
+    log, recorder = _log, _recorder
+
+    def reset_after_fork() -> None:
+        log.reset_after_fork()
+        recorder.reset_after_fork()
+
     os.register_at_fork(
         # What our thread has locked inside torch would stay locked in the child.
-        before=lambda: _log.answering.acquire(),
-        after_in_parent=lambda: _log.answering.release(),
-        after_in_child=lambda: (_log.forget(), _recording.start_anew()),
+        before=lambda: log.answering.acquire(),
+        after_in_parent=lambda: log.answering.release(),
+        after_in_child=reset_after_fork,
     )
     # A child that multiprocessing forks does not run atexit's functions, but a list of its own.
     multiprocessing.util.register_after_fork(
@@ -113,8 +118,8 @@ def end() -> None:
         exit_hooks.note_exit()
         with contextlib.suppress(Exception):
             _log.last_answer()
-            if _recording is not None:
-                _recording.note_unawaited()
+            if _recorder is not None:
+                _recorder.note_unawaited()
         _log.writer.set_ended()
 
 

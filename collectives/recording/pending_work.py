@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from ..spec.calls import BY_NAME, SENDS, CallSpec, Flow
+from ..semantics.calls import BY_NAME, SENDS, CallSpec, Flow
 
 # By these methods of a Work, too, a program learns that it is done, or hands that over;
 # is_completed only where it returns True.

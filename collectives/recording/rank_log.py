@@ -11,7 +11,7 @@ import time
 import traceback
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from . import call_log, exit_hooks, flight_record
 from .call import WORLD, requested_place
@@ -28,11 +28,11 @@ class Log:
 
     def __init__(self, folder: Path | None = None, file: BinaryIO | None = None):
         self.folder = folder
-        self.writer: call_log.Writer | None = None
+        self.writer: Any = None  # a call_log.Writer, as soon as there is something to note
         self.keeps_stack = False
         self.joining: int | None = None  # the number of the call that joins a world
         self.meets = ""  # where the ranks of its world meet
-        self.broken = self.is_ending = self.is_below_a_rank = False
+        self.broken = self.is_ending = self.started_by_rank = False
         self.destroyed = -1  # how many calls it had made when it destroyed its groups
         self.answering = threading.RLock()
         self.worlds = 0  # how many it has joined
@@ -42,7 +42,7 @@ class Log:
 
     def _open(self, file: BinaryIO | None = None, rank: int | None = None) -> call_log.Writer:
         path = self.folder and self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls"
-        with file or open(path, "xb+") as file:
+        with file or open(path or os.devnull, "xb+") as file:
             self.meets = meeting_place({})
             rank = _environ("RANK") if rank is None else rank
             world_size = _environ("WORLD_SIZE")
@@ -98,13 +98,13 @@ class Log:
 
     def on_process_start(self) -> None:
         """In a new process of multiprocessing: it may become a rank, unless a rank started it."""
-        if self.folder and self.writer is None and not self.is_below_a_rank:
+        if self.folder and self.writer is None and not self.started_by_rank:
             with contextlib.suppress(OSError):
                 self._open()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: what is in the file is the parent's."""
-        self.is_below_a_rank |= self.writer is not None and self.writer.place()[0] >= 0
+        self.started_by_rank |= self.writer is not None and self.writer.place()[0] >= 0
         self.writer = self.joining = None
         self.answering = threading.RLock()  # another thread of the parent may hold the old one
         if self.keeps_stack:
@@ -117,7 +117,7 @@ class Log:
         try:
             writer = self.writer or self._open()
             if what.name == "init_process_group":
-                writer = self._take_rank(given)
+                writer = self._assign_rank(given)
                 self.joining = writer.count
             exit_hooks.exited = None  # the program caught it and goes on
             number = writer.enter(seq, of, what, given)
@@ -131,7 +131,7 @@ class Log:
             write_error(self.folder, error)
             return -1
 
-    def _take_rank(self, given: dict) -> call_log.Writer:
+    def _assign_rank(self, given: dict) -> call_log.Writer:
         """Become the rank that init_process_group is given; a different one has a new log."""
         (rank, size), before = requested_place(given), self.writer.place()
         changed = any(old not in (-1, new) for old, new in zip(before, (rank, size), strict=True))
@@ -175,17 +175,19 @@ class Log:
             self.writer.notice(kind, what, at)
 
 
-def write_error(folder: Path, error: Exception) -> None:
+def write_error(folder: Path | None, error: Exception) -> None:
     """Note why this process is not watched."""
+    if folder is None:
+        return
     with contextlib.suppress(Exception):
         (folder / f"{os.getpid()}.unwatched").write_text(f"{type(error).__name__}: {error}")
 
 
 def _main_thread() -> list[tuple[str, int, str]]:
     """The frames of the main thread, innermost first."""
-    frame = sys._current_frames().get(threading.main_thread().ident)
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found = traceback.extract_stack(frame) if frame else []
-    return [(one.filename, one.lineno, one.name) for one in reversed(found)]
+    return [(one.filename, one.lineno or 0, one.name) for one in reversed(found)]
 
 
 def _environ(name: str) -> int:

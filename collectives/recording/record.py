@@ -4,10 +4,6 @@ The public functions are wrapped in place, in `torch.distributed` and where they
 is `Work.wait`. The call itself does what it does without us. Calls that torch makes inside it
 (all_gather_object calls all_gather) are not noted. `batch_isend_irecv` and `new_subgroups` are not
 wrapped: the calls that they consist of (isend, irecv, new_group) are noted one by one.
-
-    with recording() as calls:
-        dist.all_reduce(x)
-    print(calls[0].file, calls[0].line)
 """
 
 import contextlib
@@ -15,22 +11,23 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ..spec.calls import BY_NAME, RECEIVES
-from .call import Call, CallArgs, was_refused
+from ..semantics.calls import BY_NAME, RECEIVES
+from .call import SPAN, Call, CallArgs, was_refused
 from .call_arguments import Parameters, Reader
 from .call_site import caller
 from .hidden_frame import hide_frame
 from .pending_work import COMPLETION_METHODS, PendingWork
-from .sink import Memory, Sink
+from .sink import Memory, Several, Sink
 
 
 class _NotedCall(NamedTuple):
-    number: int
+    sink: Sink
+    number: int  # by which the sink knows the call
     seq: int | None
     call_args: CallArgs
 
@@ -41,14 +38,12 @@ class _Inside(threading.local):
     call = False
 
 
-class Recording:
-    """The wrappers of torch.distributed that write to one sink.
+class Recorder:
+    """The process's wrappers around torch.distributed, and the sinks that they write to."""
 
-    Recordings may be nested: the one that began last must end first.
-    """
-
-    def __init__(self, sink: Sink):
-        self.sink = sink
+    def __init__(self) -> None:
+        self.sinks: tuple[Sink, ...] = ()
+        self.sink: Sink = Several(())  # which hands each call to all of them
         self.reader = Reader()
         self.inside = _Inside()
         # The calls whose Work nobody has waited for yet, by the Work's id.
@@ -57,7 +52,7 @@ class Recording:
         self.originals: list[tuple] = []
         self.work_types: set[type] = set()  # those that are wrapped
 
-    def begin(self) -> None:
+    def install(self) -> None:
         for name in BY_NAME:
             if (real := getattr(c10d, name, None)) is not None:  # not every torch has all names
                 wrapper = self._wrap(name, real)
@@ -66,13 +61,20 @@ class Recording:
                         self._replace(module, name, wrapper)
         self._wrap_work(c10d.Work)
 
-    def end(self) -> None:
-        for place, name, original in reversed(self.originals):
-            setattr(place, name, original)
-        self.originals.clear()
-        self.work_types.clear()
+    def detach(self, sink: Sink) -> None:
+        """The sink gets no more calls. Without sinks, torch is as it was."""
+        self.set_sinks(*(other for other in self.sinks if other is not sink))
+        if not self.sinks:
+            for place, name, original in reversed(self.originals):
+                setattr(place, name, original)
+            self.originals.clear()
+            self.work_types.clear()
 
-    def start_anew(self) -> None:
+    def set_sinks(self, *sinks: Sink) -> None:
+        self.sinks = sinks
+        self.sink = sinks[0] if len(sinks) == 1 else Several(sinks)
+
+    def reset_after_fork(self) -> None:
         """Forget what the parent counted: this process is a forked child."""
         self.reader = Reader()
         self.works.clear()
@@ -80,12 +82,12 @@ class Recording:
     def note_unawaited(self) -> None:
         """Note each Work that nobody has waited for: the process ends."""
         for key in list(self.works):
-            self._gone(key)
+            self._collected(key)
 
-    def _gone(self, key: int) -> None:
+    def _collected(self, key: int) -> None:
         pending = self.works.pop(key, None)
         if pending is not None and not pending.is_settled:
-            self.sink.notice("unawaited", pending.noted.call_args, None)
+            pending.noted.sink.notice("unawaited", pending.noted.call_args, None)
 
     def _replace(self, place, name: str, wrapper: Callable) -> None:
         self.originals.append((place, name, place.__dict__[name]))
@@ -105,16 +107,17 @@ class Recording:
                 return real(*args, **kwargs)
             result = self._call(noted, real, args, kwargs)
             source = result if isinstance(result, int) else None  # recv returns who sent
-            self.sink.leave(noted.number, None, source)
+            noted.sink.leave(noted.number, None, source)
             if result is not None and isinstance(result, c10d.Work):
                 self._follow(result, noted, given)
-            elif self.sink.tensors:
-                self.sink.done(noted.number, given)
+            elif noted.sink.tensors:
+                noted.sink.done(noted.number, given)
             return result
 
+        wrapper.recorder = self  # type: ignore[attr-defined]
         return wrapper
 
-    def _wrap_wait(self, work_type: type) -> None:
+    def _wrap_wait(self, work_type: Any) -> None:
         real = work_type.wait
 
         @functools.wraps(real)
@@ -124,17 +127,19 @@ class Recording:
             if pending is None:
                 return real(work, *args, **kwargs)
             noted, place = pending.noted, caller()
+            sink = noted.sink
             if pending.was_written_to():
-                self.sink.notice("changed", noted.call_args, place)
+                sink.notice("changed", noted.call_args, place)
             pending.is_settled = True
             call_args = self.reader.waiting(noted.call_args, place)
-            number = self.sink.enter(noted.seq, noted.number, call_args, {})
-            result = self._call(_NotedCall(number, None, call_args), real, (work, *args), kwargs)
+            number = sink.enter(noted.seq, noted.number, call_args, {})
+            waiting = _NotedCall(sink, number, None, call_args)
+            result = self._call(waiting, real, (work, *args), kwargs)
             source = _source(call_args, work) if noted.call_args.name in RECEIVES else None
-            self.sink.leave(number, None, source)
+            sink.leave(number, None, source)
             self.works.pop(id(work), None)
-            if self.sink.tensors:
-                self.sink.done(noted.number, pending.given)
+            if sink.tensors:
+                sink.done(noted.number, pending.given)
             return result
 
         self._replace(work_type, "wait", wait)
@@ -163,7 +168,7 @@ class Recording:
 
     def _enter(
         self, parameters: Parameters, given: dict, place: tuple[str, int, str]
-    ) -> "_NotedCall | None":
+    ) -> _NotedCall | None:
         """None where this rank is not a member of the group: then the call does nothing."""
         try:
             read = self.reader.read(parameters, given, place)
@@ -173,28 +178,30 @@ class Recording:
         if read is None:
             return None
         seq, call_args = read
+        sink = self.sink
+        noted = _NotedCall(sink, sink.enter(seq, None, call_args, given), seq, call_args)
         if call_args.gaps:
-            self.sink.notice("gaps", call_args, None)
-        return _NotedCall(self.sink.enter(seq, None, call_args, given), seq, call_args)
+            sink.notice("gaps", call_args, None)
+        return noted
 
     @hide_frame
-    def _call(self, noted: "_NotedCall", real: Callable, args: tuple, kwargs: dict):
+    def _call(self, noted: _NotedCall, real: Callable, args: tuple, kwargs: dict):
         self.inside.call = True
         try:
             return real(*args, **kwargs)
         except BaseException as error:
             first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.sink.leave(noted.number, first_line, None)
+            noted.sink.leave(noted.number, first_line, None)
             if was_refused(first_line):
                 self.reader.take_back(noted.seq, noted.call_args)
             raise
         finally:
             self.inside.call = False
 
-    def _follow(self, work, noted: "_NotedCall", given: dict) -> None:
+    def _follow(self, work, noted: _NotedCall, given: dict) -> None:
         """Keep an eye on the Work until somebody waits for it, or it is gone."""
-        key, kept = id(work), given if self.sink.tensors else {}
-        self.works[key] = PendingWork(work, noted, kept, given, lambda _: self._gone(key))
+        key, kept = id(work), given if noted.sink.tensors else {}
+        self.works[key] = PendingWork(work, noted, kept, given, lambda _: self._collected(key))
         if type(work) not in self.work_types:
             self._wrap_work(type(work))
 
@@ -206,6 +213,20 @@ def _source(call_args: CallArgs, work) -> int | None:
     return None
 
 
+def attach(sink: Sink) -> Recorder:
+    """Give this sink each call from now on. Return the process's recorder, to detach it from.
+
+    subtle: the recorder may be one of `_collectives_recorder`, the same files under another name.
+    It is found at its wrappers, so that no function is ever wrapped twice.
+    """
+    recorder = getattr(c10d.all_reduce, "recorder", None)
+    if recorder is None:
+        recorder = Recorder()
+        recorder.install()
+    recorder.set_sinks(*recorder.sinks, sink)
+    return recorder
+
+
 @contextlib.contextmanager
 def recording(tensors: bool = False) -> Iterator[list[Call]]:
     """Note what this process calls inside the block. The list is filled when the block ends.
@@ -214,24 +235,27 @@ def recording(tensors: bool = False) -> Iterator[list[Call]]:
     """
     calls: list[Call] = []
     memory = Memory(tensors)
-    recording = Recording(memory)
-    recording.begin()
+    recorder = attach(memory)
     try:
         yield calls
     finally:
-        recording.end()
+        recorder.detach(memory)
         rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
         calls.extend(memory.calls(rank))
 
 
-def recorded(step: Callable, tensors: bool = False) -> Callable:
-    """The same step for `launch`, with `(result, calls)` as its result."""
+@contextlib.contextmanager
+def span(what: str) -> Iterator[None]:
+    """The program's own work, such as "multiply", which a picture shows beside the calls.
 
-    def recorded_step(rank, world_size, device, *args):
-        from collectives.recording import record
-
-        with record.recording(tensors) as calls:
-            result = step(rank, world_size, device, *args)
-        return result, calls
-
-    return functools.wraps(step)(recorded_step)
+    It is noted only where the calls are recorded with their tensors, as for pictures.
+    """
+    recorder = getattr(c10d.all_reduce, "recorder", None)
+    sinks = [sink for sink in recorder.sinks if sink.tensors] if recorder else []
+    call_args = CallArgs(SPAN, awaited=what)
+    numbers = [sink.enter(None, None, call_args, {}) for sink in sinks]
+    try:
+        yield
+    finally:
+        for sink, number in zip(sinks, numbers, strict=True):
+            sink.leave(number, None, None)

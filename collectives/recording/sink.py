@@ -35,6 +35,33 @@ class Sink(Protocol):
         """Something risky; see call.RiskyCall."""
 
 
+class Several:
+    """Hands each call to all of these sinks; its number is the list of theirs."""
+
+    def __init__(self, sinks: tuple[Sink, ...]):
+        self.sinks = sinks
+        self.tensors = any(sink.tensors for sink in sinks)
+
+    def enter(self, seq, of, call_args, given):
+        of = of or [None] * len(self.sinks)
+        return [
+            sink.enter(seq, one, call_args, given) for sink, one in zip(self.sinks, of, strict=True)
+        ]
+
+    def leave(self, number, error, source):
+        for sink, one in zip(self.sinks, number, strict=True):
+            sink.leave(one, error, source)
+
+    def done(self, number, given):
+        for sink, one in zip(self.sinks, number, strict=True):
+            if sink.tensors:
+                sink.done(one, given)
+
+    def notice(self, kind, call_args, at):
+        for sink in self.sinks:
+            sink.notice(kind, call_args, at)
+
+
 class Memory:
     """Keeps all calls, and copies of their tensors if `tensors` is true."""
 

@@ -13,8 +13,7 @@ which every rank talks to every other one, and one in which pieces pass through 
 """
 
 # %%
-from collectives import check
-from collectives.lesson import Steps, run
+from collectives import StepLog, check, counting, run
 import torch
 import torch.distributed as dist
 
@@ -50,16 +49,16 @@ def exchange(sent, to, received, source):
 # %%
 def bruck_all_gather(own, rank, n):
     pieces = [own if number == rank else None for number in range(n)]
-    steps = Steps(pieces)
-    for distance in distances(n):
-        count = min(distance, n - distance)
-        sent = [(rank + i) % n for i in range(count)]
-        arriving = own.new_empty(count)
-        leaving = torch.cat([pieces[number] for number in sent])
-        exchange(leaving, (rank - distance) % n, arriving, (rank + distance) % n)
-        for i, piece in enumerate(arriving.split(1)):
-            pieces[(rank + distance + i) % n] = piece
-        steps.add(pieces, sent, to=(rank - distance) % n)
+    with StepLog(pieces) as steps:
+        for distance in distances(n):
+            count = min(distance, n - distance)
+            sent = [(rank + i) % n for i in range(count)]
+            arriving = own.new_empty(count)
+            leaving = torch.cat([pieces[number] for number in sent])
+            exchange(leaving, (rank - distance) % n, arriving, (rank + distance) % n)
+            for i, piece in enumerate(arriving.split(1)):
+                pieces[(rank + distance + i) % n] = piece
+            steps.add(pieces, sent, to=(rank - distance) % n)
     return torch.cat(pieces), steps
 
 
@@ -68,13 +67,14 @@ def bruck(rank, world_size, device):
     gathered, steps = bruck_all_gather(own, rank, world_size)
 
     check(gathered, torch.tensor([10**number for number in range(world_size)]), "all_gather")
+    check(steps.messages, len(distances(world_size)), "messages sent")
     check(steps.bytes, (world_size - 1) * own.nbytes, "bytes sent")
     return {"after": gathered, "sent": steps}
 
 
 # %% [markdown]
-# **Predict first.** How many messages does each of four ranks send? And how many would each of five
-# ranks send? Write both numbers down.
+# **Predict first.** How many messages does each of four ranks send? And with `-n 5`, how many would
+# each of five ranks send? Write both numbers down.
 
 # %%
 if __name__ == "__main__":
@@ -83,9 +83,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Two, and three: a ring would need 3 and 4. Nobody sends more bytes than on a ring, because every
-# piece that arrives is new. The second message has two pieces. To see five ranks, run the lesson
-# with `-n 5`.
+# 2 of four, and three of five: a ring would need one more each time. Nobody sends more bytes than
+# on a ring, because every piece that arrives is new. The second message has two pieces. To see five
+# ranks, run the lesson with `-n 5`.
 #
 # </details>
 
@@ -102,12 +102,14 @@ def dissemination(rank, world_size, device):
     come = torch.zeros(world_size, dtype=torch.int64, device=device)
     come[rank] = 1
     heard = [1]
-    for distance in distances(world_size):
-        arriving = torch.empty_like(come)
-        exchange(come, (rank + distance) % world_size, arriving, (rank - distance) % world_size)
-        come = torch.maximum(come, arriving)
-        heard.append(int(come.sum()))
+    with counting() as counts:
+        for distance in distances(world_size):
+            arriving = torch.empty_like(come)
+            exchange(come, (rank + distance) % world_size, arriving, (rank - distance) % world_size)
+            come = torch.maximum(come, arriving)
+            heard.append(int(come.sum()))
 
+    check(counts["c10d.send"].calls, len(distances(world_size)), "messages sent")
     check(come, torch.ones_like(come), "barrier")
     check(heard, [1] + [min(2 * one, world_size) for one in distances(world_size)], "heard of")
     return {"ranks heard of": heard}
@@ -141,14 +143,15 @@ def expected(rank, n):
 def pairwise(rank, world_size, device):
     n, give = world_size, given(rank, world_size, device)
     got = [give[rank] if source == rank else None for source in range(n)]
-    steps = Steps([*give, *got])
-    for shift in range(1, n):
-        to, source = (rank + shift) % n, (rank - shift) % n
-        got[source] = torch.empty_like(give[to])
-        exchange(give[to], to, got[source], source)
-        steps.add([*give, *got], sent=to, to=to, at=n + rank)
+    with StepLog([*give, *got]) as steps:
+        for shift in range(1, n):
+            to, source = (rank + shift) % n, (rank - shift) % n
+            got[source] = torch.empty_like(give[to])
+            exchange(give[to], to, got[source], source)
+            steps.add([*give, *got], sent=to, to=to, at=n + rank)
 
     check(torch.cat(got), expected(rank, n), "all_to_all")
+    check([steps.messages, steps.bytes], [n - 1, (n - 1) * give[0].nbytes], "messages, bytes")
     return {"got": torch.cat(got), "sent": steps}
 
 
@@ -172,18 +175,20 @@ if __name__ == "__main__":
 def bruck_all_to_all(rank, world_size, device):
     n, give = world_size, given(rank, world_size, device)
     places = [give[(rank + j) % n] for j in range(n)]
-    steps = Steps(places)
-    for distance in distances(n):
-        travelling = [j for j in range(n) if j & distance]
-        leaving = torch.cat([places[j] for j in travelling])
-        arriving = torch.empty_like(leaving)
-        exchange(leaving, (rank + distance) % n, arriving, (rank - distance) % n)
-        for j, piece in zip(travelling, arriving.split(1), strict=True):
-            places[j] = piece
-        steps.add(places, travelling, to=(rank + distance) % n)
+    with StepLog(places) as steps:
+        for distance in distances(n):
+            travelling = [j for j in range(n) if j & distance]
+            leaving = torch.cat([places[j] for j in travelling])
+            arriving = torch.empty_like(leaving)
+            exchange(leaving, (rank + distance) % n, arriving, (rank - distance) % n)
+            for j, piece in zip(travelling, arriving.split(1), strict=True):
+                places[j] = piece
+            steps.add(places, travelling, to=(rank + distance) % n)
     got = torch.cat([places[(rank - source) % n] for source in range(n)])
 
     check(got, expected(rank, n), "all_to_all")
+    hops = sum(j.bit_count() for j in range(n))  # each piece travels once for each 1 in its place
+    check([steps.messages, steps.bytes], [len(distances(n)), hops * give[0].nbytes], "sent")
     return {"got": got, "sent": steps}
 
 
@@ -225,11 +230,12 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # %% [markdown]
 # ## What libraries do
 #
-# - MPICH takes Bruck's `all_to_all` for short pieces, and pairwise exchange for long ones
-#   (documented in its source).
-# - NCCL's `all_gather` is a ring (documented). Since 2.23 it also has PAT, which is a variation of
-#   Bruck's algorithm ([documented](https://arxiv.org/abs/2506.20252)). Its `all_to_all` is made of
-#   a send and a receive for each rank (documented).
+# - MPICH takes Bruck's `all_to_all` for short pieces, and pairwise exchange for long ones ([its
+#   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/alltoall)).
+# - NCCL's `all_gather` is a ring. Since 2.23 it also has PAT, which is a variation of Bruck's
+#   algorithm ([its paper](https://arxiv.org/abs/2506.20252)). An `all_to_all` is made of a send and
+#   a receive for each rank ([its
+#   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html)).
 # - The backend `by_hand` takes the ring for an `all_gather`, and pairwise exchange for an
 #   `all_to_all`: only these allow pieces of different sizes for any n.
 
@@ -237,9 +243,9 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # ## Change and try
 #
 # 1. In `bruck_all_to_all`, change `places[(rank - source) % n]` to `places[(source - rank) % n]`.
-#    What is at place j in the end? <details><summary>Answer</summary> You get `[all_to_all,
-#    int64[4], gloo]`. Rank 0 has 11 41 31 21: the piece at place j has travelled j ranks to the
-#    right, so it came from rank r - j. </details>
+#    What is at place j in the end? <details><summary>Answer</summary> You get `rank 0/4: got [11,
+#    41, 31, 21], should be [11, 21, 31, 41] [all_to_all, int64[4], gloo]`. The piece at place j has
+#    travelled j ranks to the right, so it came from rank r - j. </details>
 # 2. In `pairwise`, change `to, source = (rank + shift) % n, (rank - shift) % n` to `to, source =
 #    (rank - shift) % n, (rank + shift) % n`. Is it still right? <details><summary>Answer</summary>
 #    You get `pairwise: proved on all 4 ranks`. It only goes the other way round. </details>
@@ -255,12 +261,12 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # def ring_all_gather(rank, world_size, device):
 #     pieces = [torch.tensor([10**rank if i == rank else -1]) for i in range(world_size)]
 #     pieces = [piece.to(device) for piece in pieces]
-#     steps = Steps(pieces)
 #     right, left = (rank + 1) % world_size, (rank - 1) % world_size
-#     for k in range(world_size - 1):
-#         out, coming = (rank - k) % world_size, (left - k) % world_size
-#         exchange(pieces[out], right, pieces[coming], left)
-#         steps.add(pieces, out, to=right)
+#     with StepLog(pieces) as steps:
+#         for k in range(world_size - 1):
+#             out, coming = (rank - k) % world_size, (left - k) % world_size
+#             exchange(pieces[out], right, pieces[coming], left)
+#             steps.add(pieces, out, to=right)
 #     check(torch.cat(pieces), torch.tensor([10**i for i in range(world_size)]), "all_gather")
 #     return {"sent": steps}
 # ```

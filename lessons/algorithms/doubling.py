@@ -13,10 +13,8 @@ better than few bytes.
 """
 
 # %%
-from collectives import check
-from collectives.bench import algorithm_times
-from collectives.lesson import Steps, Times, run
-from collectives.pictures import crossings
+from collectives import StepLog, Times, check, looked_up, run
+import measured
 import torch
 import torch.distributed as dist
 
@@ -52,24 +50,25 @@ def exchange(sent, received, peer):
 
 # %%
 def for_any_number(all_reduce, rows, rank, n):
-    power, steps = 1 << (n.bit_length() - 1), Steps(rows)
+    power = 1 << (n.bit_length() - 1)
     everything, arriving = range(len(rows)), torch.empty_like(rows)
-    if rank >= power:
-        dist.send(rows, rank - power)
-    if rank + power < n:
-        dist.recv(arriving, rank + power)
-        rows += arriving
-    if n > power:
-        steps.add(rows, everything, to=rank - power if rank >= power else None)
+    with StepLog(rows) as steps:
+        if rank >= power:
+            dist.send(rows, rank - power)
+        if rank + power < n:
+            dist.recv(arriving, rank + power)
+            rows += arriving
+        if n > power:
+            steps.add(rows, everything, to=rank - power if rank >= power else None)
 
-    all_reduce(rows, rank, power, steps)
+        all_reduce(rows, rank, power, steps)
 
-    if rank + power < n:
-        dist.send(rows, rank + power)
-    if rank >= power:
-        dist.recv(rows, rank - power)
-    if n > power:
-        steps.add(rows, everything, to=rank + power if rank + power < n else None)
+        if rank + power < n:
+            dist.send(rows, rank + power)
+        if rank >= power:
+            dist.recv(rows, rank - power)
+        if n > power:
+            steps.add(rows, everything, to=rank + power if rank + power < n else None)
     return steps
 
 
@@ -169,9 +168,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 48 bytes in 4 steps: 16 + 8, and then 8 + 16. These are as few bytes as on the ring, and 4 steps
-# instead of 6. In the picture, the first two steps halve what a rank still adds up, and the last
-# two steps double what it has.
+# 48 bytes in 4 steps: 16 + 8 + 8 + 16. These are as few bytes as on the ring, in fewer steps. In
+# the picture, the first two steps halve what a rank still adds up, and the last two steps double
+# what it has.
 #
 # </details>
 
@@ -180,18 +179,20 @@ if __name__ == "__main__":
 #
 # Where do these two win against the ring of the lesson before? These times were not measured now.
 # They are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with
-# two cores. `collectives bench algorithms` measures on yours.
+# two cores. `python benchmarks/algorithms.py` measures on yours.
 
 
 # %%
+@looked_up
 def doubling_measured(rank, world_size, device):
-    times = algorithm_times.measured("ring", "recursive_doubling", "halving_doubling")
+    found = measured.times("ring", "recursive_doubling", "halving_doubling")
+    times = Times(found, against="ring")
     check(
-        crossings.fastest(times),
+        times.fastest(),
         [(4, "recursive_doubling"), (2**20, "halving_doubling"), (2**26, "ring")],
         "the fastest, by size",
     )
-    return {"times": Times(times, against="ring")}
+    return {"times": times}
 
 
 # %%
@@ -229,26 +230,29 @@ STEPS = [doubling, halving, doubling_measured]
 # %% [markdown]
 # ## What libraries do
 #
-# - MPICH takes recursive doubling for short tensors, and halving and doubling for long ones
-#   (documented in its source). The backend `mpi` of this project calls MPICH if that is installed.
-# - NCCL has rings and trees for `all_reduce` (documented).
+# - MPICH takes recursive doubling for short tensors, and halving and doubling for long ones ([its
+#   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/allreduce)). The backend `mpi`
+#   of this project calls MPICH if that is installed.
+# - NCCL has rings and trees for `all_reduce`
+#   ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 # - Our backend `by_hand` takes recursive doubling over sockets for an `all_reduce` of up to 128
 #   KiB, then halving and doubling up to 1024 KiB, and a ring for more.
 # - Both are schedules here:
-#   [`recursive_doubling.py`](../../collectives/backends/algorithms/recursive_doubling.py) and
-#   [`halving_doubling.py`](../../collectives/backends/algorithms/halving_doubling.py).
+#   [`recursive_doubling.py`](../../collectives/algorithms/recursive_doubling.py) and
+#   [`halving_doubling.py`](../../collectives/algorithms/halving_doubling.py).
 
 # %% [markdown]
 # ## Change and try
 #
 # 1. In `doubling`, change `distance *= 2` to `distance += 1`. The partners are now 1, 2 and 3 ranks
-#    away. <details><summary>Answer</summary> You get `got [2222, 4444, 6666, 8888]`. After the
-#    second step everybody has the sum. The third step adds it once more. </details>
+#    away. <details><summary>Answer</summary> You get `rank 0/4: got [2222, 4444, 6666, 8888],
+#    should be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. After the second step
+#    everybody has the sum. The third step adds it once more. </details>
 # 2. In `halving`, change `for distance in reversed(distances):` to `for distance in distances:`.
 #    Now the ranks begin with neighbours, and exchange small parts first.
-#    <details><summary>Answer</summary> You get `should be [1111, 2222, 3333, 4444]`. A part must
-#    hold all pieces that the next steps divide: the halves become smaller, and so must the
-#    distances. </details>
+#    <details><summary>Answer</summary> You get `rank 0/4: got [111, 2022, 3303, 4440], should be
+#    [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. A part must hold all pieces that the
+#    next steps divide: the halves become smaller, and so must the distances. </details>
 
 # %% [markdown]
 # ## Write it yourself

@@ -2,11 +2,11 @@
 """
 # hierarchical
 
-Ranks on one machine are close to each other. An `all_reduce` first inside each machine, then
-between the machines, sends less over the network; and on one machine no message is needed at all.
+An `all_reduce` first inside each machine, then between the machines, sends less over the network.
+Ranks on one machine are close to each other: there no message is needed at all.
 
-You will see three calls that make an `all_reduce`, what leaves a machine with and without them, and
-an `all_reduce` in memory that all ranks share.
+You will see two forms of it, how many ranks work in each, what leaves a machine with and without
+them, and an `all_reduce` in memory that all ranks share.
 
     python lessons/algorithms/hierarchical.py
     torchrun --nproc-per-node 4 lessons/algorithms/hierarchical.py
@@ -15,11 +15,9 @@ an `all_reduce` in memory that all ranks share.
 # %%
 import os
 import tempfile
-from collectives import check
-from collectives.backends.algorithms import count
-from collectives.bench import algorithm_times
-from collectives.lesson import Played, Times, run
-from collectives.pictures import crossings
+from collectives import SchedulePlayback, Times, check, computed, counting, looked_up, run
+from collectives.algorithms import count
+import measured
 import torch
 import torch.distributed as dist
 
@@ -27,18 +25,19 @@ import torch.distributed as dist
 # ## The idea
 #
 # The algorithms before treat all ranks alike. In a cluster they are not: inside a machine, ranks
-# talk over memory or NVLink (documented), and between machines over a network that all ranks of the
-# machine share. So one rank of each machine, the leader, is the only one that uses the network.
+# talk over memory or NVLink, and between machines over a network. So add up inside each machine
+# first. Then each sum crosses the network once, and not once for each rank.
 
 # %% [markdown]
 # ## The code
 #
-# ### Inside, between, inside
+# ### Every rank works
 #
-# Here a machine has two ranks, and the even ones are the leaders. Each rank is in the group of its
-# machine, the leaders in one more. Every rank must create all groups, in the same order. Then three
-# calls make an `all_reduce`: a reduce inside each machine, an `all_reduce` between the leaders, and
-# a broadcast inside each machine.
+# Here a machine has two ranks. Each rank is in two groups: that of its machine, and that of the
+# ranks at its place in all machines. Every rank must create all groups, in the same order. Then
+# three calls make an `all_reduce`: a `reduce_scatter` inside each machine, after which each rank
+# has the sum of one piece; an `all_reduce` of this piece between the machines; and an `all_gather`
+# inside. `counting` counts the bytes that each rank gives to the call between the machines.
 
 
 # %%
@@ -47,28 +46,31 @@ def numbers(rank, length, device):
 
 
 def groups(rank, n):
-    """The group of my machine, and that of the leaders."""
-    machines = [list(range(n))[first : first + 2] for first in range(0, n, 2)]
-    inside = [dist.new_group(ranks) for ranks in machines]
-    return inside[rank // 2], dist.new_group(list(range(0, n, 2)))
+    """My machine, and the ranks at my place in all machines; with odd n, one rank a machine."""
+    size = 2 if n % 2 == 0 else 1
+    machines = torch.arange(n).view(-1, size)
+    inside = [dist.new_group(machine.tolist()) for machine in machines]
+    across = [dist.new_group(place.tolist()) for place in machines.T]
+    return inside[rank // size], across[rank % size]
 
 
 def hierarchical(rank, world_size, device):
-    x, leader = numbers(rank, 4, device), rank // 2 * 2
-    inside, leaders = groups(rank, world_size)
-    dist.reduce(x, dst=leader, group=inside)
-    if rank == leader:
-        dist.all_reduce(x, group=leaders)
-    dist.broadcast(x, src=leader, group=inside)
+    x, (inside, across) = numbers(rank, 4, device), groups(rank, world_size)
+    piece = torch.empty_like(x[: 4 // inside.size()])
+    dist.reduce_scatter_tensor(piece, x, group=inside)
+    with counting() as between:
+        dist.all_reduce(piece, group=across)
+    dist.all_gather_into_tensor(x, piece, group=inside)
 
     check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
-    memory = [[10**one, 2 * 10**one] for one in range(4)]
-    return {"after": x, "schedule": Played("all_reduce", "hierarchical", memory, per_node=2)}
+    nbytes = between["c10d.all_reduce"].bytes
+    check(nbytes, x.nbytes // inside.size(), "bytes between the machines")
+    return {"after": x, "bytes between machines": nbytes}
 
 
 # %% [markdown]
-# **Predict first.** With a ring between the two leaders, how many tensors leave each machine? Write
-# the number down. (It is `2 (m - 1) / m` for m machines.)
+# **Predict first.** The tensor has 32 bytes. If only one rank of each machine talked to the other
+# machine, it would give all 32 to the `all_reduce`. How many does each rank give here?
 
 # %%
 if __name__ == "__main__":
@@ -77,9 +79,63 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# One: two messages with half of the tensor each. The picture is played from the schedule
-# [`hierarchical.py`](../../collectives/backends/algorithms/hierarchical.py), for four ranks. Step 1
-# is inside the machines, steps 2 and 3 are the ring of the leaders, step 4 is inside again.
+# 16: each of the two ranks takes half of the work. If each has a network card of its own, both
+# cards are busy, and the call between the machines takes half of the time.
+#
+# HSDP of FSDP2 does this with gradients. It shards a layer inside the machine, adds each shard up
+# between the machines, and gathers the layer inside again
+# ([`fully_shard`](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) with a
+# mesh of two dimensions).
+#
+# </details>
+
+# %% [markdown]
+# ### One leader for each machine
+#
+# A machine with one network card needs only one rank that talks to others, the leader. The leaders
+# here are the even ranks. A reduce inside each machine, an `all_reduce` between the leaders, and a
+# broadcast inside: that is the algorithm of MPI libraries and of our backend `by_hand`.
+
+
+# %%
+def leaders_only(rank, world_size, device):
+    x, leader = numbers(rank, 4, device), rank // 2 * 2
+    machines = [list(range(world_size))[one : one + 2] for one in range(0, world_size, 2)]
+    inside = [dist.new_group(ranks) for ranks in machines][rank // 2]
+    leaders = dist.new_group([ranks[0] for ranks in machines])
+    dist.reduce(x, dst=leader, group=inside)
+    with counting() as between:
+        if rank == leader:
+            dist.all_reduce(x, group=leaders)
+    dist.broadcast(x, src=leader, group=inside)
+
+    check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
+    nbytes = between["c10d.all_reduce"].bytes
+    check(nbytes, x.nbytes * (rank == leader), "bytes between the machines")
+    memory = [[10**one, 2 * 10**one] for one in range(4)]
+    return {
+        "after": x,
+        "bytes between machines": nbytes,
+        "schedule": SchedulePlayback("all_reduce", "hierarchical", memory, per_node=2),
+    }
+
+
+# %% [markdown]
+# **Predict first.** A machine has eight GPUs and eight network cards. How many of the cards are
+# busy with this algorithm?
+
+# %%
+if __name__ == "__main__":
+    run(leaders_only)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# One card of eight, that of the leader: the others give 0 bytes. So take the first form if each
+# rank has a card. The picture is played from the schedule
+# [`hierarchical.py`](../../collectives/algorithms/hierarchical.py), for four ranks. The
+# first step is inside the machines, two steps are the ring of the leaders, the last one is inside
+# again.
 #
 # </details>
 
@@ -93,6 +149,7 @@ if __name__ == "__main__":
 
 
 # %%
+@computed
 def between_machines(rank, world_size, device):
     found, size = {}, 2**20
     for name, algorithm, machine in (
@@ -133,7 +190,7 @@ if __name__ == "__main__":
 # Ranks on one machine can map the same memory. Then nobody sends anything. Each rank writes its
 # tensor into its row, reads one piece of all rows, and adds. It puts the sum into row 0, from which
 # everybody copies. What takes the place of the messages is waiting: nobody may read before all have
-# written. Here a barrier does that; it must be fast, for else all is lost.
+# written. A barrier does that here. If the barrier is slow, shared memory gains nothing.
 
 
 # %%
@@ -170,15 +227,17 @@ if __name__ == "__main__":
 #
 # On one machine the hierarchical algorithm is the binomial tree. What does it take to send nothing?
 # These times were not measured now. They are those of the page
-# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `collectives
-# bench algorithms` measures on yours.
+# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `python
+# benchmarks/algorithms.py` measures on yours.
 
 
 # %%
+@looked_up
 def shared_memory_measured(rank, world_size, device):
-    times = algorithm_times.measured("gloo", "binomial_tree", "shared_memory")
-    check(crossings.fastest(times), [(4, "shared_memory")], "the fastest, by size")
-    return {"times": Times(times, against="binomial_tree")}
+    found = measured.times("gloo", "binomial_tree", "shared_memory")
+    times = Times(found, against="binomial_tree")
+    check(times.fastest(), [(4, "shared_memory")], "the fastest, by size")
+    return {"times": times}
 
 
 # %%
@@ -190,7 +249,7 @@ if __name__ == "__main__":
 # is.
 
 # %%
-STEPS = [hierarchical, between_machines, shared_memory, shared_memory_measured]
+STEPS = [hierarchical, leaders_only, between_machines, shared_memory, shared_memory_measured]
 
 # %% [markdown]
 # ## The count
@@ -202,37 +261,39 @@ STEPS = [hierarchical, between_machines, shared_memory, shared_memory_measured]
 # | ring, ranks in blocks | `2 (mk - 1) / mk * S`, nearly `2 S` |
 # | ring, ranks in turn | k times that |
 # | recursive doubling | `k S` in each step between machines |
-# | hierarchical | `2 (m - 1) / m * S` |
+# | hierarchical, by leaders | `2 (m - 1) / m * S`, all of it by one rank |
+# | hierarchical, by all ranks | the same, in k equal parts |
 #
-# So a ring in blocks is nearly as good as the hierarchical algorithm in bytes. But it has `2 (mk -
-# 1)` steps, of which the slowest link sets the pace. What hierarchical costs: the leader waits for
-# its machine, and the other ranks wait for the leader. In shared memory each rank writes its tensor
-# once, reads as much, writes one piece, and reads the tensor again.
+# For many machines a ring in blocks sends hardly more bytes than the hierarchical algorithm, and
+# for two machines nearly twice as many. But it has `2 (mk - 1)` steps, of which the slowest link
+# sets the pace. What the leaders cost: the leader waits for its machine, and the other ranks wait
+# for the leader. In shared memory each rank writes its tensor once, reads as much, writes one
+# piece, and reads the tensor again.
 
 # %% [markdown]
 # ## What libraries do
 #
-# - NCCL's trees connect nodes, with a chain of GPUs inside each (documented). Its rings go through
-#   all GPUs of a node before they leave it (documented). Inside a node it uses shared memory or
-#   NVLink (documented).
-# - Open MPI and MPICH use shared memory inside a machine (documented).
+# - NCCL's trees connect nodes, with a chain of GPUs inside each ([its
+#   article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
+#   Inside a node it uses NVLink, PCIe or shared memory ([its
+#   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
 # - The backend `by_hand` takes shared memory for an `all_reduce` if all its ranks are on one
 #   machine, with an x86 processor: others do not keep the order of writes, and then a rank could
 #   see the news before the data. On several machines it takes the hierarchical algorithm for more
 #   than 1 MiB.
-# - In training, HSDP of FSDP2 is the same idea: parameters are sharded inside a machine, and
-#   gradients are reduced between the machines.
 
 # %% [markdown]
 # ## Change and try
 #
-# 1. In `hierarchical`, change `dist.all_reduce(x, group=leaders)` to `pass`. What do ranks 0 and 1
-#    have? <details><summary>Answer</summary> You get `should be [1111, 2222, 3333, 4444]`. They
-#    have the sum of their machine: 11 22 33 44. </details>
+# 1. In `leaders_only`, change `dist.all_reduce(x, group=leaders)` to `pass`. What do ranks 0 and 1
+#    have? <details><summary>Answer</summary> You get `rank 0/4: got [11, 22, 33, 44], should be
+#    [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. They have the sum of their machine.
+#    </details>
 # 2. In `between_machines`, change `"hierarchical", lambda one: one // 4` to `"hierarchical", lambda
 #    one: one % 2`. The algorithm is told that ranks 0 to 3 share a machine, and they do not.
-#    <details><summary>Answer</summary> You get `should be [1.75, 7.0, 1.0]`. Both leaders are on
-#    machine 0, and the messages inside a machine cross the network instead. </details>
+#    <details><summary>Answer</summary> You get `rank 0/4: got [1.75, 7.0, 4.0], should be [1.75,
+#    7.0, 1.0] [tensors that leave machine 0, gloo]`. Both leaders are on machine 0, and the
+#    messages inside a machine cross the network instead. </details>
 
 # %% [markdown]
 # ## Write it yourself
@@ -244,7 +305,9 @@ STEPS = [hierarchical, between_machines, shared_memory, shared_memory_measured]
 # ```python
 # def broadcast_by_machine(rank, world_size, device):
 #     x = numbers(0, 4, device) if rank == 0 else torch.full((4,), -1, device=device)
-#     inside, leaders = groups(rank, world_size)
+#     machines = [list(range(world_size))[one : one + 2] for one in range(0, world_size, 2)]
+#     inside = [dist.new_group(ranks) for ranks in machines][rank // 2]
+#     leaders = dist.new_group([ranks[0] for ranks in machines])
 #     leader = rank // 2 * 2
 #     if rank == leader:
 #         dist.broadcast(x, src=0, group=leaders)
@@ -273,11 +336,13 @@ STEPS = [hierarchical, between_machines, shared_memory, shared_memory_measured]
 #
 # In PyTorch's documentation:
 #
+# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
 # - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
 # - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
 # - [`broadcast_object_list`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast_object_list)
 # - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 # - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
+# - [`reduce_scatter_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_tensor)
 #
 # Next lesson: [which_one_when](../../notebooks/algorithms/which_one_when.ipynb).

@@ -6,17 +6,15 @@ An `all_reduce` made of messages: every rank sends to its right neighbour, and r
 left one.
 
 You will see two famous rings that are wrong, what the proof says of them, and the right one: which
-piece every rank sends in each step, what it holds then, and why no rank can send less.
+piece every rank sends in each step, what it holds then, and why the busiest rank cannot send less.
 
     python lessons/algorithms/ring.py
     torchrun --nproc-per-node 4 lessons/algorithms/ring.py
 """
 
 # %%
-from collectives import check
-from collectives.bench import algorithm_times
-from collectives.lesson import Steps, Times, run
-from collectives.pictures import crossings
+from collectives import StepLog, Times, check, looked_up, run
+import measured
 import torch
 import torch.distributed as dist
 
@@ -31,6 +29,10 @@ import torch.distributed as dist
 # something from the left. Both happen at the same time: if all ranks sent first, with `send`, each
 # would wait for a receiver that is itself sending. `batch_isend_irecv` starts both and returns
 # their works.
+#
+# `StepLog` is told which piece a rank sends in each step, and draws it. It counts the messages and
+# bytes itself, below the program, from what reaches the process group. The step fails if they are
+# not those that it was told.
 
 
 # %%
@@ -59,12 +61,13 @@ def exchange(sent, to, received, source):
 # %%
 def tutorials_all_reduce(send, recv, rank, n):
     buffers, total = [torch.zeros_like(send), torch.zeros_like(send)], send.clone()
-    right, left, steps = (rank + 1) % n, (rank - 1) % n, Steps([total, *buffers])
-    for k in range(n - 1):
-        leaving, arriving = k % 2, (k + 1) % 2
-        exchange(buffers[leaving], right, buffers[arriving], left)
-        total += (recv, send)[k % 2]
-        steps.add([total, *buffers], sent=1 + leaving, to=right, at=1 + arriving)
+    right, left = (rank + 1) % n, (rank - 1) % n
+    with StepLog([total, *buffers]) as steps:
+        for k in range(n - 1):
+            leaving, arriving = k % 2, (k + 1) % 2
+            exchange(buffers[leaving], right, buffers[arriving], left)
+            total += (recv, send)[k % 2]
+            steps.add([total, *buffers], sent=1 + leaving, to=right, at=1 + arriving)
     recv.copy_(total)
     return steps
 
@@ -111,15 +114,16 @@ if __name__ == "__main__":
 def whole_tensors(rank, world_size, device):
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     total = numbers(rank, world_size, device)
-    passing, arriving, steps = total.clone(), torch.empty_like(total), Steps([total])
-    for k in range(2 * (world_size - 1)):
-        exchange(passing, right, arriving, left)
-        passing.copy_(arriving)
-        if k < world_size - 1:
-            total += arriving
-        if k == world_size - 2:
-            passing.copy_(total)
-        steps.add([total], sent=0, to=right)
+    passing, arriving = total.clone(), torch.empty_like(total)
+    with StepLog([total]) as steps:
+        for k in range(2 * (world_size - 1)):
+            exchange(passing, right, arriving, left)
+            passing.copy_(arriving)
+            if k < world_size - 1:
+                total += arriving
+            if k == world_size - 2:
+                passing.copy_(total)
+            steps.add([total], sent=0, to=right)
 
     check(total, numbers(0, world_size, device) * int("1" * world_size), "all_reduce")
     check(steps.bytes, 2 * (world_size - 1) * total.nbytes, "bytes sent")
@@ -137,13 +141,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 6 times 32 bytes, which are 192. The result is right, so a test of the result alone finds nothing.
+# 192, which is `6 * 4 * 8`. The result is right, so a test of the result alone finds nothing.
 # In the picture, the last three steps change nothing. With n ranks this ring sends n times as much
 # as it has to.
 #
 # The course's ring also hung: it started `isend` and `irecv` one by one, and on NCCL each waits for
-# the one before it (documented). With `batch_isend_irecv` NCCL starts them together (documented).
-# What happens on gloo if all ranks send first is in
+# the one before it. `batch_isend_irecv` lets NCCL start them together ([its
+# manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html) on
+# `ncclGroupStart`). What happens on gloo if all ranks send first is in
 # [messages](../../notebooks/mistakes/messages.ipynb).
 #
 # </details>
@@ -160,16 +165,17 @@ if __name__ == "__main__":
 # %%
 def ring_all_reduce(pieces, rank, n):
     right, left = (rank + 1) % n, (rank - 1) % n
-    arriving, steps = torch.empty_like(max(pieces, key=len)), Steps(pieces)
-    for k in range(n - 1):
-        out, coming = (rank - 1 - k) % n, (rank - 2 - k) % n
-        exchange(pieces[out], right, arriving[: len(pieces[coming])], left)
-        pieces[coming] += arriving[: len(pieces[coming])]
-        steps.add(pieces, sent=out, to=right)
-    for k in range(n - 1):
-        out, coming = (rank - k) % n, (rank - 1 - k) % n
-        exchange(pieces[out], right, pieces[coming], left)
-        steps.add(pieces, sent=out, to=right)
+    arriving = torch.empty_like(max(pieces, key=len))
+    with StepLog(pieces) as steps:
+        for k in range(n - 1):
+            out, coming = (rank - 1 - k) % n, (rank - 2 - k) % n
+            exchange(pieces[out], right, arriving[: len(pieces[coming])], left)
+            pieces[coming] += arriving[: len(pieces[coming])]
+            steps.add(pieces, sent=out, to=right)
+        for k in range(n - 1):
+            out, coming = (rank - k) % n, (rank - 1 - k) % n
+            exchange(pieces[out], right, pieces[coming], left)
+            steps.add(pieces, sent=out, to=right)
     return steps
 
 
@@ -178,14 +184,14 @@ def ring(rank, world_size, device):
     steps = ring_all_reduce(list(x.tensor_split(world_size)), rank, world_size)
 
     check(x, numbers(0, world_size, device) * int("1" * world_size), "all_reduce")
+    check(steps.messages, 2 * (world_size - 1), "messages sent")
     check(steps.bytes, 2 * (world_size - 1) * x.nbytes // world_size, "bytes sent")
     return {"after": x, "sent": steps}
 
 
 # %% [markdown]
-# **Predict first.** Which number does rank 0 hold for piece 3 after the first step? It receives
-# from rank 3, which begins with piece 2. Write the number down. And how many bytes does a rank send
-# in all?
+# **Predict first.** How many bytes does a rank send in all? And rank 0 receives from rank 3, which
+# begins with piece 2: which pieces of rank 0 are other numbers after the first step?
 
 # %%
 if __name__ == "__main__":
@@ -194,8 +200,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 4: rank 0 receives piece 2, and adds 3000 to its 3. Its piece 3 is not touched yet. A rank sends 6
-# pieces of 8 bytes, which are 48.
+# 48: 6 pieces, of 8 bytes each: `6 * 8`. Of rank 0's pieces only piece 2 is another number after
+# the first step, the sum of rank 0 and rank 3. It has sent its last piece, and still holds it.
 #
 # In the picture each panel shows what all ranks hold after a step. Follow a column, which is one
 # piece: its sum grows by one rank in each step, until one rank has it all. Then it is copied from
@@ -207,9 +213,12 @@ if __name__ == "__main__":
 # ## The count
 #
 # Every rank sends `2 (n - 1)` pieces of `1/n` of the tensor: `2 (n - 1) / n` tensors, which is less
-# than two, however many ranks there are. No `all_reduce` can do with less, if all ranks share the
-# work. Somebody must receive at least one message for each addition, and for each copy of a sum:
-# for every piece these are n - 1 additions and n - 1 copies.
+# than two, however many ranks there are. Each piece needs n - 1 additions and n - 1 copies, and
+# each of these needs a message. So all ranks together send at least `2 (n - 1)` tensors, and the
+# busiest rank sends at least its share of them. A single rank can send less: a leaf of a
+# [tree](../../notebooks/algorithms/tree.ipynb) sends one tensor. So can all ranks, if the switches
+# of the network add, as with NVLS
+# ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 #
 # What a ring pays for it is time. There are `2 (n - 1)` steps, one after the other, and a message
 # has a cost of its own, however short it is.
@@ -246,15 +255,16 @@ if __name__ == "__main__":
 #
 # The backend `by_hand` executes this ring over sockets. How long does an `all_reduce` take, against
 # gloo, which has a ring as well? These times were not measured now. They are those of the page
-# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `collectives
-# bench algorithms` measures on yours.
+# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `python
+# benchmarks/algorithms.py` measures on yours.
 
 
 # %%
+@looked_up
 def ring_measured(rank, world_size, device):
-    times = algorithm_times.measured("gloo", "ring")
-    check(crossings.fastest(times), [(4, "ring")], "the fastest, by size")
-    return {"times": Times(times, against="gloo")}
+    times = Times(measured.times("gloo", "ring"), against="gloo")
+    check(times.fastest(), [(4, "ring")], "the fastest, by size")
+    return {"times": times}
 
 
 # %%
@@ -262,8 +272,10 @@ if __name__ == "__main__":
     run(ring_measured)
 
 # %% [markdown]
-# The numbers in the picture say how many times faster than gloo our ring is. For short tensors the
-# cost of a message decides. For long ones the bytes do, and the two rings come closer together.
+# The numbers in the picture say how many times faster than gloo our ring is. Do not conclude that
+# Python beats C++: four ranks share two cores here, and gloo takes 6.1 ms for 64 KiB and 6.8 ms for
+# 1 MiB, so most of it is waiting. For long tensors the bytes decide, and the two rings come closer
+# together.
 
 # %%
 STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
@@ -272,13 +284,13 @@ STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
 # ## What libraries do
 #
 # - NCCL cuts the tensor further, in chunks, and lets several rings run at the same time, each
-#   through other links (documented). Between one step and the next it does not copy a chunk to the
-#   result: it adds and sends in one go (documented).
+#   through other links. Between one step and the next it does not copy a chunk to the result: it
+#   adds and sends in one go ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 # - gloo's `all_reduce` is a ring, too ([its
 #   source](https://github.com/pytorch/gloo/blob/main/gloo/allreduce.cc)). It cuts each piece in
 #   segments: one of them is under way while another is added.
 # - The same ring as data that say who sends what to whom is
-#   [`ring.py`](../../collectives/backends/algorithms/ring.py). The backend `by_hand` executes it:
+#   [`ring.py`](../../collectives/algorithms/ring.py). The backend `by_hand` executes it:
 #   `COLLECTIVES_ALGORITHM=ring collectives run all_reduce --backend by_hand` runs a lesson on it.
 # - `collectives count all_reduce --nproc 4` counts messages and bytes of all algorithms.
 
@@ -287,13 +299,14 @@ STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
 #
 # 1. In `wrong_tensor`, change `check(result, wrong,` to `check(result, numbers(0, world_size,
 #    device) * 1111,`. This is what the proof says of the tutorial's ring.
-#    <details><summary>Answer</summary> You get `should be [1111, 2222, 3333, 4444]`. The error
-#    names the rank, and what it got: on rank 0, 2 4 6 8. </details>
+#    <details><summary>Answer</summary> You get `rank 0/4: got [2, 4, 6, 8], should be [1111, 2222,
+#    3333, 4444] [what the wrong ring returns, int64[4], gloo]`. The error names the rank, and what
+#    it got. </details>
 # 2. In `ring`, change `out, coming = (rank - 1 - k) % n, (rank - 2 - k) % n` to `out, coming =
 #    (rank - k) % n, (rank - 1 - k) % n`. Many drawings begin so: rank r sends piece r first. What
-#    must be changed, too? <details><summary>Answer</summary> You get `should be [1111, 2222, 3333,
-#    4444]`. Rank r now ends with the sum of piece r + 1, and the second loop must begin with that.
-#    </details>
+#    must be changed, too? <details><summary>Answer</summary> You get `rank 0/4: got [1, 20, 300,
+#    4000], should be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. Rank r now ends with
+#    the sum of piece r + 1, and the second loop must begin with that. </details>
 
 # %% [markdown]
 # ## Write it yourself

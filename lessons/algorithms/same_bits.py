@@ -15,10 +15,9 @@ made of these algorithms.
 
 # %%
 import collectives.backends.register  # noqa: F401  (torch.distributed now knows by_hand)
-from collectives import check, check_training
-from collectives.backends.algorithms import calls
-from collectives.backends.algorithms.links import GroupLinks
-from collectives.lesson import Curve, Steps, digits, run
+from collectives import Curve, StepLog, check, check_training, computed, digits, run
+from collectives.algorithms import calls
+from collectives.algorithms.links import GroupLinks
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -51,7 +50,7 @@ def same_bits(rank, world_size, device):
     dist.all_gather(all_numbers, own)
 
     from_me, in_order = own.clone(), all_numbers[0].clone()
-    steps = Steps([from_me.long()])
+    steps = StepLog([from_me.long()])
     for k in range(1, world_size):
         from_me += all_numbers[(rank + k) % world_size]
         in_order += all_numbers[k]
@@ -76,10 +75,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# By 4. The exact sum is 16777219, and no rank has it. If each rank trained with its own sum, the
-# copies of the model would drift apart. In one order for all, every rank has the same bits, though
-# not the exact sum either. In the picture nothing is sent: a step is one addition. Red edges are
-# around sums that no exact addition gives.
+# By 16777220 - 16777216 = 4. The exact sum is odd, and no rank has it. If each rank trained with
+# its own sum, the copies of the model would drift apart. In one order for all, every rank has the
+# same bits, though not the exact sum either. In the picture nothing is sent: a step is one
+# addition. Red edges are around sums that no exact addition gives.
 #
 # </details>
 
@@ -138,6 +137,7 @@ if __name__ == "__main__":
 
 
 # %%
+@computed
 def chain_and_tree(rank, world_size, device):
     found = {}
     for dtype in (torch.bfloat16, torch.float16):
@@ -262,9 +262,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 553. Of 32 rows every rank has 8, but 10 rows are cut in 3, 3, 3 and 1: the others have 619. The
-# losses are those of DDP: it is the same training. DDP calls `all_reduce` on `by_hand`, and FSDP2
-# `all_gather` and `reduce_scatter`.
+# 553. Of 32 rows every rank has a quarter. 10 rows cannot be cut evenly: rank 3 has one of them,
+# the others have three and 619 numbers in all. The losses are those of DDP: it is the same
+# training. DDP calls `all_reduce` on `by_hand`, and FSDP2 `all_gather` and `reduce_scatter`.
 #
 # </details>
 
@@ -287,12 +287,13 @@ STEPS = [same_bits, five_algorithms, chain_and_tree, ddp_by_hand, fsdp_by_hand]
 # %% [markdown]
 # ## What libraries do
 #
-# - With NCCL all ranks always get the same bits ([documented by its
+# - With NCCL all ranks always get the same bits ([say its
 #   maintainers](https://github.com/NVIDIA/nccl/issues/855)). Two runs can differ if NVLS adds in
-#   the switch ([documented](https://github.com/NVIDIA/nccl/issues/1497)). A user's model did not
-#   converge with rings and did without, because a tree loses less (documented in
-#   [nccl#1055](https://github.com/NVIDIA/nccl/issues/1055)).
-# - MPI recommends that the same call gives the same result, on the same ranks (documented).
+#   the switch ([nccl#1497](https://github.com/NVIDIA/nccl/issues/1497)). One user's model converged
+#   only after rings were switched off; the maintainer's explanation: a tree rounds less often
+#   ([nccl#1055](https://github.com/NVIDIA/nccl/issues/1055)).
+# - MPI recommends that the same call gives the same result, on the same ranks
+#   ([MPI 4.1](https://www.mpi-forum.org/docs/mpi-4.1/mpi41-report.pdf), on `MPI_Reduce`).
 # - With [`all_reduce`](../../notebooks/all_reduce.ipynb) on gloo, all ranks get the same bits too:
 #   it is a ring.
 
@@ -301,11 +302,12 @@ STEPS = [same_bits, five_algorithms, chain_and_tree, ddp_by_hand, fsdp_by_hand]
 #
 # 1. In `same_bits`, change `own.clone(), all_numbers[0].clone()` to `own.clone(), own.clone()` and
 #    `in_order += all_numbers[k]` to `in_order += all_numbers[(rank + k) % world_size]`.
-#    <details><summary>Answer</summary> You get `got 2, should be 1 [different sums in rank order`.
-#    Now this sum, too, is each rank's own. </details>
+#    <details><summary>Answer</summary> You get `rank 0/4: got 2, should be 1 [different sums in
+#    rank order, gloo]`. Now this sum, too, is each rank's own. </details>
 # 2. In `ddp_by_hand`, change `DistributedDataParallel(network(rank, "cpu"), process_group=group)`
-#    to `network(rank, "cpu")`. <details><summary>Answer</summary> You get `should be at most 1e-09
-#    [DDP on by_hand`. Each rank trains a model of its own. </details>
+#    to `network(rank, "cpu")`. <details><summary>Answer</summary> You get `rank 2/4:
+#    2.bias.momentum_buffer: relative error 3, should be at most 1e-09 [DDP on by_hand]`. Each rank
+#    trains a model of its own. </details>
 
 # %% [markdown]
 # ## Write it yourself

@@ -12,12 +12,11 @@ it, and two trees at once, in which nobody is.
 """
 
 # %%
-from collectives import check
-from collectives.backends.algorithms import calls, count
-from collectives.backends.algorithms.links import GroupLinks
-from collectives.bench import algorithm_times
-from collectives.lesson import Played, Steps, Times, run
-from collectives.pictures import crossings
+from collectives import StepLog, Times, check, counting, looked_up, run
+from collectives.algorithms import calls, count
+from collectives.algorithms.links import GroupLinks
+from collectives.pictures.trees import Trees
+import measured
 import torch
 import torch.distributed as dist
 
@@ -51,15 +50,15 @@ def distances(n):
 
 # %%
 def down(x, rank, n):
-    steps = Steps([x if rank == 0 else None])
-    for distance in reversed(distances(n)):
-        gives = rank % (2 * distance) == 0 and rank + distance < n
-        if gives:
-            dist.send(x, rank + distance)
-        if rank % (2 * distance) == distance:
-            dist.recv(x, rank - distance)
-        has_it = rank % distance == 0
-        steps.add([x if has_it else None], sent=0, to=rank + distance if gives else None)
+    with StepLog([x if rank == 0 else None]) as steps:
+        for distance in reversed(distances(n)):
+            gives = rank % (2 * distance) == 0 and rank + distance < n
+            if gives:
+                dist.send(x, rank + distance)
+            if rank % (2 * distance) == distance:
+                dist.recv(x, rank - distance)
+            has_it = rank % distance == 0
+            steps.add([x if has_it else None], sent=0, to=rank + distance if gives else None)
     return steps
 
 
@@ -68,7 +67,7 @@ def tree(rank, world_size, device):
     steps = down(x, rank, world_size)
 
     check(x, numbers(0, 4, device), "broadcast")
-    return {"after": x, "sent": steps}
+    return {"after": x, "sent": steps, "eight ranks": Trees("binomial_tree", 8)}
 
 
 # %% [markdown]
@@ -83,7 +82,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 3 messages in 2 steps: every rank but the root receives one. Nobody can do with fewer messages.
-# Eight ranks would need 7 messages in 3 steps.
+# The second picture is that of eight ranks: 7 messages in 3 steps.
 #
 # </details>
 
@@ -95,26 +94,28 @@ if __name__ == "__main__":
 
 
 # %%
-def up(x, rank, n, steps):
-    for distance in distances(n):
-        gives = rank % (2 * distance) == distance
-        if gives:
-            dist.send(x, rank - distance)
-        elif rank % (2 * distance) == 0 and rank + distance < n:
-            arriving = torch.empty_like(x)
-            dist.recv(arriving, rank + distance)
-            x += arriving
-        steps.add([x], sent=0, to=rank - distance if gives else None)
+def up(x, rank, n):
+    with StepLog([x]) as steps:
+        for distance in distances(n):
+            gives = rank % (2 * distance) == distance
+            if gives:
+                dist.send(x, rank - distance)
+            elif rank % (2 * distance) == 0 and rank + distance < n:
+                arriving = torch.empty_like(x)
+                dist.recv(arriving, rank + distance)
+                x += arriving
+            steps.add([x], sent=0, to=rank - distance if gives else None)
+    return steps
 
 
 def up_and_down(rank, world_size, device):
     x = numbers(rank, 4, device)
-    steps = Steps([x])
-    up(x, rank, world_size, steps)
+    upwards = up(x, rank, world_size)
     downwards = down(x, rank, world_size)
 
     check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
-    return {"after": x, "up": steps, "down": downwards}
+    check(upwards.messages, int(rank > 0), "messages to the parent")
+    return {"after": x, "up": upwards, "down": downwards}
 
 
 # %% [markdown]
@@ -129,8 +130,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # The root receives 2, and rank 3 none. In each step some ranks are idle, and each message is the
-# whole tensor. All ranks together send 6 messages, and on a
-# [ring](../../notebooks/algorithms/ring.ipynb) 24, but those have a quarter of the size. For a
+# whole tensor. All ranks together send 3 + 3 messages, and on a
+# [ring](../../notebooks/algorithms/ring.ipynb) four times as many, of a quarter of the size. For a
 # short tensor the tree is better, and for a long one the ring.
 #
 # </details>
@@ -142,34 +143,39 @@ if __name__ == "__main__":
 # one chunk, it receives the next one. Then a rank in the middle of a binary tree sends each chunk
 # twice, to its two children, and half of the ranks, the leaves, send nothing at all. So take two
 # trees. One half of the tensor goes down the first tree, the other half down the second. The second
-# tree is built so that the leaves of the first are in its middle. Every rank sends half of the
-# tensor twice, or all of it once.
+# tree has the same form, with the ranks in reverse order or one place further, so that a leaf of
+# one tree is in the middle of the other. A rank is in the middle of one tree only: there it sends
+# its half to two children, so it sends one tensor in all.
 #
 # It was found by Sanders, Speck and Träff. The hard part is the timetable: no rank may send to two
-# others, or receive from two, in the same step. Here the schedule is
-# [`double_tree.py`](../../collectives/backends/algorithms/double_tree.py). The step executes it
-# over messages of gloo, and the picture has eight ranks and four chunks. It is not a run: it is
-# played from the schedule.
+# others, or receive from two, in the same step. So each link has one of two colours, one for even
+# steps and one for odd steps, and no rank sends or receives on two links of one colour. The
+# schedule is [`double_tree.py`](../../collectives/algorithms/double_tree.py). The step runs it on
+# your four ranks. The picture is computed, for eight ranks.
 
 
 # %%
 def double_tree(rank, world_size, device):
     x = numbers(0, 8, "cpu") if rank == 0 else torch.full((8,), -1)
-    calls.broadcast(GroupLinks(dist.new_group(backend="gloo")), x, 0, "double_tree")
+    links = GroupLinks(dist.new_group(backend="gloo"))
+    with counting() as sent:
+        calls.broadcast(links, x, 0, "double_tree")
     check(x, numbers(0, 8, "cpu"), "broadcast")
 
-    found = count.traffic("broadcast", "double_tree", 8, 2**20)
-    check(found.busiest(), 2**20, "bytes that the busiest of 8 ranks sends or receives")
-    return {"after": x, "eight ranks": Played("broadcast", "double_tree", first_rank_has(4, 8))}
-
-
-def first_rank_has(pieces, n):
-    return [list(range(1, pieces + 1))] + [[None] * pieces for _ in range(n - 1)]
+    schedule = count.traffic("broadcast", "double_tree", world_size, x.nbytes)
+    check(sent["c10d.send"].bytes, schedule.sent[rank], "bytes sent, and those of the schedule")
+    trees = Trees("double_tree", 8, number=2)
+    first, second = trees.leaves()
+    check(sorted(set(first) & set(second)), [7], "leaves of both trees")
+    schedule = count.traffic("broadcast", "double_tree", 8, 2**20)
+    check(schedule.busiest(), 2**20, "bytes that the busiest of 8 ranks sends or receives")
+    return {"after": x, "eight ranks": trees}
 
 
 # %% [markdown]
-# **Predict first.** Eight ranks, four chunks: how many messages are that in all? Write the number
-# down.
+# **Predict first.** In the first tree of eight ranks, rank 4 passes its half on to two others, and
+# rank 5 passes it on to nobody. What do they do in the second tree? Is there a rank that is a leaf
+# in both?
 
 # %%
 if __name__ == "__main__":
@@ -178,8 +184,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 28: seven ranks receive four chunks each. In the picture, chunks 1 and 2 go down one tree, 3 and 4
-# down the other. In each step a rank sends one chunk at most, and receives one at most.
+# Rank 4 is a leaf in the second tree, and rank 5 is in its middle. Only rank 7 is a leaf in both:
+# seven ranks cannot be paired. Look at rank 5 in the picture. It receives from rank 6 in an even
+# step and from rank 3 in an odd step, and it sends in one of each.
 #
 # </details>
 
@@ -188,14 +195,16 @@ if __name__ == "__main__":
 #
 # An `all_reduce` up the tree and down again, against the ring. These times were not measured now.
 # They are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with
-# two cores. `collectives bench algorithms` measures on yours.
+# two cores. `python benchmarks/algorithms.py` measures on yours.
 
 
 # %%
+@looked_up
 def tree_measured(rank, world_size, device):
-    times = algorithm_times.measured("ring", "binomial_tree", "double_tree")
-    check(crossings.fastest(times), [(4, "binomial_tree"), (2**24, "ring")], "the fastest, by size")
-    return {"times": Times(times, against="ring")}
+    found = measured.times("ring", "binomial_tree", "double_tree")
+    times = Times(found, against="ring")
+    check(times.fastest(), [(4, "binomial_tree"), (2**24, "ring")], "the fastest, by size")
+    return {"times": times}
 
 
 # %%
@@ -230,9 +239,11 @@ STEPS = [tree, up_and_down, double_tree, tree_measured]
 # ## What libraries do
 #
 # - NCCL has double binary trees since 2.4, for `all_reduce`
-#   ([documented](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
-#   The trees connect nodes. Inside a node the GPUs form a chain (documented).
-# - MPICH broadcasts short tensors along a binomial tree (documented in its source).
+#   ([its article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
+#   The trees connect nodes. Inside a node the GPUs form a chain
+#   ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
+# - MPICH broadcasts short tensors along a binomial tree ([its
+#   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/bcast)).
 # - gloo's `broadcast` is a binomial tree, too ([its
 #   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)). Its `reduce` is the first
 #   half of a ring, and then every rank sends its piece to the root.
@@ -243,11 +254,13 @@ STEPS = [tree, up_and_down, double_tree, tree_measured]
 # ## Change and try
 #
 # 1. In `tree`, change `in reversed(distances(n)):` to `in distances(n):`. Now the first message
-#    goes to the neighbour. <details><summary>Answer</summary> You get `got [-1, -1, -1, -1], should
-#    be [1, 2, 3, 4]`. Rank 3 hears from rank 2, which knows nothing yet. </details>
+#    goes to the neighbour. <details><summary>Answer</summary> You get `rank 3/4: got [-1, -1, -1,
+#    -1], should be [1, 2, 3, 4] [broadcast, int64[4], gloo]`. Rank 3 hears from rank 2, which knows
+#    nothing yet. </details>
 # 2. In `up_and_down`, change `x += arriving` to `x.copy_(arriving)`. What does the root have in the
-#    end? <details><summary>Answer</summary> You get `got [1000, 2000, 3000, 4000]`. What arrives
-#    last at each rank wins. </details>
+#    end? <details><summary>Answer</summary> You get `rank 0/4: got [1000, 2000, 3000, 4000], should
+#    be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. What arrives last at each rank wins.
+#    </details>
 
 # %% [markdown]
 # ## Write it yourself

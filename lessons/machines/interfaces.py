@@ -13,9 +13,8 @@ You will see which address gloo chooses, how `GLOO_SOCKET_IFNAME` changes it, wh
 """
 
 # %%
-from collectives import check
-from collectives.launcher.hosts import Lab
-from collectives.lesson import in_lab, said, run
+from collectives import Lab, check, in_lab, run, stdout_lines
+from collectives.pictures.connections import Connections
 
 # %% [markdown]
 # ## The idea
@@ -66,16 +65,25 @@ def interfaces():
         lab.run(["sh", "-c", f"{add}; cat /run/disk/new > /etc/hosts"])
         lab.save("meet.py", MEET)
         variables = "RANK={node} WORLD_SIZE=2 MASTER_ADDR=10.13.0.1"
-        printed = said(lab.run(f"env {variables} python /run/shared/meet.py"))
+        printed = stdout_lines(lab.run(f"env {variables} python /run/shared/meet.py"))
     both = ["eth0 works", "eth9 Unable to find address"]
     for node in ("node0", "node1"):
         check(printed[node], ["(not set) fails to connect", *both], node)
-    return printed
+    links = {
+        "eth0: node1 has told its address, 10.13.0.2, and node0 finds it there.": [
+            ("node0/rank 0", "node1/rank 1")
+        ],
+        "Not set: node1 has told 127.0.1.1, which on node0 is node0 itself.": [
+            ("node0/rank 0", "node0/127.0.1.1")
+        ],
+    }
+    machines = {"node0": ["rank 0", "127.0.1.1"], "node1": ["rank 1", "127.0.1.1"]}
+    return Connections(printed, machines, links)
 
 
 # %% [markdown]
-# **Predict first.** `ip addr` on both machines shows `lo` and `eth0`. Of the three settings `eth0`,
-# `eth9` and none, with how many do the machines meet? Write the number down.
+# **Predict first.** `ip addr` on both machines shows `lo` and `eth0`. With which of the three
+# settings `eth0`, `eth9` and none do the machines meet?
 
 # %%
 if __name__ == "__main__":
@@ -84,7 +92,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With 1, `eth0`. An interface that does not exist is an error at once, on the machine that lacks
+# With `eth0` alone. An interface that does not exist is an error at once, on the machine that lacks
 # it. Without the variable, node0 connects to 127.0.1.1, which is node0 itself, and nobody listens
 # there: usually it says "Connection refused, remote=[127.0.1.1]". node1 waits for five times the
 # time limit, and then only says "Connect timeout". So read the messages of all machines.
@@ -118,7 +126,7 @@ def who_opens_which_ports():
     with Lab(2) as lab:
         lab.save("ports.py", PORTS)
         variables = "RANK={node} WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=29500"
-        printed = said(lab.run(f"env {variables} python /run/shared/ports.py"))
+        printed = stdout_lines(lab.run(f"env {variables} python /run/shared/ports.py"))
     expected = {
         "node0": ["* 29500", "10.13.0.1 a port that was free"],
         "node1": ["10.13.0.2 a port that was free"],
@@ -128,8 +136,8 @@ def who_opens_which_ports():
 
 
 # %% [markdown]
-# **Predict first.** One rank on each machine, and the store is on node0. How many ports listen on
-# node0, and how many on node1? Write both numbers down.
+# **Predict first.** One rank runs on each machine, and the store is on node0. Does node1 open a
+# port, too?
 
 # %%
 if __name__ == "__main__":
@@ -138,9 +146,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2 and 1. Rank 0's process opens the store's port, 29500, on all interfaces. Each rank opens one
-# port of gloo, on the interface that it has chosen. The system chooses its number from
-# `net.ipv4.ip_local_port_range`, so no one can write it into a firewall's list beforehand.
+# Yes. Each rank opens one port of gloo, on the interface that it has chosen. The system chooses its
+# number from `net.ipv4.ip_local_port_range`, so no one can write it into a firewall's list
+# beforehand. Rank 0's process also opens the store's port, 29500, on all interfaces.
 #
 # </details>
 
@@ -159,7 +167,8 @@ STEPS = [interfaces, who_opens_which_ports]
 # ```
 #
 # Then set `GLOO_SOCKET_IFNAME` to the interface of the fast network. NCCL has a variable of its
-# own, `NCCL_SOCKET_IFNAME` (documented).
+# own, `NCCL_SOCKET_IFNAME` ([its
+# manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
 
 # %% [markdown]
 # ## Pitfalls

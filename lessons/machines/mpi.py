@@ -2,8 +2,9 @@
 """
 # mpi
 
-Before there was torchrun, there was mpiexec. On many clusters it still starts the ranks, and MPI
-needs no store: its launcher carries the addresses.
+On many clusters mpiexec starts the ranks. It is older than torchrun, and MPI needs no store: its
+launcher carries the addresses. You meet it where a site offers no other launcher, in programs
+that call MPI themselves, and with the backend `mpi`.
 
 You will see mpiexec with a file of hosts, a sum over two machines without torch, and a torch
 program that mpiexec starts.
@@ -13,9 +14,8 @@ program that mpiexec starts.
 """
 
 # %%
-from collectives import check
-from collectives.launcher.hosts import Lab
-from collectives.lesson import in_lab, said, run
+from collectives import Lab, check, in_lab, run, stdout_lines
+from collectives.pictures.connections import Connections
 
 # %% [markdown]
 # ## The idea
@@ -52,11 +52,26 @@ def mpi():
         lab.save("hosts", HOSTS)
         lab.save("sum.py", MPI_SUM)
         mpiexec = "mpiexec -f /run/shared/hosts -n 4 python /run/shared/sum.py"
-        printed = said(lab.run(mpiexec, on=["login"]))["node0"]
+        printed = stdout_lines(lab.run(mpiexec, on=["login"]))["node0"]
     names = ["node0", "node0", "node0", "node1"]
     expected = [f"rank {rank} of 4 on {name}: 1111" for rank, name in enumerate(names)]
     check(printed, expected, "MPI_Allreduce")
-    return {"login": printed}
+    ranks = [f"{name}/rank {rank}" for rank, name in enumerate(names)]
+    links = {
+        "mpiexec starts a helper on each machine, by ssh.": [
+            ("login/mpiexec", f"{node}/helper") for node in ("node0", "node1")
+        ],
+        "Each helper starts the ranks of its machine, and answers what they ask.": [
+            (f"{rank[:5]}/helper", rank) for rank in ranks
+        ],
+        "Ranks connect to each other; of six pairs, this is one.": [(ranks[0], ranks[3])],
+    }
+    machines = {
+        "node0": ["helper", *(f"rank {rank}" for rank in range(3))],
+        "login": ["mpiexec"],
+        "node1": ["helper", "rank 3"],
+    }
+    return Connections({"login": printed}, machines, links)
 
 
 # %% [markdown]
@@ -103,13 +118,13 @@ def torch_under_mpiexec():
     with Lab(2) as lab:
         lab.save("sum.py", TORCH_SUM)
         mpiexec = "mpiexec -hosts node0,node1 -ppn 1 -n 2 python /run/shared/sum.py"
-        printed = said(lab.run(mpiexec, on=["login"]))["node0"]
+        printed = stdout_lines(lab.run(mpiexec, on=["login"]))["node0"]
     check(printed, [f"rank {rank} of 2 on node{rank}: 11" for rank in (0, 1)], "all_reduce")
     return {"login": printed}
 
 
 # %% [markdown]
-# **Predict first.** `-ppn 1` puts one rank on each machine before it begins with the first again.
+# **Predict first.** `-ppn 1` deals one rank to each machine, then starts over.
 # With `-n 4`, how many ranks would node0 get? Write the number down.
 
 # %%

@@ -2,8 +2,8 @@
 """
 # rendezvous
 
-Ranks on several machines do not know each other's addresses. They meet at a store, whose address
-all of them know.
+Ranks on several machines meet at a store, whose address all of them know. They do not know each
+other's addresses.
 
 You will see what a store is and what gloo writes into it, three ways to name it, which names a
 machine must be able to resolve, and who gives each process its rank: all this on two machines,
@@ -14,9 +14,8 @@ which this lesson makes on yours, out of namespaces of Linux.
 """
 
 # %%
-from collectives import check
-from collectives.launcher.hosts import Lab
-from collectives.lesson import in_lab, said, run
+from collectives import Lab, check, in_lab, run, stdout_lines
+from collectives.pictures.connections import Connections
 
 # %% [markdown]
 # ## The idea
@@ -62,11 +61,18 @@ dist.destroy_process_group()
 def rendezvous():
     with Lab(2) as lab:
         lab.save("store.py", STORE)
-        printed = said(lab.run("python /run/shared/store.py"))
+        printed = stdout_lines(lab.run("python /run/shared/store.py"))
     lines = ["5 keys, count is 2", "gloo wrote ['0//cpu//0/0', '0//cpu//0/1']"]
     check(printed["node0"], lines, "node0's store")
     check(printed["node1"], lines, "node0's store, read by node1")
-    return printed
+    ranks, store = ("node0/rank 0", "node1/rank 1"), "node0/store"
+    links = {
+        "Each rank writes its address into the store, and reads the other one's.": [
+            (rank, store) for rank in ranks
+        ],
+        "Then the ranks connect to each other, and the data goes this way.": [ranks, ranks[::-1]],
+    }
+    return Connections(printed, {"node0": ["store", "rank 0"], "node1": ["rank 1"]}, links)
 
 
 # %% [markdown]
@@ -125,7 +131,7 @@ def three_ways_to_name_it():
     with Lab(2) as lab:
         lab.save("meet.py", MEET)
         variables = f"RANK={{node}} MASTER_ADDR=node0 MASTER_PORT=29500 PLACES='{places}'"
-        printed = said(lab.run(f"env {variables} python /run/shared/meet.py"))
+        printed = stdout_lines(lab.run(f"env {variables} python /run/shared/meet.py"))
     lines = sorted(
         [f"{place} works: 11" for place in good] + ["file:///run/disk/meet fails: Wait timeout"]
     )
@@ -135,7 +141,7 @@ def three_ways_to_name_it():
 
 # %% [markdown]
 # **Predict first.** The sum of an `all_reduce` proves that the ranks have met: rank 0 has 1, rank 1
-# has 10. In how many of the four places do they meet? Write the number down.
+# has 10. In which of the four places do they meet?
 
 # %%
 if __name__ == "__main__":
@@ -144,7 +150,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# In 3.
+# In all but `file:///run/disk/meet`.
 #
 # - `env://` is the default. It reads `MASTER_ADDR` and `MASTER_PORT`, and rank 0 opens the store
 #   there. torchrun sets these variables.
@@ -171,15 +177,14 @@ def whose_name():
         (found,) = lab.run("getent hosts node1", on=[0])
         lab.save("meet.py", MEET)
         variables = "RANK={node} MASTER_ADDR=node0 MASTER_PORT=29500 PLACES=env://"
-        printed = said(lab.run(f"env {variables} python /run/shared/meet.py"))
+        printed = stdout_lines(lab.run(f"env {variables} python /run/shared/meet.py"))
     check(found.stdout, "", "the address of node1, on node0")
     check(list(printed.values()), [["env:// works: 11"]] * 2, "a meeting")
     return printed
 
 
 # %% [markdown]
-# **Predict first.** node0 does not know any node1. Of the two machines, how many print that it
-# works? Write the number down.
+# **Predict first.** node0 does not know any node1. Which of the two machines prints that it works?
 
 # %%
 if __name__ == "__main__":
@@ -188,9 +193,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both, 2. Every machine must resolve one name of another machine: `MASTER_ADDR`. Besides, each
-# machine resolves its *own* host name, and gloo writes the address into the store. So the others
-# read an address and no name. It must be an address that they can reach:
+# Both. Every machine must resolve one name of another machine: `MASTER_ADDR`. Besides, each machine
+# resolves its *own* host name, and gloo writes the address into the store. So the others read an
+# address and no name. It must be an address that they can reach:
 # [interfaces](../../notebooks/machines/interfaces.ipynb) shows what happens if it is not.
 #
 # </details>
@@ -221,9 +226,11 @@ def who_gives_the_numbers():
     agreed = "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint node0:29400"
     with Lab(2) as lab:
         lab.save("who.py", WHO)
-        fixed = said(lab.run(f"torchrun {meeting} /run/shared/who.py"))
-        c10d = said(lab.run(f"torchrun {agreed} --rdzv-id job-7 /run/shared/who.py"))
-        old = said(lab.run(f"python -m torch.distributed.launch {meeting} /run/shared/who.py"))
+        fixed = stdout_lines(lab.run(f"torchrun {meeting} /run/shared/who.py"))
+        c10d = stdout_lines(lab.run(f"torchrun {agreed} --rdzv-id job-7 /run/shared/who.py"))
+        old = stdout_lines(
+            lab.run(f"python -m torch.distributed.launch {meeting} /run/shared/who.py")
+        )
     numbers = [(2 * node + local, local, node) for node in (0, 1) for local in (0, 1)]
     lines = [f"RANK={r} LOCAL_RANK={n} GROUP_RANK={g} WORLD_SIZE=4" for r, n, g in numbers]
     check(fixed, {"node0": lines[:2], "node1": lines[2:]}, "torchrun --node-rank")
@@ -270,7 +277,7 @@ STEPS = [rendezvous, three_ways_to_name_it, whose_name, who_gives_the_numbers]
 # command for each launcher and scheduler. To look around in the lab, open a prompt on machine 0:
 #
 # ```sh
-# collectives hosts 2 --shell 0
+# collectives lab 2 --shell 0
 # ```
 
 # %% [markdown]

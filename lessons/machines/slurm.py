@@ -2,8 +2,8 @@
 """
 # slurm
 
-On a cluster you seldom log in to the machines on which you train. You ask a scheduler for them, and
-it starts your ranks.
+A scheduler starts the ranks, and queues a job again that lost a machine. On a cluster you seldom
+log in to the machines on which you train: you ask the scheduler for them.
 
 You will see a real Slurm on two machines: what `srun` tells each rank, torchrun under `srun`, and a
 job that is queued again after one of its machines has died.
@@ -14,9 +14,9 @@ job that is queued again after one of its machines has died.
 
 # %%
 import time
-from collectives import check
-from collectives.launcher.hosts import Lab, slurm as scheduler
-from collectives.lesson import in_lab, said, run
+from collectives import Lab, check, in_lab, run, stdout_lines
+from collectives.lab import slurm as scheduler
+from collectives.pictures.connections import Connections
 
 # %% [markdown]
 # ## The idea
@@ -55,7 +55,20 @@ def slurm():
         for local in (0, 1)
     ]
     check(found, {"node0": expected[:2], "node1": expected[2:]}, "srun")
-    return found
+    daemons = {"node0/slurmd": (0, 1), "node1/slurmd": (2, 3)}
+    links = {
+        "srun asks the controller for machines.": [("login/srun", "login/slurmctld")],
+        "srun asks their daemons to start tasks.": [("login/srun", daemon) for daemon in daemons],
+        "Each daemon starts the ranks of its machine.": [
+            (daemon, f"{daemon[:5]}/rank {rank}") for daemon in daemons for rank in daemons[daemon]
+        ],
+    }
+    machines = {
+        "node0": ["slurmd", "rank 0", "rank 1"],
+        "login": ["srun", "slurmctld"],
+        "node1": ["slurmd", "rank 2", "rank 3"],
+    }
+    return Connections(found, machines, links)
 
 
 # %% [markdown]
@@ -119,8 +132,8 @@ def torchrun_under_srun():
         scheduler.start(lab)
         lab.save("sum.py", SUM)
         lab.save("job.sh", TRAIN_JOB)
-        said(lab.run("sbatch --wait /run/shared/job.sh", on=["login"]))
-        printed = said(lab.run("cat /run/shared/out", on=["login"]))["node0"]
+        stdout_lines(lab.run("sbatch --wait /run/shared/job.sh", on=["login"]))
+        printed = stdout_lines(lab.run("cat /run/shared/out", on=["login"]))["node0"]
     check(printed, ["rank 0 of 2: 11", "rank 1 of 2: 11"], "sbatch")
     return {"login": printed}
 
@@ -218,7 +231,7 @@ if __name__ == "__main__":
 # </details>
 #
 # Slurm asks its machines from time to time whether they answer, and gives one up after
-# `SlurmdTimeout`: 5 s here, by default 300. Until then the ranks on node0 wait.
+# `SlurmdTimeout`, which is short in the lab. Until then the ranks on node0 wait.
 
 # %%
 STEPS = [slurm, torchrun_under_srun, queued_again]
@@ -232,7 +245,7 @@ STEPS = [slurm, torchrun_under_srun, queued_again]
 # which read Slurm's variables themselves. To try a script of yours:
 #
 # ```sh
-# collectives hosts 2 --slurm --login -- sbatch --wait job.sh
+# collectives lab 2 --slurm --login -- sbatch --wait job.sh
 # ```
 
 # %% [markdown]
@@ -240,6 +253,9 @@ STEPS = [slurm, torchrun_under_srun, queued_again]
 #
 # - `srun python train.py` with a program that expects torchrun's variables: every rank believes
 #   that it is alone, or stops at `RANK expected, but not set`.
+# - One task on each machine, and several ranks in it, as with torchrun: ask for their cores with
+#   `--cpus-per-task`. Without it all ranks of the machine may share one core
+#   ([Several machines](../../docs/clusters.md#slurm)).
 # - The store's port: two jobs on the same machine must not both take 29500. Derive it from
 #   `$SLURM_JOB_ID`.
 # - Output goes to a file in the folder of `sbatch`, which all machines must see. Without `--error`

@@ -2,28 +2,28 @@
 """
 # arguments
 
-All ranks make the same call at the same time, but they pass different arguments: a length, a dtype,
-a root, a reduction, sizes.
+All ranks make the same call at the same time, but with different arguments: a length, a dtype, a
+root, a reduction, sizes. Hardly any of this is checked. Most of it ends in wrong numbers, some of
+it in a process that dies without a traceback.
 
-You will see that hardly any of this is checked. Most of it ends in wrong numbers, some of it in a
-process that dies without a traceback. Each mistake runs in ranks of its own for a second or two.
-Then its cure runs.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/arguments.py
     torchrun --nproc-per-node 4 lessons/mistakes/arguments.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Another length
+# ## Program 1: losses are added
 #
-# **Symptom.** The last batch of rank 1 is short. Rank 1 goes on with wrong sums. Rank 0 still waits
-# for a number and loses its connection:
+# **You see.** Rank 1, whose last batch is short, continues with wrong sums. Rank 0 still waits for
+# a number and loses its connection:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
@@ -33,7 +33,7 @@ import torch.distributed as dist
 
 # %%
 @mistake("wrong numbers", ranks=2)
-def another_length(rank, world_size, device):
+def add_losses(rank, world_size, device):
     losses = torch.ones(4 if rank == 0 else 3, device=device)
     dist.all_reduce(losses)
     check(losses, torch.full((len(losses),), 2.0), "all_reduce(SUM)")
@@ -41,12 +41,14 @@ def another_length(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(another_length)
+    run(add_losses)
 
 # %% [markdown]
-# **Cause.** A rank does not tell the others how long its tensor is. Each rank cuts its own tensor
-# into pieces and expects pieces of the same size from the others. With other lengths, the same
-# mistake kills a process.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: another length.** A rank does not tell the others how long its tensor is. Each rank cuts
+# its own tensor into pieces and expects pieces of the same size from the others. With other
+# lengths, the same mistake kills a process.
 #
 # **Cure.** Reduce something that has the same shape on every rank: a sum and a count.
 #
@@ -58,6 +60,8 @@ if __name__ == "__main__":
 # CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[4], ... but Rank 1 is running collective:
 # CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[3], ...
 # ```
+#
+# </details>
 
 
 # %%
@@ -75,15 +79,15 @@ if __name__ == "__main__":
     run(a_sum_and_a_count)
 
 # %% [markdown]
-# ## Another dtype
+# ## Program 2: samples are counted
 #
-# **Symptom.** The number of rank 0 is absurd: 1084227584. The numbers of the others are plausible,
-# which is worse.
+# **You see.** Rank 0 has the absurd number 1084227584. The numbers of the others are wrong, too,
+# but plausible.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def another_dtype(rank, world_size, device):
+def count_samples(rank, world_size, device):
     count = torch.tensor(
         [rank + 1], dtype=torch.int32 if rank == 0 else torch.float32, device=device
     )
@@ -93,19 +97,24 @@ def another_dtype(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(another_dtype)
+    run(count_samples)
 
 # %% [markdown]
-# **Cause.** What travels is bytes, and each rank reads them in its own dtype. Ranks 1 and 2 get 5.0
-# from 2.0 + 3.0. Rank 0 reads the four bytes of 5.0 as an integer, which is 1084227584, and adds
-# its own 1. (The check shows it as a float32, which is too coarse to show the 1.) The others read
-# the bytes of this integer as a float32 again: 5.000000476837158, the next number after 5.0.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: another dtype.** gloo sends bytes, and each rank reads them in its own dtype. Ranks 1 and
+# 2 get 5.0 from 2.0 + 3.0. Rank 0 reads the four bytes of 5.0 as an integer, which is 1084227584,
+# and adds its own 1. (The check shows it as a float32, which is too coarse to show the 1.) The
+# others read the bytes of this integer as a float32 again: 5.000000476837158, the next number after
+# 5.0.
 #
 # **Cure.** Name the dtype where the tensor is made, the same on all ranks.
 #
 # **Early.** If a count is about a billion, suspect a float32 that is read as an integer. Check
 # every tensor that is made from Python numbers: `torch.tensor([0])` and `torch.tensor([0.0])`
 # differ in dtype.
+#
+# </details>
 
 
 # %%
@@ -122,9 +131,9 @@ if __name__ == "__main__":
     run(one_dtype)
 
 # %% [markdown]
-# ## Everybody is the root
+# ## Program 3: the best model for all
 #
-# **Symptom.** The rank with the best model should send it to the others. All ranks wait. After 30
+# **You see.** The rank with the best model should send it to the others. All ranks wait. After 30
 # minutes:
 #
 # ```text
@@ -134,7 +143,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("hangs", ranks=2)
-def everybody_is_the_root(rank, world_size, device):
+def share_the_best_model(rank, world_size, device):
     model = torch.tensor([rank], device=device)
     dist.broadcast(model, src=rank)  # "mine is the best": each has looked at its own score only
     check(model, torch.tensor([1]), "broadcast")
@@ -142,16 +151,20 @@ def everybody_is_the_root(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(everybody_is_the_root)
+    run(share_the_best_model)
 
 # %% [markdown]
-# **Cause.** Each rank chooses the root from its own data, so each chooses a different one. Here
-# both send and no rank receives.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: every rank names itself as the root.** Each rank chooses the root from its own data. Here
+# both send, and no rank receives.
 #
 # **Cure.** Let the ranks agree first: gather the scores, then take the same best one on every rank.
 #
 # **Early.** `src` and `dst` should be constants, or the result of a collective. DETAIL does not
 # compare them.
+#
+# </details>
 
 
 # %%
@@ -171,41 +184,44 @@ if __name__ == "__main__":
     run(agree_on_the_root)
 
 # %% [markdown]
-# ## Another reduction
+# ## Program 4: a sum over three ranks
 #
-# **Symptom.** Every rank has the same number. It is plausible, and wrong. No tool of torch says a
-# word.
+# **You see.** Every rank has the same number. It is plausible, and wrong. Nothing in torch notices.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def another_reduction(rank, world_size, device):
-    x = torch.tensor([rank + 1], device=device)
+def sum_over_three_ranks(rank, world_size, device):
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)
-    check(x, torch.tensor([6]), "all_reduce(SUM)")
+    check(x, torch.tensor([111]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(another_reduction)
+    run(sum_over_three_ranks)
 
 # %% [markdown]
-# **Cause.** The reduction itself does not travel. Each rank applies its own reduction to the
-# numbers that arrive. Here ranks 1 and 2 add: 2 + 3 = 5. Rank 0 takes the maximum of its own 1 and
-# this 5, so the result is 5. Every rank receives this result.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: another reduction.** No rank tells the others which reduction it was given: each applies
+# its own to the numbers that it receives. Ranks 1 and 2 add: 10 + 100 = 110. Rank 0 takes the
+# maximum of its own 1 and this 110, so the result is 110. Every rank receives this result.
 #
 # **Cure.** Use the same reduction on every rank.
 #
-# **Early.** Try the call once with numbers whose answer you can work out in your head. These
-# lessons do just that.
+# **Early.** Try the call once with numbers whose answer you can work out in your head, as these
+# lessons do.
+#
+# </details>
 
 
 # %%
 @cure(ranks=3)
 def one_reduction(rank, world_size, device):
-    x = torch.tensor([rank + 1], device=device)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x, op=dist.ReduceOp.SUM)
-    check(x, torch.tensor([6]), "all_reduce(SUM)")
+    check(x, torch.tensor([111]), "all_reduce(SUM)")
     return {"x": x}
 
 
@@ -214,10 +230,10 @@ if __name__ == "__main__":
     run(one_reduction)
 
 # %% [markdown]
-# ## Split sizes of one's own
+# ## Program 5: tokens for two experts
 #
-# **Symptom.** Tokens go to their experts, and a process dies by SIGABRT (exit status -6). There is
-# no Python traceback, only this on its stderr:
+# **You see.** A process dies by SIGABRT (exit status -6). There is no Python traceback, only this
+# on its stderr:
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -228,7 +244,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("dies", ranks=2)
-def my_splits_both_ways(rank, world_size, device):
+def tokens_for_two_experts(rank, world_size, device):
     splits = [1, 3] if rank == 0 else [2, 2]
     tokens = torch.arange(4, device=device) + 10 * rank
     received = torch.full((4,), -1, device=device)
@@ -238,16 +254,20 @@ def my_splits_both_ways(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(my_splits_both_ways)
+    run(tokens_for_two_experts)
 
 # %% [markdown]
-# **Cause.** If you send me three tokens, I must expect three from you. My output sizes are a column
-# in the table of everybody's input sizes, not my own row. Rank 1 made room for two tokens (16
-# bytes) and got three (24 bytes).
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: a rank uses its own sizes both ways.** If you send me three tokens, I must expect three
+# from you. My output sizes are a column in the table of all ranks' input sizes, not my own row.
+# Rank 1 made room for two tokens (16 bytes) and got three (24 bytes).
 #
 # **Cure.** Exchange the sizes first, with the same call and one number for each rank.
 #
 # **Early.** Allocate the output from the sizes that you received. Then it cannot be too short.
+#
+# </details>
 
 
 # %%
@@ -270,9 +290,9 @@ if __name__ == "__main__":
     run(exchange_the_splits)
 
 # %% [markdown]
-# ## Gathering uneven pieces
+# ## Program 6: pieces are gathered
 #
-# **Symptom.** For once there is an error on every rank, and it says what is wrong:
+# **You see.** There is an error on every rank, and it says what is wrong:
 #
 # ```text
 # RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 1 (expected (1), got (2))
@@ -281,7 +301,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("raises an error", ranks=3)
-def uneven_pieces(rank, world_size, device):
+def gather_pieces(rank, world_size, device):
     mine = torch.full((rank + 1,), rank, device=device)
     pieces = [torch.full((number + 1,), -1, device=device) for number in range(world_size)]
     dist.all_gather(pieces, mine)
@@ -290,17 +310,22 @@ def uneven_pieces(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(uneven_pieces)
+    run(gather_pieces)
 
 # %% [markdown]
-# **Cause.** gloo only gathers pieces of one shape, although the docstring promises more. (If all
-# pieces in a rank's list are as long as its own piece, this check passes. Then a process dies.)
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: pieces of several lengths.** gloo only gathers pieces of one shape. The docstring
+# promises more. (If all pieces in a rank's list are as long as its own piece, this check passes.
+# Then a process dies.)
 #
 # **Cure.** Pad every piece to the longest, gather, and cut. For small data, use
 # `all_gather_object`.
 #
 # **Early.** The samples of a validation set seldom divide evenly among the ranks. Test with one
 # sample more than divides.
+#
+# </details>
 
 
 # %%
@@ -321,18 +346,27 @@ def pad_and_cut(rank, world_size, device):
 if __name__ == "__main__":
     run(pad_and_cut)
 
+# %% [markdown]
+# ## Mend it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice repair_the_dtype
+# ```
+
 # %%
 STEPS = [
-    another_length,
+    add_losses,
     a_sum_and_a_count,
-    another_dtype,
+    count_samples,
     one_dtype,
-    everybody_is_the_root,
+    share_the_best_model,
     agree_on_the_root,
-    another_reduction,
+    sum_over_three_ranks,
     one_reduction,
-    my_splits_both_ways,
+    tokens_for_two_experts,
     exchange_the_splits,
-    uneven_pieces,
+    gather_pieces,
     pad_and_cut,
 ]

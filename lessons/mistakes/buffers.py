@@ -5,25 +5,25 @@
 A collective writes into memory that you gave it, at a time that it chooses. These six programs look
 there too early or in the wrong place, or allocate the wrong size.
 
-You will see values that are old, or torn, or belong to no rank, and a process that dies because a
-message is too long. Each mistake runs in ranks of its own for a second or two. Then its cure runs.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/buffers.py
     torchrun --nproc-per-node 4 lessons/mistakes/buffers.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run, span
 import time
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## A buffer too short
+# ## Program 1: six numbers for rank 1
 #
-# **Symptom.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback.
-# The sender notices nothing. On the receiver's stderr stands:
+# **You see.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback.
+# The sender notices nothing. The receiver's stderr says:
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -34,7 +34,7 @@ import torch.distributed as dist
 
 # %%
 @mistake("dies", ranks=2)
-def buffer_too_short(rank, world_size, device):
+def six_numbers(rank, world_size, device):
     if rank == 0:
         dist.send(torch.arange(6, device=device), dst=1)
     else:
@@ -45,17 +45,21 @@ def buffer_too_short(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(buffer_too_short)
+    run(six_numbers)
 
 # %% [markdown]
-# **Cause.** gloo sends the length along with the message. `recv` has no way to return it, so gloo
-# ends a process whose buffer is too short: here 48 bytes come and there is room for 32. `try` does
-# not help, because this happens in another thread, in C++. An int64 message is also too long for a
-# float32 buffer of as many elements.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the buffer is too short.** gloo sends the length along with the message. `recv` cannot
+# return it, so gloo ends a process whose buffer is too short: here 48 bytes arrive and there is
+# room for 32. `try` does not help, because this happens in another thread, in C++. An int64 message
+# is also too long for a float32 buffer of as many elements.
 #
 # **Cure.** Send the length first.
 #
 # **Early.** If a rank died by SIGABRT, look at its stderr first: gloo names both lengths, in bytes.
+#
+# </details>
 
 
 # %%
@@ -79,15 +83,14 @@ if __name__ == "__main__":
     run(length_first)
 
 # %% [markdown]
-# ## A buffer too long
+# ## Program 2: the mean of what was received
 #
-# **Symptom.** There is no error. The head of the buffer is right, and the tail keeps its old
-# values.
+# **You see.** There is no error. The mean is wrong.
 
 
 # %%
 @mistake("wrong numbers", ranks=2)
-def buffer_too_long(rank, world_size, device):
+def mean_after_recv(rank, world_size, device):
     x = torch.arange(4.0, device=device) if rank == 0 else torch.full((6,), 9.0, device=device)
     if rank == 0:
         dist.send(x, dst=1)
@@ -98,17 +101,22 @@ def buffer_too_long(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(buffer_too_long)
+    run(mean_after_recv)
 
 # %% [markdown]
-# **Cause.** `recv` writes what arrives and does not say how much that was. `broadcast` on gloo does
-# the same. In a buffer made by `torch.empty`, the tail is whatever was in that memory: often zeros,
-# which look like data.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the buffer is too long.** `recv` writes the four numbers that arrive and does not say how
+# many they were. The two last elements keep their old value. `broadcast` on gloo does the same. In
+# a buffer made by `torch.empty`, these elements are whatever was in that memory: often zeros, which
+# look like data.
 #
 # **Cure.** Send the length first, or agree on one shape. Here the shape is a constant that every
 # rank knows.
 #
 # **Early.** Fill receive buffers with nan while you debug. A nan in a mean is hard to overlook.
+#
+# </details>
 
 
 # %%
@@ -133,38 +141,45 @@ if __name__ == "__main__":
     run(one_shape)
 
 # %% [markdown]
-# ## Changed before wait
+# ## Program 3: one tensor for every batch
 #
-# **Symptom.** There is no error. The receiver gets the values that the tensor had *after* the call
-# of `isend`.
+# **You see.** There is no error. The receiver gets zeros.
+# (`span` gives a block of code a name, which the picture shows.)
 
 
 # %%
 @mistake("wrong numbers", ranks=2)
-def changed_before_wait(rank, world_size, device):
+def one_tensor_for_every_batch(rank, world_size, device):
     x = torch.tensor([1, 2, 3] if rank == 0 else [-1, -1, -1], device=device)
     if rank == 0:
         work = dist.isend(x, dst=1)
-        x.zero_()  # make room for the next batch
+        with span("clear x"):
+            x.zero_()  # make room for the next batch
         work.wait()
     else:
-        time.sleep(0.3)  # the receiver comes late
+        time.sleep(0.3)  # the receiver is late
         dist.recv(x, src=0)
         check(x, torch.tensor([1, 2, 3]), "isend, recv")
 
 
 # %%
 if __name__ == "__main__":
-    run(changed_before_wait)
+    run(one_tensor_for_every_batch)
 
 # %% [markdown]
-# **Cause.** `isend` does not copy the tensor. Leave the tensor alone until `wait()` returns. If the
-# receiver is quick, all seems well.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the tensor is changed before `wait()`.** `isend` does not copy the tensor, so the
+# receiver gets the values of a later moment (`torch/distributed/distributed_c10d.py`: "Modifying
+# ``tensor`` before the request completes causes undefined behavior"). If the receiver is quick, the
+# result may be right.
 #
 # **Cure.** Wait before you write to the tensor, or send a copy.
 #
 # **Early.** Nothing in torch warns you. Keep `isend` and its `wait` close together, and let nothing
 # write between them.
+#
+# </details>
 
 
 # %%
@@ -172,8 +187,10 @@ if __name__ == "__main__":
 def changed_after_wait(rank, world_size, device):
     x = torch.tensor([1, 2, 3] if rank == 0 else [-1, -1, -1], device=device)
     if rank == 0:
-        dist.isend(x, dst=1).wait()
-        x.zero_()
+        work = dist.isend(x, dst=1)
+        work.wait()
+        with span("clear x"):
+            x.zero_()
     else:
         time.sleep(0.3)
         dist.recv(x, src=0)
@@ -186,48 +203,52 @@ if __name__ == "__main__":
     run(changed_after_wait)
 
 # %% [markdown]
-# ## A forgotten wait
+# ## Program 4: a gradient in the background
 #
-# **Symptom.** There is no error. Rank 0 uses its own gradient, as if it trained alone. If no rank
+# **You see.** There is no error. Rank 0 uses its own gradient, as if it trained alone. If no rank
 # is late, the result may even be right.
 
 
 # %%
 @mistake("wrong numbers", ranks=2)
-def forgotten_wait(rank, world_size, device):
-    gradient = torch.tensor([rank + 1.0], device=device)
+def gradient_in_background(rank, world_size, device):
+    gradient = torch.tensor([10.0**rank], device=device)
     if rank == 1:
         time.sleep(0.5)  # is late
     dist.all_reduce(gradient, async_op=True)
     used = gradient.clone()  # the optimizer's step
     if rank == 0:
-        check(used, torch.tensor([3.0]), "all_reduce(SUM, async_op=True)")
+        check(used, torch.tensor([11.0]), "all_reduce(SUM, async_op=True)")
 
 
 # %%
 if __name__ == "__main__":
-    run(forgotten_wait)
+    run(gradient_in_background)
 
 # %% [markdown]
-# **Cause.** With `async_op=True` the call returns immediately. The result is not there before
-# `wait()` returns.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: there is no `wait()`.** With `async_op=True` the call returns immediately. The result is
+# not there before `wait()` returns.
 #
 # **Cure.** Call `wait()`, then read.
 #
 # **Early.** Assign the result of every call with `async_op=True` to a name. You cannot wait for a
 # `Work` that you did not keep.
+#
+# </details>
 
 
 # %%
 @cure(ranks=2)
 def wait_then_use(rank, world_size, device):
-    gradient = torch.tensor([rank + 1.0], device=device)
+    gradient = torch.tensor([10.0**rank], device=device)
     if rank == 1:
         time.sleep(0.5)
     work = dist.all_reduce(gradient, async_op=True)
     work.wait()
     used = gradient.clone()
-    check(used, torch.tensor([3.0]), "all_reduce(SUM, async_op=True)")
+    check(used, torch.tensor([11.0]), "all_reduce(SUM, async_op=True)")
     return {"used": used}
 
 
@@ -236,40 +257,44 @@ if __name__ == "__main__":
     run(wait_then_use)
 
 # %% [markdown]
-# ## Reading the result of reduce off the root
+# ## Program 5: the loss on every rank
 #
-# **Symptom.** There is no error. The root has the right sum. The others have numbers that are
-# neither their own nor the sum.
+# **You see.** There is no error. Rank 0 has the right sum. The others have numbers that are not the
+# sum.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def reduce_read_off_the_root(rank, world_size, device):
-    loss = torch.tensor([rank + 1], device=device)
+def loss_on_every_rank(rank, world_size, device):
+    loss = torch.tensor([10**rank], device=device)
     dist.reduce(loss, dst=0)
-    check(loss, torch.tensor([6]), "reduce(SUM)")
+    check(loss, torch.tensor([111]), "reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(reduce_read_off_the_root)
+    run(loss_on_every_rank)
 
 # %% [markdown]
-# **Cause.** Only `dst` gets the sum. gloo uses the tensors of the others as scratch paper, so their
-# own values are lost, too. What they hold are partial sums: rank 2 has its own 3, rank 1 has 2 + 3
-# = 5.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: only the root of `reduce` has the result.** gloo uses the tensors of the other ranks for
+# partial sums, so their own values may be lost, too: rank 2 still has its own 100, rank 1 has 10 +
+# 100 = 110.
 #
 # **Cure.** If all ranks need the sum, use `all_reduce`.
 #
 # **Early.** After `reduce`, only the rank `dst` may read that tensor.
+#
+# </details>
 
 
 # %%
 @cure(ranks=3)
 def all_reduce_for_all(rank, world_size, device):
-    loss = torch.tensor([rank + 1], device=device)
+    loss = torch.tensor([10**rank], device=device)
     dist.all_reduce(loss)
-    check(loss, torch.tensor([6]), "all_reduce(SUM)")
+    check(loss, torch.tensor([111]), "all_reduce(SUM)")
     return {"loss": loss}
 
 
@@ -278,15 +303,15 @@ if __name__ == "__main__":
     run(all_reduce_for_all)
 
 # %% [markdown]
-# ## A view with gaps
+# ## Program 6: the sum of a column
 #
-# **Symptom.** There is no error. The program sums the first column, and the first row changes: `[1,
+# **You see.** There is no error. The program sums the first column, and the first row changes: `[1,
 # 2]` becomes `[2, 4]`.
 
 
 # %%
 @mistake("wrong numbers", ranks=2)
-def column_in_place(rank, world_size, device):
+def sum_a_column(rank, world_size, device):
     table = torch.tensor([[1, 2], [3, 4]], device=device)
     dist.all_reduce(table[:, 0])
     check(table, torch.tensor([[2, 2], [6, 4]]), "all_reduce(SUM) of a column")
@@ -294,17 +319,21 @@ def column_in_place(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(column_in_place)
+    run(sum_a_column)
 
 # %% [markdown]
-# **Cause.** In memory, the column is every second element of the table. gloo's `all_reduce`
-# silently takes the first two elements instead, which are the first row. (`send` refuses such a
-# view, as it should.)
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: a column is a view with gaps.** In memory, the column is every second element of the
+# table. gloo's `all_reduce` takes the first two elements instead, which are the first row. (`send`
+# refuses such a view.)
 #
 # **Cure.** Make a contiguous copy, reduce it, and copy the result back into the table.
 #
 # **Early.** Check `tensor.is_contiguous()` before you pass a slice, a transpose or the result of
 # `expand` to a collective.
+#
+# </details>
 
 
 # %%
@@ -322,18 +351,28 @@ def column_through_a_copy(rank, world_size, device):
 if __name__ == "__main__":
     run(column_through_a_copy)
 
+# %% [markdown]
+# ## Mend it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice the_same_buffer
+# collectives practice a_column
+# ```
+
 # %%
 STEPS = [
-    buffer_too_short,
+    six_numbers,
     length_first,
-    buffer_too_long,
+    mean_after_recv,
     one_shape,
-    changed_before_wait,
+    one_tensor_for_every_batch,
     changed_after_wait,
-    forgotten_wait,
+    gradient_in_background,
     wait_then_use,
-    reduce_read_off_the_root,
+    loss_on_every_rank,
     all_reduce_for_all,
-    column_in_place,
+    sum_a_column,
     column_through_a_copy,
 ]

@@ -2,20 +2,19 @@
 """
 # data
 
-The collectives are right. What the ranks put into them is wrong: samples, random numbers, metrics,
-or the lines that they print.
+The collectives are right, but what the ranks put into them is wrong: samples, random numbers,
+metrics, or the lines that they print. None of these mistakes raises an error.
 
-You will see that none of these mistakes raises an error: four ranks do the work of one, a sample
-counts twice, and a log is empty. Each mistake runs in ranks of its own for a second or two. Then
-its cure runs.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/data.py
     torchrun --nproc-per-node 4 lessons/mistakes/data.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run, span
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,14 +25,14 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 # %% [markdown]
-# ## The same seed on every rank
+# ## Program 1: random flips
 #
-# **Symptom.** There is no error. The model is a little worse than it should be.
+# **You see.** There is no error. The model is a little worse than it should be.
 
 
 # %%
 @mistake("wrong numbers", ranks=4)
-def the_same_seed(rank, world_size, device):
+def random_flips(rank, world_size, device):
     torch.manual_seed(0)
     flips = torch.randint(2, (16,), device=device)  # which images are mirrored
     everyone = [torch.zeros_like(flips) for _ in range(world_size)]
@@ -43,16 +42,20 @@ def the_same_seed(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(the_same_seed)
+    run(random_flips)
 
 # %% [markdown]
-# **Cause.** A seed makes runs repeatable. It also makes ranks equal: the batches differ, but every
-# rank mirrors, crops and drops out in the same way.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the same seed on every rank.** A seed makes runs repeatable. It also makes ranks equal:
+# the batches differ, but every rank mirrors, crops and drops out in the same way.
 #
 # **Cure.** Add the rank to the seed of whatever should differ. The initial weights should be equal:
 # use the same seed for them, or broadcast them, as DDP does.
 #
 # **Early.** Gather one random number from every rank and look at them.
+#
+# </details>
 
 
 # %%
@@ -72,15 +75,15 @@ if __name__ == "__main__":
     run(a_seed_of_its_own)
 
 # %% [markdown]
-# ## Only torch is seeded with the rank
+# ## Program 2: random numbers of three libraries
 #
-# **Symptom.** There is no error. The ranks draw different numbers with torch, and equal numbers
+# **You see.** There is no error. The ranks draw different numbers with torch, and equal numbers
 # with `random` and numpy.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def only_torch_is_seeded(rank, world_size, device):
+def three_generators(rank, world_size, device):
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0 + rank)
@@ -93,16 +96,21 @@ def only_torch_is_seeded(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(only_torch_is_seeded)
+    run(three_generators)
 
 # %% [markdown]
-# **Cause.** torch, numpy and Python's `random` have a generator each, and many augmentations use
-# the last two.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: only torch is seeded with the rank.** torch, numpy and Python's `random` have a generator
+# each, and many augmentations use the last two.
 #
 # **Cure.** Seed all three with the rank. The workers of a `DataLoader` take their seeds for all
-# three from torch's generator in their rank (documented), so there the seed of torch is enough.
+# three from torch's generator in their rank, so there the seed of torch is enough
+# ([seeds](../../notebooks/training/seeds.ipynb) shows it).
 #
 # **Early.** Search your transforms for `random.` and `np.random.`.
+#
+# </details>
 
 
 # %%
@@ -124,14 +132,14 @@ if __name__ == "__main__":
     run(all_three_are_seeded)
 
 # %% [markdown]
-# ## No sampler
+# ## Program 3: one epoch on three ranks
 #
-# **Symptom.** There is no error. An epoch takes as long on three ranks as on one.
+# **You see.** There is no error. An epoch takes as long on three ranks as on one.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def no_sampler(rank, world_size, device):
+def one_epoch(rank, world_size, device):
     loader = DataLoader(range(6), batch_size=2, shuffle=True)
     samples = torch.tensor([len(torch.cat(list(loader)))], device=device)
     dist.all_reduce(samples)
@@ -140,16 +148,20 @@ def no_sampler(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(no_sampler)
+    run(one_epoch)
 
 # %% [markdown]
-# **Cause.** A `DataLoader` knows nothing of ranks. Each of the three ranks reads all 6 samples, 18
-# in all. DDP does not divide the data either.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: there is no sampler.** A `DataLoader` does not divide the data among ranks. Each of the
+# three ranks reads all 6 samples, 18 in all. DDP does not divide the data either.
 #
 # **Cure.** `DistributedSampler` gives each rank its share. Leave out `shuffle=True`: the sampler
 # shuffles.
 #
 # **Early.** Print `len(loader)` on 1 and on 2 ranks. With 2 ranks it should be half.
+#
+# </details>
 
 
 # %%
@@ -172,14 +184,77 @@ if __name__ == "__main__":
     run(a_sampler)
 
 # %% [markdown]
-# ## No set_epoch
+# ## Program 4: a sampler deals out six samples
 #
-# **Symptom.** There is no error. The samples come in the same order in every epoch.
+# **You see.** There is no error. Sample 5 is in the epoch twice, and sample 4 never.
+
+
+# %%
+@mistake("wrong numbers", ranks=3)
+def deal_out_a_data_set(rank, world_size, device):
+    torch.manual_seed(rank)  # the ranks should draw different augmentations
+    data = torch.arange(6)[torch.randperm(6)].to(device)  # the samples 0 to 5, shuffled once
+    mine = data[list(DistributedSampler(data, shuffle=False))]
+    everyone = [torch.full_like(mine, -1) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    check(
+        torch.cat(everyone).sort().values,
+        torch.arange(6),
+        "samples in one epoch, all ranks together",
+    )
+
+
+# %%
+if __name__ == "__main__":
+    run(deal_out_a_data_set)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: every rank makes a data set of its own.** Each rank shuffles with its own random numbers.
+# `DistributedSampler` deals out positions: it gives position 0 to rank 0 and position 1 to rank 1.
+# But another sample is there on each rank. The same happens with synthetic data, and with a random
+# split: then samples for validation are in another rank's training data.
+#
+# **Cure.** Make the data with the same seed on every rank, or make them once and broadcast them.
+# Seed with the rank afterwards.
+#
+# **Early.** Compare a checksum of the data over the ranks, for example `data.sum()`, or better of
+# `data[0]`, because a shuffled data set has the same sum.
+#
+# </details>
+
+
+# %%
+@cure(ranks=3)
+def one_data_set(rank, world_size, device):
+    torch.manual_seed(0)
+    data = torch.arange(6)[torch.randperm(6)].to(device)
+    torch.manual_seed(rank)  # from here on, the ranks draw different numbers
+    mine = data[list(DistributedSampler(data, shuffle=False))]
+    everyone = [torch.full_like(mine, -1) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    check(
+        torch.cat(everyone).sort().values,
+        torch.arange(6),
+        "samples in one epoch, all ranks together",
+    )
+    return {"mine": mine}
+
+
+# %%
+if __name__ == "__main__":
+    run(one_data_set)
+
+# %% [markdown]
+# ## Program 5: three epochs
+#
+# **You see.** There is no error. The samples have the same order in every epoch.
 
 
 # %%
 @mistake("wrong numbers", ranks=2)
-def no_set_epoch(rank, world_size, device):
+def three_epochs(rank, world_size, device):
     sampler = DistributedSampler(range(8), dist.get_world_size(), dist.get_rank())
     orders = [tuple(sampler) for _epoch in range(3)]
     check(len(set(orders)), 3, "different orders in 3 epochs")
@@ -187,16 +262,21 @@ def no_set_epoch(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(no_set_epoch)
+    run(three_epochs)
 
 # %% [markdown]
-# **Cause.** All ranks must shuffle alike, so the sampler draws the order from a seed and the number
-# of the epoch. It does not know this number by itself: without `set_epoch` it is always 0.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: `set_epoch` is not called.** All ranks must shuffle alike, so the sampler draws the order
+# from a seed and the number of the epoch. It does not know this number by itself: without
+# `set_epoch` it is always 0.
 #
 # **Cure.** Call `sampler.set_epoch(epoch)` before each epoch. With `shuffle=False` the call changes
 # nothing.
 #
 # **Early.** Print the first samples of the first two epochs.
+#
+# </details>
 
 
 # %%
@@ -216,15 +296,15 @@ if __name__ == "__main__":
     run(set_epoch)
 
 # %% [markdown]
-# ## A metric over padded samples
+# ## Program 6: the accuracy of a validation
 #
-# **Symptom.** There is no error. The accuracy is 7 of 9, but the validation set has 7 samples, and
+# **You see.** There is no error. The accuracy is 7 of 9, but the validation set has 7 samples, and
 # the model is right about 6.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def padded_accuracy(rank, world_size, device):
+def accuracy_of_a_validation(rank, world_size, device):
     is_right = torch.tensor([0.0, 1, 1, 1, 1, 1, 1], device=device)  # the answers to the 7 samples
     mine = is_right[list(DistributedSampler(is_right, shuffle=False))]
     both = torch.tensor([mine.sum(), len(mine)], device=device)
@@ -234,12 +314,14 @@ def padded_accuracy(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(padded_accuracy)
+    run(accuracy_of_a_validation)
 
 # %% [markdown]
-# **Cause.** 7 samples cannot be divided evenly among three ranks. `DistributedSampler` repeats
-# samples until they can, here the first two. One of these is wrong and one is right, and each
-# counts twice.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: padded samples count twice.** 7 samples cannot be divided evenly among three ranks.
+# `DistributedSampler` repeats samples until they can, here the first two. One of these is wrong and
+# one is right, and each counts twice.
 #
 # **Cure.** For validation take every n-th sample without padding, and reduce two sums: right
 # answers and samples. The ranks then have different numbers of batches, so there must be no
@@ -247,6 +329,8 @@ if __name__ == "__main__":
 #
 # **Early.** Sum the number of samples over all ranks and compare it with the length of the
 # validation set.
+#
+# </details>
 
 
 # %%
@@ -265,10 +349,10 @@ if __name__ == "__main__":
     run(exact_accuracy)
 
 # %% [markdown]
-# ## Printing in turn
+# ## Program 7: the ranks print in turn
 #
-# **Symptom.** The ranks print one after the other, with a barrier after each. The log is empty.
-# Later its lines come in any order.
+# **You see.** The ranks print one after the other, with a barrier after each. The log is empty.
+# Later its lines are there, in any order.
 
 
 # %%
@@ -287,7 +371,8 @@ def printing_in_turn(rank, world_size, device):
     with shared_log(rank) as path, open(path, "a") as log:
         for turn in range(world_size):
             if rank == turn:
-                print(f"rank {rank}", file=log)
+                with span("print"):
+                    print(f"rank {rank}", file=log)
             dist.barrier()
         lines = path.read_text().splitlines()
         dist.barrier()  # nobody closes the log before all have looked
@@ -299,15 +384,19 @@ if __name__ == "__main__":
     run(printing_in_turn)
 
 # %% [markdown]
-# **Cause.** A barrier orders the ranks, not the contents of their buffers. `print` into a file or a
-# pipe does not write until the buffer is full or the program ends. Under torchrun the lines of all
-# ranks pass through one more process.
+# <details><summary>What is wrong?</summary>
 #
-# **Cure.** Gather the lines on one rank and let it print them. (`flush=True` empties the buffer,
-# but the pipe remains.)
+# **Cause: a barrier does not write what was printed.** `print` into a file or a pipe does not write
+# until its buffer is full or the program ends. Under torchrun the lines of all ranks pass through
+# one more process.
+#
+# **Cure.** Gather the lines on one rank and let it print them. (`flush=True` writes the buffer, but
+# the pipe remains.)
 #
 # **Early.** If the order of lines matters, write the rank and the time into each line. Then you can
 # sort them.
+#
+# </details>
 
 
 # %%
@@ -317,7 +406,8 @@ def printed_by_one(rank, world_size, device):
     dist.gather_object(f"rank {rank}", lines, dst=0)
     with shared_log(rank) as path:
         if rank == 0:
-            path.write_text("\n".join(lines))
+            with span("print"):
+                path.write_text("\n".join(lines))
         dist.barrier()  # rank 0 has closed the log
         lines = path.read_text().splitlines()
     check(lines, ["rank 0", "rank 1", "rank 2"], "gather_object, print")
@@ -330,15 +420,17 @@ if __name__ == "__main__":
 
 # %%
 STEPS = [
-    the_same_seed,
+    random_flips,
     a_seed_of_its_own,
-    only_torch_is_seeded,
+    three_generators,
     all_three_are_seeded,
-    no_sampler,
+    one_epoch,
     a_sampler,
-    no_set_epoch,
+    deal_out_a_data_set,
+    one_data_set,
+    three_epochs,
     set_epoch,
-    padded_accuracy,
+    accuracy_of_a_validation,
     exact_accuracy,
     printing_in_turn,
     printed_by_one,

@@ -3,25 +3,25 @@
 # groups
 
 All ranks of the world must create every group, even the ranks that are not in it, and all in the
-same order.
+same order. And a rank of a group has two numbers.
 
-You will see what happens when they do not, and that a rank of a group has two numbers. Each mistake
-runs in ranks of its own for a second or two. Then its cure runs.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/groups.py
     torchrun --nproc-per-node 4 lessons/mistakes/groups.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Only the members create the group
+# ## Program 1: a pair, then everyone
 #
-# **Symptom.** The pair works. Later all three ranks create another group, and all three wait there,
+# **You see.** The pair works. Later all three ranks create another group, and all three wait there,
 # far away from the mistake. After 30 minutes:
 #
 # ```text
@@ -31,8 +31,8 @@ import torch.distributed as dist
 
 # %%
 @mistake("hangs", ranks=3)
-def made_by_its_members_only(rank, world_size, device):
-    x, y = torch.tensor([rank], device=device), torch.tensor([rank], device=device)
+def pair_then_everyone(rank, world_size, device):
+    x, y = torch.tensor([10**rank], device=device), torch.tensor([10**rank], device=device)
     if rank > 0:
         pair = dist.new_group([1, 2])
         dist.all_reduce(x, group=pair)
@@ -41,30 +41,36 @@ def made_by_its_members_only(rank, world_size, device):
     dist.all_reduce(y, group=everyone)
     check(
         [x, y],
-        [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])],
+        [torch.tensor([110 if rank > 0 else 1]), torch.tensor([111])],
         "all_reduce(SUM, group=...)",
     )
 
 
 # %%
 if __name__ == "__main__":
-    run(made_by_its_members_only)
+    run(pair_then_everyone)
 
 # %% [markdown]
-# **Cause.** Groups are numbered, and each process counts for itself. The second group of ranks 1
-# and 2 is the first group of rank 0, so they look for each other under different names. On gloo the
-# first group works. NCCL may hang there already (documented).
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: only its members create the group.** Groups are numbered, and each process counts for
+# itself. The second group of ranks 1 and 2 is the first group of rank 0, so they look for each
+# other under different names. All ranks must make the call
+# (`torch/distributed/distributed_c10d.py`: "even if they are not going to be members of the
+# group").
 #
 # **Cure.** Every rank creates every group, and uses the groups that it is in.
 #
 # **Early.** `new_group` under an `if rank` is a mistake, even while it works. Create all groups in
 # one place, right after start-up.
+#
+# </details>
 
 
 # %%
 @cure(ranks=3)
 def made_by_every_rank(rank, world_size, device):
-    x, y = torch.tensor([rank], device=device), torch.tensor([rank], device=device)
+    x, y = torch.tensor([10**rank], device=device), torch.tensor([10**rank], device=device)
     pair = dist.new_group([1, 2])
     if rank > 0:
         dist.all_reduce(x, group=pair)
@@ -73,7 +79,7 @@ def made_by_every_rank(rank, world_size, device):
     dist.all_reduce(y, group=everyone)
     check(
         [x, y],
-        [torch.tensor([3 if rank > 0 else 0]), torch.tensor([3])],
+        [torch.tensor([110 if rank > 0 else 1]), torch.tensor([111])],
         "all_reduce(SUM, group=...)",
     )
     return {"pair": x, "everyone": y}
@@ -84,10 +90,10 @@ if __name__ == "__main__":
     run(made_by_every_rank)
 
 # %% [markdown]
-# ## Groups created in another order
+# ## Program 2: one group for gradients, one for losses
 #
-# **Symptom.** There are two groups of the same ranks, one for gradients and one for losses. All
-# ranks wait in the same line, the first sum. After 30 minutes:
+# **You see.** Both groups have the same three ranks. All ranks wait in the same line, the first
+# sum. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
@@ -96,27 +102,31 @@ if __name__ == "__main__":
 
 # %%
 @mistake("hangs", ranks=3)
-def groups_in_another_order(rank, world_size, device):
+def gradients_and_losses(rank, world_size, device):
     names = ["losses", "gradients"] if rank == 1 else ["gradients", "losses"]
     groups = {name: dist.new_group() for name in names}
-    gradient = torch.tensor([rank + 1], device=device)
+    gradient = torch.tensor([10**rank], device=device)
     dist.all_reduce(gradient, group=groups["gradients"])
-    check(gradient, torch.tensor([6]), "all_reduce(SUM, group=...)")
+    check(gradient, torch.tensor([111]), "all_reduce(SUM, group=...)")
 
 
 # %%
 if __name__ == "__main__":
-    run(groups_in_another_order)
+    run(gradients_and_losses)
 
 # %% [markdown]
-# **Cause.** What identifies a group is when it was created, not the name of your variable. What
-# rank 1 calls "losses" is the group that the others call "gradients". Everybody is in the right
-# line, in the wrong room. Asynchronous calls would meet the wrong partner there and add losses to
-# gradients.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the groups are created in another order.** The order of creation identifies a group, not
+# the name of your variable. The group that rank 1 calls "losses" is the one that the others call
+# "gradients", so rank 1 waits in another group than the others. Asynchronous calls would even find
+# a match there, and add losses to gradients.
 #
 # **Cure.** Create the groups in the same order on all ranks.
 #
 # **Early.** Pass `group_desc="gradients"` to `new_group`. Then torch's own messages show this name.
+#
+# </details>
 
 
 # %%
@@ -124,9 +134,9 @@ if __name__ == "__main__":
 def groups_in_one_order(rank, world_size, device):
     names = ["losses", "gradients"] if rank == 1 else ["gradients", "losses"]
     groups = {name: dist.new_group(group_desc=name) for name in sorted(names)}
-    gradient = torch.tensor([rank + 1], device=device)
+    gradient = torch.tensor([10**rank], device=device)
     dist.all_reduce(gradient, group=groups["gradients"])
-    check(gradient, torch.tensor([6]), "all_reduce(SUM, group=...)")
+    check(gradient, torch.tensor([111]), "all_reduce(SUM, group=...)")
     return {"gradient": gradient}
 
 
@@ -135,15 +145,15 @@ if __name__ == "__main__":
     run(groups_in_one_order)
 
 # %% [markdown]
-# ## Which rank 1?
+# ## Program 3: settings from the second rank of a group
 #
-# **Symptom.** In a group of ranks 1 and 2, the second rank should send its settings. There is no
+# **You see.** In a group of ranks 1 and 2, the second rank should send its settings. There is no
 # error, and they do not arrive.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def group_rank_as_src(rank, world_size, device):
+def share_settings(rank, world_size, device):
     workers = dist.new_group([1, 2])
     settings = torch.tensor([7 if rank == 2 else -1], device=device)
     if rank > 0:
@@ -153,17 +163,21 @@ def group_rank_as_src(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(group_rank_as_src)
+    run(share_settings)
 
 # %% [markdown]
-# **Cause.** `src` and `dst` are ranks of the world, even with `group=`. Rank 1 of the world is the
-# first rank of this group, so its -1 overwrites the 7. If rank 1 of the world were not in the
-# group, there would be an error.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: `src` is a rank of the world.** `src` and `dst` are ranks of the world, even with
+# `group=`. Rank 1 of the world is the first rank of this group, so its -1 overwrites the 7. If rank
+# 1 of the world were not in the group, there would be an error.
 #
 # **Cure.** Use `group_src` and `group_dst`: they count within the group.
 #
 # **Early.** Test with a group that does not begin at rank 0. In a group of ranks 0 and 1, the two
 # numbers are equal.
+#
+# </details>
 
 
 # %%
@@ -181,12 +195,22 @@ def group_src(rank, world_size, device):
 if __name__ == "__main__":
     run(group_src)
 
+# %% [markdown]
+# ## Mend it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice repair_the_groups
+# collectives practice rank_in_a_group
+# ```
+
 # %%
 STEPS = [
-    made_by_its_members_only,
+    pair_then_everyone,
     made_by_every_rank,
-    groups_in_another_order,
+    gradients_and_losses,
     groups_in_one_order,
-    group_rank_as_src,
+    share_settings,
     group_src,
 ]

@@ -2,27 +2,26 @@
 """
 # messages
 
-Three ways for ranks to wait for each other's messages until the time limit.
+Three programs in which ranks wait for each other's messages until the time limit.
 
-You will see each program hang, the line in which every rank waits, and the same program cured. Each
-mistake runs in ranks of its own for a second or two. Nothing here can harm your machine: break more
-if you like.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two. Nothing here can harm your machine: break more if you like.
 
     python lessons/mistakes/messages.py
     torchrun --nproc-per-node 4 lessons/mistakes/messages.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Both send first
+# ## Program 1: two ranks swap a tensor
 #
-# **Symptom.** Two ranks swap a tensor. Nothing happens, and there is no message. After 30 minutes,
-# the default time limit of gloo, an error comes at last:
+# **You see.** Nothing happens, and nothing is printed. After 30 minutes, the default time limit of
+# gloo, there is an error:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send
@@ -32,7 +31,7 @@ import torch.distributed as dist
 
 # %%
 @mistake("hangs", ranks=2)
-def both_send_first(rank, world_size, device):
+def swap(rank, world_size, device):
     mine, theirs = torch.tensor([rank], device=device), torch.tensor([-1], device=device)
     dist.send(mine, dst=1 - rank)
     dist.recv(theirs, src=1 - rank)
@@ -41,17 +40,21 @@ def both_send_first(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(both_send_first)
+    run(swap)
 
 # %% [markdown]
-# **Cause.** On gloo, `send` returns when the receiver has taken the message. Here neither rank
-# receives before it has sent. (Libraries that buffer small messages hide the mistake until the day
-# the messages grow.)
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: both ranks send first.** On gloo, `send` returns when the receiver has taken the message.
+# Here each rank waits in `send`, and neither calls `recv`. (A library that buffers small messages
+# hides the mistake until the messages grow.)
 #
 # **Cure.** One rank sends first, the other receives first. For more than two ranks, use
 # `batch_isend_irecv`.
 #
 # **Early.** Look at each `send` and ask: which rank is in `recv` at this moment?
+#
+# </details>
 
 
 # %%
@@ -73,9 +76,9 @@ if __name__ == "__main__":
     run(one_receives_first)
 
 # %% [markdown]
-# ## A cycle of receives
+# ## Program 2: three ranks pass a token round a ring
 #
-# **Symptom.** A token should travel round a ring of three ranks. It never starts. After 30 minutes:
+# **You see.** The token never starts. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv
@@ -85,7 +88,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("hangs", ranks=3)
-def cycle_of_receives(rank, world_size, device):
+def pass_a_token(rank, world_size, device):
     token = torch.tensor([0], device=device)
     dist.recv(token, src=(rank - 1) % world_size)
     token += 1
@@ -95,16 +98,20 @@ def cycle_of_receives(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(cycle_of_receives)
+    run(pass_a_token)
 
 # %% [markdown]
-# **Cause.** Every rank waits for its left neighbour, all the way round. No pair of ranks is in
-# conflict, so checking pairs finds nothing.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: every rank receives first.** Every rank waits for its left neighbour, all the way round.
+# Each pair of neighbours looks right, so you do not find the mistake if you look at pairs.
 #
 # **Cure.** One rank sends first.
 #
 # **Early.** If all ranks of a ring follow the same rule, "receive, then send", they form a cycle.
 # One rank must be the exception.
+#
+# </details>
 
 
 # %%
@@ -126,10 +133,9 @@ if __name__ == "__main__":
     run(rank_0_begins)
 
 # %% [markdown]
-# ## Tags that do not match
+# ## Program 3: one rank sends, the other receives
 #
-# **Symptom.** One rank sends, the other receives, and each names the right rank. Both wait. The
-# errors after 30 minutes do not mention tags:
+# **You see.** Each rank names the right peer, and both wait. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv
@@ -139,7 +145,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("hangs", ranks=2)
-def tags_that_do_not_match(rank, world_size, device):
+def send_activations(rank, world_size, device):
     x = torch.tensor([rank], device=device)
     if rank == 0:
         dist.send(x, dst=1, tag=1)
@@ -150,16 +156,21 @@ def tags_that_do_not_match(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(tags_that_do_not_match)
+    run(send_activations)
 
 # %% [markdown]
-# **Cause.** A receive takes only a message with its own tag. NCCL ignores tags (documented). There
-# this program "works", but two messages that only their tags distinguish can be confused.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the tags differ.** A receive takes only a message with its own
+# [tag](../../docs/glossary.md#tag). The error does not mention tags. On NCCL, tags do not work
+# (`torch/distributed/distributed_c10d.py`: "``tag`` is not supported with the NCCL backend").
 #
 # **Cure.** Use the same tag at both ends. Better, give the tag one name that both ends read.
 #
 # **Early.** Most programs need no tags: messages between two ranks arrive in the order in which
 # they were sent.
+#
+# </details>
 
 
 # %%
@@ -179,12 +190,22 @@ def one_name_for_the_tag(rank, world_size, device):
 if __name__ == "__main__":
     run(one_name_for_the_tag)
 
+# %% [markdown]
+# ## Mend it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice left_first
+# collectives practice whose_message
+# ```
+
 # %%
 STEPS = [
-    both_send_first,
+    swap,
     one_receives_first,
-    cycle_of_receives,
+    pass_a_token,
     rank_0_begins,
-    tags_that_do_not_match,
+    send_activations,
     one_name_for_the_tag,
 ]

@@ -3,28 +3,27 @@
 # order
 
 Every rank of a group must call the same collectives in the same order. In each of these five
-programs one rank does not.
+programs, one rank does not. gloo matches calls by their position alone: the result is a hang, a
+lost connection, or wrong numbers without an error.
 
-You will see that gloo matches calls by their position alone. A rank that is one call ahead may
-hang, may lose its connection, or may hand out wrong numbers with a straight face. Each mistake runs in ranks
-of its own for a second or two. Then its cure runs.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Only rank 0 calls it
+# ## Program 1: a mean loss for the log
 #
-# **Symptom.** Rank 0 wants a mean loss for its log. The *next* collective has nothing to do with
-# the loss, and its result is wrong. Rank 0 still waits when the others have finished, and loses
-# them:
+# **You see.** The *next* collective has nothing to do with the loss, and its result is wrong. Rank
+# 0 still waits when the others have ended, and loses its connection to them:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659.
@@ -35,7 +34,7 @@ import torch.distributed as dist
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def only_rank_0_reduces(rank, world_size, device):
+def log_the_mean_loss(rank, world_size, device):
     loss, gradient = (
         torch.tensor([rank + 1.0], device=device),
         torch.tensor([10.0 * (rank + 1)], device=device),
@@ -48,22 +47,27 @@ def only_rank_0_reduces(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(only_rank_0_reduces)
+    run(log_the_mean_loss)
 
 # %% [markdown]
-# **Cause.** The first call of rank 0 meets the first call of the others. Its loss of 1 is added to
-# their gradients 20 and 30: that is the 51. The gradient of rank 0 then meets nothing. If the two
-# shapes differed, the others would not finish either.
+# <details><summary>What is wrong?</summary>
 #
-# **Cure.** All ranks take part, and one of them uses the result.
+# **Cause: only rank 0 makes the call.** The first call of rank 0 is matched with the first call of
+# the others. Its loss of 1 is added to their gradients 20 and 30: 1 + 20 + 30 = 51. Then rank 0
+# reduces its gradient, and no other rank makes a second call. If the two tensors had different
+# shapes, the others would not finish either.
 #
-# **Early.** Search for collectives under an `if rank`. Look inside the functions called there, too:
-# checkpointing, logging, metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did not
-# make the call:
+# **Cure.** All ranks make the call, and one of them uses the result.
+#
+# **Early.** Search for collectives under an `if rank`. Look inside the functions that are called
+# there, too: checkpoints, logs, metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did
+# not make the call:
 #
 # ```text
 # RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 1800000 ms
 # ```
+#
+# </details>
 
 
 # %%
@@ -86,9 +90,10 @@ if __name__ == "__main__":
     run(every_rank_reduces)
 
 # %% [markdown]
-# ## One batch less
+# ## Program 2: the last batch of an epoch
 #
-# **Symptom.** All goes well until the very end of the epoch. Rank 2 ends normally. The others fail:
+# **You see.** Everything is right until the end of the epoch. Rank 2 ends normally. The others
+# fail:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659.
@@ -99,23 +104,25 @@ if __name__ == "__main__":
 
 # %%
 @mistake("breaks off", ranks=3)
-def one_batch_less(rank, world_size, device):
+def end_of_an_epoch(rank, world_size, device):
     batches = [1.0, 2.0] if rank == 2 else [1.0, 2.0, 3.0]
     for batch in batches:
-        gradient = torch.tensor([batch], device=device)
+        gradient = torch.tensor([batch * 10**rank], device=device)
         dist.all_reduce(gradient)
-        check(gradient, torch.tensor([3 * batch]), "all_reduce(SUM)")
+        check(gradient, torch.tensor([111 * batch]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(one_batch_less)
+    run(end_of_an_epoch)
 
 # %% [markdown]
-# **Cause.** Eight batches cannot be divided evenly among three ranks. Here rank 2 ends its program,
-# and the others lose their connection to it. If rank 2 went on to a validation with collectives of
-# its own, these would meet the gradients of the others. NCCL does not notice that the rank has
-# gone, and waits (documented).
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: one rank has a batch less.** Eight batches cannot be divided evenly among three ranks.
+# Rank 2 ends its program after two, and the others wait for it in the third. If rank 2 called other
+# collectives next, such as those of a validation, they would be matched with the gradients of the
+# others.
 #
 # **Cure.** Agree on a number of batches: here, the smallest. `DistributedSampler` pads or drops
 # samples for the same reason. With DDP, put the loop into `with Join([model]):` of
@@ -123,6 +130,8 @@ if __name__ == "__main__":
 # the others, with zeros. The sum is still divided by the number of all ranks.
 #
 # **Early.** Compare `len(loader)` over the ranks before the first epoch.
+#
+# </details>
 
 
 # %%
@@ -132,9 +141,9 @@ def as_many_as_all_have(rank, world_size, device):
     fewest = torch.tensor(len(batches), device=device)
     dist.all_reduce(fewest, op=dist.ReduceOp.MIN)
     for batch in batches[: fewest.item()]:
-        gradient = torch.tensor([batch], device=device)
+        gradient = torch.tensor([batch * 10**rank], device=device)
         dist.all_reduce(gradient)
-        check(gradient, torch.tensor([3 * batch]), "all_reduce(SUM)")
+        check(gradient, torch.tensor([111 * batch]), "all_reduce(SUM)")
     return {"batches used": fewest}
 
 
@@ -143,15 +152,15 @@ if __name__ == "__main__":
     run(as_many_as_all_have)
 
 # %% [markdown]
-# ## Equal calls in another order
+# ## Program 3: a loss and a penalty
 #
-# **Symptom.** The numbers are wrong. There is no error and no wait, and nothing in torch notices,
-# not even under `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
+# **You see.** The numbers are wrong. No rank waits or raises an error, and nothing in torch
+# notices, not even under `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
 
 
 # %%
 @mistake("wrong numbers", ranks=3)
-def equal_calls_in_another_order(rank, world_size, device):
+def loss_and_penalty(rank, world_size, device):
     loss, penalty = torch.tensor([1.0], device=device), torch.tensor([100.0], device=device)
 
     def reduce_loss():
@@ -170,16 +179,20 @@ def equal_calls_in_another_order(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(equal_calls_in_another_order)
+    run(loss_and_penalty)
 
 # %% [markdown]
-# **Cause.** Rank 1 calls the two in the other order. The first call adds two losses and a penalty:
-# 1 + 100 + 1 = 102. The second adds two penalties and a loss: 100 + 1 + 100 = 201. Call, shape and
-# dtype are equal, so the calls match.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: equal calls in another order.** Rank 1 makes the two calls in the other order. The first
+# call adds two losses and a penalty: 1 + 100 + 1 = 102. The second adds two penalties and a loss:
+# 100 + 1 + 100 = 201. Call, shape and dtype are equal, so the calls match.
 #
 # **Cure.** Take an order that every rank can work out by itself: `sorted`.
 #
 # **Early.** Let the ranks loop over lists. The order of a set may differ from process to process.
+#
+# </details>
 
 
 # %%
@@ -205,10 +218,9 @@ if __name__ == "__main__":
     run(sorted_hooks)
 
 # %% [markdown]
-# ## Unlike calls in another order
+# ## Program 4: a sum, and a rate from rank 0
 #
-# **Symptom.** All ranks wait, in two different lines. That is good luck: compare the mistake above.
-# After 30 minutes:
+# **You see.** All ranks wait, in two different lines. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send
@@ -218,9 +230,9 @@ if __name__ == "__main__":
 
 # %%
 @mistake("hangs", ranks=3)
-def unlike_calls_in_another_order(rank, world_size, device):
+def sum_and_rate(rank, world_size, device):
     total, rate = (
-        torch.tensor([1.0], device=device),
+        torch.tensor([10.0**rank], device=device),
         torch.tensor([0.5 if rank == 0 else -1.0], device=device),
     )
     if rank == 0:
@@ -229,16 +241,18 @@ def unlike_calls_in_another_order(rank, world_size, device):
     else:
         dist.all_reduce(total)
         dist.broadcast(rate, src=0)
-    check([total, rate], [torch.tensor([3.0]), torch.tensor([0.5])], "all_reduce(SUM), broadcast")
+    check([total, rate], [torch.tensor([111.0]), torch.tensor([0.5])], "all_reduce(SUM), broadcast")
 
 
 # %%
 if __name__ == "__main__":
-    run(unlike_calls_in_another_order)
+    run(sum_and_rate)
 
 # %% [markdown]
-# **Cause.** Rank 0 starts a broadcast while the others start a sum. The two branches make the same
-# calls in different orders.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: different calls in another order.** Rank 0 starts a broadcast while the others start a
+# sum. The two branches make the same calls in different orders.
 #
 # **Cure.** Let the branches prepare the tensors. Then one line makes the call for all ranks.
 #
@@ -250,18 +264,20 @@ if __name__ == "__main__":
 # CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, ... but Rank 1 is running collective:
 # CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, ...
 # ```
+#
+# </details>
 
 
 # %%
 @cure(ranks=3)
 def one_line_for_all_ranks(rank, world_size, device):
     total, rate = (
-        torch.tensor([1.0], device=device),
+        torch.tensor([10.0**rank], device=device),
         torch.tensor([0.5 if rank == 0 else -1.0], device=device),
     )
     dist.broadcast(rate, src=0)
     dist.all_reduce(total)
-    check([total, rate], [torch.tensor([3.0]), torch.tensor([0.5])], "all_reduce(SUM), broadcast")
+    check([total, rate], [torch.tensor([111.0]), torch.tensor([0.5])], "all_reduce(SUM), broadcast")
     return {"total": total, "rate": rate}
 
 
@@ -270,10 +286,10 @@ if __name__ == "__main__":
     run(one_line_for_all_ranks)
 
 # %% [markdown]
-# ## Another call
+# ## Program 5: a sum in two branches
 #
-# **Symptom.** Somebody changed the branch of rank 0 and forgot the other branch. All ranks wait.
-# After 30 minutes:
+# **You see.** The program worked until somebody changed one branch. Now all ranks wait. After 30
+# minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv
@@ -283,38 +299,42 @@ if __name__ == "__main__":
 
 # %%
 @mistake("hangs", ranks=3)
-def another_call(rank, world_size, device):
-    x = torch.tensor([rank + 1], device=device)
+def two_branches(rank, world_size, device):
+    x = torch.tensor([10**rank], device=device)
     if rank == 0:
         dist.all_reduce(x)
     else:
         everyone = [torch.zeros_like(x) for _ in range(world_size)]
         dist.all_gather(everyone, x)
         x = sum(everyone)
-    check(x, torch.tensor([6]), "all_reduce(SUM)")
+    check(x, torch.tensor([111]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(another_call)
+    run(two_branches)
 
 # %% [markdown]
-# **Cause.** In mathematics, adding what was gathered gives the same sum. On the wire, the two calls
-# exchange different messages.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: different calls for the same result.** To add up what was gathered gives the same sum,
+# but an `all_reduce` and an `all_gather` exchange different messages.
 #
 # **Cure.** Make the same call on all ranks.
 #
-# **Early.** Write each collective once, in a line that all ranks reach. If it stands in two
-# branches, sooner or later they differ. DETAIL reports this mistake as `Detected mismatch between
-# collectives on ranks`.
+# **Early.** Write each collective once, in a line that all ranks reach. If two branches contain the
+# same call, sooner or later somebody changes one of them. DETAIL reports this mistake as `Detected
+# mismatch between collectives on ranks`.
+#
+# </details>
 
 
 # %%
 @cure(ranks=3)
 def the_same_call(rank, world_size, device):
-    x = torch.tensor([rank + 1], device=device)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x)
-    check(x, torch.tensor([6]), "all_reduce(SUM)")
+    check(x, torch.tensor([111]), "all_reduce(SUM)")
     return {"x": x}
 
 
@@ -322,16 +342,28 @@ def the_same_call(rank, world_size, device):
 if __name__ == "__main__":
     run(the_same_call)
 
+# %% [markdown]
+# ## Mend it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice repair_the_order
+# collectives practice only_rank_0_logs
+# collectives practice early_stop
+# collectives practice a_dictionary
+# ```
+
 # %%
 STEPS = [
-    only_rank_0_reduces,
+    log_the_mean_loss,
     every_rank_reduces,
-    one_batch_less,
+    end_of_an_epoch,
     as_many_as_all_have,
-    equal_calls_in_another_order,
+    loss_and_penalty,
     sorted_hooks,
-    unlike_calls_in_another_order,
+    sum_and_rate,
     one_line_for_all_ranks,
-    another_call,
+    two_branches,
     the_same_call,
 ]

@@ -2,18 +2,19 @@
 """
 # processes
 
-One rank fails, leaves or is slow while the others wait for it.
+One rank fails, ends or is slow while the others wait for it. The errors that the other ranks get
+never name the cause.
 
-You will see the errors that the other ranks get. They never name the cause. Each mistake runs in
-ranks of its own for a second or two. Then its cure runs.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/processes.py
     torchrun --nproc-per-node 4 lessons/mistakes/processes.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run, span
 from datetime import timedelta
 import sys
 import time
@@ -21,16 +22,16 @@ import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## One rank raises
+# ## Program 1: a sum of losses
 #
-# **Symptom.** There are three tracebacks. Two of them are about the network:
+# **You see.** There are three tracebacks. Two of them are about the network:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
 # remote worker crashing. Check the logs of the remote worker before reporting an error.
 # ```
 #
-# The third one, on rank 1, is the cause:
+# The third one is on rank 1:
 #
 # ```text
 # KeyError: 'loss'
@@ -39,7 +40,7 @@ import torch.distributed as dist
 
 # %%
 @mistake("raises an error", ranks=3)
-def one_rank_raises(rank, world_size, device):
+def add_losses_of_batches(rank, world_size, device):
     batch = {} if rank == 1 else {"loss": 2.0}
     total = torch.tensor([batch["loss"]], device=device)
     dist.all_reduce(total)
@@ -48,18 +49,23 @@ def one_rank_raises(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(one_rank_raises)
+    run(add_losses_of_batches)
 
 # %% [markdown]
-# **Cause.** One batch on one rank is bad. "Connection closed by peer" on the others is only the
-# echo. (It may also read "Connection reset by peer" or "Broken pipe".) If rank 1 catches its error
-# and goes on, the others wait for it instead, or meet it in the wrong call.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: one rank raises an error.** One batch on rank 1 is bad. "Connection closed by peer" on
+# the others only follows from that. (It may also read "Connection reset by peer" or "Broken pipe".)
+# If rank 1 catches its error and continues, the others wait for it instead, or their call is
+# matched with its next one.
 #
 # **Cure.** Let the ranks decide together whether to skip the batch: one small collective, before
 # the large one.
 #
 # **Early.** If there are many tracebacks, believe the one that is not about connections, or the
 # earliest.
+#
+# </details>
 
 
 # %%
@@ -80,9 +86,9 @@ if __name__ == "__main__":
     run(skip_together)
 
 # %% [markdown]
-# ## One rank leaves
+# ## Program 2: a sum of shards
 #
-# **Symptom.** One rank ends without an error. The others lose their connection to it:
+# **You see.** One rank ends without an error. The others lose their connection to it:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
@@ -92,35 +98,40 @@ if __name__ == "__main__":
 
 # %%
 @mistake("breaks off", ranks=3)
-def one_rank_leaves(rank, world_size, device):
-    shards = [[1.0], [2.0], []]
+def sum_of_shards(rank, world_size, device):
+    shards = [[1.0], [10.0], []]
     if not shards[rank]:
         sys.exit(0)  # nothing to do for me
     total = torch.tensor(shards[rank], device=device)
     dist.all_reduce(total)
-    check(total, torch.tensor([3.0]), "all_reduce(SUM)")
+    check(total, torch.tensor([11.0]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(one_rank_leaves)
+    run(sum_of_shards)
 
 # %% [markdown]
-# **Cause.** A collective needs every rank of the group, even those that have no data. It looks the
-# same when the kernel kills a rank that uses too much memory. Then torchrun reports `exitcode: -9`.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: one rank ends too early.** A collective needs every rank of the group, even those that
+# have no data. It looks the same when the kernel kills a rank that uses too much memory. Then
+# torchrun reports `exitcode: -9`.
 #
 # **Cure.** A rank without data contributes a zero.
 #
 # **Early.** Look twice at each `exit`, `return` and `break` that depends on a rank's own data.
+#
+# </details>
 
 
 # %%
 @cure(ranks=3)
 def give_zero(rank, world_size, device):
-    shards = [[1.0], [2.0], []]
+    shards = [[1.0], [10.0], []]
     total = torch.tensor([float(sum(shards[rank]))], device=device)
     dist.all_reduce(total)
-    check(total, torch.tensor([3.0]), "all_reduce(SUM)")
+    check(total, torch.tensor([11.0]), "all_reduce(SUM)")
     return {"gave": shards[rank], "total": total}
 
 
@@ -129,46 +140,54 @@ if __name__ == "__main__":
     run(give_zero)
 
 # %% [markdown]
-# ## A slow rank and a short timeout
+# ## Program 3: a checkpoint, then a sum
 #
-# **Symptom.** Rank 0 writes a checkpoint. Rank 1 waits only 0.3 s:
+# **You see.** Rank 1 raises an error:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 300ms for send operation to complete
 # ```
 #
-# When rank 0 comes back, rank 1 has gone. With the default time limit of 30 minutes, the message
-# says `1800000ms`. NCCL waits 10 minutes, and then its watchdog ends the process (documented):
+# With the default time limit of gloo, 30 minutes, the message says `1800000ms`. After the time
+# limit of NCCL, 10 minutes (`torch/distributed/distributed_c10d.py`: "Default value is 10 minutes
+# for NCCL and 30 minutes for other backends"), its [watchdog](../../docs/glossary.md#watchdog) ends
+# the process with a message [such as](https://github.com/NVIDIA/Megatron-LM/issues/1207)
 #
 # ```text
-# [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,
-# Timeout(ms)=600000) ran for 600013 milliseconds before timing out.
+# Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)
+# ran for 600013 milliseconds before timing out.
 # ```
 
 
 # %%
 @mistake("raises an error", ranks=2)
-def slow_rank(rank, world_size, device):
+def checkpoint_then_sum(rank, world_size, device):
     group = dist.new_group(timeout=timedelta(seconds=0.3))
     if rank == 0:
-        time.sleep(0.8)  # writes a checkpoint
-    x = torch.tensor([rank], device=device)
+        with span("write a checkpoint"):
+            time.sleep(0.8)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x, group=group)
-    check(x, torch.tensor([1]), "all_reduce(SUM)")
+    check(x, torch.tensor([11]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(slow_rank)
+    run(checkpoint_then_sum)
 
 # %% [markdown]
-# **Cause.** The time limit of a group counts how long a rank waits for the others, whatever keeps
-# them busy. After a timeout the group cannot be used any more.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: a slow rank and a short time limit.** The time limit of a group counts how long a rank
+# waits for the others, whatever keeps them busy. Rank 1 waits only 0.3 s, and rank 0 writes its
+# checkpoint for longer. After a timeout the group cannot be used any more.
 #
 # **Cure.** Choose a time limit longer than the longest task that one rank does alone. Or let all
 # ranks do the task.
 #
 # **Early.** A rank that "timed out" was on time. Look for the rank that does not complain.
+#
+# </details>
 
 
 # %%
@@ -176,10 +195,11 @@ if __name__ == "__main__":
 def long_enough_timeout(rank, world_size, device):
     group = dist.new_group(timeout=timedelta(seconds=30))
     if rank == 0:
-        time.sleep(0.8)
-    x = torch.tensor([rank], device=device)
+        with span("write a checkpoint"):
+            time.sleep(0.8)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x, group=group)
-    check(x, torch.tensor([1]), "all_reduce(SUM)")
+    check(x, torch.tensor([11]), "all_reduce(SUM)")
     return {"x": x}
 
 
@@ -188,10 +208,10 @@ if __name__ == "__main__":
     run(long_enough_timeout)
 
 # %% [markdown]
-# ## A group that is never destroyed
+# ## Program 4: the training function is called twice
 #
-# **Symptom.** The training function works once. A second call in the same process (in a notebook or
-# a sweep) fails:
+# **You see.** The training function works once. The second call in the same process, as in a
+# notebook or a sweep, fails:
 #
 # ```text
 # ValueError: trying to initialize the default process group twice!
@@ -200,28 +220,31 @@ if __name__ == "__main__":
 
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
-def never_destroyed(rank, world_size, device):
+def train_twice(rank, world_size, device):
     for _ in range(2):
         dist.init_process_group("gloo")
-        x = torch.tensor([rank], device=device)
+        x = torch.tensor([10**rank], device=device)
         dist.all_reduce(x)
-        check(x, torch.tensor([1]), "all_reduce(SUM)")
+        check(x, torch.tensor([11]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(never_destroyed)
+    run(train_twice)
 
 # %% [markdown]
-# **Cause.** A process has one default group until it calls `destroy_process_group`. If a program
-# forgets that call at its end, gloo does not mind. NCCL prints a warning, and the program may hang
-# while it exits (documented).
+# <details><summary>What is wrong?</summary>
 #
-# **Cure.** Initialize and destroy once, around everything. (Doing both in every turn is no cure:
+# **Cause: the group is never destroyed.** A process has one default group until it calls
+# `destroy_process_group`.
+#
+# **Cure.** Initialize and destroy once, around everything. (To do both in every turn is no cure:
 # the second start can find the addresses of the first one in the store.)
 #
 # **Early.** Put `init_process_group` and `destroy_process_group` into `main()`, with the work
 # between them.
+#
+# </details>
 
 
 # %%
@@ -230,9 +253,9 @@ def destroyed_at_the_end(rank, world_size, device):
     dist.init_process_group("gloo")
     sums = []
     for _ in range(2):
-        x = torch.tensor([rank], device=device)
+        x = torch.tensor([10**rank], device=device)
         dist.all_reduce(x)
-        check(x, torch.tensor([1]), "all_reduce(SUM)")
+        check(x, torch.tensor([11]), "all_reduce(SUM)")
         sums.append(x.item())
     dist.destroy_process_group()
     return {"sums": sums, "group left": dist.is_initialized()}
@@ -244,12 +267,12 @@ if __name__ == "__main__":
 
 # %%
 STEPS = [
-    one_rank_raises,
+    add_losses_of_batches,
     skip_together,
-    one_rank_leaves,
+    sum_of_shards,
     give_zero,
-    slow_rank,
+    checkpoint_then_sum,
     long_enough_timeout,
-    never_destroyed,
+    train_twice,
     destroyed_at_the_end,
 ]

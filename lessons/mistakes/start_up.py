@@ -2,41 +2,41 @@
 """
 # start_up
 
-Before the first collective the ranks have to find each other. In these three programs they do not.
+Before the first collective the ranks have to find each other, and in these three programs they do
+not. The ranks start as torchrun starts them: with its environment variables, and without a process
+group.
 
-You will see who waits for whom when two jobs share a port, when two ranks take the same number, and
-when no one told the ranks where to meet. Each mistake runs in ranks of its own for a second or two.
-Then its cure runs. The ranks start as torchrun starts them: with its environment variables, and
-without a process group.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/start_up.py
     torchrun --nproc-per-node 4 lessons/mistakes/start_up.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run
 import os
 import socket
 import torch
 import torch.distributed as dist
 
 # %% [markdown]
-# ## Two jobs on one port
+# ## Program 1: a second job on one machine
 #
-# **Symptom.** Rank 0 cannot listen on its port:
+# **You see.** Rank 0 raises an error:
 #
 # ```text
 # torch.distributed.DistNetworkError: The server socket has failed to listen on any local network
 # address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
 # ```
 #
-# Rank 1 finds a listener on that port, the other job, and waits there for its own rank 0.
+# Rank 1 finds the other job on that port, and waits there for its own rank 0.
 
 
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
-def two_jobs_on_one_port(rank, world_size, device):
+def a_second_job(rank, world_size, device):
     port = int(os.environ["MASTER_PORT"])  # think of 29500, which every tutorial uses
     # torchrun's store listens on this port, and plays the other job. Connecting shows that the port
     # is taken.
@@ -44,33 +44,37 @@ def two_jobs_on_one_port(rank, world_size, device):
     # A job without torchrun does not have this variable. So rank 0 itself tries to listen on the port.
     del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
     dist.init_process_group("gloo")
-    x = torch.tensor([rank + 1], device=device)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x)
-    check(x, torch.tensor([3]), "all_reduce(SUM)")
+    check(x, torch.tensor([11]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(two_jobs_on_one_port)
+    run(a_second_job)
 
 # %% [markdown]
-# **Cause.** Only one process can listen on a port. A second job on the same machine must use
-# another port.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: two jobs on one port.** Only one process can listen on a port. A second job on the same
+# machine must use another port.
 #
 # **Cure.** Let the launcher choose: `torchrun --standalone` takes a free port and tells all ranks.
 # `init_process_group` without an address uses that port.
 #
 # **Early.** Search your scripts for 29500. "address already in use" may also mean that yesterday's
 # job still runs.
+#
+# </details>
 
 
 # %%
 @cure(ranks=2, fresh=True)
 def port_of_the_launcher(rank, world_size, device):
     dist.init_process_group("gloo")
-    x = torch.tensor([rank + 1], device=device)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x)
-    check(x, torch.tensor([3]), "all_reduce(SUM)")
+    check(x, torch.tensor([11]), "all_reduce(SUM)")
     dist.destroy_process_group()
     return {"x": x}
 
@@ -80,9 +84,9 @@ if __name__ == "__main__":
     run(port_of_the_launcher)
 
 # %% [markdown]
-# ## LOCAL_RANK in place of RANK
+# ## Program 2: two machines
 #
-# **Symptom.** The program has always worked. On the first day with two machines, all ranks wait at
+# **You see.** The program has always worked on one machine. On two machines, all ranks wait at
 # start-up. After 30 minutes:
 #
 # ```text
@@ -92,7 +96,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("hangs", ranks=4, fresh=True)
-def local_rank_for_rank(rank, world_size, device):
+def start_on_two_machines(rank, world_size, device):
     os.environ["LOCAL_RANK"] = str(rank % 2)  # as on two machines with two ranks each
     me = int(os.environ["LOCAL_RANK"])
     dist.init_process_group("gloo", rank=me, world_size=world_size)
@@ -101,17 +105,22 @@ def local_rank_for_rank(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(local_rank_for_rank)
+    run(start_on_two_machines)
 
 # %% [markdown]
-# **Cause.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0 and two ranks 1 wait for ranks
-# 2 and 3. The picture shows the number that each rank gives itself: nobody comes as rank 2 or 3.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: LOCAL_RANK in place of RANK.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0
+# and two ranks 1 wait for ranks 2 and 3. The picture shows the number that each rank gives itself:
+# there is no rank 2 and no rank 3.
 #
 # **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out
 # `rank=`, and torch reads the right one.
 #
 # **Early.** On one machine, the two numbers are equal. To test, start `torchrun --nnodes 2` in two
 # terminals of one machine.
+#
+# </details>
 
 
 # %%
@@ -120,9 +129,9 @@ def rank_for_rank(rank, world_size, device):
     os.environ["LOCAL_RANK"] = str(rank % 2)
     dist.init_process_group("gloo")
     check(dist.get_rank(), rank, "rank")
-    x = torch.tensor([rank + 1], device=device)
+    x = torch.tensor([10**rank], device=device)
     dist.all_reduce(x)
-    check(x, torch.tensor([10]), "all_reduce(SUM)")
+    check(x, torch.tensor([1111]), "all_reduce(SUM)")
     dist.destroy_process_group()
     return {"RANK": rank, "LOCAL_RANK": int(os.environ["LOCAL_RANK"])}
 
@@ -132,10 +141,9 @@ if __name__ == "__main__":
     run(rank_for_rank)
 
 # %% [markdown]
-# ## A variable is missing
+# ## Program 3: a start by hand
 #
-# **Symptom.** Every rank immediately raises an error that names the variable. If only all mistakes
-# were like this.
+# **You see.** Every rank immediately raises an error, which names the cause:
 #
 # ```text
 # ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable
@@ -145,7 +153,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("raises an error", ranks=2, fresh=True)
-def variable_missing(rank, world_size, device):
+def start_by_hand(rank, world_size, device):
     del os.environ["MASTER_ADDR"]  # as if you start it by hand and forget to set it
     dist.init_process_group("gloo")
     check(dist.get_rank(), rank, "rank")
@@ -153,16 +161,20 @@ def variable_missing(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(variable_missing)
+    run(start_by_hand)
 
 # %% [markdown]
-# **Cause.** `python train.py` sets none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. torchrun
-# sets all four.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: a variable is missing.** `python train.py` sets none of RANK, WORLD_SIZE, MASTER_ADDR and
+# MASTER_PORT. torchrun sets all four.
 #
 # **Cure.** Start the program with torchrun. A program that should also run on its own can check
 # `dist.is_torchelastic_launched()`.
 #
 # **Early.** Check in the first line of `main()`, before the model is loaded.
+#
+# </details>
 
 
 # %%
@@ -184,10 +196,10 @@ if __name__ == "__main__":
 
 # %%
 STEPS = [
-    two_jobs_on_one_port,
+    a_second_job,
     port_of_the_launcher,
-    local_rank_for_rank,
+    start_on_two_machines,
     rank_for_rank,
-    variable_missing,
+    start_by_hand,
     ask_for_the_variables,
 ]

@@ -2,19 +2,19 @@
 """
 # training
 
-A model trains on several ranks, and the loop around the collectives goes wrong: validation, DDP,
-batch norm, checkpoints.
+A model trains on several ranks, and the loop around the collectives goes wrong: validation,
+micro-batches, DDP, batch norm, checkpoints.
 
-You will see the errors that stop such a training, and one mistake that stops nothing. Each mistake
-runs in ranks of its own for a second or two. Then its cure runs.
+Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
+the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
+two.
 
     python lessons/mistakes/training.py
     torchrun --nproc-per-node 4 lessons/mistakes/training.py
 """
 
 # %%
-from collectives import check
-from collectives.lesson import cure, mistake, run
+from collectives import check, cure, mistake, run, span
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,49 +24,44 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 # %% [markdown]
-# ## Only rank 0 validates
+# ## Program 1: a validation between two epochs
 #
-# **Symptom.** The training stops after the first epoch, without a message. On gloo, errors come
+# **You see.** The training stops after the first epoch, without a message. On gloo, errors follow
 # after 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
 # ```
-#
-# On NCCL, the watchdog ends the training after 10 minutes (documented):
-#
-# ```text
-# [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,
-# Timeout(ms)=600000) ran for 600013 milliseconds before timing out.
-# ```
 
 
 # %%
-def validate(weight, world_size):
+def validate(loss, world_size):
     """The sum of all ranks' losses: each rank has samples of its own."""
-    losses = [torch.zeros_like(weight) for _ in range(world_size)]
-    dist.all_gather(losses, weight**2)
+    losses = [torch.zeros_like(loss) for _ in range(world_size)]
+    dist.all_gather(losses, loss)
     return sum(losses)
 
 
 @mistake("hangs", ranks=3)
-def only_rank_0_validates(rank, world_size, device):
-    weight = torch.tensor([3.0], device=device)
-    if rank == 0:  # the others go on with the next epoch
-        validate(weight, world_size)
-    gradient = torch.tensor([1.0], device=device)
+def validate_between_epochs(rank, world_size, device):
+    loss = torch.tensor([10.0**rank], device=device)
+    if rank == 0:  # the others continue with the next epoch
+        validate(loss, world_size)
+    gradient = torch.tensor([2 * 10.0**rank], device=device)
     dist.all_reduce(gradient)
-    check(gradient, torch.tensor([3.0]), "all_reduce(SUM)")
+    check(gradient, torch.tensor([222.0]), "all_reduce(SUM)")
 
 
 # %%
 if __name__ == "__main__":
-    run(only_rank_0_validates)
+    run(validate_between_epochs)
 
 # %% [markdown]
-# **Cause.** `validate` contains a collective, which only rank 0 calls. The others are in the next
-# collective of the training. The collective need not be in your own code: the forward pass of a DDP
-# model with batch norm broadcasts the statistics.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: only rank 0 validates.** `validate` contains a collective, which only rank 0 calls. The
+# others are in the next collective of the training. The collective need not be in your own code:
+# the forward pass of a DDP model with batch norm broadcasts the statistics.
 #
 # **Cure.** All ranks validate, each with its share of the samples, and rank 0 prints the result.
 #
@@ -79,19 +74,20 @@ if __name__ == "__main__":
 # CollectiveFingerPrint(SequenceNumber=0, OpType=ALLGATHER, ... but Rank 1 is running collective:
 # CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE, ...
 # ```
+#
+# </details>
 
 
 # %%
 @cure(ranks=3)
 def every_rank_validates(rank, world_size, device):
-    weight = torch.tensor([3.0], device=device)
-    loss = validate(weight, world_size)
-    gradient = torch.tensor([1.0], device=device)
+    loss = torch.tensor([10.0**rank], device=device)
+    total = validate(loss, world_size)
+    gradient = torch.tensor([2 * 10.0**rank], device=device)
     dist.all_reduce(gradient)
-    check(
-        [loss, gradient], [torch.tensor([27.0]), torch.tensor([3.0])], "all_gather, all_reduce(SUM)"
-    )
-    return {"loss": loss, "gradient": gradient}
+    check(total, torch.tensor([111.0]), "all_gather, sum")
+    check(gradient, torch.tensor([222.0]), "all_reduce(SUM)")
+    return {"loss": total, "gradient": gradient}
 
 
 # %%
@@ -99,9 +95,72 @@ if __name__ == "__main__":
     run(every_rank_validates)
 
 # %% [markdown]
-# ## An unused parameter
+# ## Program 2: five micro-batches
 #
-# **Symptom.** The first step works. The second forward pass raises an error on every rank:
+# **You see.** There is no error. Two ranks add up the gradients of two
+# [micro-batches](../../docs/glossary.md#micro-batch) before each step, and the weight after an
+# epoch is wrong.
+
+
+# %%
+@mistake("wrong numbers", ranks=2)
+def gradients_of_micro_batches(rank, world_size, device):
+    weight = torch.zeros(1, device=device, requires_grad=True)
+    micro_batches = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], device=device) * 10**rank
+    for i, x in enumerate(micro_batches):
+        (weight * x).sum().backward()  # adds x to the gradient
+        if (i + 1) % 2 == 0:
+            dist.all_reduce(weight.grad)
+            weight.data -= weight.grad
+            weight.grad = None
+    check(weight.data, torch.tensor([-165.0]), "minus the sum of all micro-batches")
+
+
+# %%
+if __name__ == "__main__":
+    run(gradients_of_micro_batches)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the last micro-batch is left over.** `(i + 1) % 2 == 0` makes a step after the second and
+# after the fourth micro-batch. The gradients of the fifth, 5 and 50, are not reduced and not used:
+# 165 - 55 = 110. In the next epoch, they are added to a gradient that they have nothing to do with,
+# or `zero_grad` deletes them.
+#
+# **Cure.** Make a step after the last micro-batch, too. (If you divide the loss by the number of
+# micro-batches of a step, divide by the smaller number in the last step.) Or drop the rest on
+# purpose, in the loader.
+#
+# **Early.** Count the samples that your steps have used in an epoch, and compare with the length of
+# the data set.
+#
+# </details>
+
+
+# %%
+@cure(ranks=2)
+def step_after_the_last_one_too(rank, world_size, device):
+    weight = torch.zeros(1, device=device, requires_grad=True)
+    micro_batches = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], device=device) * 10**rank
+    for i, x in enumerate(micro_batches):
+        (weight * x).sum().backward()
+        if (i + 1) % 2 == 0 or i + 1 == len(micro_batches):
+            dist.all_reduce(weight.grad)
+            weight.data -= weight.grad
+            weight.grad = None
+    check(weight.data, torch.tensor([-165.0]), "minus the sum of all micro-batches")
+    return {"weight": weight.data}
+
+
+# %%
+if __name__ == "__main__":
+    run(step_after_the_last_one_too)
+
+# %% [markdown]
+# ## Program 3: two steps with DDP
+#
+# **You see.** The first step works. The second forward pass raises an error on every rank:
 #
 # ```text
 # RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that
@@ -123,24 +182,25 @@ class TwoHeads(torch.nn.Module):
 
 
 @mistake("raises an error", ranks=2)
-def unused_parameter(rank, world_size, device):
+def two_steps_with_ddp(rank, world_size, device):
     model = DistributedDataParallel(TwoHeads().to(device))
-    x = torch.tensor([[rank + 1.0]], device=device)
+    x = torch.tensor([[10.0**rank]], device=device)
     for _step in range(2):
         model.zero_grad()
         model(x).sum().backward()
-    dist.all_reduce(x)
-    check(model.module.used.weight.grad, x / world_size, "the averaged gradient")
+    check(model.module.used.weight.grad, torch.tensor([[5.5]]), "the averaged gradient")
 
 
 # %%
 if __name__ == "__main__":
-    run(unused_parameter)
+    run(two_steps_with_ddp)
 
 # %% [markdown]
-# **Cause.** DDP reduces the gradients in buckets and waits until each bucket is full. The
-# parameters 2 and 3, weight and bias of the second head, get no gradient, so their bucket never
-# fills and is never reduced. DDP notices this in the next forward pass.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: an unused parameter.** DDP reduces the gradients in buckets and waits until each bucket
+# is full. The parameters 2 and 3, weight and bias of the second head, get no gradient, so their
+# bucket is never full and never reduced. DDP notices this in the next forward pass.
 #
 # **Cure.** `find_unused_parameters=True`: DDP then searches for unused parameters in each step,
 # which costs time. Better, remove the parameters, or use them in the loss.
@@ -154,18 +214,19 @@ if __name__ == "__main__":
 #
 # (With `DETAIL`, torch 2.13 on the CPU dies by SIGSEGV as soon as it makes a DDP model, even a
 # correct one.)
+#
+# </details>
 
 
 # %%
 @cure(ranks=2)
 def find_unused_parameters(rank, world_size, device):
     model = DistributedDataParallel(TwoHeads().to(device), find_unused_parameters=True)
-    x = torch.tensor([[rank + 1.0]], device=device)
+    x = torch.tensor([[10.0**rank]], device=device)
     for _step in range(2):
         model.zero_grad()
         model(x).sum().backward()
-    dist.all_reduce(x)
-    check(model.module.used.weight.grad, x / world_size, "the averaged gradient")
+    check(model.module.used.weight.grad, torch.tensor([[5.5]]), "the averaged gradient")
     return {"gradient": model.module.used.weight.grad}
 
 
@@ -174,9 +235,9 @@ if __name__ == "__main__":
     run(find_unused_parameters)
 
 # %% [markdown]
-# ## `module.` in the keys
+# ## Program 4: a checkpoint is loaded
 #
-# **Symptom.** A checkpoint of a DDP model cannot be loaded into the same model without DDP:
+# **You see.** A checkpoint of a DDP model cannot be loaded into the same model without DDP:
 #
 # ```text
 # RuntimeError: Error(s) in loading state_dict for Linear:
@@ -187,7 +248,7 @@ if __name__ == "__main__":
 
 # %%
 @mistake("raises an error", ranks=2)
-def module_in_the_keys(rank, world_size, device):
+def load_a_checkpoint(rank, world_size, device):
     model = DistributedDataParallel(torch.nn.Linear(2, 1, device=device))
     checkpoint = [model.state_dict()]
     dist.broadcast_object_list(checkpoint, src=0)
@@ -198,17 +259,21 @@ def module_in_the_keys(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(module_in_the_keys)
+    run(load_a_checkpoint)
 
 # %% [markdown]
-# **Cause.** DDP is a module that holds your model under the name `module`. The names of its
-# parameters begin with this name.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: `module.` in the keys.** DDP is a module that holds your model under the name `module`.
+# The names of its parameters begin with this name.
 #
 # **Cure.** Save `model.module.state_dict()`. Load it before you wrap the model in DDP, or into
 # `model.module`.
 #
 # **Early.** Load the first checkpoint once on one process, without DDP. With `strict=False` nothing
 # is loaded, and there is no error.
+#
+# </details>
 
 
 # %%
@@ -228,38 +293,42 @@ if __name__ == "__main__":
     run(state_of_the_module)
 
 # %% [markdown]
-# ## Batch norm of one rank
+# ## Program 5: batch norm
 #
-# **Symptom.** There is no error. The parameters of all ranks are equal, and the ranks still
+# **You see.** There is no error. The parameters of all ranks are equal, and the ranks still
 # disagree when they validate.
 
 
 # %%
 @mistake("wrong numbers", ranks=2)
-def batch_norm_of_one_rank(rank, world_size, device):
+def train_with_batch_norm(rank, world_size, device):
     norm = torch.nn.BatchNorm1d(1, momentum=None, device=device)
     x = torch.tensor([[0.0], [2.0]], device=device) + 10 * rank
-    norm(x).sum().backward()
-    dist.all_reduce(norm.bias.grad)  # the gradients are reduced, the statistics are not
+    norm(x)  # the forward pass; all ranks apply the same gradients afterwards
     check(norm.running_mean, torch.tensor([6.0]), "mean of all samples")
 
 
 # %%
 if __name__ == "__main__":
-    run(batch_norm_of_one_rank)
+    run(train_with_batch_norm)
 
 # %% [markdown]
-# **Cause.** The mean and variance that batch norm keeps for validation are buffers, not parameters.
-# They have no gradient, so nobody reduces them. Rank 0 knows only its own samples, with the mean 1,
-# and rank 1 those with the mean 11. (DDP copies the buffers of rank 0 to all ranks in each forward
-# pass: then the ranks agree, but on the statistics of rank 0.)
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the batch norm of one rank.** The mean and variance that batch norm keeps for validation
+# are buffers, not parameters. They have no gradient, so they are not reduced. Rank 0 knows only its
+# own samples, with the mean 1, and rank 1 those with the mean 11. (DDP copies the buffers of rank 0
+# to all ranks in each forward pass: then the ranks agree, but on the statistics of rank 0.)
 #
 # **Cure.** Average the buffers before you validate, as here. The average of the variances is still
 # not the variance of all samples. For that, `SyncBatchNorm` normalizes over the batches of all
-# ranks. It needs a GPU (documented).
+# ranks. It needs a GPU (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm expected input tensor to be
+# on GPU").
 #
 # **Early.** Compare the buffers of all ranks, not only the parameters. Layer norm has no such
 # buffers.
+#
+# </details>
 
 
 # %%
@@ -267,8 +336,7 @@ if __name__ == "__main__":
 def averaged_batch_norm(rank, world_size, device):
     norm = torch.nn.BatchNorm1d(1, momentum=None, device=device)
     x = torch.tensor([[0.0], [2.0]], device=device) + 10 * rank
-    norm(x).sum().backward()
-    dist.all_reduce(norm.bias.grad)
+    norm(x)
     dist.all_reduce(norm.running_mean)
     norm.running_mean /= world_size
     check(norm.running_mean, torch.tensor([6.0]), "mean of all samples")
@@ -280,9 +348,9 @@ if __name__ == "__main__":
     run(averaged_batch_norm)
 
 # %% [markdown]
-# ## Every rank writes the checkpoint
+# ## Program 6: a checkpoint is saved
 #
-# **Symptom.** Most checkpoints are fine. Some day one of them cannot be loaded:
+# **You see.** Most checkpoints are right. One day, one of them cannot be loaded:
 #
 # ```text
 # RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory
@@ -301,38 +369,44 @@ def shared_folder(rank):
 
 
 @mistake("raises an error", ranks=2)
-def every_rank_saves(rank, world_size, device):
+def save_a_checkpoint(rank, world_size, device):
     weights = torch.arange(1000.0, device=device)
     with shared_folder(rank) as folder:
         path = folder / "last.pt"
         if rank == 0:
-            torch.save(weights, path)
+            with span("write"):
+                torch.save(weights, path)
         dist.barrier()
-        if (
-            rank == 1
-        ):  # saves the same file, a little later, and has written 2000 bytes of it so far
-            path.write_bytes(path.read_bytes()[:2000])
+        # It saves the same file, a little later, and has written 2000 bytes of it so far.
+        if rank == 1:
+            with span("write half"):
+                path.write_bytes(path.read_bytes()[:2000])
         dist.barrier()
         if rank == 0:
-            check(torch.load(path), weights, "torch.load")
+            with span("read"):
+                check(torch.load(path), weights, "torch.load")
 
 
 # %%
 if __name__ == "__main__":
-    run(every_rank_saves)
+    run(save_a_checkpoint)
 
 # %% [markdown]
-# **Cause.** Every rank opens the same file for writing, which empties it. Rank 0 has finished, and
-# reads the file while rank 1 is still writing. (The barriers make sure that this happens here. In a
-# real program it is a matter of luck.) A job that is killed while it saves leaves the same half
-# file.
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: every rank writes the checkpoint.** Every rank opens the same file for writing, which
+# empties it. Rank 0 has finished, and reads the file while rank 1 is still writing. (The barriers
+# make sure that this happens here. In a real program it is a matter of luck.) A job that is killed
+# while it saves leaves the same half file.
 #
 # **Cure.** One rank writes, under another name, and renames the file when it is complete. A barrier
-# tells the others that it is there.
+# tells the others that the file is there.
 #
-# **Early.** Ask of every line that writes: how many ranks come here? On several machines with one
+# **Early.** Ask of every line that writes: how many ranks run it? On several machines with one
 # shared disk, test for rank 0, not for local rank 0. If each rank has a part of the model (FSDP),
 # all ranks must take part in saving.
+#
+# </details>
 
 
 # %%
@@ -342,10 +416,12 @@ def rank_0_saves(rank, world_size, device):
     with shared_folder(rank) as folder:
         path = folder / "last.pt"
         if rank == 0:
-            torch.save(weights, folder / "next.pt")
-            os.replace(folder / "next.pt", path)
+            with span("write"):
+                torch.save(weights, folder / "next.pt")
+                os.replace(folder / "next.pt", path)
         dist.barrier()  # the file is there
-        loaded = torch.load(path)
+        with span("read"):
+            loaded = torch.load(path)
         check(loaded, weights, "torch.load")
     return {"numbers loaded": len(loaded)}
 
@@ -356,14 +432,16 @@ if __name__ == "__main__":
 
 # %%
 STEPS = [
-    only_rank_0_validates,
+    validate_between_epochs,
     every_rank_validates,
-    unused_parameter,
+    gradients_of_micro_batches,
+    step_after_the_last_one_too,
+    two_steps_with_ddp,
     find_unused_parameters,
-    module_in_the_keys,
+    load_a_checkpoint,
     state_of_the_module,
-    batch_norm_of_one_rank,
+    train_with_batch_norm,
     averaged_batch_norm,
-    every_rank_saves,
+    save_a_checkpoint,
     rank_0_saves,
 ]

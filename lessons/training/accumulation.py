@@ -12,8 +12,8 @@ count, and when to clip the gradient.
 """
 
 # %%
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from collectives import check, check_training, run
+from one_process import batch_loss, network, train
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -42,31 +42,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 # %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
 def batches():
     return torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split(64)[:-1]
-
-
-def train(model, backward, batches, device):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
-
-
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
-    return loss.item()
 
 
 # %%
@@ -109,8 +86,8 @@ def accumulation(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Each rank computes 4 micro-batches in each of 28 steps. How many reductions are
-# there? Write the number down.
+# **Predict first.** Each rank computes 4 micro-batches in a step, and only the `backward()` of the
+# last reduces. Are the gradients of the first three lost?
 
 # %%
 if __name__ == "__main__":
@@ -119,7 +96,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 28, one in each step. Without `no_sync` there are 112, and the parameters are the same. So are the
+# No: `.grad` holds the sum of all, and this sum is reduced. There are 28 reductions, one in each
+# step. Without `no_sync` every `backward()` reduces, and the parameters are the same. So are the
 # losses in the picture: it is that of data_parallel.
 #
 # </details>
@@ -145,9 +123,8 @@ def tokens_as_weights(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** 537 of the 1,797 labels are padding. If a program divided by the number of
-# images instead of tokens, by how many percent would its gradients be too small? Write the number
-# down.
+# **Predict first.** If a program divided by the number of images instead of tokens, would its
+# gradients be too large or too small?
 
 # %%
 if __name__ == "__main__":
@@ -156,13 +133,58 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 30 percent on average. With SGD that is a smaller learning rate, which differs from batch to
-# batch. The second wrong program below does it.
+# Too small, by the share of the padding. With SGD that is a smaller learning rate, which differs
+# from batch to batch. The second wrong program below does it.
+#
+# </details>
+
+# %% [markdown]
+# ### Clipping
+#
+# Clip the gradient of each step once, after the last `backward()`. Then `.grad` holds the gradient
+# of the whole batch on every rank, and all ranks scale it by the same factor. Here its norm may be
+# at most 0.5.
+
+
+# %%
+def clipped(backward, norms):
+    def step(model, images, labels):
+        loss = backward(model, images, labels)
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+        return loss
+
+    return step
+
+
+def clipping(rank, world_size, device):
+    norms, alone = [], []
+    trained, _ = train(DDP(network(0, device)), clipped(accumulate, norms), batches(), device)
+
+    expected, _ = train(network(0, device), clipped(batch_loss, alone), batches(), device)
+    check_training(trained, expected, "clipping")
+    check(torch.tensor(norms), torch.tensor(alone), "the norm of each step", rtol=1e-5)
+    counts = {"clipped": sum(norm > 0.5 for norm in norms), "steps": len(norms)}
+    return {"largest norm": max(norms)} | counts
+
+
+# %% [markdown]
+# **Predict first.** Would the ranks still have one model if each clipped the gradients of its own
+# micro-batches?
+
+# %%
+if __name__ == "__main__":
+    run(clipping)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# No: before the reduction each rank has a norm and a factor of its own. Clipped after it, 11 of the
+# 28 steps are scaled on every rank and in one process, and the largest norm is 0.9754.
 #
 # </details>
 
 # %%
-STEPS = [accumulation, tokens_as_weights]
+STEPS = [accumulation, tokens_as_weights, clipping]
 
 # %% [markdown]
 # ## The proof
@@ -174,24 +196,56 @@ STEPS = [accumulation, tokens_as_weights]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **no_sync around backward alone.** In `accumulate`, change `with model.no_sync():` to `if
-#    True:` and `loss.backward()` to `with model.no_sync(): loss.backward()`. It says `got 112,
-#    should be 28 [reductions`. The parameters are right, but nothing is saved: DDP decides in the
-#    forward pass.
+#    True:` and `loss.backward()` to `with model.no_sync(): loss.backward()`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got 112, should be 28 [reductions`. The parameters are right, but nothing is saved:
+#    DDP decides in the forward pass.
+#
+#    </details>
+#
 # 2. **Images for tokens.** In `accumulate`, change `(y != -100).sum()` to `torch.tensor(len(y))`.
+#
+#    <details><summary>Answer</summary>
+#
 #    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.7`.
+#
+#    </details>
+#
 # 3. **The tokens of this rank.** In `accumulate`, change `dist.all_reduce(tokens)` to `tokens *=
-#    n`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.1`. This is a mean of the
-#    ranks' means.
+#    n`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.1`. This is a mean of the ranks'
+#    means.
+#
+#    </details>
+#
 # 4. **A mean of means.** In `add_gradient`, change `reduction="sum") * dist.get_world_size() /
-#    tokens` to `reduction="mean") / 4`. It says `rank 0/4: 0.bias.momentum_buffer: relative error
-#    0.4`. This is the common loop. It is right if all micro-batches are equally large.
+#    tokens` to `reduction="mean") / 4`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.4`. This is the common loop. It is
+#    right if all micro-batches are equally large.
+#
+#    </details>
+#
 # 5. **Everything under no_sync.** In `accumulate`, change `return loss + add_gradient(model,
-#    tokens, *last)` to `with model.no_sync(): return loss + add_gradient(model, tokens, *last)`. It
-#    says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Each rank trains a network of its
+#    tokens, *last)` to `with model.no_sync(): return loss + add_gradient(model, tokens, *last)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Each rank trains a network of its
 #    own.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -207,45 +261,11 @@ STEPS = [accumulation, tokens_as_weights]
 # - Under `no_sync`, each rank has gradients of its own in `.grad`. Do not step or clip there.
 
 # %% [markdown]
-# ## Write it yourself
-#
-# Clip the gradient of each step to the norm 0.5, and prove that one process does the same. In how
-# many steps is the norm larger?
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def clipping(rank, world_size, device):
-#     def clip(backward):
-#         def clipped(model, images, labels):
-#             loss = backward(model, images, labels)
-#             norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
-#             return loss
-#
-#         return clipped
-#
-#     norms = []
-#     trained, _ = train(DDP(network(0, device)), clip(accumulate), batches(), device)
-#     found = {"largest norm": max(norms), "clipped": sum(norm > 0.5 for norm in norms)}
-#     expected, _ = train(network(0, device), clip(batch_loss), batches(), device)
-#     check_training(trained, expected, "clipping")
-#     return found
-# ```
-#
-# ```text
-# clipping: proved on all 4 ranks
-#   rank  largest norm  clipped
-#   0     0.9754        11
-#   1     0.9754        11
-#   2     0.9754        11
-#   3     0.9754        11
-# ```
-#
-# </details>
-
-# %% [markdown]
 # ## Read on
 #
+# - In the program to take home,
+#   [`train_step`](../../lessons/training/take_home/train.py) has it:
+#   `model.no_sync() if left else nullcontext()`.
 # - The reference of
 #   [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
 #   and
@@ -258,4 +278,5 @@ STEPS = [accumulation, tokens_as_weights]
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [buffers](../../notebooks/training/buffers.ipynb): what no gradient reaches.
+# Next lesson: [validation](../../notebooks/training/validation.ipynb), exact metrics on shards that
+# are not equally large.

@@ -14,12 +14,10 @@ how the size of the buckets decides the number of calls.
 
 # %%
 from functools import partial
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
-import torch
+from collectives import check, check_training, counting, digits, run
+from one_process import batch_loss, network, shuffled, train
+import time
 import torch.distributed as dist
-from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 # %% [markdown]
@@ -44,38 +42,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 # %% [markdown]
 # ## The code
 #
-# This is the program of data_parallel up to the gradient of one's own shard.
-
-
-# %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
-def shuffled():
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-
-
-def train(model, backward, batches, device):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
-
-
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
-    return loss.item()
-
-
-# %% [markdown]
 # ### Buckets
 #
 # `with_buckets` goes from the last parameter to the first, and begins another bucket when one holds
@@ -129,8 +95,8 @@ def buckets(rank, world_size, device):
 
 # %% [markdown]
 # **Predict first.** The last layer has a bias of 10 numbers and a weight of 320, the first one 32
-# and 2,048, of 8 bytes each. A bucket is full from 1,000 bytes on. How many bytes has the first
-# bucket? Write the number down.
+# and 2,048, of 8 bytes each. A bucket is full from 1,000 bytes on. Which layer is in the first
+# bucket, and is this the larger bucket?
 
 # %%
 if __name__ == "__main__":
@@ -139,9 +105,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2,640: the bias has 80 bytes, which is too little for a bucket, and the weight adds 2,560. The
-# second bucket holds the first layer. The training calls `all_reduce` twice in a step, and
-# data_parallel four times. The sums are the same, and so are the losses in the picture.
+# The last layer, and it is the smaller bucket: 2640 bytes against 16640. The training calls
+# `all_reduce` twice in a step, and data_parallel four times. The sums are the same, and so are the
+# losses in the picture.
 #
 # </details>
 
@@ -150,20 +116,30 @@ if __name__ == "__main__":
 #
 # One step is enough to see the order. Its batch is the whole data set. The gradient of the first
 # weight, `model[0].weight`, comes last. At that moment a hook checks how many buckets have been
-# started.
+# started. Then it keeps `backward()` waiting until the first bucket has been reduced, for at most
+# 20 seconds. Nobody has called `wait()` yet.
 
 
 # %%
 def order_of_events(rank, world_size, device):
+    def before_the_last_gradient(_):
+        check(len(started), 1, "before the last gradient")
+        end = time.monotonic() + 20
+        while not started[0][2].is_completed() and time.monotonic() < end:
+            time.sleep(0.001)
+        reduced.extend(work.is_completed() for _, _, work in started)
+        check(reduced, [True], "reduced during backward()")
+
+    reduced = []
     model, started = with_buckets(network(0, device), limit=1000)
-    model[0].weight.register_hook(lambda _: check(len(started), 1, "before the last gradient"))
+    model[0].weight.register_hook(before_the_last_gradient)
     average_in_buckets(started, model, *digits(device))
-    return {"bytes of each call": [flat.nbytes for _, flat, _ in started]}
+    return {"reduced before the last gradient": sum(reduced), "in all": len(started)}
 
 
 # %% [markdown]
 # **Predict first.** How many of the two buckets have been started when the last gradient is
-# computed? Write the number down.
+# computed? Can they be reduced before `backward()` has ended?
 
 # %%
 if __name__ == "__main__":
@@ -172,19 +148,59 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# One. Its `all_reduce` and the rest of `backward()` run at the same time. The picture shows the
-# order of the calls: each rank starts both buckets before it waits for the first one.
+# 1, and it is reduced while `backward()` is still under way: another thread does the work. The
+# picture shows the order of the calls: each rank starts both buckets before it waits for the first
+# one.
+#
+# </details>
+
+# %% [markdown]
+# ### The size of a bucket
+#
+# Small buckets start earlier, and large ones need fewer calls. The model is the same. The table
+# shows the bytes of each call of a step.
+
+
+# %%
+def calls_and_bytes(rank, world_size, device):
+    batches = shuffled().split(64 // world_size * world_size)[:-1]
+    expected, _ = train(network(0, device), batch_loss, batches, device)
+    found = {}
+    for limit in (1, 100, 1000, 25 * 2**20):
+        model, started = with_buckets(network(0, device), limit)
+        with counting() as counts:
+            trained, _ = train(model, partial(average_in_buckets, started), batches, device)
+        check_training(trained, expected, f"limit {limit}")
+        steps, (calls, sent) = len(batches), counts["c10d.all_reduce"]
+        check([calls, sent], [steps * len(started), steps * 8 * 2410], "calls, and bytes in all")
+        found[f"limit {limit}"] = [flat.nbytes for _, flat, _ in started]
+    return found
+
+
+# %% [markdown]
+# **Predict first.** With which of these limits does nothing overlap with `backward()`?
+
+# %%
+if __name__ == "__main__":
+    run(calls_and_bytes)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# With the largest: all 19280 bytes go in one call, which starts after the last gradient. Smaller
+# limits give more calls, and the same bytes in all: the last call holds 16384 bytes or more, and it
+# never overlaps.
 #
 # </details>
 
 # %%
-STEPS = [buckets, order_of_events]
+STEPS = [buckets, order_of_events, calls_and_bytes]
 
 # %% [markdown]
 # ## The proof
 #
 # `check_training` compares `buckets` with one process, on every rank. `order_of_events` proves an
-# order, not a time.
+# order, not a time. In `calls_and_bytes`, `counting` counts below the lesson, in the process group.
 #
 # How much time is gained depends on the machine. With four ranks on two cores and no network, the
 # cores that compute are also those that communicate, and the gain is too small to measure. It can
@@ -218,11 +234,11 @@ STEPS = [buckets, order_of_events]
 # dist.destroy_process_group()
 # ```
 #
-# On Linux, the command `collectives hosts 2` makes two machines out of one, and each has a cable of
+# On Linux, the command `collectives lab 2` makes two machines out of one, and each has a cable of
 # 50 megabits per second. DDP has one bucket for each layer, and then one for all of them:
 #
 # ```console
-# $ collectives hosts 2 --rate 50mbit -- torchrun --nnodes 2 --node-rank {node} \
+# $ collectives lab 2 --rate 50mbit -- torchrun --nnodes 2 --node-rank {node} \
 #     --master-addr node0 overlap.py
 # node0: with one bucket, a step takes 1.6 times as long as with eight
 # ```
@@ -233,21 +249,54 @@ STEPS = [buckets, order_of_events]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
-# 1. **The sum for the mean.** In `average_in_buckets`, change `flat / n` to `flat`. It says `rank
-#    0/4: 0.bias.momentum_buffer: relative error 5`.
+# 1. **The sum for the mean.** In `average_in_buckets`, change `flat / n` to `flat`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 5`.
+#
+#    </details>
+#
 # 2. **Nothing is copied back.** In `average_in_buckets`, change `vector_to_parameters(flat / n,
-#    [one.grad for one in bucket])` to `pass`. It says `rank 1/4: 2.bias.momentum_buffer: relative
-#    error 2`. The buckets are reduced, and nobody uses them.
+#    [one.grad for one in bucket])` to `pass`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. The buckets are reduced, and
+#    nobody uses them.
+#
+#    </details>
+#
 # 3. **The last bucket is forgotten.** In `average_in_buckets`, change `in started:` to `in
-#    started[:-1]:`. It says `rank 1/4: 0.bias.momentum_buffer: relative error 2`.
+#    started[:-1]:`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 1/4: 0.bias.momentum_buffer: relative error 2`.
+#
+#    </details>
+#
 # 4. **A bucket for each parameter.** In `with_buckets`, change `bucket=bucket,` to
-#    `bucket=[parameter],`. It says `got 3, should be 1 [before the last gradient`. The training is
-#    right, but it makes 4 calls.
-# 5. **One bucket for all.** In `order_of_events`, change `limit=1000` to `limit=25 * 2**20`. It
-#    says `got 0, should be 1 [before the last gradient`. The training is right, but the only
+#    `bucket=[parameter],`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got 3, should be 1 [before the last gradient`. The training is right, but it makes 4
+#    calls.
+#
+#    </details>
+#
+# 5. **One bucket for all.** In `order_of_events`, change `limit=1000` to `limit=25 * 2**20`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got 0, should be 1 [before the last gradient`. The training is right, but the only
 #    `all_reduce` starts after the last gradient.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -265,39 +314,6 @@ STEPS = [buckets, order_of_events]
 #   `backward()`, because the last gradient is in it.
 
 # %% [markdown]
-# ## Write it yourself
-#
-# Count the calls and the bytes of a step against the limit of a bucket: 1 byte, 100, 1,000, and 25
-# MB, which is what DDP takes. Prove that the bytes in all are the same.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def calls_and_bytes(rank, world_size, device):
-#     found = {}
-#     for limit in (1, 100, 1000, 25 * 2**20):
-#         model, started = with_buckets(network(0, device), limit)
-#         average_in_buckets(started, model, *digits(device))
-#         sizes = [flat.nbytes for _, flat, _ in started]
-#         check(sum(sizes), 8 * 2410, "bytes in all")
-#         found[f"limit {limit}"] = sizes
-#     return found
-# ```
-#
-# ```text
-# calls_and_bytes: proved on all 4 ranks
-#   rank  limit 1                 limit 100           limit 1000     limit 26214400
-#   0     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
-#   1     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
-#   2     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
-#   3     [80, 2560, 256, 16384]  [2640, 256, 16384]  [2640, 16640]  [19280]
-# ```
-#
-# 4, 3, 2 and 1 calls.
-#
-# </details>
-
-# %% [markdown]
 # ## Read on
 #
 # - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): how the
@@ -312,4 +328,5 @@ STEPS = [buckets, order_of_events]
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 # - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
 #
-# Next lesson: [ddp](../../notebooks/training/ddp.ipynb), where the library does all this.
+# Next lesson: [faster](../../notebooks/training/faster.ipynb), which asks when more ranks are
+# faster.

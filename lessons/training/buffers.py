@@ -12,8 +12,9 @@ with buffers, and a batch norm that normalizes over all ranks.
 """
 
 # %%
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from functools import partial
+from collectives import Curve, check, check_training, counting, digits, run
+from one_process import batch_loss, train
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -52,31 +53,15 @@ def batches(n):
     return order.split(64 // n * n)[:-1]
 
 
-def train(model, backward, batches, device):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
-
-
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
-    return loss.item()
-
-
 # %% [markdown]
 # ### The statistics drift
 #
-# Each rank trains with its shards. Then each rank counts how many of all 1,797 images its network
-# recognizes, twice. `model.module` uses the buffers of its own rank. `model` first gets the buffers
-# of rank 0: DDP broadcasts them before each forward pass of the training, and before the first one
-# after it.
+# Each rank trains with its shards. One process can do the same: it normalizes each shard by itself,
+# and shard 0 last, so that only its statistics stay. After the training, each rank compares its
+# running averages with those of rank 0, and counts how many of all 1,797 images its network
+# recognizes. `model.module` uses the buffers of its own rank. Calling `model` broadcasts rank 0's
+# buffers first; DDP does this before every training forward, and once more before the first `eval`
+# forward.
 
 
 # %%
@@ -86,21 +71,39 @@ def right(model, device):
         return (model.eval()(images).argmax(1) == labels).sum()
 
 
+def shard_by_shard(n, model, images, labels):
+    before = [buffer.clone() for buffer in model.buffers()]
+    for rank in reversed(range(n)):  # rank 0 last: its buffers stay
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)
+        (cross_entropy(model(images[rank::n]), labels[rank::n]) / n).backward()
+    return 0.0
+
+
 def buffers(rank, world_size, device):
     mine = [batch[rank::world_size] for batch in batches(world_size)]
     model = DDP(network(nn.BatchNorm1d, device))
-    _, losses = train(model, batch_loss, mine, device)
+    means = []  # the buffer after each step
+    note = model.module[1].register_forward_hook(
+        lambda norm, *_: means.append(norm.running_mean.clone())
+    )
+    trained, _ = train(model, batch_loss, mine, device)
+    note.remove()
     own, of_rank_0 = right(model.module, device), right(model, device)
-    expected = own.clone()
-    dist.broadcast(expected, src=0)
-    check(of_rank_0, expected, "the buffers of rank 0")
-    return {"loss": losses, "own buffers": own, "buffers of rank 0": of_rank_0}
+    dist.broadcast(first := torch.stack(means), src=0)
+    drift = ((torch.stack(means) - first).norm(dim=1) / first.norm(dim=1)).tolist()
+
+    backward = partial(shard_by_shard, world_size)
+    expected, _ = train(network(nn.BatchNorm1d, device), backward, batches(world_size), device)
+    check_training(trained, expected, "each shard by itself")
+    check(drift[-1] > 0.01, rank > 0, "the buffers have drifted")
+    shown = {"drift": Curve(drift, "drift from rank 0"), "at the end": f"{drift[-1]:.1%}"}
+    return shown | {"right, own buffers": own, "right, buffers of rank 0": of_rank_0}
 
 
 # %% [markdown]
 # **Predict first.** The parameters of all four ranks are equal to the last bit, and so are the
-# images. How many different counts do the ranks come to, each with its own buffers? Write the
-# number down.
+# images. Do the ranks recognize equally many images, each with its own buffers?
 
 # %%
 if __name__ == "__main__":
@@ -109,10 +112,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Three: 1718, 1716, 1718 and 1717 images are recognized. The picture shows nothing of it: the loss
-# falls on all ranks. With the buffers of rank 0, all ranks count 1718. That is better, because it
+# No: 1718, 1716, 1718 and 1717. The running means of ranks 1 to 3 are 5.3 %, 6.1 % and 3.5 % away
+# from those of rank 0. With the buffers of rank 0, all ranks count 1718. That is better, because it
 # must not matter which rank validates or saves. But these are still the statistics of one shard of
-# each batch.
+# each batch. The picture shows how far the means of each rank are from those of rank 0
+# after each step, although DDP makes them equal before each step.
 #
 # </details>
 
@@ -122,13 +126,19 @@ if __name__ == "__main__":
 # This batch norm sums over all ranks before it divides. The gradient must flow through these sums,
 # too, because the mean depends on the images of every rank. `dist.all_reduce` would cut it off.
 # This `all_reduce` returns a new tensor, and its backward pass is an `all_reduce` of the gradients.
-# `lerp_` moves a running average towards the new value, by the share `momentum` (0.1).
+# (Its module has an underscore, but torch 2.13 names no public one: `torch.distributed.nn` is
+# deprecated in its favour.) `lerp_` moves a running average towards the new value, by the share
+# `momentum` (0.1). After `eval()` nothing is summed: the layer uses its running averages.
+#
+# The ranks also add up how many images they have, so that unequal shards count by their size.
 
 
 # %%
 class BatchNormOfAllRanks(nn.BatchNorm1d):
     def forward(self, x):
-        count = len(x) * dist.get_world_size()
+        if not self.training:
+            return super().forward(x)
+        count = all_reduce(torch.tensor(len(x), device=x.device), "sum", dist.group.WORLD)
         mean = all_reduce(x.sum(0), "sum", dist.group.WORLD) / count
         var = all_reduce((x - mean).square().sum(0), "sum", dist.group.WORLD) / count
         with torch.no_grad():
@@ -141,16 +151,25 @@ class BatchNormOfAllRanks(nn.BatchNorm1d):
 # %%
 def norm_of_all_ranks(rank, world_size, device):
     mine = [batch[rank::world_size] for batch in batches(world_size)]
-    trained, losses = train(DDP(network(BatchNormOfAllRanks, device)), batch_loss, mine, device)
+    model = DDP(network(BatchNormOfAllRanks, device))
+    with counting() as counts:
+        trained, _ = train(model, batch_loss, mine, device)
 
     expected, _ = train(network(nn.BatchNorm1d, device), batch_loss, batches(world_size), device)
     check_training(trained, expected, "batch norm of all ranks")
-    return {"loss": losses}
+    own, of_rank_0 = right(model.module, device), right(model, device)
+    check(own, of_rank_0, "the same buffers on all ranks")
+    with counting() as in_eval:
+        model.module(torch.ones(2, 64, dtype=torch.float64, device=device))
+    check(len(in_eval), 0, "eval() reduces nothing")
+    calls = counts["_c10d_functional.all_reduce"].calls / len(mine)
+    check(calls, 5.0, "calls of the layer in a step")
+    return {"calls of the layer in a step": calls, "right": own}
 
 
 # %% [markdown]
-# **Predict first.** How many `all_reduce` calls does this layer add to each step, and how many
-# numbers does each of them reduce? Write the numbers down.
+# **Predict first.** In which of the two, `forward` or `backward()`, does this layer call
+# `all_reduce`?
 
 # %%
 if __name__ == "__main__":
@@ -159,36 +178,113 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 4 calls with 32 numbers each: two in `forward`, and two in `backward()`. They are short, but every
-# rank waits in each of them. Parameters and buffers are now those of one process.
+# In both: 5 calls in a step, three in `forward` and two in `backward()`, which reduces the
+# gradients of the two sums. They are short, but every rank waits in each of them. Parameters and
+# buffers are now those of one process, on every rank.
 #
 # </details>
 
+# %% [markdown]
+# ### Unequal shards
+#
+# Rank r has 2 + r images here. Each of them must count once, not each rank.
+
+
 # %%
-STEPS = [buffers, norm_of_all_ranks]
+def unequal_shards(rank, world_size, device):
+    images, _ = digits(device)
+    sizes = list(range(2, 2 + world_size))
+    shards = images[: sum(sizes)].split(sizes)
+    got = BatchNormOfAllRanks(64, device=device).double()(shards[rank])
+
+    whole = nn.BatchNorm1d(64, device=device).double()(torch.cat(shards)).split(sizes)
+    check(torch.allclose(got, whole[rank], rtol=1e-9), True, "unequal shards")
+    return {"images": len(got)}
+
+
+# %%
+if __name__ == "__main__":
+    run(unequal_shards)
+
+# %%
+STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 
 # %% [markdown]
 # ## The proof
 #
-# `check_training` compares the buffers as well as the parameters. In `buffers` there is nothing to
-# compare with: no single process with batches of 64 trains this network. It checks that after DDP's
-# broadcast every rank counts what rank 0 counted.
+# `check_training` compares the buffers as well as the parameters. In `buffers` it compares with one
+# process that normalizes each shard by itself, because no single process that normalizes whole
+# batches of 64 trains this network.
+
+# %% [markdown]
+# ## On GPUs
+#
+# - `SyncBatchNorm` does not run on the CPU (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm
+#   expected input tensor to be on GPU").
+# - Its forward gathers the statistics and counts of all ranks, so shards may differ in size
+#   (`torch/nn/modules/_functions.py`: "Use allgather instead of allreduce because count could be
+#   different across ranks").
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **The usual batch norm.** In `norm_of_all_ranks`, change `BatchNormOfAllRanks` to
-#    `nn.BatchNorm1d`. It says `rank 0/4: 3.bias.momentum_buffer: relative error 0.6`.
+#    `nn.BatchNorm1d`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 3.bias.momentum_buffer: relative error 0.6`.
+#
+#    </details>
+#
 # 2. **Sums without a gradient.** In `forward`, change `(x - mean) / (var + self.eps)` to `(x -
-#    mean.detach()) / (var.detach() + self.eps)`. It says `rank 0/4: 1.running_mean: relative error
-#    2e+01`. The first forward pass is right, and its gradient is not.
+#    mean.detach()) / (var.detach() + self.eps)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 1.running_mean: relative error 2e+01`. The first forward pass is right, and
+#    its gradient is not.
+#
+#    </details>
+#
 # 3. **The variance around the mean of this rank.** In `forward`, change `(x - mean).square()` to
-#    `(x - x.mean(0)).square()`. It says `rank 0/4: 0.weight.momentum_buffer: relative error 0.2`.
+#    `(x - x.mean(0)).square()`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.weight.momentum_buffer: relative error 0.2`.
+#
+#    </details>
+#
 # 4. **The variance is divided by the wrong number.** In `forward`, change `var * count / (count -
-#    1)` to `var`. It says `rank 0/4: 1.running_var: relative error 0.01`. Only the buffer is wrong:
-#    batch norm normalizes with the mean square and keeps the unbiased variance.
+#    1)` to `var`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 1.running_var: relative error 0.01`. Only the buffer is wrong: batch norm
+#    normalizes with the mean square and keeps the unbiased variance.
+#
+#    </details>
+#
+# 5. **`eval()` is ignored.** In `forward`, change `if not self.training:` to `if False:`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `[eval() reduces nothing`.
+#
+#    </details>
+#
+# 6. **The buffers of another rank.** In `shard_by_shard`, change `reversed(range(n))` to
+#    `range(n)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `1.running_mean: relative error 0.1`.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -234,8 +330,6 @@ STEPS = [buffers, norm_of_all_ranks]
 #   2     cpu     SyncBatchNorm layers only work with GPU modules
 #   3     cpu     SyncBatchNorm layers only work with GPU modules
 # ```
-#
-# On a GPU `SyncBatchNorm` works (documented), and then the proof runs.
 #
 # </details>
 

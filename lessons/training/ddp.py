@@ -5,20 +5,20 @@
 DistributedDataParallel (DDP) is the data parallel training of PyTorch. It broadcasts the parameters
 and averages the gradients, and your training loop stays as it is.
 
-You will see that it trains the same model as our own program, and in which buckets and in which
-order it reduces the gradients.
+You will see that it trains the same model as our own program, in which buckets and in which order
+it reduces the gradients, and that it divides them before it sums.
 
     python lessons/training/ddp.py
     torchrun --nproc-per-node 4 lessons/training/ddp.py
 """
 
 # %%
-from collectives import check_training
-from collectives.lesson import Curve, digits, run
+from collectives import check, check_training, counting, run
+from one_process import batch_loss, network, shuffled, train
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 # %% [markdown]
@@ -26,46 +26,20 @@ from torch.nn.parallel import DistributedDataParallel
 #
 # [data_parallel](../../notebooks/training/data_parallel.ipynb) has four parts: broadcast, shard,
 # all_reduce, divide. DDP does three of them. Its constructor broadcasts the parameters and buffers
-# of rank 0. During `backward()`, it sums the gradients of all ranks and divides them by n. You must
-# still give each rank its own shard.
+# of rank 0. During `backward()`, it divides the gradients by n and sums them over all ranks. You
+# must still give each rank its own shard.
 #
-# DDP does not call `all_reduce` for each parameter. As in
-# [buckets](../../notebooks/training/buckets.ipynb), it copies gradients into buckets and reduces a
-# bucket as soon as all its gradients are there. Its buckets have 25 MB. `loss.backward()` starts
-# this, through a hook on each parameter. The loss function itself reduces nothing.
+# DDP does not call `all_reduce` for each parameter. It copies gradients into long tensors, the
+# buckets, and reduces a bucket as soon as all its gradients are there. Its first bucket has 1 MiB,
+# and the others have 25. `loss.backward()` starts this, through a hook on each parameter. The loss
+# function itself reduces nothing. The next lesson makes such buckets by hand.
 
 # %% [markdown]
 # ## The code
 #
-# `by_hand` is our own program. With DDP the same step is `on_my_shard` alone.
-
-
-# %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
-def shuffled():
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-
-
-def train(model, backward, batches, device):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
-
-
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
-    return loss.item()
+# `network`, `shuffled`, `train` and `batch_loss` are those of
+# [one_process](../../notebooks/training/one_process.ipynb). `by_hand` is our own program. With DDP
+# the same step is `on_my_shard` alone.
 
 
 # %%
@@ -86,18 +60,21 @@ def by_hand(model, images, labels):
 def ddp(rank, world_size, device):
     model = DistributedDataParallel(network(seed=rank, device=device))
     batches = shuffled().split(64 // world_size * world_size)[:-1]
-    trained, losses = train(model, on_my_shard, batches, device)
+    with counting() as counts:
+        trained, losses = train(model, on_my_shard, batches, device)
 
     ours, _ = train(network(0, device), by_hand, batches, device)
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, ours, "DDP and ours")
     check_training(trained, expected, "DDP and one process")
-    return {"loss": losses}
+    calls = counts["c10d.all_reduce"].calls
+    check(calls, len(batches), "calls of all_reduce")
+    return {"loss": losses, "steps": len(batches), "all_reduce": calls}
 
 
 # %% [markdown]
-# **Predict first.** Our program calls `all_reduce` 4 times in each step. How often does DDP, with
-# buckets of 25 MB? The network has 2,410 parameters of 8 bytes. Write the number down.
+# **Predict first.** The network has four parameters, with 19 kB of gradients in all. Our program
+# calls `all_reduce` once for each parameter in each step. How often does DDP call it in a step?
 
 # %%
 if __name__ == "__main__":
@@ -106,8 +83,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Once: all gradients together have 19 kB, and fit into one bucket. The picture shows the same
-# losses as that of data_parallel.
+# Once, so 28 times in 28 steps: all gradients together fit into the first bucket.
 #
 # </details>
 
@@ -121,6 +97,9 @@ if __name__ == "__main__":
 
 
 # %%
+LAYERS = [["2.bias", "2.weight"], ["0.bias", "0.weight"]]
+
+
 def order_of_buckets(rank, world_size, device):
     def note_and_average(found, bucket):
         found.append([names[parameter] for parameter in bucket.parameters()])
@@ -135,6 +114,7 @@ def order_of_buckets(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "DDP with a hook")
+    check([sorted(names) for names in found[1:]], LAYERS, "the buckets of the second step")
     return {f"call {number}": names for number, names in enumerate(found, 1)}
 
 
@@ -156,28 +136,133 @@ if __name__ == "__main__":
 #
 # </details>
 
+# %% [markdown]
+# ### The first bucket is small
+#
+# Without `bucket_cap_mb`, the first bucket is full at 1 MiB and the others at 25 MiB, so that the
+# first `all_reduce` starts early
+# (`torch/nn/parallel/distributed.py`: "First bucket optimization: use smaller size when using
+# defaults to reduce latency for early-computed gradients"). This network has four layers with a
+# weight of 1 MiB each.
+
+
 # %%
-STEPS = [ddp, order_of_buckets]
+def first_bucket(rank, world_size, device):
+    def note(found, bucket):
+        found.append(bucket.buffer().nbytes)
+        return allreduce_hook(None, bucket)
+
+    layers = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
+    model = DistributedDataParallel(layers.to(device))
+    model.register_comm_hook(found := [], note)
+    for _ in range(2):
+        model(torch.ones(1, 512, device=device)).sum().backward()
+    check(found, [4 * 2**20, 2**20, 3 * 2**20], "bytes of the buckets")
+    return {"first step": found[:1], "second step": found[1:]}
+
+
+# %% [markdown]
+# **Predict first.** How many buckets does the second step reduce, and which is larger?
+
+# %%
+if __name__ == "__main__":
+    run(first_bucket)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Two: the first has 1048576 bytes, the gradient of the last layer, and the second has 3145728,
+# those of the other three. With one bucket of 4194304 bytes, as in the first step, nothing is on
+# its way before `backward()` has ended.
+#
+# </details>
+
+# %% [markdown]
+# ### Divide first
+#
+# float16 numbers end at 65,504. The gradient here is about 50,000 on each rank, and so is the mean.
+
+
+# %%
+def divides_first(rank, world_size, device):
+    x = torch.full((1, 1), 5e4, dtype=torch.float16, device=device)  # 49,984 in float16
+    model = DistributedDataParallel(nn.Linear(1, 1, bias=False, device=device, dtype=x.dtype))
+    model(x).sum().backward()
+    mean = model.module.weight.grad
+    check(mean, x, "DDP", rtol=1e-2)
+
+    dist.all_reduce(total := x.clone())
+    check(total.isinf().item(), world_size > 1, "the sum overflows")
+    return {"DDP": mean.item(), "sum, then divide": (total / world_size).item()}
+
+
+# %% [markdown]
+# **Predict first.** The sum of four ranks is 200,000, which float16 cannot hold. Which gradient
+# does DDP find?
+
+# %%
+if __name__ == "__main__":
+    run(divides_first)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 49984: each rank divides by n before the sum, and the sum fits. Our program first sums, finds
+# infinity, and stays there.
+#
+# </details>
+
+# %%
+STEPS = [ddp, order_of_buckets, first_bucket, divides_first]
 
 # %% [markdown]
 # ## The proof
 #
 # `check_training` compares the DDP model with our own program and with one process, on every rank.
-# It ignores the `module.` with which DDP begins every name.
+# It ignores the `module.` with which DDP begins every name. `check` compares the number of calls,
+# which `counting` counts below DDP, and the order and the sizes of the buckets.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **Every rank takes the same shard.** In `on_my_shard`, change `images[rank::n],
-#    labels[rank::n]` to `images[::n], labels[::n]`. It says `rank 0/4: 2.bias.momentum_buffer:
-#    relative error 2`.
+#    labels[rank::n]` to `images[::n], labels[::n]`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 2`.
+#
+#    </details>
+#
 # 2. **The model inside is called.** In `ddp`, change `trained, losses = train(model,` to `trained,
-#    losses = train(model.module,`. It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`.
-#    Nothing is reduced, and there is no error.
+#    losses = train(model.module,`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Nothing is reduced, and there is
+#    no error.
+#
+#    </details>
+#
 # 3. **A hook that does not divide.** In `order_of_buckets`, change `bucket.buffer() / world_size`
-#    to `bucket.buffer()`. It says `rank 0/4: 0.weight.momentum_buffer: relative error 3`.
+#    to `bucket.buffer()`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.weight.momentum_buffer: relative error 3`.
+#
+#    </details>
+#
+# 4. **Large buckets.** In `order_of_buckets`, change `bucket_cap_mb=0.001` to `bucket_cap_mb=25`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `[the buckets of the second step`. One bucket holds all four parameters.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -186,8 +271,9 @@ STEPS = [ddp, order_of_buckets]
 # - The keys of `model.state_dict()` begin with `module.`. Save `model.module.state_dict()`, which
 #   also loads without DDP. The mistake is shown in
 #   [training](../../notebooks/mistakes/training.ipynb).
-# - The optimizer may be made before or after DDP: DDP wraps the same parameters. (FSDP replaces
-#   them, so there it must come after (documented).)
+# - The optimizer may be made before or after DDP: DDP wraps the same parameters. FSDP replaces
+#   them, so there it must come after (`torch/distributed/fsdp/_fully_shard/_fully_shard.py`:
+#   "represents the sharded parameters as :class:`DTensor` s").
 # - If every rank takes the whole batch, the result is right, and nothing is gained. No comparison
 #   of parameters notices that.
 # - DDP divides by the number of ranks, whatever the shards are. For unequal shards, weight the
@@ -227,6 +313,9 @@ STEPS = [ddp, order_of_buckets]
 # %% [markdown]
 # ## Read on
 #
+# - In the program to take home,
+#   [`main`](../../lessons/training/take_home/train.py) has it:
+#   `ddp = DistributedDataParallel(model)`.
 # - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): buckets,
 #   their order, and the overlap with `backward()`, by the authors of DDP.
 # - The reference of
@@ -239,4 +328,4 @@ STEPS = [ddp, order_of_buckets]
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [sampler](../../notebooks/training/sampler.ipynb), which gives each rank its images.
+# Next lesson: [buckets](../../notebooks/training/buckets.ipynb), which overlap with `backward()`.

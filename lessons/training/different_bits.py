@@ -14,11 +14,10 @@ on a grid, which any number of ranks adds to the same bits.
 
 # %%
 from functools import partial
-from collectives import check
-from collectives.lesson import Curve, digits, run
+from collectives import Curve, check, digits, run
+from one_process import network, shuffled
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -40,21 +39,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 # %% [markdown]
 # ## The code
 #
-# `train` is that of [data_parallel](../../notebooks/training/data_parallel.ipynb), but it returns
-# the parameters after each step, not the loss. The images take the dtype of the model. The
+# `train` is that of [one_process](../../notebooks/training/one_process.ipynb), but it returns the
+# parameters after each step, not the loss. The images take the dtype of the model. The
 # learning rate is 0.7, seven times that of data_parallel.
 
 
 # %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
-def shuffled():
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-
-
 def train(model, backward, batches, device, lr=0.7):
     torch.set_num_threads(1)  # the ranks of one machine share its cores
     images, labels = digits(device)
@@ -105,13 +95,13 @@ def different_bits(rank, world_size, device):
         one = train(network(0, device).to(dtype), partial(in_parts, parts=1), batches, device)
         errors = [((a - b).norm() / b.norm()).item() for a, b in zip(ours, one, strict=True)]
         check([errors[49] < 1e3 * eps, errors[-1] > 1e6 * eps], [True, True], f"{dtype}")
-        curves[str(dtype)] = Curve(errors, "relative error", log=True)
-    return curves
+        curves[str(dtype)] = errors
+    return {"errors": Curve(curves, "relative error", log=True)}
 
 
 # %% [markdown]
-# **Predict first.** float32 has about 7 digits. How large is its error after 200 steps? Write the
-# number down.
+# **Predict first.** float32 has about 7 digits. After 200 steps, in how many of them do the two
+# trainings still agree?
 
 # %%
 if __name__ == "__main__":
@@ -120,10 +110,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# More than 0.1: these are two different models. In float64 it is about 1e-6. The picture shows both
-# errors after each step, and each mark on its axis is 100 times the one below. Both grow in the
-# same way, but float32 starts at 1e-8 and float64 at 1e-17. So float64 needs more steps to come to
-# the same point. The table shows no errors, because they differ from machine to machine.
+# In none: the error is above 1e6 * 1.2e-7 = 0.12. These are two different models. The picture shows
+# both errors after each step. Both grow in the same way, but that of float64 starts a billion times
+# smaller. So float64 needs more steps to come to the same point. The table shows no errors, because
+# they differ from machine to machine.
 #
 # </details>
 
@@ -192,9 +182,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# All 2,410, with any number of ranks up to 8. (A ninth rank would have no part.) This has a price.
-# Each gradient is off by up to `2**-41`. And the 8 parts belong to the program: they must stay the
-# same, whatever the number of ranks.
+# All 2,410, with any number of ranks up to the number of parts. (One more rank would have no part.)
+# This has a price. Each gradient is off by up to half of `2**-40`. And the parts belong to the
+# program: their number must stay the same, whatever the number of ranks.
 #
 # </details>
 
@@ -220,20 +210,53 @@ STEPS = [different_bits, order_of_additions, on_the_grid]
 # - Losses in a few digits. Two different models can print the same ones.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - Some operations add in an order that [differs from run to
+#   run](https://docs.pytorch.org/docs/stable/notes/randomness.html).
+#   `torch.use_deterministic_algorithms(True)` replaces them (`torch/__init__.py`: "if only
+#   nondeterministic algorithms are available they will throw a :class:`RuntimeError`").
+
+# %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **Nothing is added.** In `on_my_parts`, change `dist.all_reduce(flat :=
-#    parameters_to_vector(gradients))` to `flat = parameters_to_vector(gradients)`. It says `got
-#    [False, True], should be [True, True] [torch.float32`.
+#    parameters_to_vector(gradients))` to `flat = parameters_to_vector(gradients)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got [False, True], should be [True, True] [torch.float32`.
+#
+#    </details>
+#
 # 2. **Each part counts as a whole batch.** In `in_parts`, change `/ parts).backward()` to `/
-#    1).backward()`. It says `got [False, True], should be [True, True] [torch.float32`.
-# 3. **No grid.** In `on_the_grid`, change `(gradient * 2**40).round() / 2**40` to `gradient`. It
-#    says `should be 2410 [parameters with equal bits`.
+#    1).backward()`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got [False, True], should be [True, True] [torch.float32`.
+#
+#    </details>
+#
+# 3. **No grid.** In `on_the_grid`, change `(gradient * 2**40).round() / 2**40` to `gradient`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `should be 2410 [parameters with equal bits`.
+#
+#    </details>
+#
 # 4. **The grid is too fine.** In `on_the_grid`, change `(gradient * 2**40).round() / 2**40` to
-#    `(gradient * 2**60).round() / 2**60`. It says `should be 2410 [parameters with equal bits`. A
-#    sum now needs more than 53 digits.
+#    `(gradient * 2**60).round() / 2**60`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `should be 2410 [parameters with equal bits`. A sum now needs more than 53 digits.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -242,8 +265,6 @@ STEPS = [different_bits, order_of_additions, on_the_grid]
 #   Only the comparison needs float64.
 # - More ranks, another batch size for each process, another number of threads or another machine:
 #   each changes the order of additions, and so the bits.
-# - On CUDA, some operations add in an order that differs from run to run (documented).
-#   `torch.use_deterministic_algorithms(True)` replaces them or raises an error.
 
 # %% [markdown]
 # ## Write it yourself
@@ -294,5 +315,5 @@ STEPS = [different_bits, order_of_additions, on_the_grid]
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [buckets](../../notebooks/training/buckets.ipynb), with fewer calls that begin
-# earlier.
+# Next lesson: [checkpoint](../../notebooks/training/checkpoint.ipynb), a training that stops and
+# continues.

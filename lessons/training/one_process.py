@@ -13,8 +13,7 @@ gradient of a large one, and why large models need thousands of GPUs.
 """
 
 # %%
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from collectives import Curve, check, check_training, computed, digits, run
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -24,20 +23,25 @@ from torch.nn.functional import cross_entropy
 #
 # The data are 1,797 images of handwritten digits, 8 by 8 pixels each. The network has 64 inputs, 32
 # hidden units and 10 outputs, one for each digit. Each step of the training takes a batch of 64
-# images, computes the gradient of their mean loss, and changes the parameters a little. Nothing is
-# distributed yet.
+# images, computes the gradient of their mean loss, and changes the parameters a little.
 #
-# The numbers are float64, with about 16 digits. So rounding stays small, and any other program can
-# be compared with this one.
+# Nothing is distributed yet: `run` starts four ranks as always, but each trains alone, on all
+# images.
+#
+# The numbers are float64, which has about 16 digits. So rounding errors stay small, and we can
+# compare the later programs with this one.
 
 # %% [markdown]
 # ## The code
 #
-# `seed` decides with which parameters the network starts, and `shuffled` in which order the images
-# come. The layers have numbers: `0.weight` and `0.bias` belong to the first one, `2.weight` and
-# `2.bias` to the last one. The optimizer is SGD with momentum: for each parameter it keeps a
-# running sum of the gradients, its `momentum_buffer`. `train` leaves the gradient to the function
-# `backward`, because that is what the next lessons change. Here it is `batch_loss`.
+# `seed` sets the first parameters of the network, and `shuffled` the order of the images. The
+# layers have numbers: `0.weight` and `0.bias` belong to the first one, `2.weight` and `2.bias` to
+# the last one. The optimizer is SGD with momentum: for each parameter it keeps a running sum of the
+# gradients, its `momentum_buffer`. `train` gets the function that computes the gradient as its
+# argument `backward`: here `batch_loss`, in the next lessons others.
+#
+# Three names come from the package: `digits` loads images and labels, `Curve` draws a list of
+# numbers, `check_training` fails unless two trainings gave the same parameters and momentum.
 
 
 # %%
@@ -46,14 +50,14 @@ def network(seed, device):
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
 
 
-def shuffled():
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+def shuffled(seed=0):
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(seed))
 
 
-def train(model, backward, batches, device):
+def train(model, backward, batches, device, lr=0.1, momentum=0.9):
     torch.set_num_threads(1)  # the ranks of one machine share its cores
     images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     losses = []
     for batch in batches:
         optimizer.zero_grad()
@@ -79,8 +83,8 @@ def one_process(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Four ranks run this function, and none of them talks to another. How many
-# different networks are there in the end? Write the number down.
+# **Predict first.** Four ranks run this function, and each one trains alone. How many
+# different networks are there in the end?
 
 # %%
 if __name__ == "__main__":
@@ -90,8 +94,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # One, in four copies. All ranks start with the same seed and see the same batches, so they do the
-# same work four times, to the last bit. The picture shows the loss of each batch; the last batch
-# has only 5 images, so its loss says little. To gain anything, the ranks must share the work.
+# same work four times, to the last bit. To gain anything, the ranks must share the work. The last
+# batch is small, so its loss in the picture says little.
 #
 # </details>
 
@@ -99,7 +103,8 @@ if __name__ == "__main__":
 # ### What `.grad` holds
 #
 # `backward()` does not set `.grad`. It adds to it. The derivative of x * x is 2 x, which is 8 at x
-# = 4.
+# = 4. The step computes x * x twice, because `backward()` frees the graph unless it has
+# `retain_graph=True`.
 
 
 # %%
@@ -113,7 +118,7 @@ def grad_adds_up(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** `backward()` runs twice. What is `x.grad` afterwards? Write the number down.
+# **Predict first.** `backward()` runs twice. What is `x.grad` afterwards?
 
 # %%
 if __name__ == "__main__":
@@ -123,8 +128,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 16: the second `backward()` adds its 8 to the first. So a training loop calls
-# `optimizer.zero_grad()`, which clears `.grad`, before each step. That `.grad` adds up is also
-# useful, as the next step shows.
+# `optimizer.zero_grad()`, which clears `.grad`, before each step. The next section uses the sum.
 #
 # </details>
 
@@ -132,7 +136,8 @@ if __name__ == "__main__":
 # ### Micro-batches
 #
 # If a batch does not fit into memory, cut it into micro-batches and let `.grad` add up. The loss of
-# a micro-batch is the mean over its own images. Weight it with its share of the batch.
+# a micro-batch is the mean over its own images, so weight it with its share of the batch. The sum
+# of these losses would [keep every graph](../../notebooks/hearsay.ipynb).
 
 
 # %%
@@ -158,24 +163,22 @@ if __name__ == "__main__":
     run(micro_batches)
 
 # %% [markdown]
-# The parameters are those that the whole batches give, and so are the losses in the picture. Here
-# one process computes four micro-batches one after the other. In the next lesson, four processes
-# compute one each, at the same time.
+# The parameters and the losses are those of whole batches. In the next lesson, four processes
+# compute a micro-batch each, at the same time.
 #
 # ### Why more than one process
 #
-# A larger GPU helps as long as there is one (vertical scaling). Then only more GPUs help
-# (horizontal scaling). The largest Llama 3 has 405 billion parameters and was trained on 15.6
-# trillion tokens. [Its authors](https://arxiv.org/abs/2407.21783) report 3.8e25 operations, on up
-# to 16,384 H100 GPUs with 80 GB and about 400e12 operations per second each. Two rules of thumb
-# explain the cost. Training takes 6 operations for each parameter and token ([Kaplan and
+# The largest Llama 3 has 405 billion parameters and was trained on 15.6 trillion tokens. [Its
+# authors](https://arxiv.org/abs/2407.21783) report 3.8e25 operations, on up to 16,384 H100 GPUs
+# with 80 GB and about 400e12 operations per second each. Two rules of thumb explain the cost.
+# Training takes 6 operations for each parameter and token ([Kaplan and
 # others](https://arxiv.org/abs/2001.08361)). Adam in mixed precision needs 16 bytes for each
-# parameter ([ZeRO](https://arxiv.org/abs/1910.02054)), not counting what the layers compute in
-# between. In this step, rank r computes what `32**r` GPUs need if they share work and memory
-# evenly.
+# parameter ([ZeRO](https://arxiv.org/abs/1910.02054)), and more for the outputs of the layers. In
+# this step, rank r computes what `32**r` GPUs need if they share work and memory evenly.
 
 
 # %%
+@computed
 def llama_405b(rank, world_size, device):
     parameters, tokens, gpus = 405e9, 15.6e12, 32**rank
     operations = 6 * parameters * tokens
@@ -185,7 +188,7 @@ def llama_405b(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** How many years would one H100 train? Write the number down.
+# **Predict first.** What does one H100 lack for this training: time, memory or both?
 
 # %%
 if __name__ == "__main__":
@@ -194,9 +197,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 3,003 years, and its 80 GB could not hold the 6,480 GB: that takes 81 GPUs. With 32,768 GPUs the
-# training takes a month. Data parallel training, in the next lessons, divides the time. It does not
-# divide the memory, because every rank holds the whole model.
+# Both: it would train for 3003.08 years, and the 6,480 GB need 6,480 / 80 = 81 GPUs. With 32,768
+# GPUs the training takes a month. Data parallel training, in the next lessons, divides the time. It
+# does not divide the memory, because every rank holds the whole model.
 #
 # </details>
 
@@ -208,31 +211,53 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 #
 # `check_training` compares two trainings, each a model and its optimizer. For every parameter and
 # every momentum buffer, the norm of the difference may be at most 1e-9 of the norm. All ranks must
-# hold the same ones, to the last bit. In the tests, the steps of this chapter stay below 1e-12. The
-# programs of the next section are wrong by far more than the limit.
+# have the same values, to the last bit. In the tests, the steps of this chapter stay below 1e-12.
+#
+# If the proof fails, all ranks raise the same message. In `rank 0 raised Mismatch: rank 3/4: ...`,
+# rank 3 is the one with the largest error.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **Every rank starts elsewhere.** In `one_process`, change `trained, losses = train(network(0,`
-#    to `trained, losses = train(network(rank,`. It says `rank 1/4: 2.bias: relative error 2, should
-#    be at most 1e-09`.
+#    to `trained, losses = train(network(rank,`. Do the ranks still have one network?
+#
+#    <details><summary>Answer</summary>
+#
+#    No. It says `rank 1/4: 2.bias: relative error 2, should be at most 1e-09`.
+#
+#    </details>
+#
 # 2. **Each micro-batch counts as a whole batch.** In `in_micro_batches`, change `* len(x) /
-#    len(images)` to `* 1`. It says `0.bias.momentum_buffer: relative error 5`.
+#    len(images)` to `* 1`. By how much is the gradient of 64 images wrong?
+#
+#    <details><summary>Answer</summary>
+#
+#    It is four times as large. It says `0.bias.momentum_buffer: relative error 5`.
+#
+#    </details>
+#
 # 3. **Each micro-batch counts as a quarter.** In `in_micro_batches`, change `len(x) / len(images)`
-#    to `1 / 4`. That is right in 28 steps. The last batch has 5 images, which are one micro-batch.
-#    It says `2.bias.momentum_buffer: relative error 0.6`.
+#    to `1 / 4`. For which batches is that wrong?
+#
+#    <details><summary>Answer</summary>
+#
+#    For the last alone: its 5 images are a single micro-batch, which must count fully. It says
+#    `2.bias.momentum_buffer: relative error 0.6`.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
 #
 # - A loop without `zero_grad()` trains with the sum of all gradients so far. There is no error.
-# - `cross_entropy` takes the mean unless you say `reduction="sum"`. The mean of micro-batches must
-#   be weighted, a sum must be divided.
-# - `randperm` without a generator takes the global one, which everything else also draws from. One
-#   more random number anywhere, and the images come in another order.
+# - `cross_entropy` takes the mean unless you say `reduction="sum"`. Weight means by their share of
+#   the batch; divide a sum by the batch size.
+# - `randperm` without a generator uses the global one, as everything else does. If the program
+#   draws one more random number anywhere, the images have another order.
 # - n processes on one machine, each with as many threads as there are cores, slow each other down.
 #   `torch.set_num_threads(1)` prevents it. torchrun sets `OMP_NUM_THREADS=1` for the same reason.
 

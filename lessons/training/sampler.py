@@ -13,14 +13,12 @@ You will see that it deals the shuffled images out like cards, which images it t
 """
 
 # %%
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from collectives import check, check_training, run
+from one_process import batch_loss, network, shuffled, train
 from itertools import zip_longest
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.algorithms.join import Join
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -40,37 +38,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The code
 #
-# Our `shuffled` uses the epoch as its seed, for the comparison. To keep `train` as it is, the
-# loader loads only the numbers of the images, and `train` looks the images up. With four ranks,
-# each takes 32 of the 128 images of a step.
-
-
-# %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
-def shuffled(epoch):
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(epoch))
-
-
-def train(model, backward, batches, device, momentum=0.9):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
-
-
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
-    return loss.item()
+# For the comparison, `shuffled` gets the epoch as its seed. To keep `train` as it is, the loader
+# loads only the numbers of the images, and `train` looks the images up. With four ranks, each takes
+# 32 of the 128 images of a step.
 
 
 # %%
@@ -91,8 +61,8 @@ def sampler(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** `drop_last=True` leaves out the last batch of an epoch, which is smaller. How
-# many steps do four ranks train in three epochs? Write the number down.
+# **Predict first.** Every rank shuffles all 1,797 numbers itself, and the ranks send each other
+# nothing. Do two ranks ever load the same image in a step?
 
 # %%
 if __name__ == "__main__":
@@ -101,9 +71,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 42: each rank gets 450 images in an epoch, which are 14 batches of 32 and 2 images more. The
-# images of all ranks in a step are one batch of `shuffled`. So the model is that of one process
-# that shuffles with the seeds 0, 1 and 2. The picture shows the losses of all three epochs.
+# No: all ranks shuffle with the same seed, and each takes other positions. The images of all ranks
+# in a step are one batch of `shuffled`. So the model is that of one process that shuffles with the
+# epochs as seeds. The picture shows the losses of all three epochs.
 #
 # </details>
 
@@ -111,7 +81,7 @@ if __name__ == "__main__":
 # ### The images that are taken twice
 #
 # 1,797 images cannot be shared equally by four ranks. But with DDP all ranks need equally many
-# batches. So the sampler gives some images to two ranks.
+# batches.
 
 
 # %%
@@ -126,7 +96,7 @@ def padding(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** How many images are taken twice with four ranks? Write the number down.
+# **Predict first.** Does the sampler leave images out, or does it give some of them to two ranks?
 
 # %%
 if __name__ == "__main__":
@@ -135,9 +105,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 3: each rank gets 450 images, 1,800 in all. An accuracy over these 1,800 images is not that of the
-# 1,797 ([data](../../notebooks/mistakes/data.ipynb) shows it). `DistributedSampler(...,
-# drop_last=True)` leaves images out instead: 1 in each epoch with four ranks.
+# It gives 3 images to two ranks: 450 for each rank, and 1,797 + 3 = 1,800 in all. An accuracy over
+# these 1,800 images is not that of the 1,797 ([data](../../notebooks/mistakes/data.ipynb) shows
+# it). `DistributedSampler(..., drop_last=True)` leaves images out instead.
 #
 # </details>
 
@@ -146,7 +116,8 @@ if __name__ == "__main__":
 #
 # Sometimes each rank has a file of its own, and the files are not equally large. Then a rank runs
 # out of batches, and the others wait for it in the next `backward()`. `Join` lets them go on: a
-# rank that has finished takes part in the `all_reduce` of the others with zeros.
+# rank that has finished takes part in the `all_reduce` of the others with zeros. This costs two
+# short calls more in each step ([counted](../../docs/exactness.md)).
 #
 # By default, DDP then still divides by the number of all ranks. With
 # `divide_by_initial_world_size=False`, it divides by the number of those that have a batch.
@@ -167,8 +138,8 @@ def uneven_inputs(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Three ranks have 500 images and the last has 297. How many steps of 16 images
-# does the last rank train, and how many the others? Write the numbers down.
+# **Predict first.** Three ranks have 500 images and the last has 297, so it runs out of batches
+# first. Which parameters does it have in the end?
 
 # %%
 if __name__ == "__main__":
@@ -177,11 +148,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 18 and 31. In the picture, the line of rank 3 ends at step 18. Afterwards all ranks have the same
-# parameters: those of one process whose batches have 64 images in 18 steps, and 48 in the other 13.
-# When the last rank joins, it has the parameters of step 18. At the end `Join` copies the
-# parameters of a rank that trained to the end. It does not copy the state of the optimizer, which
-# is why this step trains without momentum.
+# Those of the others, to the last bit. Rank 3 trains 18 steps, where its line in the picture ends,
+# and the others train 31. The parameters are those of one process whose last 31 - 18 = 13 batches
+# lack the images of rank 3. When the last rank joins, it has the parameters of step 18. At the end
+# `Join` copies the parameters of a rank that trained to the end. It does not copy the state of the
+# optimizer, which is why this step trains without momentum.
 #
 # </details>
 
@@ -199,22 +170,54 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
-# 1. **No set_epoch.** In `sampler`, change `shards.set_epoch(epoch)` to `pass`. It says `rank 0/4:
-#    0.bias.momentum_buffer: relative error 1`. Every epoch has the order of the first.
-# 2. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`. It says `should be at
-#    most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
+# 1. **No set_epoch.** In `sampler`, change `shards.set_epoch(epoch)` to `pass`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`. Every epoch has the order of the
+#    first.
+#
+#    </details>
+#
+# 2. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `should be at most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
+#
+#    </details>
+#
 # 3. **A seed for each rank.** In `sampler`, change `world_size, rank)` to `world_size, rank,
-#    seed=rank)`. It says `rank 0/4: 2.bias.momentum_buffer: relative error 1`. Some images are
-#    taken by several ranks, others by none.
+#    seed=rank)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 1`. Some images are taken by several
+#    ranks, others by none.
+#
+#    </details>
+#
 # 4. **Divided by all ranks.** In `uneven_inputs`, change `divide_by_initial_world_size=False` to
-#    `divide_by_initial_world_size=True`. It says `rank 0/4: 2.bias: relative error 0.06`. The last
-#    steps are smaller by a quarter.
+#    `divide_by_initial_world_size=True`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 2.bias: relative error 0.06`. The last steps are smaller by a quarter.
+#
+#    </details>
+#
 # 5. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
-#    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`. It says `rank
-#    3/4: 0.bias.momentum_buffer: relative error 0.9`. The parameters are right, but the rank that
-#    joined early could not go on from here.
+#    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 3/4: 0.bias.momentum_buffer: relative error 0.9`. The parameters are right, but
+#    the rank that joined early could not go on from here.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -223,7 +226,6 @@ STEPS = [sampler, padding, uneven_inputs]
 #   repeats ([hearsay](../../notebooks/hearsay.ipynb) tests what is said of it). With
 #   `shuffle=False`, `set_epoch` changes nothing.
 # - Give the loader the sampler and not `shuffle=True`. Both together are refused.
-# - The batch size of the loader is that of one rank.
 # - Call `set_epoch` before the loader is iterated. The order is drawn at that moment.
 # - A rank with one batch fewer and no `Join` stops all others:
 #   [order](../../notebooks/mistakes/order.ipynb) shows it.
@@ -262,6 +264,9 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## Read on
 #
+# - In the program to take home,
+#   [`main`](../../lessons/training/take_home/train.py) has it:
+#   `sampler.set_epoch(epoch)`.
 # - In PyTorch's documentation,
 #   [Join](https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html) and
 #   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler).

@@ -15,8 +15,8 @@ numbers on every rank, and the same run twice, bit for bit.
 # %%
 from functools import partial
 from itertools import chain
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from collectives import check, check_training, run
+from one_process import shuffled, train
 import random
 import numpy
 import torch
@@ -33,14 +33,14 @@ from torch.utils.data import DataLoader
 #
 # - **Equal on all ranks**: the first parameters, and the order of the images, of which each rank
 #   takes another shard.
-# - **Different on each rank**: dropout, noise, crops and flips. With equal ones, n ranks drop the
-#   same units for n different images, and the batch is less random than that of one process.
+# - **Different on each rank**: dropout, noise, crops and flips. With one seed for all, every rank
+#   drops the same units: n images share one pattern.
 #
 # So set one seed, make the network, and then set a seed that contains the rank.
 #
-# There are several generators. `torch.manual_seed` sets that of the CPU, and those of all GPUs
-# (documented). Python's `random` and numpy have their own, which it does not touch. Each worker of
-# a `DataLoader` is a process with generators of its own.
+# There are several generators. `torch.manual_seed` sets that of torch. Python's `random` and numpy
+# have their own: set them, too, by `random.seed` and `numpy.random.seed`. Each worker of a
+# `DataLoader` is a process with generators of its own.
 
 # %% [markdown]
 # ## The code
@@ -53,22 +53,6 @@ def network(seed, device):
     torch.manual_seed(seed)
     layers = nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10)
     return nn.Sequential(*layers).double().to(device)
-
-
-def shuffled():
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-
-
-def train(model, backward, batches, device):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
 
 
 def shard_loss(model, images, labels, rank, n):
@@ -103,6 +87,8 @@ def on_all_shards(states, model, images, labels):
 
 def seeds(rank, world_size, device):
     model = network(0, device)  # equal on all ranks, without a broadcast
+    patterns = []
+    model[2].register_forward_hook(lambda _, inputs, output: patterns.append(output[0] == 0))
     torch.manual_seed(1 + rank)
     trained, losses = train(model, on_my_shard, shuffled().split(60)[:28], device)
 
@@ -110,13 +96,15 @@ def seeds(rank, world_size, device):
     backward = partial(on_all_shards, states)
     expected, _ = train(network(0, device), backward, shuffled().split(60)[:28], device)
     check_training(trained, expected, "dropout")
-    return {"loss": losses}
+    dist.all_gather_object(found := [None] * world_size, patterns[0].tolist())
+    different = len({tuple(pattern) for pattern in found})
+    check(different, world_size, "patterns of the first step")
+    return {"loss": losses, "patterns": different}
 
 
 # %% [markdown]
 # **Predict first.** Each rank has a shard of 15 images and drops half of the 32 units of each. How
-# many different patterns for the first image of a shard does a step have, on four ranks? Write the
-# number down.
+# many different patterns do four ranks drop for the first images of their shards?
 
 # %%
 if __name__ == "__main__":
@@ -125,7 +113,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Four, one for each rank. With `torch.manual_seed(1)` on all ranks it is one. In the picture, the
+# 4, one for each rank. With `torch.manual_seed(1)` on all ranks it is one. In the picture, the
 # lines are less even than those of data_parallel: dropout adds chance to each loss.
 #
 # </details>
@@ -133,9 +121,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Workers of a loader
 #
-# `DataLoader` starts worker processes, which load and augment the images. Here two workers on each
-# rank draw four times from torch, numpy and `random`. When an epoch begins, the loader draws a
-# number from torch's generator, and gives each worker a seed made of this number and its own index.
+# `DataLoader` starts worker processes, which load and augment the images. Each rank starts its own,
+# so k workers on each of n ranks are n k processes more. Here two workers on each rank draw four
+# times from torch, numpy and `random`. When an epoch begins, the loader draws a number from torch's
+# generator, and gives each worker a seed made of this number and its own index.
 
 
 # %%
@@ -171,8 +160,43 @@ if __name__ == "__main__":
 #
 # </details>
 
+# %% [markdown]
+# ### The same run twice
+#
+# With the same seeds, the same number of ranks and of threads, and the same order of additions, a
+# run gives the same bits.
+
+
 # %%
-STEPS = [seeds, loader_workers]
+def same_run_twice(rank, world_size, device):
+    runs = []
+    for _ in range(2):
+        model = network(0, device)
+        torch.manual_seed(1 + rank)
+        train(model, on_my_shard, shuffled().split(60)[:28], device)
+        runs.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+    equal = (runs[0] == runs[1]).sum().item()
+    check(equal, 2410, "parameters with equal bits")
+    return {"parameters with equal bits": equal}
+
+
+# %% [markdown]
+# **Predict first.** How many of the 2,410 parameters are equal after two runs with dropout?
+
+# %%
+if __name__ == "__main__":
+    run(same_run_twice)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 2410 of 2410. On CUDA this also needs [deterministic
+# operations](https://docs.pytorch.org/docs/stable/notes/randomness.html).
+#
+# </details>
+
+# %%
+STEPS = [seeds, loader_workers, same_run_twice]
 
 # %% [markdown]
 # ## The proof
@@ -181,19 +205,56 @@ STEPS = [seeds, loader_workers]
 # rank. `loader_workers` counts the different numbers of all ranks.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - `torch.manual_seed` sets the generators of all GPUs, too (`torch/random.py`: "Sets the seed for
+#   generating random numbers on all devices").
+# - Dropout on a GPU draws from that GPU's generator. This lesson keeps the state of the CPU's
+#   (`torch/random.py`: "The returned state is for the default generator on CPU only"); on a GPU,
+#   use `torch.cuda.get_rng_state()`.
+
+# %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **The same dropout on every rank.** In `seeds`, change `torch.manual_seed(1 + rank)` to
-#    `torch.manual_seed(1)`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`.
+#    `torch.manual_seed(1)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`.
+#
+#    </details>
+#
 # 2. **Another start on every rank.** In `seeds`, change `model = network(0, device)` to `model =
-#    network(rank, device)`. It says `rank 1/4: 0.bias: relative error 1`.
+#    network(rank, device)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 1/4: 0.bias: relative error 1`.
+#
+#    </details>
+#
 # 3. **The seed is set in each step.** In `on_my_shard`, change `loss = shard_loss` to
-#    `torch.manual_seed(1 + dist.get_rank()); loss = shard_loss`. It says `rank 0/4:
-#    0.bias.momentum_buffer: relative error 1`. Every step then drops the same units.
+#    `torch.manual_seed(1 + dist.get_rank()); loss = shard_loss`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`. Every step then drops the same
+#    units.
+#
+#    </details>
+#
 # 4. **The same workers on every rank.** In `loader_workers`, change `("seed by rank", rank)` to
-#    `("seed by rank", 0)`. It says `got [[4, 4, 4], [4, 4, 4]], should be`.
+#    `("seed by rank", 0)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got [[4, 4, 4], [4, 4, 4]], should be`.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -202,56 +263,17 @@ STEPS = [seeds, loader_workers]
 #   broadcast. DDP broadcasts them.
 # - The sampler must shuffle with the same seed on all ranks. If it takes the generator of torch,
 #   one more draw on one rank gives that rank another order, and images are taken twice or never.
-# - `torch.manual_seed` does not touch numpy and `random`. Set them too: `numpy.random.seed(seed)`,
-#   `random.seed(seed)`.
 # - A worker's seed of `rank + worker` is the same for worker 1 of rank 0 and worker 0 of rank 1.
 #   Take `rank * workers + worker`, or leave it to the loader.
-# - On a GPU, dropout draws from the generator of that GPU. `torch.manual_seed` sets it, but its
-#   state is that of `torch.cuda.get_rng_state()` (documented). This lesson keeps the state of the
-#   CPU's.
-# - A checkpoint must hold the states of the generators of every rank, or the run goes on with other
-#   numbers.
 # - `multiprocessing_context="fork"` is there because a forked worker need not import `draw`. On
 #   macOS, fork is not safe with all libraries.
 
 # %% [markdown]
-# ## Write it yourself
-#
-# Train twice with dropout, and prove that both runs have the same bits. How many of the 2,410
-# parameters are equal?
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def same_run_twice(rank, world_size, device):
-#     runs = []
-#     for _ in range(2):
-#         model = network(0, device)
-#         torch.manual_seed(1 + rank)
-#         train(model, on_my_shard, shuffled().split(60)[:28], device)
-#         runs.append(nn.utils.parameters_to_vector(model.parameters()).detach())
-#     equal = (runs[0] == runs[1]).sum().item()
-#     check(equal, 2410, "parameters with equal bits")
-#     return {"parameters with equal bits": equal}
-# ```
-#
-# ```text
-# same_run_twice: proved on all 4 ranks
-#   rank  parameters with equal bits
-#   0     2410
-#   1     2410
-#   2     2410
-#   3     2410
-# ```
-#
-# All of them: the same seeds, the same number of ranks and of threads, and the same order of
-# additions. On CUDA this also needs deterministic operations (documented).
-#
-# </details>
-
-# %% [markdown]
 # ## Read on
 #
+# - In the program to take home,
+#   [`main`](../../lessons/training/take_home/train.py) has it:
+#   `torch.manual_seed(step * n + rank)`.
 # - [Reproducibility](https://docs.pytorch.org/docs/stable/notes/randomness.html), in PyTorch's
 #   documentation: generators, workers, deterministic operations.
 #
@@ -262,5 +284,4 @@ STEPS = [seeds, loader_workers]
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [validation](../../notebooks/training/validation.ipynb), exact metrics on shards that
-# are not equally large.
+# Next lesson: [buffers](../../notebooks/training/buffers.ipynb), what no gradient reaches.

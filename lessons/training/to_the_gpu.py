@@ -14,11 +14,10 @@ gradients are reduced under bfloat16 autocast, and what precision that costs.
 # %%
 from functools import partial
 
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from collectives import Curve, check, check_training, digits, run
+from one_process import network, shuffled
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector
@@ -39,27 +38,17 @@ from torch.utils.data import DataLoader, TensorDataset
 # | 5. types | float64, for the proof | float32 parameters, `torch.autocast(..., torch.bfloat16)` |
 #
 # `local_rank` is the number of the process on its machine: torchrun says it in `LOCAL_RANK`. The
-# rank is the number among all machines. Without `set_device`, all processes of a machine use GPU 0
-# (documented).
+# rank is the number among all machines. If two machines have four GPUs each, rank 6 has local rank
+# 2, and there is no GPU 6.
 
 # %% [markdown]
 # ## The code
 #
-# `run` makes changes 1 and 2: it chooses the backend, sets the device, and hands it to the step.
-# Copies from pinned memory can go on while the GPU computes (documented). On the CPU,
-# `non_blocking=True` changes nothing.
+# `run` makes changes 1 and 2: it chooses the backend, sets the device, and hands it to the step. On
+# the CPU, `non_blocking=True` changes nothing.
 
 
 # %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
-def shuffled():
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-
-
 def train(model, backward, batches, device):
     torch.set_num_threads(1)  # the ranks of one machine share its cores
     pin = device.type == "cuda"
@@ -102,8 +91,8 @@ def to_the_gpu(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Two machines have four GPUs each, and torchrun starts four processes on each of
-# them. Which GPU must rank 6 take? Write its number down.
+# **Predict first.** On the CPU, do the five changes change the losses of the lesson
+# [ddp](../../notebooks/training/ddp.ipynb)?
 
 # %%
 if __name__ == "__main__":
@@ -112,9 +101,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# GPU 2: rank 6 is the third process of the second machine, so its local rank is 2. There is no GPU
-# 6 on its machine. Here every rank is on the CPU, and the losses are those of the lesson
-# [ddp](../../notebooks/training/ddp.ipynb).
+# No: rank 0 goes from 2.3829 to 1.1255 there, too. On the CPU there is no GPU to choose,
+# `device_ids` is None, and nothing is pinned.
 #
 # </details>
 
@@ -128,28 +116,37 @@ if __name__ == "__main__":
 
 
 # %%
-def bfloat16_autocast(rank, world_size, device):
-    def note_and_average(found, bucket):
-        found.append(f"{bucket.buffer().dtype}, {bucket.buffer().nbytes} bytes")
-        work = dist.all_reduce(bucket.buffer() / world_size, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
+def note_and_average(found, bucket):
+    found.append(f"{bucket.buffer().dtype}, {bucket.buffer().nbytes} bytes")
+    work = dist.all_reduce(bucket.buffer() / dist.get_world_size(), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
 
-    batches = shuffled().split(64 // world_size * world_size)[:-1]
+
+def error_and_gradients(model, device, autocast=False):
+    """How far the trained parameters are from those in float64, and what the ranks reduced."""
+    n = dist.get_world_size()
+    batches = shuffled().split(64 // n * n)[:-1]
     (exact, _), _ = train(network(0, device), batch_loss, batches, device)
-    exact, reduced = parameters_to_vector(exact.parameters()), {}
+    exact = parameters_to_vector(exact.parameters())
+    model = wrapped(model, device)
+    model.register_comm_hook(found := [], note_and_average)
+    train(model, partial(on_my_shard, autocast=autocast), batches, device)
+    error = (parameters_to_vector(model.parameters()) - exact).norm() / exact.norm()
+    return error, found
+
+
+def bfloat16_autocast(rank, world_size, device):
+    reduced = {}
     for autocast, limit in ((False, 1e-6), (True, 1e-1)):
-        model = wrapped(network(0, device).float(), device)
-        model.register_comm_hook(found := [], note_and_average)
-        train(model, partial(on_my_shard, autocast=autocast), batches, device)
-        error = (parameters_to_vector(model.parameters()) - exact).norm() / exact.norm()
+        error, found = error_and_gradients(network(0, device).float(), device, autocast)
         check(bool(limit / 100 < error < limit), True, f"error with autocast={autocast}")
+        check({*found}, {"torch.float32, 9640 bytes"}, f"gradients with autocast={autocast}")
         reduced[f"autocast={autocast}"] = f"{found[-1]}, error < {limit}"
     return reduced
 
 
 # %% [markdown]
-# **Predict first.** Under autocast, how many bytes do the 2,410 gradients have that each rank
-# reduces? Write the number down.
+# **Predict first.** Are the gradients that each rank reduces half as many bytes under autocast?
 
 # %%
 if __name__ == "__main__":
@@ -158,14 +155,44 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 9,640, in float32 as without autocast: a gradient has the type of its parameter. So the sum over
-# the ranks loses nothing, and the communication is no cheaper. The error comes from the products.
-# It is between 1e-3 and 1e-1 after 28 steps, and that of float32 between 1e-8 and 1e-6.
+# No: 9640 bytes, in float32 as without autocast: a gradient has the type of its parameter. So the
+# sum over the ranks loses nothing, and the communication is no cheaper. The error comes from the
+# products. It is below 0.1, and that of float32 is below 1e-06; the step demands that neither is a
+# hundred times smaller.
+#
+# </details>
+
+# %% [markdown]
+# ### Parameters in bfloat16
+#
+# Without autocast, the parameters themselves can be bfloat16, and then the gradients are, too.
+
+
+# %%
+def bfloat16_parameters(rank, world_size, device):
+    error, found = error_and_gradients(network(0, device).bfloat16(), device)
+    check(bool(1e-2 < error < 1e-1), True, "the error")
+    check({*found}, {"torch.bfloat16, 4820 bytes"}, "bfloat16 parameters")
+    return {"reduced": found[-1], "error": "1e-2 to 1e-1"}
+
+
+# %% [markdown]
+# **Predict first.** Is the error smaller or larger than under autocast?
+
+# %%
+if __name__ == "__main__":
+    run(bfloat16_parameters)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Larger, from 1e-2 to 1e-1, with half the bytes: 4820. A small step of the optimizer is lost if the
+# parameter is large.
 #
 # </details>
 
 # %%
-STEPS = [to_the_gpu, bfloat16_autocast]
+STEPS = [to_the_gpu, bfloat16_autocast, bfloat16_parameters]
 
 # %% [markdown]
 # ## The proof
@@ -175,89 +202,92 @@ STEPS = [to_the_gpu, bfloat16_autocast]
 # change the types. For them, `check` compares the error with limits on both sides.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - Call `set_device` before the first collective (`torch/distributed/distributed_c10d.py`: "If user
+#   did not set any, this may use default device 0, causing issues like hang or all processes
+#   creating context on device 0").
+# - Pin the memory, or the copies wait (`torch/_tensor_docs.py`: "If ``True`` and the source is in
+#   pinned memory, the copy will be asynchronous with respect to the host").
+# - float16 needs a [GradScaler](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling),
+#   because its range is small. bfloat16 has the range of float32 and needs none.
+# - Kernels run [behind the back of
+#   Python](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution): call
+#   `torch.cuda.synchronize()` before you read a clock.
+# - Load a checkpoint with `map_location=device` (`torch/serialization.py`: "on a file which
+#   contains GPU tensors, those tensors will be loaded to GPU by default").
+
+# %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **The model is not wrapped.** In `wrapped`, change `return DDP(model, device_ids=[device.index]
-#    if device.type == "cuda" else None)` to `return model`. It says `rank 2/4:
-#    2.bias.momentum_buffer: relative error 3`.
+#    if device.type == "cuda" else None)` to `return model`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 2/4: 2.bias.momentum_buffer: relative error 3`.
+#
+#    </details>
+#
 # 2. **Every rank takes the same shard.** In `on_my_shard`, change `images[rank::n],
-#    labels[rank::n]` to `images[::n], labels[::n]`. It says `rank 0/4: 2.bias.momentum_buffer:
-#    relative error 2`.
+#    labels[rank::n]` to `images[::n], labels[::n]`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 2`.
+#
+#    </details>
+#
 # 3. **float32 from the beginning.** In `to_the_gpu`, change `wrapped(network(rank, device),
-#    device)` to `wrapped(network(rank, device).float(), device)`. It says `rank 0/4:
-#    2.weight.momentum_buffer: relative error inf`. Other types are never equal.
-# 4. **A hook that does not divide.** In `bfloat16_autocast`, change `bucket.buffer() / world_size,`
-#    to `bucket.buffer(),`. It says `got False, should be True [error with autocast=False`.
+#    device)` to `wrapped(network(rank, device).float(), device)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 2.weight.momentum_buffer: relative error inf`. Other types are never equal.
+#
+#    </details>
+#
+# 4. **A hook that does not divide.** In `note_and_average`, change `bucket.buffer() /
+#    dist.get_world_size(),` to `bucket.buffer(),`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got False, should be True [error with autocast=False`.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - `set_device(rank)` fails on the second machine: take the local rank. Set it before the first
-#   collective, else the communicator may be made on the wrong GPU (documented).
-# - NCCL takes tensors on GPUs only (documented). For objects and strings, or for tensors on the
-#   CPU, make a second group with gloo.
-# - `float16` needs a GradScaler, because its range is small; bfloat16 has the range of float32 and
-#   needs none (documented).
-# - CUDA runs kernels behind the back of Python: call `torch.cuda.synchronize()` before you read a
-#   clock (documented). `loss.item()` waits in each step; print it less often.
-# - Load a checkpoint with `map_location=device`. Otherwise every process loads it on the GPU that
-#   saved it (documented).
-# - In float32, CUDA may use TF32 or add in another order from run to run (documented). The bits of
-#   two devices differ, even if both are right.
-
-# %% [markdown]
-# ## Write it yourself
-#
-# Train a model whose parameters are bfloat16, without autocast. Show in which type and with how
-# many bytes the gradients are reduced, and that the error is larger than under autocast.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def bfloat16_parameters(rank, world_size, device):
-#     def note_and_average(found, bucket):
-#         found.append(f"{bucket.buffer().dtype}, {bucket.buffer().nbytes} bytes")
-#         work = dist.all_reduce(bucket.buffer() / world_size, async_op=True)
-#         return work.get_future().then(lambda future: future.value()[0])
-#
-#     batches = shuffled().split(64)[:-1]
-#     (exact, _), _ = train(network(0, device), batch_loss, batches, device)
-#     exact = parameters_to_vector(exact.parameters())
-#     model = wrapped(network(0, device).bfloat16(), device)
-#     model.register_comm_hook(found := [], note_and_average)
-#     train(model, on_my_shard, batches, device)
-#     error = (parameters_to_vector(model.parameters()) - exact).norm() / exact.norm()
-#     check(bool(1e-2 < error < 1e-1), True, "bfloat16 parameters")
-#     return {"reduced": found[-1], "error": "1e-2 to 1e-1"}
-# ```
-#
-# ```text
-# bfloat16_parameters: proved on all 4 ranks
-#   rank  reduced                     error
-#   0     torch.bfloat16, 4820 bytes  1e-2 to 1e-1
-#   1     torch.bfloat16, 4820 bytes  1e-2 to 1e-1
-#   2     torch.bfloat16, 4820 bytes  1e-2 to 1e-1
-#   3     torch.bfloat16, 4820 bytes  1e-2 to 1e-1
-# ```
-#
-# Half the bytes. But a small step of the optimizer is lost if the parameter is large.
-#
-# </details>
+# - `set_device(rank)` fails on the second machine: take the local rank.
+# - NCCL takes tensors on GPUs only: see the table of
+#   [backends](https://docs.pytorch.org/docs/stable/distributed.html#backends) in PyTorch's
+#   documentation. Objects go through the current GPU
+#   (`torch/distributed/distributed_c10d.py`: "internal tensor representations of objects must be
+#   moved to the GPU device before communication takes place"). For tensors on the CPU, too, start
+#   with `init_process_group("cpu:gloo,cuda:nccl")`.
+# - `loss.item()` waits for the GPU in each step; print it less often.
 
 # %% [markdown]
 # ## Read on
 #
-# - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html) (documented): streams,
-#   pinned memory, TF32.
-# - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html), in PyTorch's
-#   documentation.
+# - In the program to take home,
+#   [`start`](../../lessons/training/take_home/train.py) has it:
+#   `torch.cuda.set_device(device)`.
+# - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), in PyTorch's
+#   documentation: streams, pinned memory, and TF32, which CUDA may use in float32.
+# - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html), there.
 #
 # In PyTorch's documentation:
 #
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+#
+# Start your own training from [train.py](../../lessons/training/take_home/train.py). It holds what
+# this chapter teaches in one file, and needs nothing of this package.
 #
 # Next lesson: [ring](../../notebooks/algorithms/ring.ipynb), what is inside an `all_reduce`.

@@ -13,8 +13,8 @@ each step.
 """
 
 # %%
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from collectives import check, check_training, counting, digits, run
+from one_process import train
 import re
 import torch
 import torch.distributed as dist
@@ -66,18 +66,6 @@ def batches():
     return torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split(60)[:-1]
 
 
-def train(model, backward, batches, device):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
-
-
 # %%
 def task_loss(model, images, labels):
     task = int(labels[0]) % 2
@@ -113,8 +101,8 @@ def unused_parameters(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** In a step, one of four ranks trains the task of even and odd. By which number
-# does DDP divide its gradient for the second head? Write the number down.
+# **Predict first.** In a step, one of four ranks trains the task of even and odd. Does DDP take its
+# gradient for the second head as it is, or does it make it smaller?
 
 # %%
 if __name__ == "__main__":
@@ -123,12 +111,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# By 4, not by 1: the other three ranks add zeros, and count. A head that few ranks use gets small
-# gradients. The third wrong program below tries to make up for it. Our one process has the same: it
-# divides the sum of all losses by n.
+# It divides by n, not by the number of ranks that used the head: the others add zeros, and count. A
+# head that few ranks use gets small gradients. The third wrong program below tries to make up for
+# it. Our one process does the same: it divides the sum of all losses by n.
 #
-# In the picture, each line jumps between two tasks: at first the loss is 2.3 for the ten digits,
-# and 0.7 for even and odd.
+# In the picture, each line jumps between two tasks: at first the loss is 2.3778 for the ten digits,
+# and between 0.6687 and 0.7780 for even and odd.
 #
 # </details>
 
@@ -164,13 +152,59 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 2 and 3, the head that rank 1 did not use. Each rank names its own. The first step raised no
-# error, but its gradients were not reduced. `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names
-# ([training](../../notebooks/mistakes/training.ipynb) shows them).
+# error, but its only bucket was not reduced: the gradients stayed those of each rank.
+# `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names ([training](../../notebooks/mistakes/training.ipynb)
+# shows them).
+#
+# </details>
+
+# %% [markdown]
+# ### What the options cost
+#
+# `static_graph=True` promises that every step uses the same parameters. So rank r always has task r
+# modulo 2 here, and four steps are trained with each option. `counting` counts the calls of each
+# step.
+
+
+# %%
+def cost_of_options(rank, world_size, device):
+    def counted(*arguments):
+        with counting() as counts:
+            loss = on_my_shard(*arguments)
+        calls.append(counts.total().calls)
+        return loss
+
+    found = {}
+    same = [torch.arange(60)] * 4  # the first label of rank r is r
+    expected, _ = train(TwoTasks(device), one_process, same, device)
+    for option in ("find_unused_parameters", "static_graph"):
+        model, calls = DDP(TwoTasks(device), **{option: True}), []
+        trained, _ = train(model, counted, same, device)
+        check_training(trained, expected, option)
+        found[option] = calls
+    check(found, {"find_unused_parameters": [2] * 4, "static_graph": [2, 1, 3, 1]}, "calls")
+    return found
+
+
+# %% [markdown]
+# **Predict first.** Which option needs fewer calls in the long run?
+
+# %%
+if __name__ == "__main__":
+    run(cost_of_options)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# `static_graph`. With `find_unused_parameters` there are always 2 calls: the gradients, and one
+# number for each parameter that says whether any rank used it. With `static_graph` this happens in
+# the first step only. The two broadcasts of the third step agree on new buckets. Then 1 call is
+# left, as in a network without unused parameters.
 #
 # </details>
 
 # %%
-STEPS = [unused_parameters, second_forward]
+STEPS = [unused_parameters, second_forward, cost_of_options]
 
 # %% [markdown]
 # ## The proof
@@ -182,20 +216,40 @@ STEPS = [unused_parameters, second_forward]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **The inner model is called.** In `on_my_shard`, change `task_loss(model, images[rank::n]` to
-#    `task_loss(model.module, images[rank::n]`. It says `rank 1/4: heads.1.bias.momentum_buffer:
-#    relative error 5`. There is no error, because DDP takes no part.
+#    `task_loss(model.module, images[rank::n]`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 1/4: heads.1.bias.momentum_buffer: relative error 5`. There is no error, because
+#    DDP takes no part.
+#
+#    </details>
+#
 # 2. **A zero for every parameter.** In `on_my_shard`, change `labels[rank::n])` to
 #    `labels[rank::n]) + 0 * sum(p.sum() for p in model.parameters())` and
-#    `find_unused_parameters=True` to `find_unused_parameters=False`. It says `rank 0/4:
-#    body.bias.momentum_buffer: relative error 0.06`. This is a common cure instead of the option.
-#    But a head that no rank trains in a step gets the gradient 0 instead of none, and momentum
-#    moves it on.
+#    `find_unused_parameters=True` to `find_unused_parameters=False`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: body.bias.momentum_buffer: relative error 0.06`. This is a common cure
+#    instead of the option. But a head that no rank trains in a step gets the gradient 0 instead of
+#    none, and momentum moves it on.
+#
+#    </details>
+#
 # 3. **A gradient for each task.** In `on_my_shard`, change `labels[rank::n])` to `labels[rank::n])
-#    * n`. It says `rank 0/4: body.bias.momentum_buffer: relative error 5`. The second head is then
-#      right where one rank of four trains it, and the body is wrong.
+#    * n`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: body.bias.momentum_buffer: relative error 5`. The second head is then right
+#    where one rank of four trains it, and the body is wrong.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -211,50 +265,6 @@ STEPS = [unused_parameters, second_forward]
 #   step, and DDP does not bring its buckets into the order of `backward()`.
 
 # %% [markdown]
-# ## Write it yourself
-#
-# What do the options cost? Train four steps in which rank r always has task r modulo 2, once with
-# each option, and count the collectives of each step. gloo numbers them:
-# `dist.group.WORLD._get_sequence_number_for_group()`.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def cost(rank, world_size, device):
-#     def counted(*arguments):
-#         before = number()
-#         loss = on_my_shard(*arguments)
-#         counts.append(number() - before)
-#         return loss
-#
-#     number, found = dist.group.WORLD._get_sequence_number_for_group, {}
-#     same = [torch.arange(60)] * 4  # the first label of rank r is r
-#     expected, _ = train(TwoTasks(device), one_process, same, device)
-#     for option in ("find_unused_parameters", "static_graph"):
-#         model, counts = DDP(TwoTasks(device), **{option: True}), []
-#         trained, _ = train(model, counted, same, device)
-#         check_training(trained, expected, option)
-#         found[option] = counts
-#     return found
-# ```
-#
-# ```text
-# cost: proved on all 4 ranks
-#   rank  find_unused_parameters  static_graph
-#   0     [2, 2, 2, 2]            [2, 1, 3, 1]
-#   1     [2, 2, 2, 2]            [2, 1, 3, 1]
-#   2     [2, 2, 2, 2]            [2, 1, 3, 1]
-#   3     [2, 2, 2, 2]            [2, 1, 3, 1]
-# ```
-#
-# With `find_unused_parameters` there are always two: the gradients, and one number for each
-# parameter that says whether any rank used it. With `static_graph` this happens in the first step
-# only. The two broadcasts of the third step agree on new buckets. Then one is left, as in a network
-# without unused parameters.
-#
-# </details>
-
-# %% [markdown]
 # ## Read on
 #
 # - The thread on [unused parameters](https://github.com/pytorch/pytorch/issues/68862).
@@ -266,5 +276,5 @@ STEPS = [unused_parameters, second_forward]
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [seeds](../../notebooks/training/seeds.ipynb), which random numbers are equal on all
-# ranks.
+# Next lesson: [different_bits](../../notebooks/training/different_bits.ipynb), how equal two
+# trainings can be.

@@ -13,11 +13,10 @@ of one rank that looks like the loss of all.
 """
 
 # %%
-from collectives import check
-from collectives.lesson import Curve, digits, run
+from collectives import check, digits, run
+from one_process import batch_loss, network, shuffled, train
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DistributedSampler
 
@@ -42,37 +41,7 @@ from torch.utils.data import DistributedSampler
 # This is the program of [one_process](../../notebooks/training/one_process.ipynb). Every rank
 # trains the same model, as any data parallel training would give it. It trains on 1,498 images. The
 # other 299 are for validation: 2, 3, 4 or 5 ranks cannot share them equally.
-
-
-# %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
-def shuffled():
-    return torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-
-
-def train(model, backward, batches, device):
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        losses.append(backward(model, images[batch], labels[batch]))
-        optimizer.step()
-    return (model, optimizer), Curve(losses)
-
-
-def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)
-    loss.backward()
-    return loss.item()
-
-
-# %% [markdown]
+#
 # ### Sums
 #
 # `measured` returns sums, and their last number is that of the images. A rank without images adds
@@ -106,8 +75,8 @@ def validation(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** How many numbers does each rank give to `all_reduce`, in place of the losses of
-# its 74 or 75 images? Write the number down.
+# **Predict first.** All ranks have the same model. Does each find the model's loss on its own 74 or
+# 75 images?
 
 # %%
 if __name__ == "__main__":
@@ -116,11 +85,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 3: the sum of the losses, the number of correct images and the number of images.
-#
-# The picture shows the training, which is the same on all ranks. But the validation loss of its own
-# images is different on every rank, between 1.1605 and 1.2281. Each of these
-# numbers looks like a loss of the model. Only 1.1958 is the loss of all images.
+# No: the loss of its own images is different on every rank, between 1.1605 and 1.2281. Each of
+# these numbers looks like a loss of the model. Only 1.1958 is the loss of all images. The picture
+# shows the training, which is the same on all ranks.
 #
 # </details>
 
@@ -150,8 +117,8 @@ def padded_validation(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** How many images do the four ranks get from the sampler together? Write the
-# number down.
+# **Predict first.** The sampler repeats the first image. Is the accuracy then too high or too low,
+# or does it stay the same?
 
 # %%
 if __name__ == "__main__":
@@ -160,9 +127,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 300, for 299 images: 75 for each rank. The first image comes twice. Its prediction is right, so
-# the accuracy is a little too high: 238 of 300 is 79.33 %, and 237 of 299 is 79.26 %. Here the
-# difference is small. With a few images for many ranks it is not.
+# Here a little too high: 238 images count as correct, and 237 are. The prediction of the repeated
+# image is right; if it were wrong, the accuracy would be too low. Here the difference is small.
+# With a few images for many ranks it is not.
 #
 # </details>
 
@@ -178,21 +145,62 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **The sum is not taken.** In `validated`, change `dist.all_reduce(sums)` to
-#    `dist.all_reduce(sums.clone())`. It says `57.0, 75.0], should be`.
+#    `dist.all_reduce(sums.clone())`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `57.0, 75.0], should be`.
+#
+#    </details>
+#
 # 2. **Every rank validates the same images.** In `validated`, change `images[rank::n],
-#    labels[rank::n]` to `images[::n], labels[::n]`. It says `228.0, 300.0], should be`.
+#    labels[rank::n]` to `images[::n], labels[::n]`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `228.0, 300.0], should be`.
+#
+#    </details>
+#
 # 3. **The remainder is forgotten.** In `validated`, change `images[rank::n], labels[rank::n]` to
-#    `images[: len(images) // n * n][rank::n], labels[: len(labels) // n * n][rank::n]`. It says
-#    `234.0, 296.0], should be`.
+#    `images[: len(images) // n * n][rank::n], labels[: len(labels) // n * n][rank::n]`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `234.0, 296.0], should be`.
+#
+#    </details>
+#
 # 4. **The mean loss of each rank is added.** In `measured`, change `reduction="sum"` to
-#    `reduction="mean"`. It says `got [4.7826`.
+#    `reduction="mean"`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got [4.7826`.
+#
+#    </details>
+#
 # 5. **The repeated image stays.** In `padded_validation`, change `in_order[: len(labels)]` to
-#    `in_order`. It says `got False, should be True`.
+#    `in_order`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got False, should be True`.
+#
+#    </details>
+#
 # 6. **The ranks one after the other.** In `padded_validation`, change `torch.stack(gathered,
-#    dim=1).flatten()` to `torch.cat(gathered)`. It says `got False, should be True`.
+#    dim=1).flatten()` to `torch.cat(gathered)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `got False, should be True`.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -243,6 +251,9 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## Read on
 #
+# - In the program to take home,
+#   [`validate`](../../lessons/training/take_home/train.py) has it:
+#   `dist.all_reduce(sums)`.
 # - [pytorch#25162](https://github.com/pytorch/pytorch/issues/25162): why `DistributedSampler` pads,
 #   and what that means for a validation.
 # - The reference of
@@ -256,5 +267,5 @@ STEPS = [validation, padded_validation]
 # - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
 # - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
-# Next lesson: [checkpoint](../../notebooks/training/checkpoint.ipynb), a training that stops and
-# continues.
+# Next lesson: [seeds](../../notebooks/training/seeds.ipynb), which random numbers are equal on all
+# ranks.

@@ -15,12 +15,11 @@ takes, what `gather_for_metrics` drops, and where Accelerate does not fit.
 # %%
 import os
 
-from collectives import check, check_training
-from collectives.lesson import Curve, digits, run
+from collectives import Curve, check, check_training, digits, needs, run
+from one_process import network
 from accelerate import Accelerator, DataLoaderConfiguration
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -37,9 +36,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 # | `DDP(model)` | `accelerator.prepare(model)` |
 # | `DistributedSampler(data)`, `set_epoch(epoch)` | `shuffle=True`, `accelerator.prepare(loader)` |
 # | `loss.backward()` | `accelerator.backward(loss)` |
+# | `with model.no_sync():`, `loss / k` | `with accelerator.accumulate(model):` |
+# | `torch.autocast("cuda", torch.bfloat16)` | `Accelerator(mixed_precision="bf16")` |
 # | `all_gather`, then drop what was padded | `accelerator.gather_for_metrics(x)` |
 # | `if rank == 0:` | `if accelerator.is_main_process:` |
 # | `model.module.state_dict()` | `accelerator.unwrap_model(model).state_dict()` |
+# | `dist.destroy_process_group()` | `accelerator.end_training()` |
 
 # %% [markdown]
 # ## The code
@@ -48,11 +50,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 # %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
 def train(model, optimizer, loader, set_epoch, backward):
     losses = []
     for epoch in range(2):
@@ -97,6 +94,8 @@ def by_accelerate(model, size, device):
     config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=0)
     accelerator = Accelerator(cpu=device.type == "cpu", dataloader_config=config)
     prepared = accelerator.prepare(model, optimizer, loader)
+    check(accelerator.unwrap_model(prepared[0]) is model, True, "unwrap_model")
+    check(accelerator.is_main_process, dist.get_rank() == 0, "is_main_process")
     return train(*prepared, prepared[2].set_epoch, accelerator.backward)
 
 
@@ -111,21 +110,43 @@ def with_accelerate(rank, world_size, device):
     return {"loss": losses, "loss by hand": str(own)}
 
 
-# %% [markdown]
-# **Predict first.** In the first step, each of four ranks takes 32 of the first 128 images of the
-# shuffled order. At which positions do the first three images of rank 1 stand, by hand and with
-# Accelerate? Write the numbers down.
-
 # %%
 if __name__ == "__main__":
     run(with_accelerate)
 
 # %% [markdown]
+# The losses of a rank are not those by hand, although both have the model of one process.
+#
+# ### Who takes which image
+#
+# This step asks both loaders for the first batch of each rank, without shuffling.
+
+
+# %%
+def first_images(rank, world_size, device):
+    os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun does; else Accelerate warns
+    data, size = TensorDataset(torch.arange(1797)), 128 // world_size
+    dealt = DataLoader(data, size, sampler=DistributedSampler(data, shuffle=False))
+    cut = Accelerator(cpu=device.type == "cpu").prepare(DataLoader(data, size))
+    (by_hand,), (accelerate,) = next(iter(dealt)), next(iter(cut))
+    check(by_hand, torch.arange(size) * world_size + rank, "DistributedSampler")
+    check(accelerate.cpu(), torch.arange(size) + rank * size, "Accelerate")
+    return {"by hand": by_hand[:3], "Accelerate": accelerate[:3]}
+
+
+# %% [markdown]
+# **Predict first.** Each of four ranks takes 32 of the first 128 images. By hand, rank 1 begins
+# with the images 1, 5 and 9. Does it with Accelerate?
+
+# %%
+if __name__ == "__main__":
+    run(first_images)
+
+# %% [markdown]
 # <details><summary>Answer</summary>
 #
-# By hand 1, 5 and 9: DistributedSampler gives every fourth image to a rank. With Accelerate 32, 33
-# and 34: it cuts the order into batches of 32, and gives every fourth batch to a rank. So the
-# losses of a rank are not those by hand, as the table shows. But the 128 images of a step are the
+# No, with 32, 33 and 34. DistributedSampler gives every fourth image to a rank. Accelerate cuts the
+# order into batches of 32, and gives every fourth batch to a rank. The 128 images of a step are the
 # same, and so is the mean of their gradients.
 #
 # </details>
@@ -157,8 +178,7 @@ def exact_metrics(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** How many predictions does `all_gather` collect on four ranks? Write the number
-# down.
+# **Predict first.** Does the accuracy of what `all_gather` collects differ from that of the data?
 
 # %%
 if __name__ == "__main__":
@@ -167,13 +187,53 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1,920: 15 rounds of 128 images. 123 of them are there twice. `accelerator.gather` returns the
-# same. `gather_for_metrics` knows the length of the data, and cuts the last round after 5.
+# Yes: it collects 1920 predictions of 1797 images, so 1920 - 1797 = 123 are there twice.
+# `accelerator.gather` returns the same. `gather_for_metrics` knows the length of the data, and cuts
+# the last round.
+#
+# </details>
+
+# %% [markdown]
+# ### Some ranks train, others do not
+#
+# Ranks 0, 1 and 2 train in a group of their own, by hand. Rank 3 is an engine that only uses the
+# model, as in reinforcement learning, and gets the parameters from rank 0. An Accelerator has no
+# option for such a group: it always counts all ranks.
+
+
+# %%
+@needs(ranks=4)
+def trainers_and_engine(rank, world_size, device):
+    trainers = dist.new_group([0, 1, 2])
+    model = network(rank, device)
+    if rank in (0, 1, 2):
+        by_hand(DDP(model, process_group=trainers), 42, 3, rank, device)
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=0)
+    (expected, _), _ = by_hand(network(0, device), 126, 1, 0, device)
+    fresh = torch.optim.SGD(model.parameters(), lr=0.1)  # an engine has no optimizer
+    check_training((model, fresh), (expected, fresh), "the engine")
+    accelerator = Accelerator(cpu=device.type == "cpu")
+    return {"role": "trainer" if rank < 3 else "engine", "ranks": accelerator.num_processes}
+
+
+# %% [markdown]
+# **Predict first.** How many ranks does an Accelerator count here?
+
+# %%
+if __name__ == "__main__":
+    run(trainers_and_engine)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 4, on the engine, too. So `prepare` would wrap the model for a rank that never calls `backward()`,
+# and the trainers would wait for it.
 #
 # </details>
 
 # %%
-STEPS = [with_accelerate, exact_metrics]
+STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
 
 # %% [markdown]
 # ## The proof
@@ -185,21 +245,45 @@ STEPS = [with_accelerate, exact_metrics]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Make it, run the steps, read what the proof says, and undo it.
+# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
+# proof says, and undo it.
 #
 # 1. **The model is not prepared.** In `by_accelerate`, change `prepared =
 #    accelerator.prepare(model, optimizer, loader)` to `prepared = model,
-#    *accelerator.prepare(optimizer, loader)`. It says `rank 1/4: 2.bias.momentum_buffer: relative
-#    error 2`.
+#    *accelerator.prepare(optimizer, loader)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`.
+#
+#    </details>
+#
 # 2. **The same order in each epoch.** In `by_accelerate`, change `prepared[2].set_epoch` to `lambda
-#    epoch: prepared[2].set_epoch(0)`. It says `rank 0/4: 2.bias.momentum_buffer: relative error
-#    0.6`.
-# 3. **set_epoch is forgotten by hand.** In `by_hand`, change `sampler.set_epoch` to `id`. It says
-#    `rank 0/4: 2.bias.momentum_buffer: relative error 0.6`. Accelerate counts the epochs itself.
-# 4. **Another seed.** In `by_accelerate`, change `data_seed=0` to `data_seed=1`. It says `rank 0/4:
-#    2.bias.momentum_buffer: relative error 0.8`.
-# 5. **Everything that was gathered counts.** In `exact_metrics`, change `gather_for_metrics(right)`
-#    to `gather(right)`. It says `[gather_for_metrics, bool[1920], gloo]`.
+#    epoch: prepared[2].set_epoch(0)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 0.6`.
+#
+#    </details>
+#
+# 3. **set_epoch is forgotten by hand.** In `by_hand`, change `sampler.set_epoch` to `id`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 0.6`. Accelerate counts the epochs
+#    itself.
+#
+#    </details>
+#
+# 4. **Everything that was gathered counts.** In `exact_metrics`, change `gather_for_metrics(right)`
+#    to `gather(right)`.
+#
+#    <details><summary>Answer</summary>
+#
+#    It says `[gather_for_metrics, bool[1920], gloo]`.
+#
+#    </details>
 
 # %% [markdown]
 # ## Pitfalls
@@ -210,52 +294,17 @@ STEPS = [with_accelerate, exact_metrics]
 # - A loader that was not prepared gives every rank the same images, or other ones by chance. There
 #   is no error.
 # - The batch size of the loader is that of one rank. With `split_batches=True` it is that of all.
-# - An Accelerator spans all ranks. Two of them in one process share one state, and there is no
-#   option for a group. So a program in which some ranks train and others generate text or play a
-#   game, as in reinforcement learning, does not fit: `prepare` would wrap the model for the ranks
-#   that never call `backward()`, and the trainers would wait for them. See the next section.
+# - An Accelerator spans all ranks. Two of them in one process share one state.
+# - `accelerate launch --num_processes 2` starts two ranks on GPUs, as torchrun does. With `--cpu`
+#   it starts one process (`accelerate/commands/launch.py`: "elif args.multi_gpu and not args.cpu:
+#   multi_gpu_launcher(args)").
 # - Accelerate writes RANK, WORLD_SIZE and MASTER_PORT into the environment of its process.
-
-# %% [markdown]
-# ## Write it yourself
-#
-# Ranks 0, 1 and 2 train, and rank 3 is an engine that only uses the model. Make a group of the
-# trainers, train in it by hand with 126 images in each step, and send the parameters to the engine.
-# Prove that rank 3 has the model of one process. Show how many ranks an Accelerator counts.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def trainers_and_engine(rank, world_size, device):
-#     trainers = dist.new_group([0, 1, 2])
-#     model = network(rank, device)
-#     if rank in (0, 1, 2):
-#         by_hand(DDP(model, process_group=trainers), 42, 3, rank, device)
-#     for parameter in model.parameters():
-#         dist.broadcast(parameter.data, src=0)
-#     (expected, _), _ = by_hand(network(0, device), 126, 1, 0, device)
-#     fresh = torch.optim.SGD(model.parameters(), lr=0.1)  # an engine has no optimizer
-#     check_training((model, fresh), (expected, fresh), "the engine")
-#     accelerator = Accelerator(cpu=device.type == "cpu")
-#     return {"role": "trainer" if rank < 3 else "engine", "ranks": accelerator.num_processes}
-# ```
-#
-# ```text
-# trainers_and_engine: proved on all 4 ranks
-#   rank  role     ranks
-#   0     trainer  4
-#   1     trainer  4
-#   2     trainer  4
-#   3     engine   4
-# ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
 #
-# - [Accelerate](https://huggingface.co/docs/accelerate), its documentation: also `accelerate
-#   launch`, which starts ranks as torchrun does, DeepSpeed and FSDP.
+# - [Accelerate](https://huggingface.co/docs/accelerate), its documentation: also DeepSpeed and
+#   FSDP.
 # - [gather_for_metrics](https://github.com/huggingface/accelerate/issues/226): the issue in which
 #   the doubled samples of `gather` were noticed.
 #

@@ -38,19 +38,6 @@ def pipeline(rank, n):
             dist.send(x, rank + 1)
 
 
-def workers(rank, n):
-    """Rank 0 hands out work to whoever is free."""
-    x = torch.zeros(1)
-    if rank == 0:
-        for _ in range(3 * (n - 1)):
-            source = dist.recv(x)
-            dist.send(x, source)
-    else:
-        for _ in range(3):
-            dist.send(x, 0)
-            dist.recv(x, 0)
-
-
 def branches(rank, n):
     """Roots and others call from different lines; the main rank goes first."""
     x = torch.ones(3)
@@ -153,38 +140,6 @@ def leaves_at_once(rank, n):
     if rank == 1:
         sys.stdout.flush()
         os._exit(0)
-
-
-def quiet_end(rank, n):
-    """Nothing is destroyed at the end; ranks end at different times."""
-    dist.all_reduce(torch.ones(1))
-    time.sleep(0.3 * rank)
-
-
-def halo(rank, n):
-    """Each rank's edges go to its neighbours; the first and the last have but one."""
-    x = torch.full((4,), float(rank))
-    for _ in range(3):
-        ends = [
-            (other, mine, torch.empty(1))
-            for other, mine in ((rank - 1, x[:1]), (rank + 1, x[-1:]))
-            if 0 <= other < n
-        ]
-        calls = [dist.P2POp(dist.isend, mine, other) for other, mine, _ in ends]
-        calls += [dist.P2POp(dist.irecv, theirs, other) for other, _, theirs in ends]
-        for work in dist.batch_isend_irecv(calls):
-            work.wait()
-
-
-def experts(rank, n):
-    """Rows go to the expert they need: first how many, then the rows, then back."""
-    for step in range(3):
-        give = torch.tensor([(rank + other + step) % 3 for other in range(n)])
-        take = torch.empty_like(give)
-        dist.all_to_all_single(take, give)
-        rows, there = torch.randn(int(give.sum()), 2), torch.empty(int(take.sum()), 2)
-        dist.all_to_all_single(there, rows, take.tolist(), give.tolist())
-        dist.all_to_all_single(rows, there, give.tolist(), take.tolist())
 
 
 def other_order(rank, n):
@@ -322,12 +277,6 @@ def forks(rank, n):
         os.waitpid(child, 0)
 
 
-def noisy(rank, n):
-    for _ in range(200):
-        print("x" * 200, rank)
-        dist.all_reduce(torch.ones(1))
-
-
 def alone_in_the_world(rank, n):
     """Each process has its own world of one rank."""
     dist.destroy_process_group()
@@ -410,7 +359,7 @@ def steps(module):
 def body(rank, programs, name, n, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
     programs[name](rank, n)
-    if name not in ("quiet_end", "thinks_better_of_it"):
+    if name != "thinks_better_of_it":
         dist.destroy_process_group()
 
 

@@ -5,7 +5,6 @@ Diagnose must not report any of them: python correct_training.py NAME, or under 
 
 import shutil
 import tempfile
-import time
 
 import correct_program
 import torch
@@ -81,15 +80,6 @@ def communicates_in_a_hook(rank, n):
         _step(model)
         while works:
             works.pop().wait()
-
-
-def compresses_gradients(rank, n):
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    model = DistributedDataParallel(_model())
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    for _ in range(3):
-        _step(model)
 
 
 def shards_the_optimizer(rank, n):
@@ -170,44 +160,12 @@ def loads_data_in_workers(rank, n):
         dist.all_reduce(batch[0])
 
 
-def evaluates_on_rank_0(rank, n):
-    model = DistributedDataParallel(_model())
-    for _ in range(2):
-        _step(model)
-        if rank == 0:
-            model.module(torch.randn(2, 4))
-            time.sleep(0.3)
-        dist.barrier()
-
-
-def averages_parameters(rank, n):
-    from torch.distributed.algorithms.model_averaging import averagers
-
-    model, averager = _model(), averagers.PeriodicModelAverager(period=2, warmup_steps=0)
-    for _ in range(4):
-        _step(model)
-        averager.average_parameters(model.parameters())
-
-
 def differentiates_through(rank, n):
     import torch.distributed.nn.functional as differentiable
 
     x = torch.ones(2, requires_grad=True)
     y = differentiable.all_reduce(x * (rank + 1))
     sum(differentiable.all_gather(y)).sum().backward()
-
-
-def clips_and_stops_together(rank, n):
-    """All ranks train until one of them wants to stop; an all_reduce tells them."""
-    model = DistributedDataParallel(_model())
-    for step in range(100):
-        _step(model)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        dist.all_reduce(norm, dist.ReduceOp.MAX)
-        stop = torch.tensor(int(step == 3 + rank))
-        dist.all_reduce(stop, dist.ReduceOp.MAX)
-        if stop:
-            break
 
 
 if __name__ == "__main__":

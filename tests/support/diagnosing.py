@@ -14,6 +14,7 @@ from processes import hear_signals
 
 PROGRAM = Path(faulty_program.__file__)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+DIAGNOSE = [sys.executable, "-m", "collectives", "diagnose"]
 ENVIRON = {
     **os.environ,
     "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
@@ -38,7 +39,7 @@ def diagnose(tmp_path, *command, hang_after=2, timeout=100):
     """Run a command under diagnose; return the verdict (its JSON) and the finished process."""
     file = tmp_path / "verdict.json"
     options = ["--hang-after", str(hang_after), "--timeout", str(timeout), "--json", str(file)]
-    arguments = [sys.executable, "-m", "collectives", "diagnose", *options, "--", *command]
+    arguments = [*DIAGNOSE, *options, "--", *command]
     done = subprocess.run(
         arguments, capture_output=True, text=True, env=ENVIRON, timeout=timeout + 60
     )
@@ -66,9 +67,12 @@ def diagnose_a_sleeper(tmp_path):
         tmp_path,
         f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)",
     )
-    command = [sys.executable, "-m", "collectives", "diagnose", "--", *command]
     process = subprocess.Popen(
-        command, env=ENVIRON, stderr=subprocess.PIPE, text=True, preexec_fn=hear_signals
+        [*DIAGNOSE, "--", *command],
+        env=ENVIRON,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_signals,
     )
     until = time.monotonic() + 60
     while not file.exists() or not file.read_text():

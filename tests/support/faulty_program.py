@@ -74,11 +74,6 @@ def circle(rank, n):
     dist.send(torch.ones(1), (rank - 1) % n)
 
 
-def all_send_first(rank, n):
-    dist.send(torch.ones(1), (rank + 1) % n)  # <- all
-    dist.recv(torch.empty(1), (rank - 1) % n)
-
-
 def example(rank, n):
     if rank == 2:
         dist.recv(torch.empty(1), 1)  # <- 2
@@ -118,16 +113,8 @@ def op(rank, n):
     dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)  # <- 0
 
 
-def root(rank, n):
-    dist.broadcast(torch.ones(4), 1 if rank == 3 else 0)  # <- 3
-
-
 def shape(rank, n):
     dist.all_reduce(torch.ones(8 if rank == 1 else 4))  # <- 1
-
-
-def dtype(rank, n):
-    dist.all_reduce(torch.ones(4, dtype=torch.int32 if rank == 1 else torch.float32))  # <- 1
 
 
 def splits(rank, n):
@@ -161,21 +148,6 @@ def dies(rank, n):
     dist.all_reduce(torch.ones(1))
 
 
-def dies_at_work(rank, n):
-    dist.barrier()
-    if rank == 3:
-        time.sleep(5)  # <- 3
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(torch.ones(1))
-
-
-def interrupted(rank, n):
-    dist.barrier()
-    if rank == 1:
-        raise KeyboardInterrupt  # <- 1
-    dist.all_reduce(torch.ones(1))
-
-
 def crashes(rank, n):
     dist.barrier()
     if rank == 2:
@@ -185,13 +157,6 @@ def crashes(rank, n):
 
 def objects(rank, n):
     dist.broadcast_object_list(["a"] * (2 if rank == 1 else 3), 0)  # <- 1
-
-
-def exits(rank, n):
-    dist.barrier()
-    if rank == 1:
-        sys.exit(3)  # <- 1
-    dist.all_reduce(torch.ones(1))
 
 
 def leaves(rank, n):
@@ -255,31 +220,7 @@ def many_calls(rank, n):
             call(x, peer)
 
 
-def clock_jumps(rank, n):
-    real, day = time.time, 24 * 3600
-    time.time = lambda: real() + day * ((int(real() * 10) % 3) - 1)
-    for _ in range(5):
-        dist.all_reduce(torch.ones(1))
-        time.sleep(0.1)
-
-
-def forks_workers(rank, n):
-    for _ in range(3):
-        if os.fork() == 0:
-            os._exit(0)
-        dist.all_reduce(torch.ones(1))
-        os.wait()
-
-
-def begins_another_program(rank, n):
-    dist.all_reduce(torch.ones(1))
-
-
 def main(name, rank, n):
-    if name == "forks_workers" and os.fork() == 0:
-        os._exit(0)
-    if name == "begins_another_program" and rank == 1 and len(sys.argv) == 2:
-        os.execv(sys.executable, [sys.executable, *sys.argv, str(n)])
     dist.init_process_group()
     globals()[name](rank, n)
     dist.destroy_process_group()

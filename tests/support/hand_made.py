@@ -16,6 +16,10 @@ def program(*ranks: str, members=None) -> list[Call]:
         counts = itertools.count()
         for number, word in enumerate(words.split()):
             name, _, peer = word.rstrip("!.").partition(":")
+            if name == "span":
+                times = {"entered": 1000 * number, "left": 1000 * number + 500}
+                calls.append(Call(rank, number, name, awaited=peer, **times))
+                continue
             pairwise = name in {"send", "isend", "recv", "irecv", "wait"}
             peer, _, tag = peer.partition("#")
             source, peer = (

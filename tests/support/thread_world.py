@@ -3,7 +3,7 @@
 import queue
 import threading
 
-from collectives.backends.algorithms.links import as_bytes
+from collectives.algorithms.links import as_bytes
 
 
 def world(n, fn, limit=20.0):
@@ -27,11 +27,15 @@ def world(n, fn, limit=20.0):
 
 
 class ThreadLinks:
-    """Between threads of one process. A send waits for its receive, as gloo's and MPI's may."""
+    """Between threads of one process. A send waits for its receive, as gloo's and MPI's may.
+
+    They count what passes: messages that were sent, and bytes sent and received.
+    """
 
     def __init__(self, rank: int, queues: dict, limit: float):
         self.rank, self.size = rank, max(peer for peer, _ in queues) + 1
         self.queues, self.limit = queues, limit
+        self.messages = self.sent = self.received = 0
 
     @classmethod
     def world(cls, n: int, limit: float = 20.0) -> list["ThreadLinks"]:
@@ -53,6 +57,7 @@ class ThreadLinks:
                 f"{its_tag}, should be {tensor.dtype}[{tensor.numel()}] with tag {tag}"
             )
         as_bytes(tensor).numpy()[:] = as_bytes(sent).numpy()
+        self.received += tensor.nbytes
         taken.set()
 
     def exchange(self, to, sent, source, received, tag):
@@ -62,6 +67,7 @@ class ThreadLinks:
 
     def _start(self, peer, tensor, tag) -> threading.Event:
         taken = threading.Event()
+        self.messages, self.sent = self.messages + 1, self.sent + tensor.nbytes
         self.queues[self.rank, peer].put((tensor, tag, taken))
         return taken
 

@@ -5,8 +5,10 @@ hang: every rank still makes the real call, together with the others.
 """
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 
+import torch
 import torch.distributed as dist
 
 
@@ -20,59 +22,56 @@ class _Done:
         return True
 
 
-def _noop(real: Callable) -> Callable:
+def noop(real: Callable) -> Callable:
     """The call returns, and nothing happened."""
     return lambda *args, **kwargs: _Done() if kwargs.get("async_op") else None
 
 
-def _always_sum(real: Callable) -> Callable:
-    """Whatever reduction was asked for, it sums. AVG that sums is one of these."""
-
-    @functools.wraps(real)
-    def wrong(*args, **kwargs):
-        args = tuple(
-            dist.ReduceOp.SUM if isinstance(arg, dist.ReduceOp.RedOpType | dist.ReduceOp) else arg
-            for arg in args
-        )
-        return real(*args, **{**kwargs, **({"op": dist.ReduceOp.SUM} if "op" in kwargs else {})})
-
-    return wrong
-
-
-def _last_rank_lost(real: Callable) -> Callable:
-    """The last rank's contribution is lost."""
-
-    @functools.wraps(real)
-    def wrong(tensor, *args, **kwargs):
-        if dist.get_rank() == dist.get_world_size() - 1:
-            tensor.zero_()
-        return real(tensor, *args, **kwargs)
-
-    return wrong
-
-
-def _root_ignored(word: str, position: int) -> Callable:
-    """The root is the first rank of the group, whatever was asked for."""
+def _wrong(change: Callable[[dict], Iterator[None]]) -> Callable[[Callable], Callable]:
+    """`change` is given the arguments by name. The real call is made where it yields."""
 
     def make(real: Callable) -> Callable:
         @functools.wraps(real)
         def wrong(*args, **kwargs):
-            group = kwargs.get("group") or dist.group.WORLD
-            args = list(args)
-            if len(args) > position:
-                args[position] = dist.get_global_rank(group, 0)
-            elif f"group_{word}" in kwargs:
-                kwargs[f"group_{word}"] = 0
-            else:
-                kwargs[word] = dist.get_global_rank(group, 0)
-            return real(*args, **kwargs)
+            given = inspect.signature(real).bind(*args, **kwargs)
+            given.apply_defaults()
+            changing = change(given.arguments)
+            next(changing)
+            work = real(*given.args, **given.kwargs)
+            if given.arguments.get("async_op") and work is not None:
+                work.wait()
+            next(changing, None)
+            return work
 
         return wrong
 
     return make
 
 
-def _group_ignored(real: Callable) -> Callable:
+@_wrong
+def always_sum(given):
+    """Whatever reduction was asked for, it sums. AVG that sums is one of these."""
+    given["op"] = dist.ReduceOp.SUM
+    yield
+
+
+@_wrong
+def last_rank_lost(given):
+    """The last rank's contribution is lost."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        given["tensor"].zero_()
+    yield
+
+
+@_wrong
+def root_ignored(given):
+    """The root is the first rank of the group, whatever was asked for."""
+    root = "dst" if "dst" in given else "src"
+    given |= {root: None, f"group_{root}": 0}
+    yield
+
+
+def group_ignored(real: Callable) -> Callable:
     """Every group is the whole world."""
 
     @functools.wraps(real)
@@ -83,14 +82,14 @@ def _group_ignored(real: Callable) -> Callable:
     return wrong
 
 
-def _rotated_list(real: Callable) -> Callable:
-    """The pieces arrive one place off."""
-
-    @functools.wraps(real)
-    def wrong(pieces, *args, **kwargs):
-        work = real(pieces, *args, **kwargs)
-        if work is not None:
-            work.wait()
+def _permutes(name: str) -> Callable[[Callable], Callable]:
+    @_wrong
+    def permutes(given):
+        """The pieces in this argument arrive one place off."""
+        yield
+        pieces = given[name]
+        if isinstance(pieces, torch.Tensor):
+            pieces = list(pieces.view(dist.get_world_size(given["group"]), -1))
         copies = [piece.clone() if hasattr(piece, "clone") else piece for piece in pieces or ()]
         for number, copy in enumerate(copies):
             target = (number + 1) % len(copies)
@@ -98,159 +97,120 @@ def _rotated_list(real: Callable) -> Callable:
                 pieces[target].copy_(copy)
             else:
                 pieces[target] = copy
-        return work
 
-    return wrong
-
-
-def _rotated_tensor(real: Callable) -> Callable:
-    """The pieces arrive one place off, in one tensor."""
-
-    @functools.wraps(real)
-    def wrong(output, *args, **kwargs):
-        work = real(output, *args, **kwargs)
-        if work is not None:
-            work.wait()
-        flat = output.view(-1)
-        flat.copy_(flat.roll(flat.numel() // dist.get_world_size(kwargs.get("group"))))
-        return work
-
-    return wrong
+    return permutes
 
 
-def _rotated_gather(real: Callable) -> Callable:
-    """The root's pieces arrive one place off."""
-
-    @functools.wraps(real)
-    def wrong(tensor, gather_list=None, *args, **kwargs):
-        work = real(tensor, gather_list, *args, **kwargs)
-        if gather_list:
-            copies = [piece.clone() if hasattr(piece, "clone") else piece for piece in gather_list]
-            for number, copy in enumerate(copies):
-                gather_list[(number + 1) % len(copies)] = copy
-        return work
-
-    return wrong
+all_gather_permutes = _permutes("tensor_list")
+all_gather_into_tensor_permutes = _permutes("output_tensor")
+gather_permutes = _permutes("gather_list")
 
 
-def _rotated_scatter(real: Callable) -> Callable:
+@_wrong
+def scatter_permutes(given):
     """The root hands out its pieces one place off."""
-
-    @functools.wraps(real)
-    def wrong(tensor, scatter_list=None, *args, **kwargs):
-        if scatter_list:
-            scatter_list = [*scatter_list[1:], scatter_list[0]]
-        return real(tensor, scatter_list, *args, **kwargs)
-
-    return wrong
+    if given["scatter_list"]:
+        given["scatter_list"] = [*given["scatter_list"][1:], given["scatter_list"][0]]
+    yield
 
 
-def _not_reduced_list(real: Callable) -> Callable:
+@_wrong
+def not_reduced(given):
     """Each rank keeps its own piece: nothing is summed."""
-
-    @functools.wraps(real)
-    def wrong(output, input_list, *args, **kwargs):
-        own = input_list[dist.get_rank(kwargs.get("group"))].clone()
-        work = real(output, input_list, *args, **kwargs)
-        output.copy_(own)
-        return work
-
-    return wrong
+    output, inputs = list(given.values())[:2]
+    if isinstance(inputs, torch.Tensor):
+        inputs = inputs.view(-1).split(output.numel())
+    own = inputs[dist.get_rank(given["group"])].clone()
+    yield
+    output.copy_(own.view_as(output))
 
 
-def _not_reduced_tensor(real: Callable) -> Callable:
-    """Each rank keeps its own piece: nothing is summed."""
-
-    @functools.wraps(real)
-    def wrong(output, input, *args, **kwargs):
-        own = input.reshape(-1)[dist.get_rank(kwargs.get("group")) * output.numel() :][
-            : output.numel()
-        ].clone()
-        work = real(output, input, *args, **kwargs)
-        output.copy_(own.view_as(output))
-        return work
-
-    return wrong
-
-
-def _input_returned_list(real: Callable) -> Callable:
+@_wrong
+def input_returned(given):
     """What was to be sent is what arrives."""
-
-    @functools.wraps(real)
-    def wrong(outputs, inputs, *args, **kwargs):
-        work = real(outputs, inputs, *args, **kwargs)
-        for output, input in zip(outputs, inputs, strict=True):
-            output.view(-1)[: input.numel()].copy_(input.reshape(-1)[: output.numel()])
-        return work
-
-    return wrong
+    yield
+    pairs = list(given.values())[:2]
+    if isinstance(pairs[0], torch.Tensor):
+        pairs = [[one] for one in pairs]
+    for output, input in zip(*pairs, strict=True):
+        output.view(-1)[: input.numel()].copy_(input.reshape(-1)[: output.numel()])
 
 
-def _input_returned_tensor(real: Callable) -> Callable:
-    """What was to be sent is what arrives."""
-
-    @functools.wraps(real)
-    def wrong(output, input, *args, **kwargs):
-        work = real(output, input, *args, **kwargs)
-        length = min(output.numel(), input.numel())
-        output.view(-1)[:length].copy_(input.reshape(-1)[:length])
-        return work
-
-    return wrong
-
-
-def _buffer_untouched(real: Callable) -> Callable:
+@_wrong
+def buffer_untouched(given):
     """The message arrives, but not in the buffer that was given."""
-
-    @functools.wraps(real)
-    def wrong(tensor, *args, **kwargs):
-        return real(tensor.clone(), *args, **kwargs)
-
-    return wrong
+    given["tensor"] = given["tensor"].clone()
+    yield
 
 
-def _message_zeroed(real: Callable) -> Callable:
+@_wrong
+def message_zeroed(given):
     """A message is sent, but not the one that was given."""
-
-    @functools.wraps(real)
-    def wrong(tensor, *args, **kwargs):
-        return real(tensor.new_zeros(tensor.shape), *args, **kwargs)
-
-    return wrong
-
-
-def _finished_too_soon(real: Callable) -> Callable:
-    """Nothing is exchanged at all."""
-    return lambda operations: []
+    given["tensor"] = torch.zeros_like(given["tensor"])
+    yield
 
 
 # What is wrong -> (the function of torch.distributed, how to make it wrong).
 WRONG: dict[str, tuple[str, Callable]] = {
-    "all_reduce that does nothing": ("all_reduce", _noop),
-    "all_reduce that sums whatever is asked": ("all_reduce", _always_sum),
-    "all_reduce that loses the last rank": ("all_reduce", _last_rank_lost),
-    "reduce that does nothing": ("reduce", _noop),
-    "reduce that ignores its root": ("reduce", _root_ignored("dst", 1)),
-    "reduce that loses the last rank": ("reduce", _last_rank_lost),
-    "broadcast that does nothing": ("broadcast", _noop),
-    "broadcast that ignores its root": ("broadcast", _root_ignored("src", 1)),
-    "broadcast_object_list that does nothing": ("broadcast_object_list", _noop),
-    "all_gather that permutes": ("all_gather", _rotated_list),
-    "all_gather_into_tensor that permutes": ("all_gather_into_tensor", _rotated_tensor),
-    "all_gather_object that permutes": ("all_gather_object", _rotated_list),
-    "gather that permutes": ("gather", _rotated_gather),
-    "gather_object that permutes": ("gather_object", _rotated_gather),
-    "scatter that permutes": ("scatter", _rotated_scatter),
-    "reduce_scatter that does not reduce": ("reduce_scatter", _not_reduced_list),
-    "reduce_scatter_tensor that does not reduce": ("reduce_scatter_tensor", _not_reduced_tensor),
-    "all_to_all that returns its input": ("all_to_all", _input_returned_list),
-    "all_to_all_single that returns its input": ("all_to_all_single", _input_returned_tensor),
-    "barrier that does nothing": ("barrier", _noop),
-    "monitored_barrier that does nothing": ("monitored_barrier", _noop),
-    "new_group that is the whole world": ("new_group", _group_ignored),
-    "recv that leaves the buffer": ("recv", _buffer_untouched),
-    "send of another message": ("send", _message_zeroed),
-    "irecv that leaves the buffer": ("irecv", _buffer_untouched),
-    "isend of another message": ("isend", _message_zeroed),
-    "batch_isend_irecv that does nothing": ("batch_isend_irecv", _finished_too_soon),
+    "all_reduce that does nothing": ("all_reduce", noop),
+    "all_reduce that sums whatever is asked": ("all_reduce", always_sum),
+    "all_reduce that loses the last rank": ("all_reduce", last_rank_lost),
+    "reduce that does nothing": ("reduce", noop),
+    "reduce that ignores its root": ("reduce", root_ignored),
+    "reduce that loses the last rank": ("reduce", last_rank_lost),
+    "broadcast that does nothing": ("broadcast", noop),
+    "broadcast that ignores its root": ("broadcast", root_ignored),
+    "broadcast_object_list that does nothing": ("broadcast_object_list", noop),
+    "all_gather that permutes": ("all_gather", all_gather_permutes),
+    "all_gather_into_tensor that permutes": (
+        "all_gather_into_tensor",
+        all_gather_into_tensor_permutes,
+    ),
+    "all_gather_object that permutes": ("all_gather_object", _permutes("object_list")),
+    "gather that permutes": ("gather", gather_permutes),
+    "gather_object that permutes": ("gather_object", _permutes("object_gather_list")),
+    "scatter that permutes": ("scatter", scatter_permutes),
+    "reduce_scatter that does not reduce": ("reduce_scatter", not_reduced),
+    "reduce_scatter_tensor that does not reduce": ("reduce_scatter_tensor", not_reduced),
+    "all_to_all that returns its input": ("all_to_all", input_returned),
+    "all_to_all_single that returns its input": ("all_to_all_single", input_returned),
+    "barrier that does nothing": ("barrier", noop),
+    "monitored_barrier that does nothing": ("monitored_barrier", noop),
+    "new_group that is the whole world": ("new_group", group_ignored),
+    "recv that leaves the buffer": ("recv", buffer_untouched),
+    "send of another message": ("send", message_zeroed),
+    "irecv that leaves the buffer": ("irecv", buffer_untouched),
+    "isend of another message": ("isend", message_zeroed),
+    "batch_isend_irecv that does nothing": (
+        "batch_isend_irecv",
+        lambda real: lambda operations: [],
+    ),
+}
+
+
+def send_also(extra: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """In a rank: for each tensor that is sent, extra(tensor) is sent, too, and received.
+
+    All results stay right. Only who counts what is sent can notice it.
+    """
+    send, recv, batch = dist.send, dist.recv, dist.batch_isend_irecv
+
+    def send_both(tensor, peer):
+        send(tensor, peer)
+        send(extra(tensor), peer)
+
+    def recv_both(tensor, peer):
+        recv(tensor, peer)
+        recv(extra(tensor), peer)
+
+    def batch_both(operations):
+        more = [dist.P2POp(one.op, extra(one.tensor), one.peer) for one in operations]
+        return batch(operations) + batch(more)
+
+    dist.send, dist.recv, dist.batch_isend_irecv = send_both, recv_both, batch_both
+
+
+SENT_TOO_MUCH = {
+    "every message twice": torch.clone,
+    "4,000 bytes more with each message": lambda tensor: torch.zeros(4000, dtype=torch.uint8),
 }

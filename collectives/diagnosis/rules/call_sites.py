@@ -56,7 +56,7 @@ class CallSites:
         """
         for split in self.splits.values():
             lines = {rank: _line(call) for rank, call in split.calls.items()}
-            seq = next(iter(split.calls.values())).seq
+            seq = next(iter(split.calls.values())).seq or 0
             after = split.after or pending.get(seq + 1, {})
             comes_later = any(
                 _line(call) in set(lines.values()) - {lines.get(rank)}

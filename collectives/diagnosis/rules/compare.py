@@ -3,10 +3,11 @@
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collectives.recording.call import Call
-from collectives.spec.calls import BY_NAME, FROM_ROOT, GROUPS, TO_ROOT, BufferSpec, Layout
+from collectives.semantics.calls import BY_NAME, FROM_ROOT, GROUPS, TO_ROOT, BufferSpec, Layout
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Difference:
     calls: dict[int, Call]
 
 
-def minority(sides: dict[int, object]) -> tuple[int, ...]:
+def minority(sides: Mapping[int, object]) -> tuple[int, ...]:
     """The ranks that are not on the largest side; every rank if no side is the largest."""
     counts = Counter(sides.values()).most_common()
     if len(counts) > 1 and counts[0][1] > counts[1][1]:

@@ -1,7 +1,9 @@
 """Ranks that raised, died or left: who is to blame, and who only lost the others. Pure."""
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from collectives.diagnosis.rules.compare import Difference, compare
 from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, State, is_lost, timed_out
@@ -9,7 +11,7 @@ from collectives.diagnosis.rules.report import ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import WORLD, Call
-from collectives.spec.calls import POINT_TO_POINT
+from collectives.semantics.calls import POINT_TO_POINT
 
 
 def failed(snapshot: Snapshot) -> Verdict | None:
@@ -146,14 +148,14 @@ def left_early(snapshot: Snapshot) -> Verdict | None:
         if states[rank].status != "raised":
             continue
         if kind_of(call) in POINT_TO_POINT:
-            others = [call.peer]
+            others: Collection[int] = () if call.peer is None else (call.peer,)
         else:
             others = states if call.group == WORLD else call.members
         left = [other for other in others if _left_before(states.get(other), states[rank].at)]
         if left:
             what = f"{ranks(left)} left before {kind_of(call)} was done"
             headline = f"raised: {what}; rank {rank}: {states[rank].text}"
-            fields = {"group": call.group, "seq": call.seq}
+            fields: dict[str, Any] = {"group": call.group, "seq": call.seq}
             guilty = tuple(map(snapshot.place, left))
             return snapshot.verdict("raised", headline, guilty=guilty, **fields)
     return None
@@ -176,13 +178,13 @@ def lost(snapshot: Snapshot) -> Verdict | None:
     someone_runs = any(state.status in NOT_ENDED for state in states.values())
     if not raised or (someone_runs and not snapshot.stalled):
         return None
-    rank = min(raised, key=raised.get)
+    rank = min(raised, key=raised.__getitem__)
     here, text = snapshot.place(rank), states[rank].text
     seen = {other: states[other].where[:2] for other in snapshot.computing}
     slow = [other for other, line in seen.items() if line[0] and line != (here.file, here.line)]
     if slow and here.name and timed_out(text):
         what = f"{ranks(slow)} had not come to {kind_of(here)} when rank {rank} gave up"
         guilty = tuple(map(snapshot.place, slow))
-        fields = {"guilty": guilty, "group": here.group, "seq": here.seq}
+        fields: dict[str, Any] = {"guilty": guilty, "group": here.group, "seq": here.seq}
         return snapshot.verdict("slow", f"slow: {what}: {text}", **fields)
     return snapshot.verdict("raised", f"raised: rank {rank}: {text}", guilty=(here,))

@@ -26,8 +26,8 @@ def match_records(
     """`answers`: by rank, its last answer (see recording/rank_log.py). `members`: by group."""
     answers = {rank: answer for rank, answer in answers.items() if answer}
     # A process may join one world after another. Its answer is about the last one.
-    worlds = Counter(answer["world"] for answer in answers.values())
-    world = max(worlds, key=worlds.get, default=0)
+    worlds: Counter[int] = Counter(answer["world"] for answer in answers.values())
+    world = max(worlds, key=worlds.__getitem__, default=0)
     entries = {
         rank: answer["collectives"] for rank, answer in answers.items() if answer["world"] == world
     }

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from collectives.backends import claims
 from collectives.diagnosis.rules.compare import dtype, plain_name
+from collectives.diagnosis.rules.rank_state import NOWHERE
 from collectives.diagnosis.rules.report import format_call, location, ranks
 from collectives.recording.call import Call, RiskyCall
-from collectives.spec.calls import BY_NAME, Flow
+from collectives.semantics.calls import BY_NAME, Flow
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
 
 
 def _changed(risk: RiskyCall) -> Hint:
-    call, (file, line, function) = risk.call, risk.at
+    call, (file, line, function) = risk.call, risk.at or NOWHERE
     wait = location(Call(call.rank, -1, "wait", file=file, line=line, function=function))
     cure = (
         "what was there or what is there now may be taken; "

@@ -1,6 +1,7 @@
 """Ranks that wait for others in a collective: who has not joined it, or came too late. Pure."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
@@ -22,18 +23,18 @@ def circular(snapshot: Snapshot) -> Verdict | None:
     if not cycle:
         return None
     note = f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}"
-    found = []
+    verdicts = []
     for rank in cycle:
         call = snapshot.inside[rank]
         if call.seq is not None:
             sequence = snapshot.matching_of(call).of(call)
-            found.append(never_joined(snapshot, sequence, call.seq, cycle, [note]))
-    found = [verdict for verdict in found if verdict is not None]
+            verdicts.append(never_joined(snapshot, sequence, call.seq, cycle, [note]))
+    found = [verdict for verdict in verdicts if verdict is not None]
     if found:  # each is true; the one that blames fewest ranks says most
         return min(found, key=lambda verdict: len(verdict.guilty))
     guilty = tuple(snapshot.inside[rank] for rank in sorted(cycle))
     headline = f"hang: {ranks(cycle)} wait for each other"
-    fields = {"guilty": guilty, "cycle": cycle, "group": guilty[0].group}
+    fields: dict[str, Any] = {"guilty": guilty, "cycle": cycle, "group": guilty[0].group}
     return snapshot.verdict("hang", headline, notes=[note], **fields)
 
 
@@ -69,7 +70,7 @@ def never_joined(
     what = f"{call.name} #{seq} of group {call.group}"
     computing = [rank for rank in absent if rank in snapshot.computing or rank in elsewhere]
     if computing and not ended and not cycle:
-        kind, blamed = "slow", computing
+        kind, blamed = "slow", tuple(computing)
         says = f"{ranks(computing)} {'has' if len(computing) == 1 else 'have'} not joined {what}"
     else:
         kind, blamed = "hang", minority({rank: rank in joined for rank in (*joined, *absent)})
@@ -79,7 +80,7 @@ def never_joined(
     places = {rank: joined.get(rank) or snapshot.place(rank) for rank in blamed}
     notes = [*notes, *out_of_step(sequence, places, before=seq)]
     guilty = tuple(places[rank] for rank in sorted(places))
-    fields = {"guilty": guilty, "cycle": cycle, "group": call.group, "seq": seq}
+    fields: dict[str, Any] = {"guilty": guilty, "cycle": cycle, "group": call.group, "seq": seq}
     return snapshot.verdict(kind, f"{kind}: {says}", notes=notes, **fields)
 
 
@@ -105,11 +106,12 @@ def came_late(snapshot: Snapshot) -> Verdict | None:
     ]
     if not ended:
         return None
-    first = min(ended, key=lambda call: call.left)
-    late = {rank: call for rank, call in calls.items() if call.entered > first.left}
+    first = min(ended, key=lambda call: call.left or 0)
+    gave_up_at = first.left or 0
+    late = {rank: call for rank, call in calls.items() if call.entered > gave_up_at}
     if not late:
         return None
-    waited = (first.left - first.entered) / 1e9
+    waited = (gave_up_at - first.entered) / 1e9
     came_after = (min(call.entered for call in late.values()) - first.entered) / 1e9
     what = f"{first.name} #{first.seq} of group {first.group}"
     return snapshot.verdict(

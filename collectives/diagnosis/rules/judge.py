@@ -19,6 +19,7 @@ causes others: ranks that wait, time out or are ended. So the order goes from ca
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from collectives.diagnosis.rules.failures import failed, left_early, lost
 from collectives.diagnosis.rules.joining import came_late, circular, not_joined
@@ -89,7 +90,7 @@ def same_rank(snapshot: Snapshot) -> Verdict | None:
         return None
     headline = join_as(wrong, {named[rank] for rank in wrong})
     guilty = tuple(joining[rank] for rank in wrong)
-    fields = {"guilty": guilty, "group": guilty[0].group, "seq": guilty[0].seq}
+    fields: dict[str, Any] = {"guilty": guilty, "group": guilty[0].group, "seq": guilty[0].seq}
     return snapshot.verdict("hang", headline, **fields)
 
 

@@ -1,5 +1,7 @@
 """Messages and collectives that wait in vain, where no earlier rule explains it. Pure."""
 
+from typing import Any
+
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.mismatch import mismatch
@@ -8,15 +10,15 @@ from collectives.diagnosis.rules.report import ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
-from collectives.spec.calls import POINT_TO_POINT, RECEIVES
+from collectives.semantics.calls import POINT_TO_POINT, RECEIVES
 
 
 def not_met(snapshot: Snapshot) -> Verdict | None:
     """A message of which one end waits for the other, in vain."""
 
     def lost_others(call: Call) -> bool:
-        peer = snapshot.states.get(call.peer)
-        return call.peer in snapshot.inside and peer.status == "raised"
+        peer = call.peer
+        return peer in snapshot.inside and snapshot.states[peer].status == "raised"
 
     # Ranks whose peer has lost others itself tell less than ranks whose peer has just returned.
     for call in sorted(snapshot.inside.values(), key=lost_others):
@@ -81,7 +83,7 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
     blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
     guilty = tuple(joined.get(rank) or snapshot.place(rank) for rank in blamed)
     what = f"{ranks(absent)} never joined {call.name} #{seq} of group {call.group}"
-    fields = {"guilty": guilty, "group": call.group, "seq": seq, "field": "call"}
+    fields: dict[str, Any] = {"guilty": guilty, "group": call.group, "seq": seq, "field": "call"}
     return snapshot.verdict("mismatch", f"mismatch: {what}", joined, **fields)
 
 
@@ -94,6 +96,6 @@ def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
             continue
         guilty = (call, snapshot.place(call.peer)) if call.peer in states else (call,)
         headline = f"mismatch: the message of rank {call.rank} has no other end"
-        fields = {"guilty": guilty, "group": call.group, "field": "call"}
+        fields: dict[str, Any] = {"guilty": guilty, "group": call.group, "field": "call"}
         return snapshot.verdict("mismatch", headline, {call.rank: call}, **fields)
     return None

@@ -13,7 +13,7 @@ from collectives.diagnosis.rules.compare import Difference, compare, compare_mes
 from collectives.diagnosis.rules.messages import WINDOW, Messages
 from collectives.recording.call import WORLD, Call, was_refused
 from collectives.recording.call import sequence_key as _key
-from collectives.spec.calls import POINT_TO_POINT
+from collectives.semantics.calls import POINT_TO_POINT
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Matching:
     def _failed(self, call: Call) -> None:
         """A collective that raised: what is known of it bears its error from now on."""
         sequence = self.of(call)
-        joined, last = sequence.pending.get(call.seq, {}), sequence.sites.last
+        joined, last = sequence.pending.get(call.seq or 0, {}), sequence.sites.last
         if call.rank in joined:
             joined[call.rank] = call
         elif call.rank in last and last[call.rank].number == call.number:

@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
 from collectives.recording.call import Call
-from collectives.spec.calls import SENDS
+from collectives.semantics.calls import SENDS
 
 # So many ends of one channel wait for their other ends; those that have waited longest are
 # forgotten then.

@@ -7,7 +7,7 @@ from collectives.diagnosis.rules.report import against, locations
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
-from collectives.spec.calls import POINT_TO_POINT, RECEIVES, SENDS
+from collectives.semantics.calls import POINT_TO_POINT, RECEIVES, SENDS
 
 
 def differing(snapshot: Snapshot) -> Verdict | None:
@@ -40,7 +40,7 @@ def mismatch(
     places = {rank: calls[rank] for rank in difference.guilty}
     notes = []
     if sequence is not None and not is_message and field != "order":
-        notes = out_of_step(sequence, places, before=call.seq)
+        notes = out_of_step(sequence, places, before=call.seq or 0)
     return snapshot.verdict(
         "mismatch",
         f"mismatch: {what}: {against(difference.guilty, calls)}",
@@ -61,7 +61,7 @@ def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> lis
     step = sequence.out_of_step()
     if step is None or not set(step.guilty) <= set(places):
         return []
-    since = next(iter(step.calls.values())).seq
+    since = next(iter(step.calls.values())).seq or 0
     if since >= before:
         return []
     places |= {rank: step.calls[rank] for rank in step.guilty}

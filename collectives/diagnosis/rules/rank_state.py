@@ -1,27 +1,8 @@
 """How each rank is, or how it ended, from the facts about its process. Pure.
 
-`state` looks at one rank alone. The first row that holds decides:
-
-    facts                                                                state
-    noted an exception (if it is a guess: and its status is not 0)       raised
-    runs, and a signal or a debugger holds it                            running, stopped
-    runs, and noted that it ends                                         returned
-    runs                                                                 running
-    ended by SIGTERM or unseen, and had given its last answer            returned
-    ended by a signal, or left the stack of a crash                      died
-    ended with status 0 or unseen, and noted that it ends                returned
-    ended with status 0                                                  returned
-    ended with another status, and noted that it ends                    raised
-    ended with another status, or unseen                                 died
-
-`states` compares the ranks. A launcher that sees a rank fail ends the others, mostly by SIGTERM:
-they did not die by themselves. So if another rank failed, this decides about a rank that died by
-SIGTERM or unseen (nobody knows its exit status):
-
-    nothing else explains why the others failed (`_unseen_culprit`)      died
-    had destroyed its groups                                             returned
-    died by SIGTERM, or later than a launcher needs to react             running, where it was then
-    died sooner                                                          died
+`state` looks at one rank alone. `states` then compares the ranks: a launcher that sees a rank fail
+ends the others, mostly by SIGTERM, and so these did not die by themselves. What decides, in which
+order, is the table of cases in tests/test_rank_state.py.
 """
 
 import dataclasses
@@ -134,12 +115,12 @@ def timed_out(text: str) -> bool:
 
 
 def state(facts: Facts) -> State:
-    """How one rank is, from its own facts alone; see the first table."""
+    """How one rank is, from its own facts alone."""
     noted = facts.exception
     if noted and not (noted["is_guess"] and facts.exit_status == 0):
         return State("raised", noted["text"], _place(noted["where"]), noted["at"])
     if facts.gone_at is not None:
-        return _state_at_its_end(facts)
+        return _state_at_its_end(facts, facts.gone_at)
     if facts.is_stopped:  # it may have left the place of its last answer
         return State(text="is stopped", stopped=True)
     if facts.noted_end:
@@ -148,13 +129,13 @@ def state(facts: Facts) -> State:
     return State(where=seen, in_torch=bool(facts.answer.get("in_torch") and seen[0]))
 
 
-def _state_at_its_end(facts: Facts) -> State:
-    at, status = facts.gone_at, facts.exit_status
+def _state_at_its_end(facts: Facts, at: int) -> State:
+    status = facts.exit_status
     exit_place = _place(facts.answer.get("exit"))
     if facts.answer.get("last") and facts.has_ended_unseen_or_by_sigterm:
         return State("returned", where=exit_place, at=at)
-    if facts.crash_signal or (status or 0) < 0:
-        text = f"was killed by {_signal_name(facts.crash_signal or -status)}"
+    if number := facts.crash_signal or -min(status or 0, 0):
+        text = f"was killed by {_signal_name(number)}"
         if facts.crash_place != NOWHERE:
             return State("died", text, facts.crash_place, at)
         return State("died", text, facts.seen_at, at, is_old=True)
@@ -172,25 +153,27 @@ def _state_at_its_end(facts: Facts) -> State:
 def states(
     ranks: dict[int, Facts], destroyed: dict[int, Call], are_all_known: bool
 ) -> dict[int, State]:
-    """How each rank is, in the light of the others; see the second table.
+    """How each rank is, in the light of the others.
 
     `destroyed`: the calls by which ranks destroyed their groups. `are_all_known`: `ranks` are all
     ranks of the world.
     """
     found = {rank: state(facts) for rank, facts in ranks.items()}
     failed_at = {rank: found[rank].at for rank in ranks if _failed(found[rank], ranks[rank])}
-    suspects = {
+    # They died by themselves, or their launcher ended them.
+    unclear = {
         rank: found[rank].at
         for rank, facts in ranks.items()
         if found[rank].status == "died" and facts.has_ended_unseen_or_by_sigterm
     }
-    if are_all_known and not _is_explained(found, suspects, destroyed):
-        suspects.pop(_unseen_culprit(suspects, ranks, failed_at), None)
-    for rank, died_at in suspects.items():
+    if are_all_known and not _is_explained(found, unclear, destroyed):
+        culprit = _died_by_itself(unclear, ranks, failed_at)
+        unclear = {rank: at for rank, at in unclear.items() if rank != culprit}
+    for rank, died_at in unclear.items():
         others = [other for other in failed_at if other != rank]
         if not others:
             continue
-        first = min(others, key=failed_at.get)
+        first = min(others, key=failed_at.__getitem__)
         # A rank that timed out fails alone: whoever ends after that was ended for it.
         reaction = 0 if timed_out(found[first].text) else LAUNCHER_REACTS_NS
         if rank in destroyed:
@@ -209,41 +192,45 @@ def _failed(state: State, facts: Facts) -> bool:
 
 
 def _is_explained(
-    states: dict[int, State], suspects: Collection[int], destroyed: Collection[int]
+    states: dict[int, State], unclear: Collection[int], destroyed: Collection[int]
 ) -> bool:
-    """Whether a rank that is no suspect left, raised or died by itself: then the others lost it."""
+    """Whether a rank left, raised or died by itself for sure: then the others only lost it."""
     for rank, one in states.items():
         only_lost_another = is_lost(one.text) and not timed_out(one.text)
         if one.status == "returned" or rank in destroyed:
             return True
         if one.status == "raised" and not only_lost_another:
             return True
-        if one.status == "died" and rank not in suspects:
+        if one.status == "died" and rank not in unclear:
             return True
     return False
 
 
-def _unseen_culprit(
-    suspects: dict[int, int], ranks: dict[int, Facts], failed_at: dict[int, int]
+def _died_by_itself(
+    died_at: dict[int, int], ranks: dict[int, Facts], failed_at: dict[int, int]
 ) -> int | None:
-    """The first suspect to die that no launcher can have ended, as far as is known.
+    """Of ranks whose launcher may have ended them, the first that it cannot have ended.
 
-    Its status is unknown, or it died before a launcher could react to another failure.
+    A launcher sends SIGTERM, and needs time to see that another rank has failed. So the exit status
+    of this rank is unknown, or it died too soon after the first failure.
     """
     too_soon = min(failed_at.values(), default=0) + LAUNCHER_REACTS_NS
     possible = [
-        rank for rank, at in suspects.items() if ranks[rank].exit_status is None or at < too_soon
+        rank for rank, at in died_at.items() if ranks[rank].exit_status is None or at < too_soon
     ]
-    soonest = min(map(suspects.get, possible), default=0)
     # subtle: ranks that were found gone in one look have times in the order of that look. Of these,
     # one that was waiting in a call was more likely ended.
-    found_together = [rank for rank in possible if suspects[rank] <= soonest + LAUNCHER_REACTS_NS]
-    waits_and_at = {rank: (ranks[rank].is_inside_call, suspects[rank]) for rank in found_together}
-    return min(found_together, key=waits_and_at.get, default=None)
+    one_look_later = min((died_at[rank] for rank in possible), default=0) + LAUNCHER_REACTS_NS
+    return min(
+        (rank for rank in possible if died_at[rank] <= one_look_later),
+        key=lambda rank: (ranks[rank].is_inside_call, died_at[rank]),
+        default=None,
+    )
 
 
 def _place(where: list | None) -> Place:
-    return tuple(where or NOWHERE)
+    file, line, function = where or NOWHERE
+    return file, line, function
 
 
 def _signal_name(number: int) -> str:

@@ -23,7 +23,7 @@ class JoiningWorld:
     absent: list[int]
     joining: dict[int, Call]
     last: dict[int, Call]
-    launched_as: dict[int, int]
+    launched_as: dict[int, int | None]
     meets: dict[int, str]
     lines: dict[int, tuple[str, str]]
 

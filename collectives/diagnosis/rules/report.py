@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterable
 
 from collectives.recording.call import Call
-from collectives.spec.calls import BY_NAME
+from collectives.semantics.calls import BY_NAME
 
 # At most as many lines for ranks; ranks that do the same in the same place share a line.
 _LINES = 12

@@ -10,7 +10,7 @@ from collectives.diagnosis.rules.rank_state import State, is_lost
 from collectives.diagnosis.rules.report import format_call, location, write
 from collectives.diagnosis.rules.wait_graph import waits_for
 from collectives.recording.call import Call
-from collectives.spec.calls import GROUPS
+from collectives.semantics.calls import GROUPS
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,7 @@ class Verdict:
     `kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls to
     blame; for a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
     does and where. `machines`: by rank, its host name, as far as it is known. `gives_up`: the first
-    rank that waits gives up after so many seconds; the program may handle that. `worlds`: those of
-    this machine, as `World.as_report` gives them.
+    rank that waits gives up after so many seconds; the program may handle that.
     """
 
     kind: str
@@ -35,7 +34,6 @@ class Verdict:
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
     machines: dict[int, str] = dataclasses.field(default_factory=dict)
     hints: tuple[Hint, ...] = ()
-    worlds: tuple[dict, ...] = ()
 
 
 class Snapshot:

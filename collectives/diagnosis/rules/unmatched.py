@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import channel
 from collectives.recording.call import Call, from_plain, plain, sequence_key
-from collectives.spec.calls import POINT_TO_POINT, SENDS
+from collectives.semantics.calls import POINT_TO_POINT, SENDS
 
 _OTHER = {"send": "recv", "recv": "send"}
 
@@ -63,7 +63,7 @@ def merge(ranks: Iterable[Unmatched]) -> Matching:
             if surplus.get(key, 0):
                 surplus[key] -= 1
                 continue
-        elif _is_collective(call) and call.seq < first[sequence_key(call.group, call.name)]:
+        elif _is_collective(call) and (call.seq or 0) < first[sequence_key(call.group, call.name)]:
             continue
         matching.note(call)
     matching.last |= {rank.last.rank: rank.last for rank in ranks if rank.last is not None}
@@ -80,7 +80,7 @@ def _first_known(ranks: list[Unmatched]) -> dict[tuple, int]:
     for rank in ranks:
         own: dict[tuple, int] = {}
         for call in filter(_is_collective, rank.calls):
-            own.setdefault(sequence_key(call.group, call.name), call.seq)
+            own.setdefault(sequence_key(call.group, call.name), call.seq or 0)
         first |= {key: max(seq, first.get(key, 0)) for key, seq in own.items()}
     return first
 

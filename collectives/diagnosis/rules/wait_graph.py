@@ -2,7 +2,7 @@
 
 from collectives.diagnosis.rules.matching import Matching
 from collectives.recording.call import Call
-from collectives.spec.calls import FROM_ROOT, GROUPS, POINT_TO_POINT, TO_ROOT
+from collectives.semantics.calls import FROM_ROOT, GROUPS, POINT_TO_POINT, TO_ROOT
 
 
 def kind_of(call: Call) -> str:
@@ -33,7 +33,8 @@ def find_cycle(edges: dict[int, list[int]]) -> tuple[int, ...]:
     """The shortest cycle of ranks in which each waits for the next; empty if there is none."""
     best: tuple[int, ...] = ()
     for start in sorted(edges):
-        paths, seen = [(start,)], {start}
+        paths: list[tuple[int, ...]] = [(start,)]
+        seen = {start}
         while paths and not (best and len(paths[0]) >= len(best)):
             path = paths.pop(0)
             if start in edges[path[-1]]:

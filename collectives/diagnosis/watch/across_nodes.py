@@ -24,7 +24,6 @@ from collectives.diagnosis.timing import STORE_ANSWERS
 from collectives.recording.call import from_plain, plain
 
 _PREFIX = "collectives/diagnose"
-_OWN = ("hints", "worlds")  # what a verdict says of its own machine
 
 
 class NodeExchange:
@@ -32,10 +31,10 @@ class NodeExchange:
 
     `verdict`: the verdict of another node. `judge`: the node that gave it. `machines`: by rank, its
     host name. `lost`: the host of the store, once it does not answer any more. `others`: the ranks
-    of other nodes whose present state is known. Each message has a count, which grows when the
-    ranks of its node have gone on, and the counts of the messages that its node had received. A
-    message that holds our own last count was sent while our ranks were where they are now, so it is
-    valid. So is every message about ranks that have ended.
+    of other nodes whose present state is known. A message about ranks has a version, which grows
+    when they have gone on since the message before, and the versions of the other nodes' messages
+    that its node had received. If our latest version is among these, the message was sent while our
+    ranks were where they are now, so it is valid. So is every message about ranks that have ended.
     """
 
     def __init__(self):
@@ -43,12 +42,12 @@ class NodeExchange:
         self.opening: threading.Thread | None = None
         self.name = ""
         self.clock = time.time_ns() - time.monotonic_ns()
-        self.count = 0
-        self.progress = ""  # what our ranks had called when we last sent it
-        self.answered: dict[str, int] | None = None
+        self.version = 0
+        self.sent = ""  # what our ranks had called when we last sent it
+        self.acknowledged: dict[str, int] = {}  # the versions that our last message names
         self.received: dict[str, dict] = {}  # by node, its last message
         self.others: dict[int, dict] = {}
-        self.has_greeted = False
+        self.is_announced = False  # which machine this is
         self.machines: dict[int, str] = {}
         self.host = self.lost = self.judge = ""
         self.verdict: Verdict | None = None
@@ -66,9 +65,10 @@ class NodeExchange:
         import torch.distributed as dist
 
         timeout = datetime.timedelta(seconds=STORE_ANSWERS)
-        options = {"is_master": False, "wait_for_workers": False, "timeout": timeout}
         try:
-            store = dist.TCPStore(host, port, **options)
+            store = dist.TCPStore(
+                host, port, is_master=False, wait_for_workers=False, timeout=timeout
+            )
             give_up_soon(port)
             self.store = store
         except RuntimeError:
@@ -79,19 +79,19 @@ class NodeExchange:
         if (opening := self.opening) is not None:
             opening.join()
 
-    def greet(self, ranks: Iterable[int]) -> None:
-        """Say which ranks run on this machine, and hear it of the others."""
+    def find_machines(self, ranks: Iterable[int]) -> None:
+        """Announce which ranks run on this machine, and read which run on the others."""
         if self.store is None:
             return
         place = f"{_PREFIX}/machines"
         try:
-            if not self.has_greeted:
+            if not self.is_announced:
                 name = {"machine": socket.gethostname(), "ranks": list(ranks)}
                 self.store.append(place, json.dumps(name) + "\n")
-                self.has_greeted = True
+                self.is_announced = True
             for line in self.store.get(place).decode().splitlines():
-                said = json.loads(line)
-                self.machines |= dict.fromkeys(said["ranks"], said["machine"])
+                entry = json.loads(line)
+                self.machines |= dict.fromkeys(entry["ranks"], entry["machine"])
         except RuntimeError:
             self._lose_store()
 
@@ -102,16 +102,20 @@ class NodeExchange:
         """
         if self.store is None:
             return False
-        before = {name: message["count"] for name, message in self.received.items()}
+        before = self._received_versions()
         try:
             self._receive()
-            heard = {name: message["count"] for name, message in self.received.items()}
-            if send or heard != (self.answered or {}):
-                self._send_ranks(ranks(), heard)
+            after = self._received_versions()
+            if send or after != self.acknowledged:
+                self._send_ranks(ranks())
+                self._update_others()
         except RuntimeError:
             self._lose_store()
             return False
-        return any(before.get(name, count) != count for name, count in heard.items())
+        return any(before.get(name, version) != version for name, version in after.items())
+
+    def _received_versions(self) -> dict[str, int]:
+        return {name: message["version"] for name, message in self.received.items()}
 
     def _lose_store(self) -> None:
         """It has gone with the job, or its machine cannot be reached."""
@@ -121,17 +125,21 @@ class NodeExchange:
         )
         self.others = dict(ended)
 
-    def _send_ranks(self, ranks: dict[int, dict], heard: dict[str, int]) -> None:
+    def _send_ranks(self, ranks: dict[int, dict]) -> None:
+        """Send what is known of our ranks, as a new version if they have gone on."""
         records = [{**rank, "answer": rank["answer"].get("collectives")} for rank in ranks.values()]
-        progress = json.dumps(records)
-        self.count, self.progress = self.count + (progress != self.progress), progress
-        self._send({"ranks": ranks, "heard": heard})
-        self.answered = heard
+        now = json.dumps(records)
+        self.version, self.sent = self.version + (now != self.sent), now
+        self.acknowledged = self._received_versions()
+        self._send({"ranks": ranks, "acknowledged": self.acknowledged})
+
+    def _update_others(self) -> None:
+        """Take the ranks of the messages that are valid now."""
         self.others = {}
         for message in self.received.values():
             states = [rank["state"]["status"] for rank in message["ranks"].values()]
             have_ended = not any(state in NOT_ENDED for state in states)
-            if have_ended or message["heard"].get(self.name) == self.count:
+            if have_ended or message["acknowledged"].get(self.name) == self.version:
                 ahead = {"clock_ahead": message["clock"] - self.clock}
                 self.others |= {int(rank): one | ahead for rank, one in message["ranks"].items()}
 
@@ -148,14 +156,14 @@ class NodeExchange:
                 self._send({"verdict": _to_plain(verdict)})
             until = time.monotonic() + patience
             others = (name for name in self.received if name != self.judge)
-            heard = [f"{_PREFIX}/{name}/has heard {self.judge}" for name in others]
-            while heard and not self.store.check(heard) and time.monotonic() < until:
+            receipts = [f"{_PREFIX}/{name}/has the verdict of {self.judge}" for name in others]
+            while receipts and not self.store.check(receipts) and time.monotonic() < until:
                 time.sleep(0.05)
         except RuntimeError:
             self.store = None
 
     def _send(self, message: dict) -> None:
-        empty = {"clock": self.clock, "count": self.count, "ranks": {}, "heard": {}}
+        empty = {"clock": self.clock, "version": self.version, "ranks": {}, "acknowledged": {}}
         packed = zlib.compress(json.dumps(empty | message).encode())
         self.store.set(f"{_PREFIX}/{self.name}", packed)
         if self.name not in self._names():
@@ -173,7 +181,7 @@ class NodeExchange:
             message = self.received[name] = json.loads(zlib.decompress(packed))
             if "verdict" in message:
                 self.verdict, self.judge = _from_plain(message["verdict"]), name
-                self.store.set(f"{_PREFIX}/{self.name}/has heard {name}", "")
+                self.store.set(f"{_PREFIX}/{self.name}/has the verdict of {name}", "")
 
 
 def give_up_soon(port: int) -> None:
@@ -194,8 +202,9 @@ def give_up_soon(port: int) -> None:
 
 
 def _to_plain(verdict: Verdict) -> dict:
-    names = (field.name for field in dataclasses.fields(verdict) if field.name not in _OWN)
-    values = {name: getattr(verdict, name) for name in names}
+    fields = dataclasses.fields(verdict)
+    # Hints are about this machine alone.
+    values = {one.name: getattr(verdict, one.name) for one in fields if one.name != "hints"}
     return {**values, "guilty": [plain(call) for call in verdict.guilty]}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import (
     EXCHANGE,
-    GREET,
+    FIND_MACHINES,
     LAUNCHER_ENDS,
     LAUNCHER_ENDS_RANKS,
     STABLE,
@@ -19,7 +19,7 @@ from collectives.diagnosis.watch.torchrun_meeting import TorchrunMeeting
 class HangMonitor:
     """Looks at a job again and again, and decides when a verdict is certain.
 
-    `hang_after`: how long nothing may move, in seconds. `tell` gets a report of what is slow, once.
+    `hang_after`: how long nothing may move, in seconds. `report` is called with what is slow, once.
     `command`: the program's.
     """
 
@@ -27,18 +27,18 @@ class HangMonitor:
         self,
         job: Job,
         hang_after: float,
-        tell: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
         command: Iterable[str] = (),
     ):
         self.job = job
         self.meeting = TorchrunMeeting(list(command))
-        self.told = None  # what was told of that
+        self.reported: str | None = None  # what was reported of that
         self.hang_after = hang_after
-        self.tell = tell
+        self.report = report
         self.moved = self.asked = self.exchanged = time.monotonic()
-        self.greeted = 0.0  # when; infinity once all nodes have done so
+        self.machines_asked = 0.0  # when; infinity once all are known
         self.suspected: tuple[str, float] = ("", 0.0)  # what a report would say, and since when
-        self.has_told_slow = False
+        self.has_reported_slow = False
 
     def look(self) -> Verdict | None:
         """What is certain by now; None while the program may still come to a good end."""
@@ -63,9 +63,10 @@ class HangMonitor:
         if now > self.exchanged + pause:
             self.exchanged = now
             self.meeting.ask()
-        if self.meeting.says not in (None, self.told) and now > self.moved + self.hang_after:
-            self.told = self.meeting.says
-            self.tell(self.told)
+        says = self.meeting.says
+        if says is not None and says != self.reported and now > self.moved + self.hang_after:
+            self.reported = says
+            self.report(says)
 
     def _exchange(self, now: float, pause: float) -> None:
         """With the other nodes: often if a rank has ended, else rarely."""
@@ -74,19 +75,19 @@ class HangMonitor:
         world = self.job.world_on_several_nodes()
         if world is None:
             return
-        if now > self.greeted + GREET:
-            self.greeted = math.inf if self.job.greet(world) else now
+        if now > self.machines_asked + FIND_MACHINES:
+            self.machines_asked = math.inf if self.job.find_machines(world) else now
         ended, quiet = world.has_ended(), now > self.moved + pause
         if ended or now > self.exchanged + (pause if quiet else 2 * pause):
             self.exchanged = now
-            if self.job.exchange(world, tell=ended or quiet):
+            if self.job.exchange(world, send=ended or quiet):
                 self.moved = now
 
     def _judge(self, now: float) -> Verdict | None:
         verdict = self.job.verdict(stalled=now > self.moved + self.hang_after)
-        if verdict.kind == "slow" and not self.has_told_slow:
-            self.has_told_slow = True
-            self.tell(verdict.says)
+        if verdict.kind == "slow" and not self.has_reported_slow:
+            self.has_reported_slow = True
+            self.report(verdict.says)
         if verdict.kind in ("ok", "slow", "not-distributed"):
             self.suspected = "", now
             return None
@@ -108,12 +109,12 @@ class HangMonitor:
 
     def last_word(self) -> Verdict:
         """The verdict on a program that is to be ended now."""
-        self.job.hear_all()
+        self.job.ask_and_poll()
         verdict = self.job.verdict(stalled=not self.job.poll())
         if verdict.kind == "not-distributed" and self.meeting.says is not None:
             return Verdict("slow", self.meeting.says)
         return verdict
 
     def publish(self, verdict: Verdict) -> None:
-        """Tell it to the other nodes of the job."""
+        """Send it to the other nodes of the job."""
         self.job.nodes.publish(verdict, patience=max(0.5, self.hang_after / 2))

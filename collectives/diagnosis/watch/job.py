@@ -1,6 +1,7 @@
 """All worlds that a program under diagnosis makes, found by the files that its processes write."""
 
 import contextlib
+import itertools
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
-from collectives.diagnosis.watch.world import World
+from collectives.diagnosis.watch.world import Claim, World
 from collectives.recording import call_log, stack
 from collectives.recording.call import RiskyCall
 
@@ -43,7 +44,7 @@ class Job:
             world.remove_moved()
         waiting, self.waiting = self.waiting, []
         began = {process: (process.log.head() or {"began": 0})["began"] for process in waiting}
-        for process in sorted(waiting, key=began.get):
+        for process in sorted(waiting, key=began.__getitem__):
             head = process.log.head()
             if head is not None and head["rank"] >= 0:
                 self._assign(process, head)
@@ -59,28 +60,26 @@ class Job:
                 self.known.add(path)
 
     def _assign(self, process: RankProcess, head: dict) -> None:
-        """Make it a rank of a world.
-
-        A second process with the same rank, or another world size, begins the next world at that
-        place.
-        """
-        generation = 0
-        while True:
-            world = self.worlds.setdefault((head["world"], generation), World())
-            room = world.has_room(head)
-            if room is not False:
-                break
-            other = world.ranks.get(head["rank"])
-            if other is not None and other.gone is None and world.absent():
-                world.duplicates.add(head["rank"])
-            generation += 1
-        if room is None:
+        """Make it a rank of a world, or let it wait until it is clear whether it is one."""
+        world = self._world_of(head)
+        if world.claim(head) is Claim.OPEN:
             self.waiting.append(process)
             return
         before = world.ranks.get(head["rank"])
         world.ranks[head["rank"]] = process
         if before is not None:
             self.waiting.append(before)
+
+    def _world_of(self, head: dict) -> World:
+        """The first world at its meeting place that does not refuse it; if need be, a new one."""
+        for generation in itertools.count():
+            world = self.worlds.setdefault((head["world"], generation), World())
+            if world.claim(head) is not Claim.REFUSED:
+                break
+            other = world.ranks.get(head["rank"])
+            if other is not None and other.gone is None and world.absent():
+                world.duplicates.add(head["rank"])
+        return world
 
     def world_on_several_nodes(self) -> World | None:
         """The world of which other nodes have a part; connects to its store."""
@@ -95,27 +94,27 @@ class Job:
             return world if self.nodes.opening is not None else None
         return None
 
-    def greet(self, world: World) -> bool:
+    def find_machines(self, world: World) -> bool:
         """Whether the machines of all ranks are known by now, as far as they will be."""
         if world.has_begun:
-            self.nodes.greet(world.ranks)
+            self.nodes.find_machines(world.ranks)
             world.machines = self.nodes.machines
         return len(world.machines) == world.size
 
-    def exchange(self, world: World, tell: bool) -> bool:
-        """Hear of the ranks on other nodes, and tell of ours; whether those have gone on."""
-        moved = self.nodes.exchange(world.to_json, tell)
-        world.hear(self.nodes.others, self.nodes.lost)
+    def exchange(self, world: World, send: bool) -> bool:
+        """Receive what other nodes sent of their ranks, and send ours; whether those went on."""
+        moved = self.nodes.exchange(world.to_json, send)
+        world.update_elsewhere(self.nodes.others, self.nodes.lost)
         return moved
 
     def ask(self) -> None:
         for world in self.worlds.values():
             world.ask()
         for process in self._not_joined():
-            process.log.ask(process.log.head()["asked"] + 1)
+            process.log.ask(process.head()["asked"] + 1)
 
-    def hear_all(self) -> None:
-        """What every process calls and answers just now."""
+    def ask_and_poll(self) -> None:
+        """Read what every process calls, and let it answer where it is just now."""
         self.poll()
         self.ask()
         self.sleep(ANSWER)
@@ -128,7 +127,7 @@ class Job:
 
         Not a process that started a rank, nor one that a rank started.
         """
-        ranks = [rank.log.head() for rank in self.ranks()]
+        ranks = [rank.head() for rank in self.ranks()]
         pids, parents = {head["pid"] for head in ranks}, {head["parent"] for head in ranks}
         found = []
         for process in self.waiting:
@@ -212,7 +211,7 @@ class Job:
     def _verdict(self, world: World, stalled: bool) -> Verdict:
         """If a rank could not be watched, a call that seems to be missing may be its call."""
         verdict, unwatched = world.verdict(stalled), {path.stem for path in self._unwatched()}
-        pids = {str(rank.log.head()["pid"]) for rank in world.ranks.values()}
+        pids = {str(rank.head()["pid"]) for rank in world.ranks.values()}
         is_partial = unwatched and (world.absent() or pids & unwatched)
         if is_partial and verdict.kind in ("hang", "mismatch", "slow"):
             return Verdict("ok", OK_AS_SEEN)
@@ -242,7 +241,7 @@ class Job:
     def first_raised(self) -> dict | None:
         """The first exception that ended a process; one that lost others counts last."""
         found = []
-        for path in self.folder.glob("*.raised"):
+        for path in self.folder.glob("*.raised") if self.folder else ():
             with contextlib.suppress(OSError, ValueError):
                 found.append(json.loads(path.read_text()))
         return min(found, key=lambda one: (is_lost(one["text"]), one["at"]), default=None)

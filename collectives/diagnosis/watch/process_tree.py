@@ -84,7 +84,7 @@ def _end_ranks(process: subprocess.Popen, folder: Path) -> None:
 def _family(process: subprocess.Popen, folder: Path, others: set) -> list:
     import psutil
 
-    found = {}
+    found: dict[int, psutil.Process] = {}
     for child in children() - others:  # the program, and the orphans that we adopted
         with contextlib.suppress(psutil.NoSuchProcess):
             found |= {one.pid: one for one in [child, *child.children(recursive=True)]}

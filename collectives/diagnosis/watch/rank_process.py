@@ -26,9 +26,15 @@ class RankProcess:
         self.folder = folder
         self.gone: tuple[int, int | None] | None = None
 
+    def head(self) -> dict[str, int]:
+        """The head of its log, which must be ready."""
+        head = self.log.head()
+        assert head is not None
+        return head
+
     def look(self) -> None:
         """Note whether it has ended."""
-        if self.gone is None and (ending := _ending(self.log.head()["pid"])) is not None:
+        if self.gone is None and (ending := _ending(self.head()["pid"])) is not None:
             self.gone = time.monotonic_ns(), ending[0]
 
     def trust_launcher(self) -> None:
@@ -43,7 +49,7 @@ class RankProcess:
         return {}
 
     def facts(self) -> Facts:
-        head = self.log.head()
+        head = self.head()
         gone_at, exit_status = self.gone or (None, None)
         crash_signal, crash_place = (0, NOWHERE) if gone_at is None else self._crash()
         return Facts(
@@ -67,7 +73,7 @@ class RankProcess:
         """The signal that ended it, and the frame to name, if faulthandler noted them."""
         if self.folder is None:
             return 0, NOWHERE
-        file = self.folder / f"{self.log.head()['pid']}.stack"
+        file = self.folder / f"{self.head()['pid']}.stack"
         text = file.read_text(errors="replace") if file.exists() else ""
         cause = text.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
         signals = (one for one in signal.valid_signals() if signal.strsignal(one) == cause)
@@ -80,15 +86,16 @@ def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:
 
     Nobody can see how a process ended once its parent has asked for it.
     """
-    until, running = time.monotonic() + seconds, {}
+    until = time.monotonic() + seconds
+    running: dict[int, RankProcess] = {}
     for rank in ranks:
         if rank.gone is None and hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):  # it has just ended
-                running[os.pidfd_open(rank.log.head()["pid"])] = rank
+                running[os.pidfd_open(rank.head()["pid"])] = rank
     try:
         waits = set(running)
         while waits and (left := until - time.monotonic()) > 0:
-            ended = set(connection.wait(waits, left))
+            ended = {one for one in connection.wait(waits, left) if isinstance(one, int)}
             waits -= ended
             for process in ended:
                 running[process].look()

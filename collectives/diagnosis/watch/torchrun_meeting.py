@@ -4,6 +4,7 @@ import datetime
 import os
 import socket
 import threading
+from typing import Any
 
 from collectives.diagnosis.timing import STORE_ANSWERS
 from collectives.diagnosis.watch.across_nodes import give_up_soon
@@ -20,7 +21,7 @@ class TorchrunMeeting:
 
     def __init__(self, command: list[str]):
         self.command = command
-        self.store = None
+        self.store: Any = None
         self.asking: threading.Thread | None = None
         self.says: str | None = None
 
@@ -48,7 +49,8 @@ class TorchrunMeeting:
         says = f"slow: no rank has started: torchrun waits for {machines} machines"
         place = f"--node-rank {args.node_rank}" if args.rdzv_backend == "static" else ""
         try:
-            came = self._meet(*endpoint.rsplit(":", 1), f"{socket.gethostname()} {place}".strip())
+            host, port = endpoint.rsplit(":", 1)
+            came = self._meet(host, port, f"{socket.gethostname()} {place}".strip())
         except RuntimeError:
             self.store = None
             self.says = f"{says}\n  nobody answers at {endpoint}, where they meet"
@@ -69,8 +71,9 @@ class TorchrunMeeting:
 
         if self.store is None:
             timeout = datetime.timedelta(seconds=STORE_ANSWERS)
-            options = {"is_master": False, "wait_for_workers": False, "timeout": timeout}
-            self.store = dist.TCPStore(host, int(port), **options)
+            self.store = dist.TCPStore(
+                host, int(port), is_master=False, wait_for_workers=False, timeout=timeout
+            )
             give_up_soon(int(port))
             self.store.append(_MACHINES, f"{name}\n")
         return sorted(set(self.store.get(_MACHINES).decode().splitlines()))

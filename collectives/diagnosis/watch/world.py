@@ -2,6 +2,7 @@
 
 import dataclasses
 import socket
+from enum import Enum
 from typing import NamedTuple
 
 from collectives.diagnosis.rules import rank_state
@@ -25,6 +26,14 @@ class Elsewhere(NamedTuple):
     unmatched: Unmatched
 
 
+class Claim(Enum):
+    """What becomes of a process that says that it is a certain rank of a world."""
+
+    GRANTED = "it is that rank"
+    REFUSED = "another process is; this one belongs to the next world"
+    OPEN = "the one of the two that calls first will be it"
+
+
 class World:
     """Ranks that belong together."""
 
@@ -33,7 +42,6 @@ class World:
         self.elsewhere: dict[int, Elsewhere] = {}
         self.machines: dict[int, str] = {}  # by rank, the machines that will answer
         self.lost_store = ""  # the host of the job's store, once that does not answer
-        self.joined: dict[int, Call] = {}  # the calls by which the ranks joined it
         self.matching = Matching()
         self.merged: Matching | None = None  # with the calls of other nodes
         self.asked = 0
@@ -43,29 +51,31 @@ class World:
 
     @property
     def size(self) -> int:
-        return max((rank.log.head()["world_size"] for rank in self.ranks.values()), default=0)
+        return max((rank.head()["world_size"] for rank in self.ranks.values()), default=0)
 
-    def has_room(self, head: dict) -> bool | None:
-        """Whether a process may be a rank of this world; None if that will show.
+    def claim(self, head: dict) -> Claim:
+        """Whether the process with this head of its log is a rank of this world.
 
         Of several processes with one rank, the one that calls first is the rank: others may just
         have inherited its environment, as its launcher or its children. A process that has begun
         another program before its first call is still the same rank.
         """
         if min(self.size, head["world_size"]) > 0 and self.size != head["world_size"]:
-            return False
+            return Claim.REFUSED
         if (other := self.ranks.get(head["rank"])) is None:
-            return True
-        taken = other.log.head()
+            return Claim.GRANTED
+        taken = other.head()
         if taken["pid"] == head["pid"] and not taken["count"]:
-            return True
+            return Claim.GRANTED
         if other.gone is not None:
-            return False
-        return not taken["count"] if head["count"] else None
+            return Claim.REFUSED
+        if not head["count"]:
+            return Claim.OPEN
+        return Claim.REFUSED if taken["count"] else Claim.GRANTED
 
     def remove_moved(self) -> None:
         """Remove processes that joined another world than their launcher said."""
-        heads = {number: rank.log.head() for number, rank in self.ranks.items()}
+        heads = {number: rank.head() for number, rank in self.ranks.items()}
         for number, head in heads.items():
             if head["rank"] == call_log.MOVED:
                 del self.ranks[number]
@@ -75,14 +85,12 @@ class World:
         moved = False
         for rank in self.ranks.values():
             rank.look()
-            has_ended = rank.gone is not None or rank.log.head()["ended"] > 0
+            has_ended = rank.gone is not None or rank.head()["ended"] > 0
             for call in rank.log.poll(has_ended):
                 self.matching.lossy |= rank.log.lost > 0
                 self.matching.note(call)
                 joins = call.name == "init_process_group"
                 self.has_begun |= joins and call.left is not None and not call.error
-                if joins:
-                    self.joined[call.rank] = call
                 moved = True
             self.matching.lossy |= rank.log.lost > 0
         if moved:  # the messages of other nodes are about an earlier moment
@@ -138,18 +146,6 @@ class World:
         calls = {number: self.matching.open[number][call] for number, call in last.items()}
         return {rank: call for rank, call in calls.items() if call.name == "init_process_group"}
 
-    def as_report(self) -> dict:
-        """Where its ranks meet, and where in the program those of this machine join."""
-        answers = (rank.read(call_log.ANSWER) for rank in self.ranks.values())
-        return {
-            "meets": next((one["meets"] for one in answers if one.get("meets")), ""),
-            "world_size": self.size,
-            "has_begun": self.has_begun,
-            "ranks": {
-                rank: (call.file, call.line, call.function) for rank, call in self.joined.items()
-            },
-        }
-
     def as_joining(self, place: int) -> JoiningWorld:
         """`place`: a number for where the ranks meet."""
         answers = {number: rank.read(call_log.ANSWER) for number, rank in self.ranks.items()}
@@ -186,7 +182,7 @@ class World:
             for number, rank in self.ranks.items()
         }
 
-    def hear(self, others: dict[int, dict], lost_store: str) -> None:
+    def update_elsewhere(self, others: dict[int, dict], lost_store: str) -> None:
         """Take what other nodes sent about their ranks, as `to_json` gives it.
 
         `clock_ahead`: how far their clock is ahead of ours, in nanoseconds. `lost_store`: the host
@@ -197,7 +193,8 @@ class World:
             other = others[number]
             state = State(**other["state"])
             at = state.at and state.at + other["clock_ahead"]
-            state = dataclasses.replace(state, where=tuple(state.where), at=at)
+            file, line, function = state.where  # a list, in JSON
+            state = dataclasses.replace(state, where=(file, line, function), at=at)
             self.elsewhere[number] = Elsewhere(state, other["answer"], from_json(other))
 
     def _flight_record(self) -> Matching:

@@ -1,0 +1,57 @@
+"""Point to point: what the executor needs, and the same over gloo's messages."""
+
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+
+class Links(Protocol):
+    """Messages between this rank and the others of its group.
+
+    Tensors are flat, contiguous and never empty. Messages between two ranks arrive in the order in
+    which they were sent. A time limit and the news of a dead rank are raised from these methods.
+    """
+
+    rank: int
+    size: int
+
+    def send(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
+        """Return when the tensor may be written again."""
+
+    def receive(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
+        """Return when the tensor is filled."""
+
+    def exchange(
+        self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor, tag: int
+    ) -> None:
+        """Send and receive at once: neither may wait for the other."""
+
+
+class GroupLinks:
+    """Over the messages of a process group, such as gloo's."""
+
+    def __init__(self, group: dist.ProcessGroup):
+        self.group = group
+        self.rank, self.size = group.rank(), group.size()
+
+    def send(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
+        self.group.send([as_bytes(tensor)], peer, tag).wait()
+
+    def receive(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
+        self.group.recv([as_bytes(tensor)], peer, tag).wait()
+
+    def exchange(
+        self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor, tag: int
+    ) -> None:
+        works = [
+            self.group.send([as_bytes(sent)], to, tag),
+            self.group.recv([as_bytes(received)], source, tag),
+        ]
+        for work in works:
+            work.wait()
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as bytes: a message has no dtype."""
+    return tensor.view(torch.uint8)

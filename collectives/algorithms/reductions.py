@@ -1,0 +1,83 @@
+"""What the reductions of torch.distributed mean for the executor: which torch function combines."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from collectives.algorithms.blocks import in_blocks
+
+# combine(a, b, out=tensor)
+Combine = Callable[..., torch.Tensor]
+
+_SUMS: dict[str, Combine] = {"SUM": torch.add, "PRODUCT": torch.mul}
+_ORDERED = _SUMS | {"MIN": torch.minimum, "MAX": torch.maximum}
+_BITWISE: dict[str, Combine] = {
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+class Reduction(NamedTuple):
+    """`combine(a, b, out=tensor)` combines two parts.
+
+    Each rank's part is first multiplied by `factor`, and the result divided by n if `average`.
+    """
+
+    combine: Combine
+    factor: float | int | None = None
+    average: bool = False
+
+    def before(self, part: torch.Tensor) -> None:
+        if self.factor is not None:
+            in_blocks(lambda block: block.mul_(self.factor), part)
+
+    def after(self, result: torch.Tensor, n: int) -> None:
+        if self.average:
+            # subtle: torch divides complex numbers by way of a quotient that it rounds first.
+            parts = torch.view_as_real(result) if result.is_complex() else result
+            in_blocks(lambda block: block.div_(n), parts)
+
+
+def reduction(op: dist.ReduceOp | Reduction, dtype: torch.dtype) -> Reduction:
+    """Raises ValueError if torch cannot combine this dtype with this op."""
+    if isinstance(op, Reduction):
+        return op
+    members = dist.ReduceOp.RedOpType.__members__.items()
+    name = next(name for name, known in members if op == known)  # type: ignore[comparison-overlap]
+    known = _known(dtype)
+    if not known:
+        raise ValueError(
+            f"torch cannot add {dtype}, only move it: reduce in a type that it can add."
+        )
+    if name == "AVG" and (dtype.is_floating_point or dtype.is_complex):
+        return Reduction(torch.add, average=True)
+    if name == "PREMUL_SUM" and dtype != torch.bool:
+        return Reduction(torch.add, factor=_factor(op, dtype))
+    if name not in known:
+        advice = ""
+        if name == "AVG":
+            advice = " A quotient is no integer: use SUM in a type that can hold one, then divide."
+        raise ValueError(f"there is no {name} for {dtype}, only {', '.join(known)}.{advice}")
+    return Reduction(known[name])
+
+
+def _known(dtype: torch.dtype) -> dict[str, Combine]:
+    if dtype in (torch.uint16, torch.uint32, torch.uint64) or "float8" in str(dtype):
+        return {}
+    if dtype.is_complex:
+        return _SUMS
+    return _ORDERED if dtype.is_floating_point else _ORDERED | _BITWISE
+
+
+def _factor(op: dist.ReduceOp, dtype: torch.dtype) -> float | int:
+    factor = float(op.factor)
+    if dtype.is_floating_point or dtype.is_complex:
+        return factor
+    if not factor.is_integer():
+        raise ValueError(
+            f"PREMUL_SUM by {factor:g} is no {dtype}: take a whole factor, or a float type."
+        )
+    return int(factor)

@@ -1,0 +1,187 @@
+"""What `collectives matrix` does: select cells, measure them, print the tables, compare."""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from collectives.backends import claims
+from collectives.backends.claims import BROKEN
+from collectives.course.console import console as make_console
+from collectives.course.console import print_block
+from collectives.launcher.arguments import check_timeout, world_size
+from collectives.launcher.worker import Worker, launcher_worker
+from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise
+from collectives.matrix.measured import by_column, is_measured, key
+from collectives.semantics import probe
+from collectives.semantics.cell import Cell
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for, by its flags; None where it says nothing."""
+
+    backend: list[str] | None = None
+    device: list[str] | None = None
+    collective: list[str] | None = None
+    dtype: list[str] | None = None
+    op: list[str] | None = None
+    nproc: list[int] | None = None
+    quick: bool = False
+    timeout: float | None = None
+    json_file: Path | None = None
+    html_file: Path | None = None
+    claims_file: Path | None = None
+    against: str | None = None
+    modules: list[str] | None = None
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether some cells are left out on purpose."""
+        names = self.backend, self.device, self.collective, self.dtype, self.op, self.nproc
+        return self.quick or any(names)
+
+
+def execute(request: Request) -> int:
+    """Measure and report; the exit status. Under torchrun only rank 0 prints."""
+    prints = True
+    try:
+        worker = launcher_worker()
+        prints = worker is None or worker.rank == 0
+        _check(request, worker)
+        cells = _select(request, worker)
+    except (ValueError, ImportError, OSError) as error:
+        if prints:
+            print(f"collectives matrix: {error}", file=sys.stderr)
+        return 2
+    found, interrupted = _measure(request, cells, worker, prints)
+    if not prints:
+        return 130 if interrupted else 0
+    matrix = run.document(found)
+    if request.json_file is not None:
+        recorded.write(matrix, request.json_file)
+    if request.html_file is not None:
+        request.html_file.write_text(report_html.page(matrix), encoding="utf-8")
+    _print_tables(found)
+    if interrupted:
+        print(f"\ninterrupted: {len(found)} of {len(cells)} cells were tried", file=sys.stderr)
+        return 130
+    return _compare(request, matrix)
+
+
+def _check(request: Request, worker: Worker | None) -> None:
+    """Refuse at once what would fail after a minute of measuring."""
+    sizes, timeout = request.nproc, request.timeout
+    if worker and worker.uses_mpi:
+        raise ValueError(
+            f"{worker.launcher} started this process: start the matrix by itself, or under "
+            "torchrun or srun."
+        )
+    for size in sizes or ():
+        world_size(size, worker)
+    if timeout is not None:
+        check_timeout(timeout)
+    for file in filter(None, (request.json_file, request.html_file)):
+        with file.open("a"):
+            pass
+    claims.load(request.claims_file)
+    if request.against is not None:
+        _before(request.against)
+
+
+def _before(against: str) -> dict:
+    """The matrix that --against names: the recorded one of a torch ("2.13"), or one in a file."""
+    return recorded.named(against) or recorded.read(against)
+
+
+def _select(request: Request, worker: Worker | None) -> list[Cell]:
+    probe.import_modules(tuple(request.modules or ()))
+    return selection.select(
+        request.backend,
+        request.collective,
+        request.dtype,
+        request.op,
+        [worker.world_size] if worker else request.nproc,
+        request.quick,
+        request.device,
+    )
+
+
+def _measure(
+    request: Request, cells: list[Cell], worker: Worker | None, prints: bool
+) -> tuple[list[dict], bool]:
+    """The measured cells in the order of `cells`, and whether Ctrl-C ended the run early."""
+    arguments = cells, tuple(request.modules or ()), request.timeout
+    answers = supervise.measure(worker, *arguments) if worker else run.measure(*arguments)
+    if prints:
+        answers = _show_progress(answers, len(cells))
+    found, interrupted = [], False
+    try:
+        for answer in answers:
+            found.append(answer)
+    except KeyboardInterrupt:
+        interrupted = True
+    order = {key(vars(cell)): number for number, cell in enumerate(cells)}
+    return sorted(found, key=lambda cell: order[key(cell)]), interrupted
+
+
+def _show_progress(cells: Iterator[dict], count: int) -> Iterator[dict]:
+    """Pass the cells on as they are measured; show how many there are, and each broken one."""
+    console = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    is_quiet = not console.is_terminal
+    broken = 0
+    with Progress(*columns, console=console, transient=True, disable=is_quiet) as progress:
+        task = progress.add_task("cells", total=count)
+        for cell in cells:
+            if cell["state"] in BROKEN:
+                broken += 1
+                text = f"{escape(grid.short_name(cell))}: {escape(cell['detail'])}"
+                console.print(f"[red]{cell['state']}[/] {text}", soft_wrap=True)
+            text = f"cells, {broken} bad" if broken else "cells"
+            progress.update(task, advance=1, description=text)
+            yield cell
+
+
+def _print_tables(cells: list[dict]) -> None:
+    """Print the tables of each column, and of a column that is not here the reason."""
+    for (backend, device, ranks), column in by_column(cells).items():
+        if not any(map(is_measured, column)):
+            reasons = "; ".join(sorted({cell["detail"] for cell in column}))
+            print(f"\n{backend}/{device}: unavailable here: {reasons}")
+            continue
+        for table in (grid.by_dtype(column), grid.by_variant(column)):
+            if table is not None:
+                table.title = f"\n{backend}/{device}, {ranks} ranks"
+                table.title_justify = "left"
+                print_block(table)
+    print()
+    make_console().print(grid.legend())
+    print("\n".join([*grid.reasons(cells), grid.counts(cells)]))
+
+
+def _compare(request: Request, matrix: dict) -> int:
+    """Print how the matrix compares with the claims and with --against; the exit status."""
+    sizes = [*(request.nproc or ()), 2]
+    everything = selection.select(request.backend, world_sizes=sizes, device=request.device)
+    probes = [dataclasses.asdict(cell) for cell in everything]
+    reports = [claimed.report(matrix, claims.load(request.claims_file), probes)]
+    if request.against is not None:
+        before = _before(request.against)
+        reports.append(recorded.report(before, request.against, matrix, request.is_selection))
+    for text, _ in reports:
+        if text:
+            print(f"\n{text}")
+    if any(status for _, status in reports):
+        return 1
+    return 0 if any(map(is_measured, matrix["cells"])) else 3

@@ -1,0 +1,203 @@
+"""`collectives practice`: try what the reader wrote for an exercise, and say what is wrong."""
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from collectives.cli import terminal
+from collectives.course.console import print_block
+from collectives.launcher.server import start_beside_torch
+
+if TYPE_CHECKING:
+    from collectives.course.practice.checker import Verdict
+    from collectives.course.practice.exercise import Exercise
+    from collectives.course.practice.progress import Progress
+
+STATUSES = "Exit status: 0 solved, 1 not yet, 2 bad usage."
+
+
+class _Practice(typer.core.TyperGroup):
+    """A first word that is no command is the name of an exercise; without one it is the next."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--help" not in args[:1] and (not args or args[0] not in self.commands):
+            args = ["try", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Practice,
+    help="Solve exercises: write a function, and see in which case it is wrong. "
+    "`collectives practice` tries the next one that is not solved.",
+    rich_markup_mode="rich",
+)
+
+
+def _here() -> "Progress":
+    from collectives.course.practice import progress
+
+    try:
+        return progress.find()
+    except ValueError as error:
+        raise terminal.failed("collectives practice", error) from None
+
+
+def _named(name: str) -> "Exercise":
+    from collectives.course.practice import registry
+
+    try:
+        return registry.find(name)
+    except ValueError as error:
+        raise terminal.failed("collectives practice", error) from None
+
+
+@app.command("try", hidden=True, epilog=STATUSES)
+def try_(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    hint: Annotated[bool, typer.Option("--hint", help="Show the next hint.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Try again whenever the file is saved; Ctrl-C ends it.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Try all exercises.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a class.")] = False,
+) -> None:
+    """Try one exercise, or the next one that is not solved."""
+    if not hint:
+        start_beside_torch("collectives.course.practice.attempt")
+    here = _here()
+    if every:
+        raise typer.Exit(_try_all(here, as_json))
+    wanted = _named(name) if name else here.next()
+    if hint and wanted:
+        number, text = here.next_hint(wanted)
+        print(f"{wanted.name}, hint {number} of {len(wanted.hints)}: {text}")
+        return
+    while wanted is not None:
+        file, saved = here.file(wanted), _saved(here.file(wanted))
+        verdict = _try(here, wanted, as_json)
+        if not watch:
+            raise typer.Exit(0 if verdict.is_solved else 1)
+        if verdict.is_solved and not name:
+            wanted = here.next()
+            continue
+        print(f"Waiting until {_shown(file)} is saved ...", file=sys.stderr)
+        while _saved(file) == saved:
+            time.sleep(0.2)
+    print("All exercises are solved.")
+
+
+def _saved(file: Path) -> float:
+    return file.stat().st_mtime if file.exists() else 0.0
+
+
+def _try(here: "Progress", wanted: "Exercise", as_json: bool) -> "Verdict":
+    from collectives.course.practice import answer
+
+    verdict = _verdict(here, wanted, speaks=not as_json)
+    if as_json:
+        print(json.dumps([_plain(wanted, verdict)], indent=2))
+        return verdict
+    print_block(answer.block(wanted, verdict))
+    if verdict.is_solved:
+        following = here.next()
+        print(f"Next: {_shown(here.file(following))}" if following else "That was the last one.")
+    else:
+        print(f"The file: {_shown(here.file(wanted))}")
+        print(f"A hint: collectives practice {wanted.name} --hint")
+    return verdict
+
+
+def _verdict(here: "Progress", wanted: "Exercise", speaks: bool = False) -> "Verdict":
+    def report(size: int) -> None:
+        if speaks and sys.stderr.isatty():
+            print(f"\r{wanted.name}: {size} ranks ", end="", file=sys.stderr, flush=True)
+
+    verdict = here.attempt(wanted, report)
+    if speaks and sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return verdict
+
+
+def _try_all(here: "Progress", as_json: bool) -> int:
+    from collectives.course.practice import registry
+
+    found = []
+    for wanted in registry.read().values():
+        verdict = _verdict(here, wanted)
+        found.append(_plain(wanted, verdict))
+        if not as_json:
+            print(f"{verdict.kind:<7} {wanted.name}: {verdict.says}", flush=True)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    return 0 if all(one["kind"] == "solved" for one in found) else 1
+
+
+def _plain(wanted: "Exercise", verdict: "Verdict") -> dict[str, Any]:
+    return {"exercise": wanted.name, "stars": wanted.stars, **vars(verdict)}
+
+
+def _shown(file: Path) -> str:
+    here = Path.cwd()
+    return shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
+
+
+@app.command("start")
+def start(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
+    """Copy the exercises into a folder of your own."""
+    from collectives.course.practice import progress, registry
+
+    try:
+        made = progress.start(folder)
+    except (ValueError, OSError) as error:
+        print(f"collectives practice start: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    first = made.next()
+    assert first is not None
+    print(f"{len(registry.read())} exercises are in {folder}. Go on with:\n")
+    print(f"  cd {shlex.quote(str(folder))}")
+    print(f"  # write the function in {first.chapter}/{first.name}.py, then")
+    print("  collectives practice")
+
+
+@app.command("list")
+def list_() -> None:
+    """List the exercises, and which of them are solved."""
+    from collectives.course.practice import answer, registry
+
+    here, chapter = _here(), ""
+    for one in registry.read().values():
+        if one.chapter != chapter:
+            chapter = one.chapter
+            print(chapter)
+        mark = "x" if one.name in here.solved else " "
+        print(f"  [{mark}] {answer.title(one):<32} {one.lesson}")
+    print(f"{len(here.solved)} of {len(registry.read())} solved")
+
+
+@app.command("reset")
+def reset(name: str) -> None:
+    """Make the file of an exercise anew. What is written in it is lost."""
+    wanted, here = _named(name), _here()
+    here.reset(wanted)
+    print(f"{_shown(here.file(wanted))} is as it was at first.")
+
+
+@app.command("solution")
+def solution(
+    name: str,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Print our solution: once yours is right, or after a question."""
+    from collectives.course.practice import progress
+
+    wanted, here = _named(name), _here()
+    if wanted.name not in here.solved and not yes:
+        typer.confirm("You have not solved it yet. Show the solution?", abort=True)
+    file = progress.originals("solutions") / wanted.chapter / f"{wanted.name}.py"
+    print(file.read_text("utf-8"), end="")

@@ -1,0 +1,1 @@
+"""Run a lesson or a mistake, and show what happened."""

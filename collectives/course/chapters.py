@@ -1,0 +1,126 @@
+"""The chapters and their lessons, read from the files chapter.toml in lessons/ and its folders.
+
+A folder with a chapter.toml is a chapter: `title`, `lessons` in reading order, and, if they apply,
+`isolated` and `extra` (see Chapter). lessons/chapter.toml has a table for each chapter whose
+lessons are in lessons/ itself, and `order`, the reading order of the chapters. A folder that
+`order` does not name comes last. This module imports no torch: `collectives list` is quick.
+"""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from collectives.semantics.did_you_mean import did_you_mean
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One file of a chapter. `name` is its path below lessons/ without .py: mistakes/order."""
+
+    name: str
+    path: Path
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the title cell, below the title. A link is its words."""
+        _, title_cell, *_ = self.path.read_text(encoding="utf-8").split('"""', 2)
+        _, paragraph, *_ = title_cell.strip().split("\n\n", 2)
+        paragraph = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", " ".join(paragraph.split()))
+        return re.split(r"(?<=\.) ", paragraph, maxsplit=1)[0]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter, with its lessons in reading order.
+
+    isolated: its steps start worlds of their own, and choose their world size. extra: the extra of
+    pyproject.toml that it needs.
+    """
+
+    name: str
+    title: str
+    lessons: tuple[Lesson, ...]
+    isolated: bool = False
+    extra: str = ""
+
+    @property
+    def runs_everywhere(self) -> bool:
+        """Whether `run --all` and the tests of every backend take it."""
+        return not (self.isolated or self.extra)
+
+    @property
+    def names(self) -> list[str]:
+        """The names for `collectives run`: all_reduce, mistakes/order."""
+        return [lesson.name for lesson in self.lessons]
+
+
+def folder(start: Path | None = None) -> Path:
+    """The folder lessons/ of the checkout around `start` (default: the current folder).
+
+    Outside a checkout: the lessons in the wheel, or, in an editable install, those beside the
+    package.
+    """
+    start = (start or Path.cwd()).resolve()
+    for parent in (start, *start.parents):
+        if _is_checkout(parent):
+            return parent / "lessons"
+    installed = _PACKAGE.parent / "collectives_lessons"
+    return installed if installed.is_dir() else _PACKAGE.parent / "lessons"
+
+
+def _is_checkout(path: Path) -> bool:
+    file = path / "pyproject.toml"
+    if not (path / "lessons").is_dir() or not file.is_file():
+        return False
+    try:
+        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+    except (OSError, ValueError):  # the broken file of another project
+        return False
+    return project.get("name") == "collectives"
+
+
+def read(root: Path | None = None) -> dict[str, Chapter]:
+    """The chapters below `root` (default: `folder()`) by name, in reading order.
+
+    ValueError if a chapter.toml is wrong, or names a lesson that has no file.
+    """
+    root = root or folder()
+    found: dict[str, Chapter] = {}
+    order: list[str] = []
+    for file in sorted([root / "chapter.toml", *root.glob("*/chapter.toml")]):
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            if file.parent == root:
+                order = content.pop("order", [])
+                for name, table in content.items():
+                    found[name] = _chapter(name, root, "", **table)
+            else:
+                name = file.parent.name
+                found[name] = _chapter(name, root, f"{name}/", **content)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file} does not describe a chapter: {error}") from error
+    return {name: found.pop(name) for name in order if name in found} | found
+
+
+def _chapter(
+    name: str, root: Path, prefix: str, *, title: str, lessons: list[str], **flags
+) -> Chapter:
+    made = [Lesson(prefix + stem, root / f"{prefix}{stem}.py") for stem in lessons]
+    for lesson in made:
+        if not lesson.path.is_file():
+            raise ValueError(f"there is no file {lesson.path}")
+    return Chapter(name, title, tuple(made), **flags)
+
+
+def find(name: str) -> Chapter:
+    """The chapter of this name. ValueError, with the nearest name, if there is none."""
+    chapters = read()
+    if name not in chapters:
+        raise ValueError(
+            f"there is no chapter {name!r}: {did_you_mean(name, chapters)}"
+            f"The chapters are {', '.join(chapters)}."
+        )
+    return chapters[name]

@@ -1,0 +1,121 @@
+"""Find the file of a lesson by its name, and load it."""
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from collectives.course import chapters
+from collectives.semantics.did_you_mean import did_you_mean
+
+
+def choose(names: list[str], every: bool) -> list[Path]:
+    """The files of the lessons, chapters and paths named, or with `every` of all that are proved.
+
+    ValueError for a name that does not exist, for none at all, and for names together with `every`.
+    """
+    known = chapters.read()
+    if every and names:
+        raise ValueError("--all means every lesson: leave out the names, or leave out --all.")
+    if not every and not names:
+        lessons = ", ".join(name for chapter in known.values() for name in chapter.names)
+        raise ValueError(
+            f"name a lesson ({lessons}) or a chapter ({', '.join(known)}), or say --all."
+        )
+    if every:
+        names = [chapter.name for chapter in known.values() if chapter.runs_everywhere]
+    found: list[Path] = []
+    for name in names:
+        found += of_chapter(known[name]) if name in known else [find(name)]
+    return found
+
+
+def of_chapter(chapter: chapters.Chapter) -> list[Path]:
+    """The files of a chapter's lessons, in reading order."""
+    return [lesson.path for lesson in chapter.lessons]
+
+
+def find(name: str) -> Path:
+    """The file of a lesson, by its name (all_reduce, mistakes/order) or a path that ends in .py.
+
+    ValueError if there is none.
+    """
+    known = chapters.read()
+    lessons = {lesson.name: lesson for chapter in known.values() for lesson in chapter.lessons}
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            hint = f" The lesson of that name is {path.stem!r}." if path.stem in lessons else ""
+            raise ValueError(f"there is no file {name}.{hint}")
+        return path
+    if name not in lessons:
+        hint = did_you_mean(name, [*lessons, *known])
+        raise ValueError(
+            f"there is no lesson or chapter {name!r}: {hint}The lessons are {', '.join(lessons)}; "
+            f"the chapters are {', '.join(known)}; or give the path of a .py file."
+        )
+    return lessons[name].path
+
+
+def summary(path: Path) -> str:
+    """The summary of the lesson in this file; the path itself for a file that is in no chapter."""
+    for chapter in chapters.read().values():
+        for lesson in chapter.lessons:
+            if path == lesson.path:
+                return lesson.summary
+    return str(path)
+
+
+@contextlib.contextmanager
+def imports_from(folder: Path) -> Iterator[None]:
+    """Inside, `import model` loads model.py of this folder, as in a program that is started there.
+
+    Afterwards sys.modules is as before: another chapter may have another `model`. What a lesson
+    imported this way travels to the ranks by value, because no module of sys.modules has it.
+    """
+    names = {path.stem for path in folder.glob("*.py")}
+    before = {name: sys.modules.pop(name) for name in names & sys.modules.keys()}
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in names & sys.modules.keys():
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def import_modules_of_notebook() -> None:
+    """In notebooks/NAME, let `import model` load lessons/NAME/model.py, as in the lesson."""
+    lessons, here = chapters.folder(), Path.cwd().resolve()
+    if here.is_relative_to(lessons.parent / "notebooks"):
+        sys.path.insert(0, str(lessons / here.relative_to(lessons.parent / "notebooks")))
+
+
+def load(path: Path) -> ModuleType:
+    """The module of a lesson, without the guarded cells that run it. It is not in sys.modules.
+
+    ValueError if the file has no steps; ImportError, with its cause, if it cannot be executed.
+    """
+    path = path.resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with imports_from(path.parent):
+        sys.modules[path.stem] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ImportError(
+                f"{path} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+    steps = getattr(module, "STEPS", None)
+    if not isinstance(steps, list | tuple) or not steps or not all(map(callable, steps)):
+        raise ValueError(
+            f"{path} is not a lesson: it needs STEPS = [...], the list of its functions "
+            "step(rank, world_size, device) in reading order."
+        )
+    return module

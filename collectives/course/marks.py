@@ -1,0 +1,109 @@
+"""The marks on a step of a lesson: which world it needs, and what it is: a mistake, say."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from collectives.launcher.arguments import check_ranks
+
+# How a rank ends (RankOutcome.kind), and how we call a world in which a rank ends so. A world with
+# several kinds is called after the one that stands first here.
+SYMPTOMS = {
+    "died": "dies",
+    "raised": "raises an error",
+    "hung": "hangs",
+    "wrong": "wrong numbers",
+    "peer_lost": "breaks off",
+    "returned": "goes unnoticed",
+}
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """The world that a step needs: at least `ranks` ranks.
+
+    An `isolated` step always runs in new processes, exactly `ranks` of them. A mistake, and the
+    test of a myth that makes one, has a `symptom` on gloo, one of SYMPTOMS. A cure has none. With
+    `fresh` the ranks have no process group yet, but the environment variables that torchrun sets.
+    A step with a `backend` is about this backend alone, and is skipped if another is chosen. A step
+    in a `lab` takes no arguments and runs once: it makes machines and starts ranks there.
+    `how_known`: what `run` says of its results, see `computed` and `looked_up`. A step that starts
+    processes itself may take `seconds`, if the time limit is less.
+    """
+
+    ranks: int = 1
+    isolated: bool = False
+    symptom: str | None = None
+    fresh: bool = False
+    backend: str | None = None
+    lab: bool = False
+    how_known: str = "proved"
+    seconds: float = 0.0
+
+
+def needs(
+    *, ranks: int, fresh: bool = False, backend: str | None = None, seconds: float = 0.0
+) -> Callable:
+    """Mark a step that shows nothing with fewer ranks, or on another backend: there it is skipped.
+
+    With `fresh` it makes its process group itself, in new processes, exactly `ranks` of them. With
+    `seconds` it has at least so much time, also if the limit is less.
+    """
+    return _mark(WorldSpec(ranks, isolated=fresh, fresh=fresh, backend=backend, seconds=seconds))
+
+
+def in_lab(step: Callable) -> Callable:
+    """Mark a step that makes a lab of machines, and starts the ranks there itself."""
+    return _mark(WorldSpec(isolated=True, lab=True))(step)
+
+
+def computed(step: Callable) -> Callable:
+    """Mark a step that does arithmetic, or simulates, and communicates nothing.
+
+    `run` says so, instead of "proved": that is for what ranks did, compared with an independent
+    result.
+    """
+    return _mark(replace(world_of(step), how_known="computed"))(step)
+
+
+def looked_up(step: Callable) -> Callable:
+    """Mark a step that shows numbers of a table, which somebody measured before."""
+    return _mark(replace(world_of(step), how_known="looked up"))(step)
+
+
+def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
+    """Mark a step as a mistake that shows this symptom on so many ranks."""
+    return _mark(WorldSpec(ranks, isolated=True, symptom=_known(symptom), fresh=fresh))
+
+
+def cure(*, ranks: int, fresh: bool = False) -> Callable:
+    """Mark a step as the cure of the mistake before it."""
+    return _mark(WorldSpec(ranks, isolated=True, fresh=fresh))
+
+
+def myth(*, ranks: int, symptom: str | None = None, fresh: bool = False) -> Callable:
+    """Mark a step that tests a myth about gloo, with the symptom that refutes it, if one does."""
+    symptom = symptom and _known(symptom)
+    return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh, backend="gloo"))
+
+
+def world_of(step: Callable) -> WorldSpec:
+    """The world that a step is marked with. A step without a mark runs at any world size."""
+    return getattr(step, "world", WorldSpec())
+
+
+def _known(symptom: str) -> str:
+    if symptom not in SYMPTOMS.values():
+        raise ValueError(
+            f"symptom={symptom!r} is not known: use one of {', '.join(SYMPTOMS.values())}."
+        )
+    return symptom
+
+
+def _mark(world: WorldSpec) -> Callable:
+    check_ranks(world.ranks, "ranks")
+
+    def mark(step: Callable) -> Callable:
+        step.world = world  # type: ignore[attr-defined]
+        return step
+
+    return mark

@@ -1,0 +1,39 @@
+"""What one can type after `python lessons/NAME.py`."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from collectives.backends.availability import NAMES
+
+
+def parser_of(step: Callable) -> argparse.ArgumentParser:
+    """The options of the lesson that a step stands in; its title cell is the help text."""
+    lesson = sys.modules[step.__module__].__doc__ or ""
+    parser = argparse.ArgumentParser(
+        description=lesson, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-n", "--nproc", type=int, help="ranks to start (default 4)")
+    parser.add_argument(
+        "--backend",
+        help=f"{NAMES} (default: nccl where every rank can have a GPU, else gloo)",
+    )
+    parser.add_argument("--device", help="cpu or cuda (default: what suits the backend)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        help="time limit for each step, in seconds (default %(default)g)",
+    )
+    parser.add_argument(
+        "--timeline", action="store_true", help="show when each rank was in which call, in seconds"
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE.json", help="write the same for ui.perfetto.dev"
+    )
+    parser.add_argument("--picture", action="store_true", help="show where every number went")
+    parser.add_argument(
+        "--save-picture", type=Path, metavar="FILE.svg|png", help="write a picture of each step"
+    )
+    return parser

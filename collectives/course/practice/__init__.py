@@ -1,0 +1,1 @@
+"""Exercises: the reader writes a function, and it is tried in ranks of its own."""

@@ -1,0 +1,35 @@
+"""The tensors that the cases are made of."""
+
+from collections.abc import Iterator
+
+import torch
+
+# What an output holds before the call: no result looks like it.
+POISON = -7
+
+
+def lengths(world_size: int) -> Iterator[int]:
+    """The lengths of a tensor that is cut into pieces, the telling ones first."""
+    n = world_size
+    yield from dict.fromkeys((n, 2 * n, n + 1, n - 1, 1, 0, 1000))
+
+
+def moved(rank: int, length: int, call: int = 0) -> torch.Tensor:
+    """For calls that move data: the tens name the rank and the ones the position, from 1.
+
+    Each call has other values, so that a message of the last one is recognized.
+    """
+    return torch.arange(1, length + 1) + 10 * rank + 100 * call
+
+
+def added(rank: int, length: int, call: int = 0) -> torch.Tensor:
+    """For calls that add: each rank has a digit of its own, up to eight ranks."""
+    return torch.arange(1, length + 1) % 9 * 10**rank + 10**8 * call
+
+
+def poison(length: int) -> torch.Tensor:
+    return torch.full((length,), POISON)
+
+
+def elements(length: int) -> str:
+    return "1 element" if length == 1 else f"{length} elements"

@@ -1,0 +1,75 @@
+"""What an exercise asks for: one record each, and the cases in which it is tried."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+SIZES = (2, 3, 4, 1, 5, 8)  # the smallest world that shows something comes first
+
+
+@dataclass
+class Case:
+    """One call of the reader's function on this rank.
+
+    wanted: what it must return. after: the arguments that it must change, by position, as they must
+    be afterwards; all others must stay as they were. messages, bytes: the most that this rank may
+    send. calls: the most collectives that it may call. reduced: the most bytes that it may give to
+    all_reduce. parts: the names of what it returns, if that is a tuple. explain: what is wrong with
+    a wrong result, if it knows.
+    """
+
+    label: str  # "root 2, 3 elements"
+    args: tuple[Any, ...]
+    wanted: Any = None
+    after: dict[int, Any] = field(default_factory=dict)
+    messages: int | None = None
+    bytes: int | None = None
+    calls: int | None = None
+    reduced: int | None = None
+    parts: tuple[str, ...] = ()
+    explain: Callable[[Any], str | None] | None = None
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise. `cases(rank, world_size)` gives the cases of this rank, in the same order on
+    all ranks, the shortest first.
+
+    stars: how hard it is, 1 to 3. lesson: where its subject is taught. uses: the only calls of
+    torch.distributed that it may make; empty for all.
+    """
+
+    name: str
+    function: str
+    stars: int
+    lesson: str
+    cases: Callable[[int, int], Iterator[Case]]
+    chapter: str
+    hints: tuple[str, ...]
+    uses: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = SIZES
+
+
+REGISTERED: dict[str, Exercise] = {}
+
+
+def exercise(
+    function: str,
+    *,
+    stars: int,
+    lesson: str,
+    hints: tuple[str, ...],
+    uses: tuple[str, ...] = (),
+    sizes: tuple[int, ...] = SIZES,
+) -> Callable:
+    """Make an exercise of the function that gives its cases; it bears the exercise's name."""
+
+    def register(cases: Callable[[int, int], Iterator[Case]]) -> Callable:
+        name, chapter = cases.__name__, cases.__module__.rpartition(".")[2]
+        REGISTERED[name] = Exercise(
+            name, function, stars, lesson, cases, chapter, hints, uses, sizes
+        )
+        return cases
+
+    return register

@@ -1,0 +1,150 @@
+"""What a lesson shows besides its tables: pictures and timelines of its runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectives.course.results import StepReport
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from collectives.recording.call import Call
+
+_WIDTH = 120  # characters of a line in a file or pipe
+
+
+@dataclass
+class Display:
+    """What to show of each step. ValueError for a file that cannot be written.
+
+    `runs` holds the names and the calls of the steps so far: their trace is one file.
+    """
+
+    timeline: bool = False
+    trace: Path | None = None
+    picture: bool = False
+    save_picture: Path | None = None
+    runs: list[tuple[str, list[Call]]] = field(default_factory=list)
+    pictures_saved: int = 0
+
+    def __post_init__(self) -> None:
+        for path in filter(None, (self.trace, self.save_picture)):
+            if path.is_dir() or not path.parent.is_dir():
+                raise ValueError(f"{path} cannot be written: name a file in a folder that exists.")
+        if self.save_picture is None:
+            return
+        if self.save_picture.suffix not in (".svg", ".png"):
+            raise ValueError(
+                f"--save-picture {self.save_picture}: a picture is written as .svg or .png: "
+                "let the name end so."
+            )
+        try:
+            from collectives.pictures import picture  # noqa: F401
+        except ImportError as error:  # no matplotlib
+            raise ValueError(str(error)) from None
+
+    @property
+    def record(self) -> str | None:
+        """What `launch` has to record, so that it can be shown."""
+        if self.picture or self.save_picture:
+            return "tensors"
+        return "calls" if self.timeline or self.trace else None
+
+    def show(self, report: StepReport) -> None:
+        """Print and write what is wanted of a step that was recorded, or that draws itself."""
+        if report.calls is None and not _drawable(report):
+            return
+        if self.picture:
+            _print_picture(report)
+        self.show_times(report.name, report.calls or [])
+        if self.save_picture:
+            self._save_pictures(report, self.save_picture)
+
+    def show_times(self, name: str, calls: list[Call]) -> None:
+        """Print the timeline and write the trace. A step that failed has them, but no picture."""
+        if self.timeline:
+            from collectives.course.console import console
+            from collectives.pictures import wall_clock
+
+            out = console(width=_WIDTH)
+            out.print(wall_clock.timeline(calls, out.width))
+        if self.trace:
+            from collectives.pictures import trace
+
+            self.runs.append((name, calls))
+            trace.write(self.trace, self.runs)
+
+    def _save_pictures(self, report: StepReport, path: Path) -> None:
+        """Write the first picture to the file that was named, the others to files beside it."""
+        from collectives.pictures import picture
+
+        figures = _figures(report)
+        if not figures:
+            why = "its data cannot be traced, or it calls too often (--trace FILE.json shows all)"
+            print(f"{report.name}: no picture: {why}", file=sys.stderr)
+        for number, figure in enumerate(figures, 1):
+            file = path
+            if self.pictures_saved:
+                suffix = f"-{number}" if number > 1 else ""
+                file = path.with_stem(f"{path.stem}-{report.name}{suffix}")
+            self.pictures_saved += 1
+            picture.save(figure, file)
+            print(f"{report.name}: picture in {file}", file=sys.stderr)
+
+
+def show_in_notebook(report: StepReport) -> None:
+    """Show the pictures of a step under its cell."""
+    from IPython.display import display
+
+    try:
+        from collectives.pictures import picture
+    except ImportError as error:  # no matplotlib
+        print(error, file=sys.stderr)
+        return
+    for figure in _figures(report):
+        text = figure.get_label()
+        data = {"image/svg+xml": picture.svg(figure).decode(), "text/plain": text}
+        display(data, raw=True, metadata={"image/svg+xml": {"alt": text}})
+
+
+def _drawable(report: StepReport) -> list[list]:
+    """What the ranks returned that draws itself: for each name, the values of all ranks."""
+    rows = [one if isinstance(one, dict) else {"": one} for one in report.results]
+    names = rows[0] if rows else ()
+    found = [[row.get(name) for row in rows] for name in names]
+    return [values for values in found if all(hasattr(value, "draw") for value in values)]
+
+
+def _figures(report: StepReport) -> list[Figure]:
+    """What was returned and draws itself, else what the ranks called and what was damaged."""
+    if drawable := _drawable(report):
+        return [values[0].draw(report.name, values) for values in drawable]
+    from collectives import pictures
+
+    outcomes = list(enumerate(report.outcomes))
+    died = {rank: str(outcome) for rank, outcome in outcomes if outcome.kind == "died"}
+    wrong = {rank: outcome.detail for rank, outcome in outcomes if outcome.kind == "wrong"}
+    return pictures.draw(report.calls or [], report.name, died=died, wrong=wrong)
+
+
+def _print_picture(report: StepReport) -> None:
+    from collectives.course.console import console
+    from collectives.pictures import illustration, text
+
+    calls = report.calls or []
+    if found := illustration.data(calls):
+        console(width=_WIDTH).print(text.text(found.origins, found.title))
+        return
+    hint = "its data cannot be traced"
+    if illustration.order_matters(calls):
+        hint = "try --timeline"
+    if _drawable(report):
+        hint = "try --save-picture"
+    print(
+        f"{report.name}: no picture: no collective among all ranks shows where data went; {hint}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,48 @@
+"""The wrong programs that a lesson proposes below "Make it wrong", and what its proof says of them.
+
+A proposal has a title, and names a function: In `f`, change `old` to `new`.
+"""
+
+import re
+from pathlib import Path
+
+from collectives.course import files
+from collectives.launcher.failure import LaunchError
+
+
+def proposals(path: Path) -> dict[str, str]:
+    """By title: the cell of the lesson that defines the function, with the change made.
+
+    ValueError if the lesson proposes none, or if what is to be changed is not there exactly once.
+    """
+    text = path.read_text(encoding="utf-8")
+    section = re.search(r"^# ## Make it wrong\n(.*?)(?:^# %%|\Z)", text, re.MULTILINE | re.DOTALL)
+    if section is None:
+        raise ValueError(f"{path.stem} proposes no wrong program: it has no 'Make it wrong'.")
+    cells = re.findall(r"^# %%\n(.*?)(?=^# %%|\Z)", text, re.MULTILINE | re.DOTALL)
+    items = re.split(r"^# \d+\. ", section[1], flags=re.MULTILINE)[1:]
+    return dict(_changed(" ".join(item.replace("\n#", "\n").split()), cells) for item in items)
+
+
+def _changed(item: str, cells: list[str]) -> tuple[str, str]:
+    title, name = re.findall(r"^\*\*(.+?)\.\*\* In `(\w+)`, change ", item)[0]
+    (cell,) = [cell for cell in cells if f"def {name}(" in cell]
+    for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):
+        if cell.count(old) != 1:
+            raise ValueError(f"{title}: {old} is not once in the cell of {name}")
+        cell = cell.replace(old, new)
+    return title, cell
+
+
+def said(path: Path, cell: str, **options) -> str:
+    """What the first step says that notices the change; "" if none does. `options`: of run_step."""
+    from collectives.course.runner import run_step
+
+    lesson = files.load(path)
+    exec(compile(cell, str(path), "exec"), vars(lesson))
+    for step in lesson.STEPS:
+        try:
+            run_step(vars(lesson)[step.__name__], **options)
+        except LaunchError as error:
+            return str(error).splitlines()[0]
+    return ""

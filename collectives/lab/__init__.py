@@ -1,0 +1,1 @@
+"""A lab: several machines on this one, made of Linux network namespaces."""

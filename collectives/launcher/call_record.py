@@ -1,0 +1,119 @@
+"""Record what the function of a launch calls: `launch(..., record="calls")`."""
+
+import contextlib
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collectives.launcher.failure import LaunchError
+from collectives.recording import call_log
+from collectives.recording.call import Call, RiskyCall
+
+if TYPE_CHECKING:
+    from collectives.recording.counts import Counts
+
+# What `launch` can record. With "tensors", also copies of the tensors that the calls were given.
+# "counts" are those of recording.counts, which wraps no call.
+KINDS = ("calls", "tensors", "counts")
+
+
+class Results(list[Any]):
+    """The results of a launch in rank order, and what its ranks called, if that was recorded.
+
+    calls: rank by rank, in order of entry. risky_calls: what they noticed of their own calls.
+    counts: for each rank, calls and bytes by name, as recording.counts explains. What was not
+    asked for is empty.
+    """
+
+    calls: list[Call]
+    risky_calls: list[RiskyCall]
+    counts: "list[Counts]"
+
+
+def launch_recorded(
+    launch: Callable[[Callable[..., Any]], list[Any]], fn: Callable[..., Any], record: str
+) -> Results:
+    """Call `launch` with a function that does what `fn` does, and records its calls.
+
+    A LaunchError gets `calls` and `risky_calls`, too. They come from files that are still there
+    when a rank has died. In a launcher's world these are the rank's own.
+    """
+    with _folder() as folder:
+        recorded = functools.partial(call_recorded, fn, record, folder)
+        try:
+            returned = launch(functools.wraps(fn)(recorded))
+        except LaunchError as error:
+            logs = _logs(folder)
+            error.calls = [call for log in logs for call in _final_calls(log)]
+            error.risky_calls = [risky for log in logs for risky in log.noticed()]
+            raise
+        results = Results(result for result, *_ in returned)
+        results.calls = [call for _, calls, _ in returned for call in calls]
+        results.counts = [counts for *_, counts in returned]
+        results.risky_calls = [risky for log in _logs(folder) for risky in log.noticed()]
+    return results
+
+
+def call_recorded(
+    fn: Callable[..., Any],
+    record: str,
+    folder: Path | None,
+    rank: int,
+    world_size: int,
+    device: Any,
+    *args: Any,
+) -> "tuple[object, list[Call], Counts]":
+    """Runs in a rank: what `fn` returns, its calls and its counts.
+
+    The calls also go into a file in `folder`.
+    """
+    from collectives.recording.counts import Counts, counting
+    from collectives.recording.record import attach
+    from collectives.recording.sink import Memory, Sink
+
+    if record == "counts":
+        with counting() as counts:
+            result = fn(rank, world_size, device, *args)
+        return result, [], counts
+    memory = Memory(tensors=record == "tensors")
+    sinks: list[Sink] = [memory]
+    with contextlib.suppress(OSError):  # a full folder: only a failure would need the file
+        if folder is not None:
+            with (folder / str(rank)).open("xb+") as file:
+                sinks.append(call_log.Writer(file, rank, world_size))
+    for sink in sinks:
+        recorder = attach(sink)
+    try:
+        result = fn(rank, world_size, device, *args)
+    finally:
+        for sink in sinks:
+            recorder.detach(sink)
+    return result, memory.calls(rank), Counts()
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path | None]:
+    """A temporary folder; None where there is no room for one."""
+    try:
+        folder = tempfile.TemporaryDirectory()
+    except OSError:
+        yield None
+        return
+    with folder as path:
+        yield Path(path)
+
+
+def _logs(folder: Path | None) -> list[call_log.Reader]:
+    """The files of the ranks that came to their function, in rank order."""
+    logs = []
+    for path in sorted(folder.iterdir(), key=lambda path: int(path.name)) if folder else ():
+        with contextlib.suppress(ValueError), path.open("rb+") as file:
+            logs.append(call_log.Reader(file))
+    return logs
+
+
+def _final_calls(log: call_log.Reader) -> list[Call]:
+    """The calls of a process that has ended: an open one is told once."""
+    return list({call.number: call for call in log.poll(has_ended=True)}.values())

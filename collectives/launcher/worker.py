@@ -1,0 +1,153 @@
+"""Whether this process is a worker of torchrun, mpiexec or Slurm's srun, and which one."""
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+
+import psutil
+
+# The variables that identify a worker of each launcher. The worker's own children inherit them, but
+# are not workers.
+_TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MPI = {"PMI": ("PMI_RANK", "PMI_SIZE"), "OMPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")}
+# A step is what srun starts. A batch script is in a job, but in no step.
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that a launcher started: one rank of the launcher's world."""
+
+    launcher: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+    @property
+    def on_one_machine(self) -> bool:
+        return self.local_world_size == self.world_size
+
+    @property
+    def uses_mpi(self) -> bool:
+        return self.launcher in ("mpiexec", "srun --mpi")
+
+    @property
+    def store_address(self) -> tuple[str, int]:
+        """Host and port of the store of torchrun or srun. (MPI tells its ranks itself.)"""
+        environ = os.environ
+        if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+            return environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        # Nobody hands out a port in Slurm. Steps that may run at the same time get different ones,
+        # outside of the range from which the system chooses.
+        number = 7 * int(environ["SLURM_JOB_ID"]) + int(environ["SLURM_STEP_ID"])
+        host = "127.0.0.1" if self.on_one_machine else _first_host(environ["SLURM_STEP_NODELIST"])
+        return host, 15_000 + number % 15_000
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a rank finds in its environment under torchrun, and misses under srun.
+
+        Libraries read it: Accelerate does not know Slurm's own variables.
+        """
+        if not self.launcher.startswith("srun"):
+            return {}
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+        }
+
+    @property
+    def backend(self) -> str | None:
+        """The default backend of this launcher's ranks; None if it depends on the machine."""
+        return "mpi" if self.uses_mpi else None
+
+
+def launcher_worker() -> Worker | None:
+    """This process as a direct worker of torchrun, mpiexec or srun; None for any other process.
+
+    Raises ValueError if RANK is set but no launcher started this process.
+    """
+    environ = os.environ
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return _worker("torchrun", "RANK", "WORLD_SIZE") if _is_direct(_TORCHRUN) else None
+    in_step = "SLURM_STEP_ID" in environ
+    for rank, size in _MPI.values():
+        if rank in environ and size in environ:
+            if in_step and not any(name in environ for name in _LOCAL_SIZE):
+                break  # srun --mpi: Slurm knows who shares a machine
+            identity = (rank, size, "PMI_FD", "PMIX_NAMESPACE")
+            return _worker("mpiexec", rank, size) if _is_direct(identity) else None
+    if in_step and int(environ["SLURM_STEP_NUM_TASKS"]) > 1:
+        return _slurm_worker() if _is_direct(_SLURM) else None
+    if "RANK" in environ:
+        raise ValueError(
+            f"RANK={environ['RANK']} is set, but neither torchrun, mpiexec nor srun started this "
+            "process: start it with torchrun, or unset RANK to let it start its own ranks."
+        )
+    return None
+
+
+def _worker(launcher: str, rank: str, size: str) -> Worker:
+    """`rank` and `size` are names of variables."""
+    world_size = int(os.environ[size])
+    return Worker(
+        launcher,
+        int(os.environ[rank]),
+        world_size,
+        _first_number(_LOCAL_RANK, int(os.environ[rank])),
+        _first_number(_LOCAL_SIZE, world_size),
+    )
+
+
+def _slurm_worker() -> Worker:
+    environ = os.environ
+    has_mpi = any(rank in environ for rank, _ in _MPI.values())
+    # Some clusters offer MPI to every step. A program that has no MPI uses a store.
+    return Worker(
+        "srun --mpi" if has_mpi and importlib.util.find_spec("mpi4py") else "srun",
+        int(environ["SLURM_PROCID"]),
+        int(environ["SLURM_STEP_NUM_TASKS"]),
+        int(environ["SLURM_LOCALID"]),
+        _tasks(environ["SLURM_STEP_TASKS_PER_NODE"])[int(environ["SLURM_NODEID"])],
+    )
+
+
+def _tasks(per_node: str) -> list[int]:
+    """How many tasks each node has: "2(x3),1" stands for 2, 2, 2, 1."""
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node)
+    return [int(count) for count, times in counts for _ in range(int(times or 1))]
+
+
+def _first_host(hosts: str) -> str:
+    """The first of Slurm's list of hosts: node08 of "node[08-11,15],other"."""
+    found = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^\[,]*)", hosts)
+    return "".join(found.groups("")) if found else hosts
+
+
+def _first_number(names: tuple[str, ...], default: int) -> int:
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
+
+
+def _is_direct(identity: tuple[str, ...]) -> bool:
+    """Whether the launcher started this process, perhaps through a shell or a profiler.
+
+    False for a process that one of the launcher's workers started. `identity` names the variables
+    that such a process has inherited.
+    """
+    own = [os.environ.get(name) for name in identity]
+    try:
+        for parent in psutil.Process().parents():
+            environ = parent.environ()
+            if [environ.get(name) for name in identity] != own:
+                return True
+            if "python" in parent.name():
+                return False
+    except psutil.Error:  # a parent that we may not look at is not a worker of this user's launcher
+        pass
+    return True

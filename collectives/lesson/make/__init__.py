@@ -1,1 +1,0 @@
-"""Commands that write into the repository: notebooks, tables and the README's picture."""

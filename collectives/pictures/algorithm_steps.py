@@ -1,0 +1,230 @@
+"""An algorithm step by step: who sends which piece to whom, and what every rank holds then.
+
+A panel for each step has a row for each rank and a column for each piece. What arrives in the step
+has a thick edge, and an arrow beside it comes from the row of its sender.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from collectives.algorithms.lockstep import Message
+from collectives.pictures.colours import DARK, LIGHT, PALETTE, WRONG, ink
+from collectives.pictures.elements import Element
+from collectives.pictures.origin import MOST_ELEMENTS, MOST_RANKS, Cell, Origins, trace
+from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
+
+_SIZE, _CELL, _ROW = 10, 0.34, 0.42  # points of a value; the heights of a cell and of a row
+_LABEL, _BETWEEN = 0.82, 0.3
+_TRACK, _ROOM = 0.085, 0.1  # between two arrows; beside the first of them
+_IF_WRONG = " A red edge: no sum of the ranks' values gives this."
+_NO_RANK = "#dcdcdc"
+# The colour, the edge and its width.
+_EMPTY, _PLAIN, _NEW = (("none", "#999999", 0.6), ("none", "#555555", 0.8), ("none", DARK, 2))
+_RED = ("none", WRONG, 2)
+_LEGEND = (
+    "Colour: the ranks whose values are in it. A thick edge: it has arrived in this step. "
+    "The arrow beside it comes from the row of its sender."
+)
+
+
+class Arrow(NamedTuple):
+    column: int
+    tail: int
+    head: int
+    track: int
+    both: bool  # the two ranks exchange pieces
+
+
+@default_style
+def draw(
+    held: Sequence[Sequence[Sequence]],
+    messages: Sequence[Sequence[Message]],
+    title: str,
+    op: str | None = None,
+) -> Figure:
+    """The figure, for `picture.svg` and `picture.save`.
+
+    `held[k][rank]` are the values of the pieces before step k, None for a piece that is not there;
+    so `held` has one entry more than `messages`. Too many ranks or pieces are not drawn: the
+    figure says so.
+    """
+    before = _traceable(held[0])
+    traced = [trace(before, _traceable(now), op=op, in_place=True) for now in held]
+    panels = [origins for origins in traced if origins]
+    if not panels:
+        figure = _too_large(len(before), len(before[0]), title)
+    else:
+        figure = _drawn(held, messages, panels, title)
+    figure.set_label(f"{title}, step by step. {describe(held, messages)}")
+    return figure
+
+
+def describe(held: Sequence, messages: Sequence[Sequence[Message]]) -> str:
+    """The same in sentences, for readers who cannot see it."""
+    lines = [f"Before, {_all_held(held[0])}."]
+    for number, (now, step) in enumerate(zip(held[1:], messages, strict=True), 1):
+        who = ", ".join(
+            f"rank {one.source} sends {_pieces(one.sent)} to rank {one.to}" for one in step
+        )
+        lines.append(f"Step {number}: {who or 'nobody sends'}. Then {_all_held(now)}.")
+    return " ".join(lines)
+
+
+def _pieces(numbers: Sequence[int]) -> str:
+    return f"piece{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+
+
+def _all_held(rows: Sequence[Sequence]) -> str:
+    return "; ".join(
+        f"rank {rank} holds {' '.join(_text(value) or '-' for value in row)}"
+        for rank, row in enumerate(rows)
+    )
+
+
+def _traceable(rows: Sequence[Sequence]) -> list[list]:
+    return [["" if value is None else value for value in row] for row in rows]
+
+
+def _text(value) -> str:
+    return "" if value is None else Element(value).text
+
+
+def _drawn(held, messages, panels: list[Origins], title: str) -> Figure:
+    ranks, columns = len(held[0]), len(held[0][0])
+    arrows = [[], *map(_arrows, messages)]
+    tracks = max([0, *(one.track + 1 for step in arrows for one in step)])
+    letters = max(len(_text(value)) for now in held for row in now for value in row)
+    cell = max(0.34, 0.105 * letters + 0.12)
+    pitch = cell + _ROOM + tracks * _TRACK + 0.04
+    width, height = columns * pitch, ranks * _ROW
+    per_band = max(1, int((WIDEST - 2 * MARGIN - _LABEL + _BETWEEN) / (width + _BETWEEN)))
+    bands = -(-len(held) // per_band)
+    per_band = -(-len(held) // bands)  # bands of about the same length
+    page = max(MARGIN + _LABEL + per_band * (width + _BETWEEN), 4.6)
+    is_wrong = any(
+        one.state == "undefined" for panel in panels for row in panel.after for one in row or ()
+    )
+    legend = wrapped(_LEGEND + _IF_WRONG * is_wrong, page - 2 * MARGIN)
+    top = MARGIN + 0.45
+    below = top + bands * (height + 2 * LINE) + 0.05
+    # Points of whole numbers: see _Boxes._add.
+    canvas = Canvas(round(72 * page) / 72, round(72 * (below + LINE * len(legend) + 0.1)) / 72)
+    canvas.title(title)
+    boxes = _Boxes(canvas)
+    for number, panel in enumerate(panels):
+        band, place = divmod(number, per_band)
+        left = MARGIN + _LABEL + place * (width + _BETWEEN)
+        y = top + band * (height + 2 * LINE) + LINE
+        canvas.write(left, y - 0.7 * LINE, f"step {number}" if number else "before", SMALL)
+        if not place:
+            for rank in range(ranks):
+                canvas.chip(MARGIN, y + rank * _ROW + _CELL / 2, rank)
+        step = messages[number - 1] if number else []
+        arrived = {(one.to, at) for one in step for at in one.received}
+        _panel(boxes, (left, y), (cell, pitch), panel, held[number], arrived)
+        for arrow in arrows[number]:
+            x = left + arrow.column * pitch + cell
+            _arrow(canvas, x, y, arrow, f"step{number}/{arrow.tail}-{arrow.head}")
+    boxes.draw()
+    canvas.lines(MARGIN, below + LINE / 2, legend)
+    return canvas.figure
+
+
+def _panel(boxes: "_Boxes", corner, sizes, panel: Origins, held, arrived) -> None:
+    (left, top), (width, pitch) = corner, sizes
+    for rank, row in enumerate(panel.after):
+        for column, found in enumerate(row or ()):
+            cell = None if held[rank][column] is None else found
+            place = left + column * pitch, top + rank * _ROW
+            boxes.cell(place, width, cell, is_new=(rank, column) in arrived)
+
+
+def _too_large(ranks: int, pieces: int, title: str) -> Figure:
+    canvas = Canvas(6.4, 1.0)
+    canvas.title(title)
+    limits = f"at most {MOST_RANKS} ranks and {MOST_ELEMENTS} pieces can be drawn"
+    canvas.write(MARGIN, MARGIN + 0.4, f"{ranks} ranks, {pieces} pieces: {limits}.")
+    return canvas.figure
+
+
+class _Boxes:
+    """All boxes of the cells. Those that look alike are one shape: a picture has hundreds."""
+
+    def __init__(self, canvas: Canvas):
+        self.canvas = canvas
+        self.layers: list[dict] = [
+            defaultdict(list) for _ in range(3)
+        ]  # grounds, what is above them, edges
+
+    def cell(self, corner: tuple[float, float], width: float, cell: Cell | None, is_new: bool):
+        """A cell with its value, or the empty place of a piece that is not there."""
+        if cell is None:
+            self._add(2, _EMPTY, *corner, width, _CELL)
+            return
+        (x, y), ranks = corner, cell.ranks
+        for number, rank in enumerate(ranks):
+            stripe = width / len(ranks)
+            self._add(0, PALETTE[rank], x + number * stripe, y, stripe, _CELL)
+        ground = PALETTE[ranks[0]] if ranks else _NO_RANK
+        if len(ranks) > 1:
+            ground = LIGHT
+            self._add(1, ground, x + 0.05 * width, y + 0.17 * _CELL, 0.9 * width, 0.66 * _CELL)
+        elif not ranks:
+            self._add(0, ground, x, y, width, _CELL)
+        edge = _NEW if is_new else _PLAIN
+        self._add(2, _RED if cell.state == "undefined" else edge, x, y, width, _CELL)
+        style = {"colour": ink(ground), "ha": "center"}
+        self.canvas.write(x + width / 2, y + _CELL / 2, cell.text, _SIZE, weight="bold", **style)
+
+    def _add(self, layer: int, look, x: float, y: float, width: float, height: float) -> None:
+        # Whole points have no decimals, which would be most of the file.
+        left, right, top, bottom = (round(72 * at) / 72 for at in (x, x + width, y, y + height))
+        corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+        self.layers[layer][look].append(corners)
+
+    def draw(self) -> None:
+        for layer in self.layers:
+            for look, boxes in layer.items():
+                colour, edge, line = look if isinstance(look, tuple) else (look, "none", 0)
+                style = {"facecolor": colour, "edgecolor": edge, "linewidth": line}
+                corners = [corner for box in boxes for corner in box]
+                codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(boxes)
+                self.canvas.axes.add_patch(PathPatch(Path(corners, codes), **style))
+
+
+def _arrows(step: Sequence[Message]) -> list[Arrow]:
+    """Beside each column, arrows that would overlap take different tracks."""
+    wanted = {(at, one.source, one.to) for one in step for at in one.received}
+    found: list[Arrow] = []
+    for column, tail, head in sorted(wanted, key=lambda one: (one[0], abs(one[1] - one[2]), one)):
+        both = (column, head, tail) in wanted
+        if both and tail > head:
+            continue  # the other one has two heads
+        low, high = sorted((tail, head))
+        taken = {
+            one.track
+            for one in found
+            if one.column == column
+            and min(one.tail, one.head) < high
+            and max(one.tail, one.head) > low
+        }
+        track = next(track for track in range(len(taken) + 1) if track not in taken)
+        found.append(Arrow(column, tail, head, track, both))
+    return found
+
+
+def _arrow(canvas: Canvas, x: float, top: float, arrow: Arrow, gid: str) -> None:
+    """Out of the sender's row, along the gap beside the column, and into the receiver's."""
+    along = x + _ROOM + arrow.track * _TRACK
+    # Arrows that begin and end in one row keep apart.
+    down = 1 if arrow.head > arrow.tail else -1
+    start = top + arrow.tail * _ROW + _CELL / 2 + 0.07 * down * (not arrow.both)
+    end = top + arrow.head * _ROW + _CELL / 2 - 0.07 * down * (not arrow.both)
+    points = [(x + 0.02, start), (along, start), (along, end), (x + 0.015, end)]
+    style = "<|-|>" if arrow.both else "-|>"
+    canvas.arrow(points, gid, arrowstyle=style, linewidth=1.1, color=DARK, mutation_scale=6)

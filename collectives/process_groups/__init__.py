@@ -1,0 +1,1 @@
+"""The two process groups that we bring: by_hand and MPI."""

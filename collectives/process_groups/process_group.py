@@ -1,0 +1,275 @@
+"""What our process groups in Python share: torch's calls, checked and put into one shape.
+
+torch.distributed calls a process group in several ways: with lists of one tensor, with options,
+and by older names. Here each call is checked and passed on as one of a dozen plain methods
+(`_all_reduce`, `_broadcast`, ...), which a backend writes. Each returns a Work; `_start` starts it.
+"""
+
+import collections
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collectives.algorithms import layout
+from collectives.process_groups import checks
+from collectives.process_groups.work import Batch
+from collectives.recording import counts
+
+
+def _ready(value: Any) -> Any:
+    """The tensors of an argument.
+
+    subtle: the result of a functional collective is a tensor without memory, which wraps the true
+    one. torch's dispatcher takes that, but calls backends in Python without it.
+    """
+    if type(value) is torch.Tensor:  # nearly always
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_ready(one) for one in value]
+    return value.trigger_wait() if hasattr(value, "trigger_wait") else value
+
+
+def _takes_tensors(method: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+    @functools.wraps(method)
+    def call(self: "PythonProcessGroup", *arguments: Any, **options: Any) -> dist.Work:
+        counts.note_call(method.__name__, arguments)
+        return method(self, *map(_ready, arguments), **options)
+
+    return call
+
+
+class PythonProcessGroup(dist.ProcessGroup):
+    """The base class. A subclass sets `backend`, its name."""
+
+    backend: str
+
+    # What a subclass writes.
+    _all_reduce: Callable[..., dist.Work]
+    _reduce: Callable[..., dist.Work]
+    _reduce_scatter: Callable[..., dist.Work]
+    _reduce_scatter_single: Callable[..., dist.Work]
+    _broadcast: Callable[..., dist.Work]
+    _all_gather: Callable[..., dist.Work]
+    _all_gather_single: Callable[..., dist.Work]
+    _gather: Callable[..., dist.Work]
+    _scatter: Callable[..., dist.Work]
+    _all_to_all: Callable[..., dist.Work]
+    _all_to_all_single: Callable[..., dist.Work]
+    _barrier: Callable[..., dist.Work]
+    _send: Callable[..., dist.Work]
+    _recv: Callable[..., dist.Work]
+
+    def __init__(self, options: Any):
+        super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
+        self._rank: int
+        self._size: int
+        self._rank, self._size = options.group_rank, options.group_size
+        self.timeout = options.timeout.total_seconds()
+        self.broken: str | None = None  # why the group cannot be used any more
+        self._batch: list[dist.Work] | None = None
+        self._name = self._description = ""
+        self._kept: collections.deque[dist.Work] = collections.deque(maxlen=100)
+
+    def rank(self) -> int:  # asking C++ takes several µs, in every call
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def getBackendName(self) -> str:
+        return self.backend
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def _check(self, what: str, *tensors: torch.Tensor, root_or_peer: int = 0) -> None:
+        if self.broken is not None:
+            raise RuntimeError(
+                f"{what}: this group cannot be used any more, because {self.broken}: "
+                f"make a new one. [{self.backend}]"
+            )
+        checks.check_rank(what, root_or_peer, self.size(), self.backend)
+        layout.check_layout(f"{what}: {self.backend}", *tensors)
+
+    def _check_list(
+        self, what: str, pieces: list[torch.Tensor], own: torch.Tensor, index: int
+    ) -> None:
+        checks.check_list(what, pieces, self.size(), self.backend)
+        checks.check_own_piece(what, pieces[index], own, self.backend)
+
+    def _start(self, work: dist.Work, opts: Any = None) -> dist.Work:
+        """Start a call. `opts.asyncOp` says whether the caller goes on meanwhile."""
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    # Reductions
+
+    @_takes_tensors
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        self._check("all_reduce", *tensors)
+        work = self._start(self._all_reduce(tensors, _op(opts)), opts)
+        # subtle: Join gives the Work of its single number to DDP in C++, and drops it. If nothing
+        # in Python held the Work, C++ would no longer find the methods that are written here.
+        if tensors[0].numel() == 1:
+            self._kept.append(work)
+        return work
+
+    allreduce_coalesced = allreduce
+
+    @_takes_tensors
+    def reduce(self, tensors: Any, opts: Any) -> dist.Work:
+        (tensor,) = tensors
+        self._check("reduce", tensor, root_or_peer=opts.rootRank)
+        return self._start(self._reduce(tensor, opts.rootRank, _op(opts)), opts)
+
+    @_takes_tensors
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        what, (output,), (pieces,) = "reduce_scatter", outputs, inputs
+        self._check(what, output, *pieces)
+        self._check_list(what, pieces, output, self.rank())
+        return self._start(self._reduce_scatter(output, pieces, _op(opts)), opts)
+
+    def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> dist.Work:
+        return self.reduce_scatter_single_coalesced([output], [whole], opts)
+
+    @_takes_tensors
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, wholes: Any, opts: Any = None
+    ) -> dist.Work:
+        what = "reduce_scatter_tensor"
+        self._check(what, *outputs, *wholes)
+        for output, whole in zip(outputs, wholes, strict=True):
+            checks.check_pieces(what, whole, self.size(), output, self.backend)
+        return self._start(self._reduce_scatter_single(outputs, wholes, _op(opts)), opts)
+
+    # Collectives that only move bytes
+
+    @_takes_tensors
+    def broadcast(self, tensors: Any, opts: Any) -> dist.Work:
+        self._check("broadcast", *tensors, root_or_peer=opts.rootRank)
+        return self._start(self._broadcast(tensors, opts.rootRank), opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        return self.allgather_coalesced(list(map(list, zip(*outputs, strict=True))), inputs, opts)
+
+    @_takes_tensors
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        """`outputs[rank][i]` receives that rank's `inputs[i]`. Shapes may differ between ranks."""
+        rows = list(zip(*outputs, strict=True))
+        self._check("all_gather", *inputs, *(piece for row in rows for piece in row))
+        for own, row in zip(inputs, rows, strict=True):
+            self._check_list("all_gather", list(row), own, self.rank())
+        return self._start(self._all_gather(rows, inputs), opts)
+
+    def all_gather_single(self, output: Any, own: Any, opts: Any = None) -> dist.Work:
+        return self.all_gather_single_coalesced([output], [own], opts)
+
+    @_takes_tensors
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        what = "all_gather_into_tensor"
+        self._check(what, *outputs, *inputs)
+        for output, own in zip(outputs, inputs, strict=True):
+            checks.check_pieces(what, output, self.size(), own, self.backend)
+        return self._start(self._all_gather_single(outputs, inputs), opts)
+
+    @_takes_tensors
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        (own,), root = inputs, opts.rootRank
+        pieces = outputs[0] if self.rank() == root else []
+        self._check("gather", own, *pieces, root_or_peer=root)
+        if pieces:
+            self._check_list("gather", pieces, own, root)
+        return self._start(self._gather(own, pieces, root), opts)
+
+    @_takes_tensors
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        (own,), root = outputs, opts.rootRank
+        pieces = inputs[0] if self.rank() == root else []
+        self._check("scatter", own, *pieces, root_or_peer=root)
+        if pieces:
+            self._check_list("scatter", pieces, own, root)
+        return self._start(self._scatter(own, pieces, root), opts)
+
+    @_takes_tensors
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        what, rank = "all_to_all", self.rank()
+        self._check(what, *outputs, *inputs)
+        checks.check_list(what, outputs, self.size(), self.backend)
+        self._check_list(what, inputs, outputs[rank], rank)
+        return self._start(self._all_to_all(outputs, inputs), opts)
+
+    @_takes_tensors
+    def all_to_all_single(
+        self, output: Any, whole: Any, output_splits: Any, input_splits: Any, opts: Any = None
+    ) -> dist.Work:
+        what = "all_to_all_single"
+        self._check(what, output, whole)
+        recv = checks.lengths_of_parts(what, output, output_splits, self._size, self.backend)
+        send = checks.lengths_of_parts(what, whole, input_splits, self._size, self.backend)
+        return self._start(self._all_to_all_single(output, whole, recv, send), opts)
+
+    @_takes_tensors
+    def barrier(self, opts: Any = None) -> dist.Work:
+        self._check("barrier")
+        return self._start(self._barrier(), opts)
+
+    # Point to point
+
+    @_takes_tensors
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
+        (tensor,) = tensors
+        self._check(f"send to rank {dst}", tensor, root_or_peer=dst)
+        return self._start(self._send(tensor, dst, tag))
+
+    @_takes_tensors
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> dist.Work:
+        (tensor,) = tensors
+        self._check(f"recv from rank {src}", tensor, root_or_peer=src)
+        return self._start(self._recv(tensor, src, tag))
+
+    @_takes_tensors
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
+        (tensor,) = tensors
+        self._check("recv from any rank", tensor)
+        return self._start(self._recv(tensor, None, tag))
+
+    # Calls that begin between these two are waited for as one.
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._batch = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        batch, self._batch = self._batch, None
+        return Batch(batch or [])
+
+    # The names that torch calls before 2.13
+    _allgather_base = all_gather_single  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+def _op(opts: Any) -> Any:
+    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+_OPS = {number.value: name for name, number in dist.ReduceOp.RedOpType.__members__.items()}
+
+
+# subtle: the hash of a ReduceOp is its number. To compare two of them takes ten times as long.
+def op_name(op: dist.ReduceOp) -> str:
+    """As in "SUM"."""
+    return _OPS[hash(op)]

@@ -1,0 +1,78 @@
+"""The proof in every lesson: what a rank got must equal a closed form, element by element."""
+
+from typing import TYPE_CHECKING, Any
+
+# torch is imported where it is used. So `import collectives` is quick, and a lesson's ranks start
+# while the lesson imports torch.
+if TYPE_CHECKING:
+    import torch
+
+
+class Mismatch(AssertionError):
+    """A rank did not get what it should have."""
+
+
+def check(got: Any, expected: Any, call: str, *, rtol: float = 0.0) -> None:
+    """Raise `Mismatch` unless `got` equals `expected` in type, dtype, shape and every element.
+
+    `call` names the call that is checked, as in "all_reduce(SUM)". `rtol` is a relative tolerance
+    for values that are rounded (a quotient, a root); without it floating-point values must be equal
+    to the last bit: -0.0 is not 0.0. The tensors of lists and tuples are compared in pairs.
+    """
+    # A `raise`, not an `assert`: `python -O` proves too.
+    if equal(got, expected, rtol):
+        return
+    import torch.distributed as dist
+
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    values = f"got {_show(got)}, should be {_show(expected)}"
+    raise Mismatch(f"rank {rank}/{world_size}: {values} [{call}{_context(got)}]")
+
+
+def equal(got: Any, expected: Any, rtol: float) -> bool:
+    """Whether both are the same in type, dtype, shape and every element."""
+    import torch
+
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(got, torch.Tensor):
+            return False
+        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+            return False
+        if rtol:
+            return torch.allclose(got, expected.to(got.device), rtol=rtol, atol=0.0)
+        return torch.equal(bits(got), bits(expected))
+    if isinstance(expected, list | tuple):
+        if not isinstance(got, list | tuple) or len(got) != len(expected):
+            return False
+        return all(equal(a, b, rtol) for a, b in zip(got, expected, strict=True))
+    return type(got) is type(expected) and got == expected
+
+
+def bits(tensor: "torch.Tensor") -> "torch.Tensor":
+    """The bytes of a tensor. They tell -0.0 from 0.0, and a NaN is equal to itself."""
+    import torch
+
+    values = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return values.contiguous().flatten().view(torch.uint8)
+
+
+def _show(value: Any) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return str(value.tolist())
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_show, value)) + "]"
+    return repr(value)
+
+
+def _context(got: Any) -> str:
+    """The dtype, shape and backend, for the message."""
+    import torch
+    import torch.distributed as dist
+
+    backend = f", {dist.get_backend()}" if dist.is_initialized() else ""
+    first = got[0] if isinstance(got, list | tuple) and got else got
+    if isinstance(first, torch.Tensor):
+        return f", {str(first.dtype).removeprefix('torch.')}{list(first.shape)}{backend}"
+    return backend

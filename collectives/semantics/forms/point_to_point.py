@@ -1,0 +1,128 @@
+"""The forms between two ranks.
+
+Data goes along the chain of ranks, 0 to 1 to 2, so that no two ranks wait for each other.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch.distributed as dist
+
+from collectives.semantics.form import Case, Form, Function, Plan, received, sent
+
+_VARIANTS = ("noncontiguous", "empty", "scalar", "subgroup")
+
+
+def _chain(case: Case, messages: int = 1) -> Plan:
+    """Each rank but the last sends; each but the first receives."""
+    outgoing = [sent(case.moved(2 * case.rank + number)) for number in range(messages)]
+    incoming = [received(case.moved(2 * case.rank - 2 + number)) for number in range(messages)]
+    return {
+        "outgoing": outgoing if case.rank < case.size - 1 else [],
+        "incoming": incoming if case.rank > 0 else [],
+    }
+
+
+def _messages(case: Case) -> Plan:
+    return _chain(case, 2 if case.variant == "tag" else 1)
+
+
+def _messages_and_source(case: Case) -> Plan:
+    """recv also returns the source of the message."""
+    plan = _messages(case)
+    return plan | {"result": [case.ranks[case.rank - 1]] * len(plan["incoming"])}
+
+
+def _tags(tensors: list[Any]) -> list[tuple[int, Any]]:
+    """Each tensor with the tag of its message."""
+    return [(7 + number, tensor) for number, tensor in enumerate(tensors)]
+
+
+def _send(function: Function, case: Case, buffers: Any) -> Any:
+    """The receiver asks for the last message first: the tag decides which message it gets."""
+    _wait(
+        dist.irecv(tensor, case.ranks[case.rank - 1], case.group, tag)
+        for tag, tensor in reversed(_tags(buffers.incoming))
+    )
+    for tag, tensor in _tags(buffers.outgoing):
+        function(tensor, case.ranks[case.rank + 1], group=case.group, tag=tag)
+
+
+def _isend(function: Function, case: Case, buffers: Any) -> Any:
+    for tag, tensor in reversed(_tags(buffers.incoming)):
+        dist.recv(tensor, case.ranks[case.rank - 1], case.group, tag)
+    _wait(
+        function(tensor, case.ranks[case.rank + 1], group=case.group, tag=tag)
+        for tag, tensor in _tags(buffers.outgoing)
+    )
+
+
+def _recv(function: Function, case: Case, buffers: Any) -> Any:
+    source = None if case.variant == "any_source" else case.ranks[case.rank - 1]
+    found = [
+        function(tensor, source, group=case.group, tag=tag)
+        for tag, tensor in reversed(_tags(buffers.incoming))
+    ]
+    _wait(
+        dist.isend(tensor, case.ranks[case.rank + 1], case.group, tag)
+        for tag, tensor in _tags(buffers.outgoing)
+    )
+    return found
+
+
+def _irecv(function: Function, case: Case, buffers: Any) -> Any:
+    source = None if case.variant == "any_source" else case.ranks[case.rank - 1]
+    _wait(
+        function(tensor, source, group=case.group, tag=tag)
+        for tag, tensor in reversed(_tags(buffers.incoming))
+    )
+    _wait(
+        dist.isend(tensor, case.ranks[case.rank + 1], case.group, tag)
+        for tag, tensor in _tags(buffers.outgoing)
+    )
+
+
+def _wait(works: Iterable[Any]) -> None:
+    for work in list(works):  # all are under way before the first is waited for
+        work.wait()
+
+
+def _ring(case: Case) -> Plan:
+    return {
+        "outgoing": sent(case.moved(case.rank)),
+        "incoming": received(case.moved((case.rank - 1) % case.size)),
+    }
+
+
+def _batch_isend_irecv(function: Function, case: Case, buffers: Any) -> Any:
+    after, before = case.ranks[(case.rank + 1) % case.size], case.ranks[case.rank - 1]
+    operations = [
+        dist.P2POp(dist.isend, buffers.outgoing, after, case.group),
+        dist.P2POp(dist.irecv, buffers.incoming, before, case.group),
+    ]
+    _wait(function(operations))
+
+
+FORMS = (
+    Form("send_recv", "send", _messages, _send, variants=(*_VARIANTS, "lazy", "tag"), fewest=2),
+    Form(
+        "send_recv",
+        "recv",
+        _messages_and_source,
+        _recv,
+        variants=(*_VARIANTS, "lazy", "any_source", "tag"),
+        fewest=2,
+    ),
+    Form("isend_irecv", "isend", _messages, _isend, variants=(*_VARIANTS, "tag"), fewest=2),
+    Form(
+        "isend_irecv",
+        "irecv",
+        _messages,
+        _irecv,
+        variants=(*_VARIANTS, "any_source", "tag"),
+        fewest=2,
+    ),
+    Form(
+        "isend_irecv", "batch_isend_irecv", _ring, _batch_isend_irecv, variants=_VARIANTS, fewest=2
+    ),
+)

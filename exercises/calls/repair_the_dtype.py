@@ -1,0 +1,19 @@
+"""Repair the dtype
+
+Every rank should get the values of the root, in place. This version returns without an error, and
+only the root has the right values. Mend it.
+
+    root 0
+    rank  x                x afterwards
+    0     [1., 2., 3.]     [1., 2., 3.]
+    1     [-7., -7., -7.]  [1., 2., 3.]
+
+You may call broadcast, and no other collective.
+"""
+
+import torch
+import torch.distributed as dist
+
+
+def fill_from_root(x: torch.Tensor, root: int) -> None:
+    dist.broadcast(x.long(), src=root)  # whole numbers are smaller on the wire

@@ -1,0 +1,334 @@
+# %% [markdown]
+"""
+# launching
+
+Programs also start their ranks without torchrun, and meet at an address or in a file. The course
+does not need this lesson: read it when you start a program in another way.
+
+You will see the store through which ranks find each other, three ways to name it, four ways to
+start ranks, and what the end of a group does.
+
+    python lessons/launching.py
+    torchrun --nproc-per-node 4 lessons/launching.py
+"""
+
+# %%
+import os
+import socket
+import tempfile
+from pathlib import Path
+from collectives import check, needs, run
+import torch.distributed as dist
+
+# %% [markdown]
+# ## The store
+#
+# Ranks find each other through a [store](../docs/glossary.md#store), a small server of keys and
+# values. In `init_process_group`, each rank writes its address there and reads those of the others.
+# After that the ranks talk to each other directly. torchrun starts the store before the ranks, and
+# tells them its address in `MASTER_ADDR` and `MASTER_PORT`. A program may use it, too. Here each
+# rank writes one key and reads that of its right neighbour; no group exists.
+
+
+# %%
+def torchrun_store():
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(address, port, is_master=False)  # not the server: connect to it
+
+
+@needs(ranks=4, fresh=True)
+def launching(rank, world_size, device):
+    store = torchrun_store()
+    store.set(f"rank {rank}", f"greetings from {rank}")
+    right = (rank + 1) % world_size
+    read = store.get(f"rank {right}").decode()  # waits until the key is there
+    check(read, f"greetings from {right}", "store.get")  # proof
+    return {"read": read}
+
+
+# %%
+if __name__ == "__main__":
+    run(launching)
+
+# %% [markdown]
+# torchrun sets more variables than those in [start](../notebooks/start.ipynb). For rank 3 of a job
+# on two machines, with two ranks on each, they are:
+#
+# | variable | what it says | rank 3 |
+# |---|---|---|
+# | `LOCAL_WORLD_SIZE` | how many ranks this machine has | 2 |
+# | `GROUP_RANK` | the number of this machine | 1 |
+# | `TORCHELASTIC_RUN_ID` | the name of the job | the word "none" |
+#
+# Many tutorials say that the number of the machine is in `NODE_RANK`. torchrun does not set that
+# variable. `dist.is_torchelastic_launched()` says whether torchrun started this process: it looks
+# for the last variable.
+
+# %% [markdown]
+# ## tcp://
+#
+# Without torchrun, `init_method` says where the store is. With `tcp://ADDRESS:PORT`, rank 0 starts
+# it there, and the other ranks connect to it. Each process passes its rank and the world size:
+#
+# ```python
+# dist.init_process_group("gloo", init_method="tcp://10.0.0.1:29500", rank=rank, world_size=4)
+# ```
+#
+# In your program you write the address down. The step runs on machines where other programs run as
+# well, so rank 0 looks for a free port, and tells it to the others through torchrun's store.
+
+
+# %%
+def told_by_rank_0(rank, make):
+    store = torchrun_store()
+    if rank == 0:
+        store.set("told", make())
+    return store.get("told").decode()
+
+
+def free_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:  # port 0: the system chooses a free one
+        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+@needs(ranks=4, fresh=True)
+def meet_at_an_address(rank, world_size, device):
+    # subtle: torchrun sets this variable, and then rank 0 starts no store
+    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+    address = told_by_rank_0(rank, free_address)
+
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
+    met = [dist.get_rank(), dist.get_world_size()]
+    dist.barrier()
+    dist.destroy_process_group()
+    # proof
+    check(met, [rank, world_size], "init_process_group by tcp://")
+    return {"get_rank": met[0], "get_world_size": met[1]}
+
+
+# %%
+if __name__ == "__main__":
+    run(meet_at_an_address)
+
+# %% [markdown]
+# ## file://
+#
+# The store can also be a file that all ranks write and read; on several machines, a file on a
+# shared disk. The first rank makes it, and the last one to end its group removes it. But if two
+# ranks end their groups at the same moment, the file stays. So take a new name each time, and
+# remove the file yourself.
+
+
+# %%
+@needs(ranks=4, fresh=True)
+def meet_in_a_file(rank, world_size, device):
+    file = told_by_rank_0(rank, lambda: tempfile.mktemp(prefix="meet-"))  # a name that is free
+
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world_size)
+    met, there = dist.get_rank(), os.path.exists(file)
+    dist.barrier()
+    dist.destroy_process_group()
+    Path(file).unlink(missing_ok=True)
+    # proof
+    check([met, there], [rank, True], "init_process_group by file://")
+    return {"get_rank": met, "the file is there": there}
+
+
+# %%
+if __name__ == "__main__":
+    run(meet_in_a_file)
+
+# %% [markdown]
+# ## Four ways to start
+#
+# | | who tells each process its rank | where you start it |
+# |---|---|---|
+# | `torchrun` | the environment variables | on each machine |
+# | `mp.spawn` | the first argument of your function | on each machine, and you add an offset |
+# | `mp.Process` | you, in the arguments | on each machine, and you add an offset |
+# | `mpiexec` | MPI | once |
+#
+# Here `mp` is `torch.multiprocessing`. **torchrun** is the common way. If one rank fails, it ends
+# the others.
+#
+# **spawn** needs no launcher. It calls the function with 0, 1, ... as its first argument, waits for
+# all ranks, and raises an error if one of them fails. Save this as `spawned.py`:
+#
+# ```python
+# import socket
+#
+# import torch
+# import torch.distributed as dist
+# import torch.multiprocessing as mp
+#
+#
+# def main(rank, world_size, port):
+#     address = f"tcp://127.0.0.1:{port}"  # rank 0 starts the store there
+#     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
+#     x = torch.tensor([10**rank])
+#     dist.all_reduce(x)
+#     print(f"rank {rank} of {world_size}: x = {x.tolist()}")
+#     dist.destroy_process_group()
+#
+#
+# def free_port():
+#     with socket.create_server(("127.0.0.1", 0)) as server:
+#         return server.getsockname()[1]
+#
+#
+# if __name__ == "__main__":
+#     mp.spawn(main, args=(2, free_port()), nprocs=2)  # calls main(0, 2, port), main(1, 2, port)
+# ```
+#
+# Start it:
+#
+# ```console
+# $ python spawned.py
+# rank 0 of 2: x = [11]
+# rank 1 of 2: x = [11]
+# ```
+#
+# **Process** is Python's own way. You number the ranks, wait for them, and look for failures. Save
+# this as `processes.py`:
+#
+# ```python
+# import multiprocessing
+#
+# from spawned import free_port, main
+#
+# if __name__ == "__main__":
+#     context = multiprocessing.get_context("spawn")  # new processes, not copies of this one
+#     port = free_port()
+#     ranks = [context.Process(target=main, args=(rank, 2, port)) for rank in range(2)]
+#     for process in ranks:
+#         process.start()
+#     for process in ranks:
+#         process.join()
+# ```
+#
+# Start it:
+#
+# ```console
+# $ python processes.py
+# rank 0 of 2: x = [11]
+# rank 1 of 2: x = [11]
+# ```
+#
+# **mpiexec** is the launcher of MPI. MPI tells each process who it is and connects them, so there
+# is no address. This program needs the package of this course, which brings the backend "mpi": `pip
+# install -e '.[mpi]'`. Save it as `mpi.py`:
+#
+# ```python
+# import collectives.backends.register  # makes "mpi" known to torch
+# import torch
+# import torch.distributed as dist
+#
+# dist.init_process_group("mpi", init_method="mpi://")
+# rank, world_size = dist.get_rank(), dist.get_world_size()
+# x = torch.tensor([10**rank])
+# dist.all_reduce(x)
+# print(f"rank {rank} of {world_size}: x = {x.tolist()}")
+# dist.destroy_process_group()
+# ```
+#
+# Start it:
+#
+# ```console
+# $ mpiexec -n 4 python mpi.py
+# rank 0 of 4: x = [1111]
+# rank 1 of 4: x = [1111]
+# rank 2 of 4: x = [1111]
+# rank 3 of 4: x = [1111]
+# ```
+
+# %% [markdown]
+# ## The end of the group
+#
+# `destroy_process_group` also ends gloo's threads. If you leave it out, a thread that still works
+# when Python ends can abort the process, with `terminate called without an active exception`. In
+# torch 2.13 this can happen even if you call it: when the first optimizer is created after
+# `init_process_group`, it imports `torch.distributed.nn`, whose functions keep the group alive.
+# Import that module before `init_process_group`.
+#
+# Call `destroy_process_group` in the ranks. A parent that started them has no group to destroy, and
+# neither has a `finally` after an `init_process_group` that failed: ask `is_initialized()` there.
+#
+# ```console
+# $ python -c "import torch.distributed as dist; dist.destroy_process_group()"
+# ...
+# AssertionError: Process group cannot be None
+# ```
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Under torchrun, do not use `tcp://` with a port of your own. In torch 2.13 every rank then waits
+#   for a store that nobody starts
+#   ([pytorch#192113](https://github.com/pytorch/pytorch/pull/192113)). Leave `init_method` out.
+# - If a job is killed, its file for `file://` stays. A job that uses the same name reads the old
+#   addresses.
+# - In a notebook, `spawn` cannot call a function that you wrote in a cell: the new process has no
+#   such cell. `run` and `collectives.launch` can.
+
+# %% [markdown]
+# ## On GPUs
+#
+# - A process that was forked cannot use CUDA if its parent has used it; `spawn` starts a new one
+#   (`torch/cuda/__init__.py`: "Cannot re-initialize CUDA in forked subprocess").
+# - Without a backend, torch makes two (`torch/distributed/distributed_c10d.py`: "both ``gloo`` and
+#   ``nccl`` backends will be created").
+# - All ranks must destroy their groups, in one order (`torch/distributed/distributed_c10d.py`:
+#   "ncclCommAbort() was a 'collective' call in some versions of NCCL").
+# - NCCL waits for a shorter time (`torch/distributed/distributed_c10d.py`: "Default value is 10
+#   minutes for NCCL and 30 minutes for other backends").
+
+# %% [markdown]
+# ## Write it yourself
+#
+# Change `hello.py` of [start](../notebooks/start.ipynb) so that it also runs alone, with `python
+# hello.py`, as rank 0 of 1.
+#
+# <details><summary>Answer</summary>
+#
+# Save this as `alone.py`:
+#
+# ```python
+# import torch
+# import torch.distributed as dist
+#
+# if dist.is_torchelastic_launched():
+#     dist.init_process_group("gloo")
+# else:
+#     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+# rank, world_size = dist.get_rank(), dist.get_world_size()
+# x = torch.tensor([10**rank])
+# dist.all_reduce(x)
+# print(f"rank {rank} of {world_size}: x = {x.tolist()}")
+# dist.destroy_process_group()
+# ```
+#
+# ```console
+# $ python alone.py
+# rank 0 of 1: x = [1]
+# ```
+#
+# </details>
+
+# %%
+STEPS = [launching, meet_at_an_address, meet_in_a_file]
+
+# %% [markdown]
+# ## Read on
+#
+# - F. Darema, *The SPMD Model: Past, Present and Future* (2001): the idea of one program on many
+#   processes, by its author.
+# - torch's own
+#   [rendezvous.py](https://github.com/pytorch/pytorch/blob/main/torch/distributed/rendezvous.py):
+#   env://, tcp:// and file://, in about 300 lines of Python.
+#
+# In PyTorch's documentation:
+#
+# - [`is_torchelastic_launched`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.is_torchelastic_launched)
+# - [`TCPStore`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore)
+# - [`FileStore`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.FileStore)
+# - [`HashStore`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.HashStore)

@@ -1,0 +1,250 @@
+# %% [markdown]
+"""
+# experts
+
+Each rank holds some of the experts of a layer, and every token travels to the rank of its expert.
+
+You will send tokens to their experts and back by an `all_to_all` with unequal parts, count those
+that found no room, and watch a router that sends everything to one expert.
+
+    python lessons/model_parallel/experts.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/experts.py
+"""
+
+# %%
+from functools import partial
+
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from collectives.pictures.memory_bars import MemoryBars
+from collectives.pictures.tokens_per_expert import TokensPerExpert
+from measure import held
+from mixture import EXPERTS, Mixture, alone, keep_experts, loss_of, network_of_experts, tokens_of
+from model import LENGTH, PARAMETERS, WIDTH
+from one_process import UPDATES, train
+
+# %% [markdown]
+# ## The idea
+#
+# A layer with more parameters usually takes more operations for each token. In a
+# [mixture of experts](../../docs/glossary.md#moe), it does not: the layer has several networks, the
+# experts, and each token goes to one of them. A small linear layer, the
+# [router](../../docs/glossary.md#router), chooses it.
+#
+# Each rank holds some of the experts. It also has a share of the batch, and its tokens need the
+# experts of all ranks:
+#
+# 1. **Dispatch**: the rank sorts its tokens by expert, and `all_to_all_single` sends them there.
+# 2. Each rank computes its experts, with the tokens that arrived.
+# 3. **Combine**: a second `all_to_all_single` sends the answers back, and each rank puts them where
+#    their tokens were.
+#
+# The gradients travel the same ways in the other direction.
+# So that no rank has to compute too many tokens, an expert has a
+# [capacity](../../docs/glossary.md#capacity): from each rank it takes at most 1.25 times its equal
+# part of the tokens. The others are dropped: the layer adds zero to them.
+
+# %% [markdown]
+# ## The code
+#
+# In the two blocks of the model, 8 experts take the place of `up` and `down`. The layer for one
+# process is in [mixture.py](../../lessons/model_parallel/mixture.py): it chooses the expert of each
+# token, calls `exchanged`, and multiplies the answers by the probability that the router gave to
+# the expert. This factor is how the router learns. Here only `exchanged` changes: `whose` is the
+# number of each token's expert, or -1 for a token that is dropped.
+
+
+# %%
+class AllToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, sends, receives):
+        ctx.back = receives, sends
+        arrived = x.new_empty(sum(receives), WIDTH)
+        dist.all_to_all_single(arrived, x.contiguous(), receives, sends)
+        return arrived
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return AllToAll.apply(gradient, *ctx.back), None, None
+
+
+def my_experts():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return range(EXPERTS)[rank * EXPERTS // n : (rank + 1) * EXPERTS // n]
+
+
+class DispatchedMixture(Mixture):
+    dropped = 0
+
+    def exchanged(self, tokens, whose):
+        n = dist.get_world_size()
+        order = whose.argsort(stable=True)[(whose < 0).sum() :]  # those of nobody come first
+        self.dropped += len(tokens) - len(order)
+        to_experts = torch.bincount(whose[order], minlength=EXPERTS)
+        for_mine = torch.empty_like(to_experts)  # from each rank, for each expert of this rank
+        dist.all_to_all_single(for_mine, to_experts)
+        sends, receives = (one.view(n, -1).sum(1).tolist() for one in (to_experts, for_mine))
+        arrived = AllToAll.apply(tokens[order], sends, receives)
+        mine = torch.tensor(my_experts(), device=tokens.device)
+        answers = self.answered(arrived, mine.repeat(n).repeat_interleave(for_mine))
+        returned = AllToAll.apply(answers, receives, sends)
+        result = torch.zeros_like(tokens)
+        result[order] = returned
+        return result
+
+    def asked(self):
+        asked = super().asked()
+        dist.all_reduce(asked)
+        return asked
+
+
+def dispatched(device):
+    model = network_of_experts(device)
+    keep_experts(model, my_experts())
+    for block in model[1:3]:
+        block.mixture.__class__ = DispatchedMixture  # the same modules, with another `exchanged`
+    return model
+
+
+# %% [markdown]
+# ## Training
+#
+# The rest of the model is data parallel: `all_reduce` adds up its gradients. An expert has met the
+# tokens of all ranks, and its gradient is complete. In one process, an expert takes as many tokens
+# from each rank's share of the batch, so that it drops the same ones.
+
+
+# %%
+def on_my_share(model, letters, following, factor=0.0):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    loss = loss_of(model, letters.chunk(n)[rank], following.chunk(n)[rank], factor)
+    (loss / n).backward()
+    shared = [one.grad for name, one in model.named_parameters() if ".experts." not in name]
+    flat = parameters_to_vector(shared)  # to reduce all in one call
+    dist.all_reduce(flat)
+    vector_to_parameters(flat, shared)
+
+
+@needs(ranks=2)
+def experts(rank, world_size, device):
+    whole, optimizer = train(network_of_experts(device, shares=world_size), device, alone)
+    bars = {"one process": held(whole, optimizer)}
+    sends, receives, stays = tokens_of(whole, rank, my_experts())
+    keep_experts(whole, my_experts())
+    model = dispatched(device)
+    with counting() as counts:
+        trained = train(model, device, on_my_share)
+    check_training(trained, (whole, optimizer), "experts", same_bits=False)
+
+    bars["a rank"] = held(*trained)
+    layers = 2 * (8 * WIDTH**2 + 5 * WIDTH)  # an expert in each block, where `up` and `down` were
+    kept = PARAMETERS - layers + 2 * WIDTH * EXPERTS + EXPERTS // world_size * layers
+    check([*bars["a rank"].values()][:2], [8 * kept] * 2, "parameters and gradients")
+    # In each block: how many tokens come; tokens and answers; the gradients of both.
+    calls, called = counts["c10d.all_to_all_single"]
+    most = len(sends) * 8 * EXPERTS + 4 * 8 * WIDTH * sum(map(max, sends, receives))
+    check([calls, called], [UPDATES * 2 * 5, most], "all_to_all_single")
+    dropped = sum(block.mixture.dropped for block in model[1:3])
+    check(dropped, UPDATES * 2 * 8 * LENGTH // world_size - sum(sends), "tokens dropped")
+    sent = 2 * 8 * WIDTH * (sum(sends) + sum(receives) - 2 * sum(stays)) // UPDATES
+    (taken,) = model[1].mixture.log[0]
+    numbers = {"calls": calls // UPDATES, "bytes sent": sent, "dropped": dropped}
+    return numbers | {"first taken": taken, "in all": MemoryBars(bars)}
+
+
+# %% [markdown]
+# **Predict first.** Each of the two layers dispatches and combines, in the forward pass and in the
+# backward pass. How many times does a step call `all_to_all_single`?
+
+# %%
+if __name__ == "__main__":
+    run(experts)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 10 times: in the forward pass, each layer also calls it to tell the others how many tokens come.
+# The bytes that a rank sends depend on the router. The last column but one shows how many tokens of
+# the rank each expert took, in the first layer of the first step. At most 10 = 1.25 * 64 / 8 have
+# room. In three steps, 37 + 42 + 36 + 35 = 150 tokens were dropped.
+#
+# </details>
+
+# %% [markdown]
+# ## A router that collapses
+#
+# An expert that gets more tokens learns more, so the router sends it more tokens. In the end one
+# expert has them all, and one rank computes while the others wait. A
+# [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents it. For E experts it is
+# `E * sum(f * p)`: f is the fraction of the tokens that chose an expert, p the mean of the router's
+# probability for it. f is counted over all ranks. The picture shows the second layer. Experts have
+# room for all tokens, and Adam's rate is 0.003.
+
+
+# %%
+@needs(ranks=2)
+def collapsing_router(rank, world_size, device):
+    history, longer = {}, {"steps": 25, "rate": 0.003}
+    for name, factor in (("no penalty", 0.0), ("0.1 times the penalty", 0.1)):
+        whole, mine = network_of_experts(device), dispatched(device)
+        for block in (*whole[1:3], *mine[1:3]):
+            block.mixture.room = EXPERTS
+        train(whole, device, partial(alone, factor=factor), **longer)
+        train(mine, device, partial(on_my_share, factor=factor), **longer)
+        asked = torch.tensor(mine[2].mixture.log)[:, 0].to(device)
+        dist.all_reduce(asked)
+        history[name] = asked.tolist()
+        check(history[name], [log for (log,) in whole[2].mixture.log], f"tokens, {name}")
+    busiest = [max(steps[-1]) for steps in history.values()]
+    check([busiest[0], busiest[1] < 2 * 8 * LENGTH / EXPERTS], [8 * LENGTH, True], "the busiest")
+    return {"second layer": TokensPerExpert(history)}
+
+
+# %% [markdown]
+# **Predict first.** A batch has 256 tokens. How many of them does the busiest of the 8 experts get
+# in the last step, without the penalty?
+
+# %%
+if __name__ == "__main__":
+    run(collapsing_router)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All 256. With the penalty it gets fewer than twice its equal part.
+#
+# </details>
+
+# %%
+STEPS = [experts, collapsing_router]
+
+# %% [markdown]
+# ## The proof
+#
+# Parameters and Adam's state equal those of one process, to 1e-9. The embedding is right only if
+# the gradient of the blocks' input is. Tokens taken, dropped and sent are those of one process.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **In the wrong order.** In `exchanged`, change `result[order] = returned` to
+#    `result[: len(order)] = returned`. It says `relative error`.
+# 2. **A dropped token is not counted.** In `exchanged`, change `len(tokens) - len(order)` to `0`.
+#    It says `[tokens dropped`. The model is right.
+# 3. **Averaged experts.** In `on_my_share`, change `".experts." not in name` to `True`. It says
+#    `relative error`: experts that have nothing in common are added up.
+# 4. **Balanced on each rank alone.** In `asked`, change `dist.all_reduce(asked)` to `pass`. It says
+#    `[tokens, 0.1 times the penalty`.
+#
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice tokens_to_experts
+# ```

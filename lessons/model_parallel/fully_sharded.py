@@ -1,0 +1,233 @@
+# %% [markdown]
+"""
+# fully_sharded
+
+Each rank keeps 1/n of the parameters, too, and gathers a layer just before it computes it.
+
+You will write stage 3 of ZeRO by hand, and see that `fully_shard` of PyTorch trains the same model
+and sends the same bytes.
+
+    python lessons/model_parallel/fully_sharded.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/fully_sharded.py
+"""
+
+# %%
+import warnings
+
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.func import functional_call
+from torch.nn.utils import parameters_to_vector
+
+from collectives.pictures.memory_bars import MemoryBars
+from measure import Activations, held, sent
+from model import HEADS, LENGTH, PARAMETERS, WIDTH, network
+from one_process import UPDATES, backward, shard_of, train, without_state
+
+# %% [markdown]
+# ## The idea
+#
+# After the first two stages of [zero](../../notebooks/model_parallel/zero.ipynb), every rank still
+# holds all parameters. But at any time it computes with one layer. So each rank keeps a shard of
+# each layer, and a layer exists as a whole on every rank only while the ranks compute it:
+#
+# 1. **Forward**: all ranks gather the layer, compute it with their own share of the batch, and drop
+#    it.
+# 2. **Backward**: they gather the layer once more, compute the gradients of the whole layer, and
+#    `reduce_scatter` them. Each rank keeps the gradients of its shard.
+# 3. **Update**: each rank updates its shard. Nothing is sent.
+
+# %% [markdown]
+# ## The code
+#
+# `Gathered` computes a layer twice, like `Recomputed` in
+# [memory](../../notebooks/model_parallel/memory.ipynb): between forward and backward, autograd then
+# keeps neither activations nor parameters of the layer. On the device "meta" a layer has shapes and
+# no numbers. `functional_call` computes it with the parameters that were gathered.
+
+
+# %%
+def whole(layer, shard):
+    """All parameters of a layer in one tensor, and by name."""
+    flat = shard.new_empty(len(shard) * dist.get_world_size())
+    dist.all_gather_into_tensor(flat, shard.detach())
+    flat.requires_grad_()
+    pieces = flat.split([one.numel() for one in layer.parameters()])
+    named = zip(layer.named_parameters(), pieces, strict=True)
+    return flat, {name: piece.view_as(one) for (name, one), piece in named}
+
+
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x, shard)
+        return functional_call(layer, whole(layer, shard)[1], (x,))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, shard = ctx.saved_tensors
+        x = x.detach().requires_grad_(x.is_floating_point())
+        with torch.enable_grad():
+            flat, parameters = whole(ctx.layer, shard)
+            result = functional_call(ctx.layer, parameters, (x,))
+        result.backward(gradient)
+        mine = torch.empty_like(shard)
+        dist.reduce_scatter_tensor(mine, flat.grad / dist.get_world_size())
+        return x.grad, mine, None
+
+
+def on_my_share(forward, letters, following):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    backward(forward, letters[rank::n], following[rank::n])
+
+
+CALLS = ["all_gather_into_tensor", "reduce_scatter_tensor"]
+
+
+def check_step(counts, what):
+    """A step gathers four layers twice, and scatters the gradients of each once."""
+    n = dist.get_world_size()
+    calls = [counts[f"c10d.{name}"].calls // UPDATES for name in CALLS]
+    check(calls, [8, 4], f"calls of a step, {what}")
+    check(counts.total().calls, 12 * UPDATES, f"all calls, {what}")
+    sends = sent(counts, n) // UPDATES
+    check(sends, 3 * (n - 1) * 8 * PARAMETERS // n, f"bytes sent in a step, {what}")
+    return dict(zip(CALLS, calls, strict=True)) | {"bytes sent": sends}
+
+
+@needs(ranks=2)
+def fully_sharded(rank, world_size, device):
+    alone = train(network(device), device)
+    model = network(device)
+    shards = nn.ParameterList(
+        parameters_to_vector(layer.parameters()).detach().chunk(world_size)[rank].clone()
+        for layer in model
+    )
+    block = sum(one.numel() for one in model[1].parameters())
+    model.to("meta")
+
+    def forward(x):
+        for layer, shard in zip(model, shards, strict=True):
+            x = Gathered.apply(x, shard, layer)
+        return x
+
+    with Activations(shards) as activations, counting() as counts:
+        mine = train(shards, device, lambda _, *batch: on_my_share(forward, *batch))
+    check_training(mine, shard_of(alone, rank, world_size), "stage 3", same_bits=False)
+    of_a_step = check_step(counts, "stage 3")
+    bytes_held = held(*mine) | {"activations": activations.peak}
+    for kind in ("parameters", "gradients"):
+        check(bytes_held[kind], 8 * PARAMETERS // world_size, kind)
+    # The inputs of two blocks, what one block keeps, and the parameters of this block.
+    characters = 8 * LENGTH // world_size
+    most = 8 * (characters * (17 * WIDTH + 4 + HEADS) + block)
+    check(activations.peak, most, "activations")
+    with Activations(one := network(device)) as activations:
+        copy = held(*train(one, device, on_my_share)) | {"activations": activations.peak}
+    bars = MemoryBars({"every rank has all": copy, "stage 3": bytes_held})
+    return of_a_step | {"in all": bars}
+
+
+# %% [markdown]
+# **Predict first.** A step of the first two stages sends 415,488 bytes from each of four ranks.
+# Each number goes around the ring once to be reduced, and once to be gathered. How many bytes does
+# a step of stage 3 send?
+
+# %%
+if __name__ == "__main__":
+    run(fully_sharded)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 623,232, half as much again: every layer is gathered twice and reduced once.
+#
+# The picture compares a rank that has a copy of everything with a rank of stage 3. Its activations
+# include the parameters of the block that is computed.
+#
+# </details>
+
+# %% [markdown]
+# ### fully_shard
+#
+# `fully_shard`, or [FSDP2](../../docs/glossary.md#fsdp), turns every parameter of a layer into
+# a [DTensor](../../docs/glossary.md#dtensor), and each rank has a shard of it. Hooks gather the
+# layer before its forward and its backward pass. The training loop stays as it is.
+
+
+# %%
+@needs(ranks=2)
+def by_fully_shard(rank, world_size, device):
+    # The head returns a view, and the hooks bear no change of it in place. Nobody changes it.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module")
+    alone = train(network(device), device)
+    model = network(device)
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    with counting() as counts:
+        train(model, device, on_my_share)
+    of_a_step = check_step(counts, "fully_shard")
+    shards = sum(one.to_local().nbytes for one in model.parameters())
+    check(shards, 8 * PARAMETERS // world_size, "bytes of the shards")
+
+    whole_model = network(device)
+    for mine, theirs in zip(whole_model.parameters(), model.parameters(), strict=True):
+        mine.data = theirs.full_tensor().detach()
+    check_training(without_state(whole_model), without_state(alone[0]), "fully_shard")
+    return of_a_step | {"bytes of the shards": shards}
+
+
+# %% [markdown]
+# **Predict first.** How often does a step with `fully_shard` gather a layer, and how often does it
+# scatter gradients?
+
+# %%
+if __name__ == "__main__":
+    run(by_fully_shard)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 8 times and 4 times, the same calls as ours, with the same bytes.
+#
+# </details>
+
+# %%
+STEPS = [fully_sharded, by_fully_shard]
+
+# %% [markdown]
+# ## The proof
+#
+# The shards of parameters and of Adam's state are parts of those of one process, to 1e-9. Our model
+# and that of `fully_shard` are compared with the same one.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **A gradient is not averaged.** In `whole`, change `flat.grad / dist.get_world_size()` to
+#    `flat.grad`. It says `relative error`.
+# 2. **Gathered a third time.** In `whole`, change `        result.backward(gradient)` to
+#    `        whole(ctx.layer, shard), result.backward(gradient)`. It says
+#    `should be [8, 4] [calls of a step, stage 3`. The model is right.
+# 3. **Layers are not wrapped.** In `by_fully_shard`, change `for layer in model:` to `for layer in
+#    ():`. It says `[calls of a step, fully_shard`: all layers are one.
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - Make the optimizer after `fully_shard`: it replaces the parameters, and an earlier optimizer has
+#   the old ones.
+# - All ranks must call `full_tensor()`, also to save on rank 0: it gathers the shards.
+# - If you call `fully_shard` on the model alone, all layers are gathered at once.
+#
+# ## Read on
+#
+# - The tutorial on
+#   [FSDP2](https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html), by PyTorch.

@@ -1,0 +1,250 @@
+# %% [markdown]
+"""
+# long_text
+
+Each rank holds a part of the text, and keys and values travel around a ring.
+
+You will compute attention block by block, send the blocks from rank to rank while you compute, and
+share out the work so that no rank waits.
+
+    python lessons/model_parallel/long_text.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/long_text.py
+"""
+
+# %%
+from math import inf
+
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+
+from attention import alone, as_trained, chunks, places, sample
+from collectives.pictures.travelling_blocks import Round, TravellingBlocks
+from measure import Activations
+from model import HEADS, LENGTH, LETTERS, WIDTH, network
+from one_process import UPDATES, backward, train
+
+# %% [markdown]
+# ## The idea
+#
+# The activations grow with the length of a text, and the scores of attention with its square. If
+# one text is too long for a rank, cut it. Most layers compute each character by itself. Only in
+# attention, the query of a character meets the keys and values of all characters up to it.
+# In [ring attention](../../docs/glossary.md#ring-attention), queries stay on their rank. Keys and
+# values travel: in each of n rounds, a rank computes with the block that it has, and passes it on.
+
+# %% [markdown]
+# ## Softmax, block by block
+#
+# A softmax divides by a sum over all keys, and a rank sees some of them at a time. It keeps the
+# logarithm of the sum so far, `log_sum`. When a block makes the sum larger, `attend` makes the
+# result smaller, and adds the values: an [online softmax](https://arxiv.org/abs/1805.02867).
+#
+# Queries of chunk i meet all keys of the chunks before it. In chunk i itself, the causal mask hides
+# later keys. One process is in [attention.py](../../lessons/model_parallel/attention.py).
+
+
+# %%
+def scores_of(query, key, i, j):
+    """The scores of chunk i of the queries with chunk j of the keys, where j <= i."""
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -inf) if i == j else scores
+
+
+def attend(rows, columns, pairs):
+    """Add to the results, in place, what the queries of chunk i find in chunk j, for all pairs."""
+    for i, j in pairs:
+        (query, result, log_sum), (key, value) = rows[i], columns[j]
+        scores = scores_of(query, key, i, j)
+        total = torch.logaddexp(log_sum, scores.logsumexp(-1, keepdim=True))
+        result.mul_((log_sum - total).exp()).add_((scores - total).exp() @ value)
+        log_sum.copy_(total)
+
+
+def online_softmax(rank, world_size, device):
+    queries, keys, values, _ = sample(device)
+    result, log_sum = torch.zeros_like(queries), torch.full_like(queries[..., :1], -inf)
+    pairs = [(i, j) for i in range(8) for j in range(i + 1)]
+    attend(chunks(range(8), queries, result, log_sum), chunks(range(8), keys, values), pairs)
+    check_training(as_trained([result]), as_trained(alone(device)[:1]), "online softmax")
+    return {"pairs of chunks": len(pairs)}
+
+
+# %%
+if __name__ == "__main__":
+    run(online_softmax)
+
+# %% [markdown]
+# ## The ring
+#
+# Each rank holds two of 2 n chunks: in order, or in a zigzag from both ends. It posts the send of
+# its block, computes with it, and waits for the next one. In `backward`, the blocks travel again,
+# and their gradients follow them: each rank adds its part.
+
+
+# %%
+def chunks_of(order, rank, n):
+    return {"in order": [2 * rank, 2 * rank + 1], "zigzag": [rank, 2 * n - 1 - rank]}[order]
+
+
+def pass_on(block):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(block)
+    sending = dist.isend(block, dst=(rank + 1) % n)
+    return arriving, [sending, dist.irecv(arriving, src=(rank - 1) % n)]
+
+
+def around(block, order):
+    """In each round: keys and values of the block that is here, and the chunks to compute."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for turn in range(n):
+        arriving, messages = pass_on(block) if turn < n - 1 else (None, [])
+        owner = (rank - turn) % n
+        theirs = chunks_of(order, owner, n)
+        pairs = [(i, j) for i in chunks_of(order, rank, n) for j in theirs if j <= i]
+        yield chunks(theirs, *block), Round(owner, theirs, pairs)
+        for message in messages:
+            message.wait()
+        block = arriving
+
+
+class RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, queries, keys, values, order, made):
+        block, result = torch.stack([keys, values]), torch.zeros_like(queries)
+        log_sum = torch.full_like(queries[..., :1], -inf)
+        ctx.order, ctx.mine = order, chunks_of(order, dist.get_rank(), dist.get_world_size())
+        ctx.save_for_backward(queries, block, result, log_sum)
+        rows = chunks(ctx.mine, queries, result, log_sum)
+        for columns, one in around(block, order):
+            attend(rows, columns, one.pairs)
+            made.append(one)
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        queries, block, result, log_sum = ctx.saved_tensors
+        of_queries, of_block = torch.zeros_like(queries), torch.zeros_like(block)
+        dots = (gradient * result).sum(-1, keepdim=True)
+        rows = chunks(ctx.mine, queries, log_sum, gradient, dots, of_queries)
+        for columns, one in around(block, ctx.order):
+            gradients = chunks(one.keys, *of_block)
+            for i, j in one.pairs:
+                (query, log, grad, dot, of_query), (key, value) = rows[i], columns[j]
+                weights = (scores_of(query, key, i, j) - log).exp()
+                of_scores = weights * (grad @ value.mT - dot) / query.shape[-1] ** 0.5
+                of_query += of_scores @ key
+                gradients[j][0].add_(of_scores.mT @ query)
+                gradients[j][1].add_(weights.mT @ grad)
+            of_block, messages = pass_on(of_block)
+            for message in messages:
+                message.wait()
+        return of_queries, *of_block, None, None
+
+
+@needs(ranks=2)
+def ring_attention(rank, world_size, device):
+    n, pictures = world_size, {}
+    for order in ("in order", "zigzag"):
+        mine, made, every = places(chunks_of(order, rank, n), n), [], [None] * n
+        inputs = sample(device)[..., mine, :].requires_grad_()
+        with counting() as counts:
+            result = RingAttention.apply(*inputs[:3], order, made)
+            result.backward(inputs[3].detach())
+        got, expected = [result, *inputs.grad[:3]], alone(device)[..., mine, :]
+        check_training(as_trained(got), as_trained(expected), order, same_bits=False)
+        sends = 3 * n - 2  # blocks forward and backward, n - 1 times each, and gradients n times
+        check(list(counts["c10d.send"]), [sends, sends * 2 * result.nbytes], "blocks sent")
+        dist.all_gather_object(every, made)
+        pictures[order] = TravellingBlocks(order, [chunks_of(order, r, n) for r in range(n)], every)
+    found = [[one.pairs, one.longest] for one in pictures.values()]
+    check(found[0], [[4 * one + 3 for one in range(n)], 4 * n - 1], "pairs, in order")
+    check(found[1], [n * [2 * n + 1], 2 * n + 1], "pairs, zigzag")
+    return pictures
+
+
+# %% [markdown]
+# **Predict first.** Four ranks hold their chunks in the order of the text. How many pairs of chunks
+# does each rank compute? How many in a zigzag?
+
+# %%
+if __name__ == "__main__":
+    run(ring_attention)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# In order 3, 7, 11 and 15, in a zigzag 9 each. In each round, the others wait for the busiest one.
+#
+# </details>
+
+# %% [markdown]
+# ### Training
+#
+# Every rank has all parameters, and averages the gradients. One process kept 2,543,624 bytes of
+# activations in [memory](../../notebooks/model_parallel/memory.ipynb).
+
+
+# %%
+@needs(ranks=2)
+def long_text(rank, world_size, device):
+    n, mine = world_size, places(chunks_of("zigzag", rank, world_size), world_size)
+
+    def on_my_part(model, letters, following):
+        backward(model, letters[:, mine], following[:, mine])
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= n
+
+    embedding, *blocks, _ = model = network(device)
+    embedding.forward = lambda letters: embedding.letter(letters) + embedding.place.weight[mine]
+    for block in blocks:
+        block.mix = lambda *heads: RingAttention.apply(*heads, "zigzag", [])
+    with Activations(model) as activations, counting() as counts:
+        trained = train(model, device, on_my_part)
+    check_training(trained, train(network(device), device), "long text")
+    numbers = 34 * WIDTH + 10 + 2 * HEADS + LETTERS  # that memory.py counts for each character
+    check(activations.peak, 8 * (8 * LENGTH // n * numbers + 1), "activations")
+    calls, sent = (one // UPDATES for one in counts["c10d.send"])
+    check([calls, sent], [6 * n - 4, calls * 2 * 8 * 8 * LENGTH // n * WIDTH], "sent in a step")
+    return {"activations": activations.peak, "bytes of blocks sent": sent, "blocks sent": calls}
+
+
+# %%
+if __name__ == "__main__":
+    run(long_text)
+
+# %% [markdown]
+# One of four ranks keeps 635,912 bytes, a quarter. It sends 20 blocks in a step, 655,360 bytes: in
+# each of the two layers, 3 forward, 3 backward, and 4 times gradients.
+
+# %%
+STEPS = [online_softmax, ring_attention, long_text]
+
+# %% [markdown]
+# ## The proof
+#
+# Result and gradients of attention equal those of `scaled_dot_product_attention`, and the training
+# equals that of one process, to 1e-9. Blocks, bytes, pairs and activations equal closed forms.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **Mask off by one.** In `scores_of`, change `triu(1)` to `triu(2)`. It says `relative error`.
+# 2. **A shifted ring.** In `around`, change `(rank - turn) % n` to `(rank - turn - 1) % n`. It says
+#    `relative error`.
+# 3. **Sent too often.** In `around`, change `if turn < n - 1` to `if True`. It says
+#    `should be [10, 327680] [blocks sent`. The result is right.
+# 4. **No zigzag.** In `chunks_of`, change `2 * n - 1 - rank` to `n + rank`. It says
+#    `[pairs, zigzag`. The result is right.
+#
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice ring_attention
+# ```

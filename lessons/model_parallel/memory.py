@@ -1,0 +1,250 @@
+# %% [markdown]
+"""
+# memory
+
+A training keeps four things in memory, and data parallel training divides only one of them.
+
+You will see the bytes of parameters, gradients, optimizer state and activations, measured on every
+rank. Then activation checkpointing keeps fewer activations, and computes them again.
+
+    python lessons/model_parallel/memory.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/memory.py
+"""
+
+# %%
+from functools import partial
+
+from collectives import check, check_training, counting, run
+import torch
+import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from collectives.pictures.memory_bars import MemoryBars
+from measure import Activations, held, sent
+from model import HEADS, LENGTH, LETTERS, PARAMETERS, WIDTH, network
+from one_process import UPDATES, backward, train
+
+# %% [markdown]
+# ## The idea
+#
+# Four things must fit into the memory of a GPU:
+#
+# - **Parameters**.
+# - **Gradients**: one number for each parameter, from `backward()` to the optimizer's step.
+# - **Optimizer state**: Adam keeps two running means for each parameter.
+# - **Activations**: what the operations of the forward pass keep, because their backward pass needs
+#   it. They grow with the batch and with the length of the text.
+#
+# | what does not fit | what helps |
+# |---|---|
+# | activations | this lesson |
+# | optimizer state, gradients, parameters | [zero](../../notebooks/model_parallel/zero.ipynb) |
+# | one layer | [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb) |
+# | many layers | [pipeline](../../notebooks/model_parallel/pipeline.ipynb) |
+# | a long text | [long_text](../../notebooks/model_parallel/long_text.ipynb) |
+# | many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
+# | several of these | [mesh](../../notebooks/model_parallel/mesh.ipynb) |
+#
+# All lessons train the same [model](../../lessons/model_parallel/model.py): two transformer blocks
+# that guess the next character of a text. A batch has 8 pieces of 32 characters. Every result is
+# compared with [one process](../../lessons/model_parallel/one_process.py), in float64.
+
+# %% [markdown]
+# ## The code
+#
+# First data parallel training, as in
+# [data_parallel](../../notebooks/training/data_parallel.ipynb): every rank has a copy of the model,
+# takes its share of the batch, and averages the gradients. 2, 4 or 8 ranks have equal shares.
+#
+# W is the width, 32. For one character, a block keeps:
+#
+# | operation | keeps | numbers |
+# |---|---|---|
+# | two norms | input, mean and spread | 2 W + 4 |
+# | query, key, value | their input, once for all three | W |
+# | attention | query, key, value, result; one number a head | 4 W + 8 |
+# | out | the result of attention, which is kept already | 0 |
+# | up, gelu, down | the input of each | W + 4 W + 4 W |
+#
+# The head keeps 2 W + 2 for its norm and its linear layer, and 128 logarithms, one for each letter.
+# `held` adds up `nbytes`. `Activations` sees every tensor that autograd keeps, by a
+# [hook](https://docs.pytorch.org/docs/stable/autograd.html#saved-tensors-hooks-doc). Both are in
+# [measure.py](../../lessons/model_parallel/measure.py).
+
+
+# %%
+BLOCK = 16 * WIDTH + 4 + HEADS  # numbers that a block keeps for each character
+HEAD = 2 * WIDTH + 2 + LETTERS
+
+
+def on_my_shard(model, letters, following):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    backward(model, letters[rank::n], following[rank::n])
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= n
+
+
+def measured(device, backward=backward):
+    """The model and optimizer of three steps, the bytes that this rank holds, what it calls."""
+    model = network(device)
+    with Activations(model) as activations, counting() as counts:
+        trained = train(model, device, backward)
+    return trained, held(*trained) | {"activations": activations.peak}, counts
+
+
+def memory(rank, world_size, device):
+    expected, alone, _ = measured(device)
+    trained, mine, counts = measured(device, on_my_shard)
+    check_training(trained, expected, "data parallel")
+
+    tensors, characters = len(list(trained[0].parameters())), 8 * LENGTH // world_size
+    check(mine["parameters"], 8 * PARAMETERS, "parameters")
+    check(mine["gradients"], 8 * PARAMETERS, "gradients")
+    # Adam also counts its steps, in 4 bytes for each tensor.
+    check(mine["optimizer state"], 16 * PARAMETERS + 4 * tensors, "optimizer state")
+    # The loss keeps one number more, for all characters together.
+    check(mine["activations"], 8 * (characters * (2 * BLOCK + HEAD) + 1), "activations")
+    calls, sends = counts.total().calls // UPDATES, sent(counts, world_size) // UPDATES
+    check(calls, tensors, "calls of a step")
+    check(sends, 2 * (world_size - 1) * 8 * PARAMETERS // world_size, "bytes sent in a step")
+    bars = MemoryBars({"one process": alone, "a rank": mine})
+    return mine | {"bytes sent": sends, "calls": calls, "in all": bars}
+
+
+# %% [markdown]
+# **Predict first.** Four ranks share the batch. Which of the four numbers becomes a quarter of that
+# of one process?
+
+# %%
+if __name__ == "__main__":
+    run(memory)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Only the activations: 635,912 bytes. Each rank holds all parameters, gradients and optimizer
+# state. The model is small, so the activations are the largest part in one process.
+#
+# A [ring](../../notebooks/algorithms/ring.ipynb) sends 2 (n - 1) / n of the gradients.
+#
+# </details>
+
+# %% [markdown]
+# ### Compute it again
+#
+# [Activation checkpointing](https://arxiv.org/abs/1604.06174) keeps only the input of each block.
+# When `backward()` reaches a block, it computes the block's forward pass once more. `Recomputed`
+# does this by hand. In its `forward`, autograd keeps nothing of the block. Its `backward` makes a
+# graph for this block alone.
+
+
+# %%
+class Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, block):
+        ctx.block = block
+        ctx.save_for_backward(x)
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            result = ctx.block(x)
+        result.backward(gradient)
+        return x.grad, None  # the block is no tensor, and has no gradient
+
+
+def by_hand(block, x):
+    return Recomputed.apply(x, block)
+
+
+def by_torch(block, x):
+    return checkpoint(block, x, use_reentrant=False)
+
+
+def with_blocks(call, model, letters, following):
+    def forward(letters):
+        embedding, *blocks, head = model
+        x = embedding(letters)
+        for block in blocks:
+            x = call(block, x)
+        return head(x)
+
+    backward(forward, letters, following)
+
+
+def recompute(rank, world_size, device):
+    with FlopCounterMode(display=False) as once:
+        expected, everything, _ = measured(device)
+    with FlopCounterMode(display=False) as again:
+        trained, less, _ = measured(device, partial(with_blocks, by_hand))
+    check_training(trained, expected, "computed again", limit=0.0)
+    theirs, *_ = measured(device, partial(with_blocks, by_torch))
+    check_training(theirs, expected, "checkpoint", limit=0.0)
+
+    # The inputs of two blocks, and what one block keeps.
+    check(less["activations"], 8 * 8 * LENGTH * (WIDTH + BLOCK), "activations at the peak")
+    step, more = once.get_total_flops() // UPDATES, again.get_total_flops() // UPDATES
+    blocks, head = 2 * 12 * WIDTH**2, WIDTH * LETTERS  # products for each character
+    check(step, 3 * 2 * 8 * LENGTH * (blocks + head), "forward once, backward twice as much")
+    check(more - step, 2 * 8 * LENGTH * blocks, "the blocks once more")
+    kept = {"activations": everything["activations"], "then": less["activations"]}
+    bars = MemoryBars({"everything kept": everything, "computed again": less})
+    return {"operations": step, "more": more - step} | kept | {"in all": bars}
+
+
+# %% [markdown]
+# **Predict first.** The backward pass of a linear layer takes twice the operations of its forward
+# pass. If the blocks are computed again, how many operations more does a step take for every 3?
+
+# %%
+if __name__ == "__main__":
+    run(recompute)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 12,582,912 more, on top of 44,040,192: less than one for every 3, since the head is not computed
+# again. The counter counts the linear layers, and leaves attention out.
+#
+# The activations shrink from 2,543,624 bytes to 1,138,688. A further block adds only its input.
+#
+# </details>
+
+# %%
+STEPS = [memory, recompute]
+
+# %% [markdown]
+# ## The proof
+#
+# `check_training` compares parameters and Adam's state with those of one process: after data
+# parallel training they may differ by 1e-9, and after computing again not by a bit. The bytes,
+# calls and operations are compared with what we counted in the model.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **Sent twice.** In `on_my_shard`, change `dist.all_reduce(parameter.grad)` to
+#    `dist.all_reduce(parameter.grad.clone()), dist.all_reduce(parameter.grad)`. It says
+#    `got 64, should be 32 [calls of a step`. The model is right.
+# 2. **Nothing is computed again.** In `by_hand`, change `Recomputed.apply(x, block)` to `block(x)`.
+#    It says `should be 1138688 [activations at the peak`.
+# 3. **The gradient that arrives is not used.** In `by_hand`, change `result.backward(gradient)` to
+#    `result.backward(torch.ones_like(gradient))`. It says `relative error`.
+
+# %% [markdown]
+# ## On GPUs
+#
+# - The peak decides, and the allocator tells it: `torch.cuda.max_memory_allocated`
+#   (`torch/cuda/memory.py`: "Return the maximum GPU memory occupied by tensors in bytes").
+# - PyTorch keeps the memory of dead tensors for the next ones. Other programs do not get it
+#   (`torch/cuda/memory.py`: "Release all unoccupied cached memory currently held by the caching
+#   allocator so that those can be used in other GPU application").
+# - A tensor may find no place although enough bytes are free: they are in pieces. The allocator can
+#   be told not to split large pieces (`torch/cuda/memory.py`: "This helps avoid memory
+#   fragmentation but may have a performance penalty.").

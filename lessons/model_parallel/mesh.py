@@ -1,0 +1,250 @@
+# %% [markdown]
+"""
+# mesh
+
+Ranks in a grid train one model in two or three ways at once.
+
+You will give each rank coordinates, run data, pipeline and tensor parallel training together, and
+count which order of the dimensions sends less from machine to machine.
+
+    python lessons/model_parallel/mesh.py
+    torchrun --nproc-per-node 8 lessons/model_parallel/mesh.py
+"""
+
+# %%
+from collections import Counter
+from functools import partial
+from itertools import product
+from math import prod
+
+from collectives import check, check_training, needs, run
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.functional import cross_entropy
+
+from collectives.pictures.cables import Cables, Wiring
+from measure import Sends
+from model import LENGTH, PARAMETERS, WIDTH, Block, network
+from one_process import UPDATES, train
+from sliced import cut
+
+# %% [markdown]
+# ## The idea
+#
+# Each way to train has a limit. [Tensor parallel](../../docs/glossary.md#tensor-parallel) ranks
+# need a fast link, so they should be on one machine. A
+# [pipeline](../../docs/glossary.md#pipeline-parallel) with many ranks has a long bubble. Data
+# parallel ranks hold the whole model. So large trainings combine them.
+#
+# The ranks form a [mesh](../../docs/glossary.md#mesh) with a dimension for each way. A rank has a
+# coordinate in each dimension, and its group in a dimension are the ranks that differ from it in
+# this coordinate alone. Each call goes to one of these groups. Ranks 0 and 1 differ in the last
+# dimension.
+
+# %%
+NAMES = ("data", "pipeline", "tensor")
+
+
+def coordinates(rank, world_size, device):
+    tensor = 2 - world_size % 2
+    shape = world_size // tensor, 1, tensor
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=NAMES)
+    sums = {}
+    for name in ("data", "tensor"):
+        ranks = torch.tensor([rank], device=device)
+        dist.all_reduce(ranks, group=mesh.get_group(name))
+        sums[name] = ranks.item()
+    row, column = divmod(rank, tensor)
+    check(mesh.get_coordinate(), (row, 0, column), "coordinates")
+    groups = [*range(column, world_size, tensor)], [*range(world_size)][row * tensor :][:tensor]
+    check(list(sums.values()), [sum(one) for one in groups], "sums over the groups")
+    found = dict(zip(NAMES, mesh.get_coordinate(), strict=True))
+    return found | {"data group": groups[0], "tensor group": groups[1]}
+
+
+# %% [markdown]
+# **Predict first.** 4 ranks are a mesh of 2 x 1 x 2. What are the coordinates of rank 2, and which
+# ranks are in its data group?
+
+# %%
+if __name__ == "__main__":
+    run(coordinates)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 1, 0 and 0. Its data group are ranks 0 and 2: both hold the first slice of each weight.
+#
+# </details>
+
+# %% [markdown]
+# ## Three ways at once
+#
+# A rank holds some layers, and of their weights a slice
+# ([sliced.py](../../lessons/model_parallel/sliced.py)). `on_the_mesh` makes a step:
+#
+# - its data coordinate chooses a share of the batch,
+# - the pipeline group passes on two micro-batches, in the order of GPipe,
+# - the blocks call `all_reduce` in the tensor group, and the data group adds up the gradients.
+#
+# `Sends` counts the bytes that a rank sends in each group, as those of a ring. It sees the calls of
+# gloo, not those of a backend in Python. With 4 ranks, two dimensions have two ranks, and with 8
+# ranks all three.
+
+# %%
+MICRO_BATCHES = 2
+
+
+def on_the_mesh(mesh, stage, letters, following):
+    data, pipeline = mesh.get_group("data"), mesh.get_group("pipeline")
+    d, p = dist.get_rank(data), dist.get_rank(pipeline)
+    n, last = dist.get_world_size(data), dist.get_world_size(pipeline) - 1
+    inputs, targets = (one.chunk(n)[d].chunk(MICRO_BATCHES) for one in (letters, following))
+    passes = []
+    for x, target in zip(inputs, targets, strict=True):
+        if p > 0:
+            x = torch.empty(*x.shape, WIDTH, dtype=torch.float64, device=x.device)
+            dist.recv(x, group_src=p - 1, group=pipeline)
+            x.requires_grad_()
+        result = stage(x)
+        if p < last:
+            dist.send(result.detach(), group_dst=p + 1, group=pipeline)
+        else:
+            result = cross_entropy(result.flatten(0, 1), target.flatten()) / (MICRO_BATCHES * n)
+        passes.append((x, result))
+    for x, result in passes:
+        gradient = None  # of the loss, it is 1
+        if p < last:
+            gradient = torch.empty_like(result)
+            dist.recv(gradient, group_src=p + 1, group=pipeline)
+        result.backward(gradient)
+        if p > 0:
+            dist.send(x.grad, group_dst=p - 1, group=pipeline)
+    for parameter in stage.parameters():
+        dist.all_reduce(parameter.grad, group=data)
+
+
+def stage_of(model, mesh, optimizer=None):
+    """What this rank holds: some of the layers, and slices of them."""
+    p, count = mesh.get_local_rank("pipeline"), mesh["pipeline"].size()
+    layers = model[p * 4 // count : (p + 1) * 4 // count]
+    return cut(layers, mesh.get_group("tensor"), optimizer)
+
+
+def train_on(mesh, device):
+    """Train, and prove it: what a step sends by dimension, what it should, and by receiver."""
+    with Sends() as sends:
+        trained = train(stage_of(network(device), mesh), device, partial(on_the_mesh, mesh))
+    expected, optimizer = train(network(device), device)
+    expected = stage_of(expected, mesh, optimizer), optimizer
+    check_training(trained, expected, f"{mesh.mesh_dim_names}", same_bits=False)
+
+    groups = {tuple(dist.get_process_group_ranks(mesh.get_group(name))): name for name in NAMES}
+    by_name, by_receiver = Counter(), Counter()
+    for (ranks, receiver), size in sends.bytes.items():
+        by_name[groups[ranks]] += size // UPDATES
+        by_receiver[receiver] += size // UPDATES
+    (d, p, t), my_p = (mesh[name].size() for name in NAMES), mesh.get_local_rank("pipeline")
+    result = 8 * WIDTH * 8 * LENGTH // d  # of a layer, for a share of the batch
+    blocks = sum(isinstance(layer, Block) for layer in trained[0])
+    gradients = sum(one.nbytes for one in trained[0].parameters())
+    neighbours = (my_p > 0) + (my_p < p - 1)
+    right = 2 * (d - 1) * gradients // d, neighbours * result, 8 * (t - 1) * blocks * result // t
+    return tuple(by_name[name] for name in NAMES), right, by_receiver
+
+
+@needs(ranks=4, backend="gloo")
+def three_ways(rank, world_size, device):
+    found = {}
+    for shape in product((1, 2), repeat=3):
+        if prod(shape) == world_size:
+            grid = init_device_mesh(device.type, shape, mesh_dim_names=NAMES)
+            sent, right, _ = train_on(grid, device)
+            check(sent, right, f"bytes sent in a step, {shape}")
+            found[" x ".join(map(str, shape))] = sent
+    return found
+
+
+# %% [markdown]
+# **Predict first.** The lists are the bytes that a rank sends in a step: data, pipeline, tensor.
+# Two data parallel ranks that hold the whole model send 276,992 bytes each, all gradients once. Why
+# do they send fewer in every mesh?
+
+# %%
+if __name__ == "__main__":
+    run(three_ways)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 177664 bytes if each rank has half of the blocks' weights, 141824 or 135168 if it has half of the
+# layers. A cut model has fewer gradients on each rank. The tensor group sends something for every
+# token: its bytes depend on the share of the batch.
+#
+# </details>
+
+# %% [markdown]
+# ## Which dimension belongs inside a machine?
+#
+# Two machines have half of the ranks each. The mesh is made twice: with `tensor` as the last
+# dimension, whose neighbouring ranks are on one machine, and with `data` as the last one. We add up
+# the bytes from a rank on node0 to a rank on node1.
+
+
+# %%
+@needs(ranks=4, backend="gloo")
+def two_machines(rank, world_size, device):
+    shape, half, panels = (2, world_size // 4, 2), world_size // 2, []
+    for order in (NAMES, NAMES[::-1]):
+        grid = init_device_mesh(device.type, shape, mesh_dim_names=order)
+        every = [None] * world_size
+        dist.all_gather_object(every, train_on(grid, device)[2])
+        links = {(a, b): size for a, sent in enumerate(every) for b, size in sent.items() if size}
+        cable = sum(size for (a, b), size in links.items() if a < half <= b)
+        machines = range(half), range(half, world_size)
+        panels.append(Wiring(f"{order[-1]} inside", machines, list(links), cable / 1e6))
+    slices = 2 * (12 * WIDTH**2 + 4 * WIDTH) // 2  # that a rank does not hold
+    right = [2 * 8 * (PARAMETERS - slices), 2 * 8 * 8 * WIDTH * 4 * LENGTH]
+    check([round(1e6 * one.megabytes) for one in panels], right, "bytes from machine to machine")
+    return {"from node0 to node1": Cables([], panels)}
+
+
+# %% [markdown]
+# **Predict first.** Only one of the groups crosses the cable. Which order sends more through it?
+
+# %%
+if __name__ == "__main__":
+    run(two_machines)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# With data inside: 524 kB, for the tensor groups cross. Their bytes grow with the batch, and the
+# batch is small here. The 355 kB of gradients do not grow. And a rank waits for each call in its
+# tensor group, while gradients may travel during `backward()`.
+#
+# </details>
+
+# %%
+STEPS = [coordinates, three_ways, two_machines]
+
+# %% [markdown]
+# ## The proof
+#
+# The slices of each rank's layers, and Adam's state for them, equal those of one process, to 1e-9,
+# in each mesh. The bytes of each dimension follow from shapes, and those on the cable from the
+# ranks of the groups.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **The wrong dimension.** In `on_the_mesh`, change `dist.all_reduce(parameter.grad, group=data)`
+#    to `dist.all_reduce(parameter.grad, group=mesh.get_group("tensor"))`. It says `relative error`.
+# 2. **Sent twice.** In `on_the_mesh`, change `dist.all_reduce(parameter.grad, group=data)` to
+#    `[dist.all_reduce(one, group=data) for one in (parameter.grad.clone(), parameter.grad)]`. It
+#    says `[bytes sent in a step`. The model is right.
+# 3. **The other order.** In `two_machines`, change `(NAMES, NAMES[::-1])` to
+#    `(NAMES[::-1], NAMES)`. It says `[bytes from machine to machine`.

@@ -1,0 +1,224 @@
+# %% [markdown]
+"""
+# pipeline
+
+Each rank holds some of the layers, and pieces of the batch travel from rank to rank.
+
+You will send micro-batches through the ranks in three orders, count how long the ranks have
+nothing to do, and how much they keep.
+
+    python lessons/model_parallel/pipeline.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/pipeline.py
+"""
+
+# %%
+from functools import partial
+
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.functional import cross_entropy
+
+from collectives.pictures.pipeline_slots import PipelineSlots
+from measure import Activations
+from model import HEADS, LENGTH, LETTERS, WIDTH, network
+from one_process import UPDATES, train
+
+# %% [markdown]
+# ## The idea
+#
+# A model with many layers is cut between the layers: rank 0 has the first ones, and the last rank
+# computes the loss. A rank sends its activations to the next rank, and in the backward pass it
+# receives their gradient from there. These are the only messages.
+#
+# But the layers are computed one after the other, so only one rank would work at a time. The
+# batch is therefore cut into m [micro-batches](../../docs/glossary.md#micro-batch), whose gradients
+# are added up. While rank 1 computes the first one, rank 0 computes the second. The time in which a
+# rank waits is called the bubble. With p ranks it is (p - 1) / (m + p - 1) of a step, if all passes
+# take equally long.
+
+# %% [markdown]
+# ## The code
+#
+# An order is a list of passes for each rank:
+#
+# - **Naive**: one micro-batch, the whole batch.
+# - [**GPipe**](https://arxiv.org/abs/1811.06965): all forward passes, then all backward passes.
+# - **1F1B**: as soon as a rank can go back, it makes one backward pass for each forward pass
+#   ([PipeDream-Flush](https://arxiv.org/abs/2006.09503)).
+#
+# The model has 2 n - 2 blocks here, so that each rank has two layers: embedding, blocks and head
+# are layers. Messages are sent by `isend`. In 1F1B two neighbours send to each other at the same
+# time, and with `send` they would wait for each other until the time limit. The messages need no
+# tags, because each rank receives those of a neighbour in the order in which they are sent.
+
+
+# %%
+def gpipe(rank, n, m):
+    return [("forward", one) for one in range(m)] + [("backward", one) for one in range(m)]
+
+
+def one_f_one_b(rank, n, m):
+    forward, backward = gpipe(rank, n, m)[:m], gpipe(rank, n, m)[m:]
+    ahead = min(m, n - 1 - rank)  # forward passes before the first backward pass
+    by_turns = [one for pair in zip(forward[ahead:], backward, strict=False) for one in pair]
+    return forward[:ahead] + by_turns + backward[m - ahead :]
+
+
+def loss_of(result, following):
+    return cross_entropy(result.flatten(0, 1), following.flatten())
+
+
+def through_ranks(order, m, made, stage, letters, following):
+    """The passes of this rank in one step. `made` notes each, and how many results are kept."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    inputs, targets, passes, messages = letters.chunk(m), following.chunk(m), {}, []
+    for kind, number in order:
+        if kind == "forward":
+            x = inputs[number]
+            if rank > 0:
+                x = torch.empty(*x.shape, WIDTH, dtype=torch.float64, device=x.device)
+                dist.recv(x, src=rank - 1)
+                x.requires_grad_()
+            result = stage(x)
+            if rank < last:
+                messages.append(dist.isend(result.detach(), dst=rank + 1))
+            else:
+                result = loss_of(result, targets[number]) / m
+            passes[number] = x, result
+            made.append((kind, number, len(passes)))
+        else:
+            x, result = passes.pop(number)
+            gradient = None  # of the loss, it is 1
+            if rank < last:
+                gradient = torch.empty_like(result)
+                dist.recv(gradient, src=rank + 1)
+            result.backward(gradient)
+            if rank > 0:
+                messages.append(dist.isend(x.grad, dst=rank - 1))
+            made.append((kind, number, len(passes)))
+    for message in messages:
+        message.wait()
+
+
+def my_layers(device):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return network(device, blocks=2 * n - 2)[2 * rank : 2 * rank + 2]
+
+
+def alone(device):
+    """This rank's layers, and the optimizer of all, after one process has trained the model."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    model, optimizer = train(network(device, blocks=2 * n - 2), device)
+    return model[2 * rank : 2 * rank + 2], optimizer
+
+
+@needs(ranks=2)
+def pipeline(rank, world_size, device):
+    expected, n = alone(device), world_size
+    trained, pictures, kept = {}, {}, {}
+    orders = {"naive": (gpipe, 1), "GPipe": (gpipe, 8), "1F1B": (one_f_one_b, 8)}
+    for name, (order, m) in orders.items():
+        stage, made = my_layers(device), []
+        step = partial(through_ranks, order(rank, n, m), m, made)
+        with counting() as counts, Activations(stage) as activations:
+            trained[name] = train(stage, device, step)
+        check_training(trained[name], expected, name, same_bits=False)
+
+        every, passes = [None] * n, made[: 2 * m]  # those of the first step
+        dist.all_gather_object(every, [(kind, number) for kind, number, _ in passes])
+        pictures[name] = PipelineSlots.of(name, every)
+        check(pictures[name].length, 2 * (m + n - 1), f"slots of {name}")
+        most = min(m, n - rank) if name == "1F1B" else m
+        check(max(number for _, _, number in passes), most, f"micro-batches kept, {name}")
+        blocks, is_last = 2 - (rank in (0, n - 1)), rank == n - 1
+        numbers = blocks * (16 * WIDTH + 4 + HEADS) + is_last * (2 * WIDTH + 2 + LETTERS)
+        kept[name] = most * 8 * (8 // m * LENGTH * numbers + is_last)
+        check(activations.peak, kept[name], f"bytes kept, {name}")
+        messages = UPDATES * ((rank > 0) + (rank < n - 1))
+        check(counts["c10d.send"].calls, messages * m, f"messages, {name}")
+        check(counts["c10d.send"].bytes, messages * 8 * 8 * LENGTH * WIDTH, f"bytes sent, {name}")
+    check_training(trained["1F1B"], trained["GPipe"], "bits", limit=0.0, same_bits=False)
+    return pictures | {f"bytes kept, {name}": kept[name] for name in ("GPipe", "1F1B")}
+
+
+# %% [markdown]
+# **Predict first.** Four ranks, 8 micro-batches: how many slots does a step of GPipe take, if each
+# pass takes one? Is 1F1B quicker?
+
+# %%
+if __name__ == "__main__":
+    run(pipeline)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 22 slots. A rank works in 8 + 8 = 16 of them, and waits in the others: that is the bubble. 1F1B
+# has the same bubble, and saves memory. Rank 0 keeps 536,576 bytes of activations in place of
+# 1,073,152. A rank of GPipe keeps all micro-batches, and one of 1F1B at most as many as there are
+# ranks from itself to the last.
+#
+# The naive order takes 8 slots, of which a rank works in 2, and each slot is 8 times as long.
+#
+# </details>
+
+# %% [markdown]
+# ### torch.distributed.pipelining
+#
+# PyTorch has the same schedules. A `PipelineStage` is told which part of the model it is, and finds
+# out the shapes of the messages in its first step.
+
+
+# %%
+@needs(ranks=2)
+def by_pipelining(rank, world_size, device):
+    stage = my_layers(device)
+    part = PipelineStage(stage, rank, world_size, device)
+    schedule = Schedule1F1B(part, n_microbatches=8, loss_fn=loss_of)
+
+    def step(_, letters, following):
+        inputs = [letters] if rank == 0 else []
+        schedule.step(*inputs, target=following if rank == world_size - 1 else None)
+
+    trained = train(stage, device, step)
+    check_training(trained, alone(device), "torch.distributed.pipelining", same_bits=False)
+    return {"parameters": sum(one.numel() for one in stage.parameters())}
+
+
+# %%
+if __name__ == "__main__":
+    run(by_pipelining)
+
+# %%
+STEPS = [pipeline, by_pipelining]
+
+# %% [markdown]
+# ## The proof
+#
+# Each rank compares its layers, and Adam's state for them, with those of one process, to 1e-9. It
+# compares 1F1B with GPipe to the last bit: both add up the micro-batches in the same order. The
+# slots are counted from the passes that the ranks made, one after the other.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **A micro-batch twice.** In `through_ranks`, change `x = inputs[number]` to `x = inputs[0]`. It
+#    says `relative error`.
+# 2. **The sum for the mean.** In `through_ranks`, change `targets[number]) / m` to
+#    `targets[number])`. It says `relative error`.
+# 3. **Nothing ahead.** In `one_f_one_b`, change `ahead = min(m, n - 1 - rank)` to `ahead = 0`. It
+#    says `should be 22 [slots of 1F1B`.
+# 4. **One too many ahead.** In `one_f_one_b`, change `ahead = min(m, n - 1 - rank)` to `ahead =
+#    min(m, n - rank)`. It says `[micro-batches kept, 1F1B`.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice one_forward_one_backward
+# ```

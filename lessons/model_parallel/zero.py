@@ -1,0 +1,223 @@
+# %% [markdown]
+"""
+# zero
+
+Data parallel ranks hold the same numbers n times, and ZeRO lets each rank keep 1/n of them.
+
+You will shard the optimizer state, then the gradients, with `reduce_scatter` and `all_gather`, and
+count the bytes that each stage holds and sends.
+
+    python lessons/model_parallel/zero.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/zero.py
+"""
+
+# %%
+from functools import partial
+
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from collectives.pictures.memory_bars import MemoryBars
+from measure import held, sent
+from model import PARAMETERS, batch, network
+from one_process import UPDATES, backward, shard_of, train, without_state
+
+# %% [markdown]
+# ## The idea
+#
+# In [memory](../../notebooks/model_parallel/memory.ipynb), every rank held all parameters, all
+# gradients and the whole optimizer state. Adam updates every number by itself. So rank r can update
+# 1/n of the numbers, and needs only the gradients and the state of these.
+# [ZeRO](../../docs/glossary.md#zero) has three stages:
+#
+# 1. The **optimizer state** is sharded. The gradients are reduced and scattered, each rank updates
+#    its shard, and all ranks gather the new parameters.
+# 2. The **gradients** are sharded, too. Those of a layer are scattered as soon as `backward()` has
+#    them, and then dropped.
+# 3. The **parameters** are sharded, too. The ranks gather a layer just before they compute it, and
+#    drop it afterwards. This lesson has the first two stages.
+
+# %% [markdown]
+# ## The code
+#
+# `flattened` puts all parameters of a layer into one tensor. The parameters stay views of it, so
+# that `all_gather_into_tensor` writes new ones into the model. The shard of a rank is a view as
+# well, and takes no memory. 2, 4 and 8 ranks cut each of the four layers evenly.
+#
+# In stage 1, the gradients are scattered after `backward()`. In stage 2, autograd calls
+# `scatter_if_complete` after it has computed the gradient of a parameter. We note the bytes of all
+# gradients before each `reduce_scatter`, and keep the largest number.
+
+
+# %%
+def flattened(layer):
+    flat = torch.cat([one.detach().flatten() for one in layer.parameters()])
+    pieces = flat.split([one.numel() for one in layer.parameters()])
+    for parameter, piece in zip(layer.parameters(), pieces, strict=True):
+        parameter.data = piece.view_as(parameter)
+    return flat
+
+
+def scatter_gradients(layer, shard):
+    """Average the gradients of a layer: each rank gets those of its shard, and keeps no others."""
+    gradients = torch.cat([one.grad.flatten() for one in layer.parameters()])
+    shard.grad = torch.empty_like(shard)
+    dist.reduce_scatter_tensor(shard.grad, gradients / dist.get_world_size())
+    for parameter in layer.parameters():
+        parameter.grad = None
+
+
+def on_my_share(forward, letters, following):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    backward(forward, letters[rank::n], following[rank::n])
+
+
+def train_sharded(device, early):
+    """Stage 1, or stage 2 if gradients are scattered early, while `backward()` computes others."""
+    model = network(device)
+    flats = [flattened(layer) for layer in model]
+    shards = nn.ParameterList(flat.chunk(dist.get_world_size())[dist.get_rank()] for flat in flats)
+    optimizer = torch.optim.Adam(shards)
+    gradients = []  # the bytes that this rank holds before each reduce_scatter
+
+    def scatter_if_complete(layer, shard, _):
+        if all(one.grad is not None for one in layer.parameters()):
+            both = held(model, optimizer)["gradients"] + held(shards, optimizer)["gradients"]
+            gradients.append(both)
+            scatter_gradients(layer, shard)
+
+    for layer, shard in zip(model, shards, strict=True):
+        for parameter in layer.parameters() if early else ():
+            hook = partial(scatter_if_complete, layer, shard)
+            parameter.register_post_accumulate_grad_hook(hook)
+    with counting() as counts:
+        for step in range(UPDATES):
+            on_my_share(model, *batch(step, device))
+            if not early:
+                for layer, shard in zip(model, shards, strict=True):
+                    scatter_if_complete(layer, shard, None)
+            optimizer.step()
+            optimizer.zero_grad()
+            for flat, shard in zip(flats, shards, strict=True):
+                dist.all_gather_into_tensor(flat, shard.detach())
+    mine = held(model, optimizer) | {"gradients": max(gradients)}
+    return model, (shards, optimizer), mine, counts
+
+
+def check_step(counts, times, calls):
+    """A step sends all parameters `times` times around a ring of n ranks."""
+    n = dist.get_world_size()
+    sends = sent(counts, n) // UPDATES
+    check(sends, times * (n - 1) * 8 * PARAMETERS // n, "bytes sent in a step")
+    check(counts.total().calls, UPDATES * calls, "calls of three steps")
+    return {"bytes sent": sends, "calls": calls}
+
+
+@needs(ranks=2)
+def zero(rank, world_size, device):
+    alone = train(network(device), device)
+    block, head = (sum(one.numel() for one in alone[0][i].parameters()) for i in (1, 3))
+    bars = {"one process": held(*alone)}
+    for early, name in ((False, "stage 1"), (True, "stage 2")):
+        model, sharded, bars[name], counts = train_sharded(device, early)
+        check_training(without_state(model), without_state(alone[0]), name)
+        check_training(sharded, shard_of(alone, rank, world_size), name, same_bits=False)
+        of_a_step = check_step(counts, times=2, calls=8)
+        # With Adam's counters: 4 bytes for each of four shards.
+        check(bars[name]["optimizer state"], 16 * PARAMETERS // world_size + 16, "optimizer state")
+    check(bars["stage 1"]["gradients"], 8 * PARAMETERS, "gradients in stage 1")
+    # Before the first block is scattered: its gradients, and the shards of head and second block.
+    most = 8 * (block + (block + head) // world_size)
+    check(bars["stage 2"]["gradients"], most, "gradients in stage 2")
+
+    ddp = DistributedDataParallel(theirs := network(device))
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam)
+    for step in range(UPDATES):
+        optimizer.zero_grad()
+        on_my_share(ddp, *batch(step, device))
+        optimizer.step()
+    check_training(without_state(theirs), without_state(alone[0]), "ZeroRedundancyOptimizer")
+    return of_a_step | {
+        "a block": 8 * block,
+        "gradients, stage 2": most,
+        "in all": MemoryBars(bars),
+    }
+
+
+# %% [markdown]
+# **Predict first.** `all_reduce` of the gradients, as in
+# [memory](../../notebooks/model_parallel/memory.ipynb), sends 415,488 bytes from each of four
+# ranks. How many bytes does a step of stage 1 send?
+
+# %%
+if __name__ == "__main__":
+    run(zero)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 415,488 again: a ring's `all_reduce` is a `reduce_scatter` and an `all_gather`. The optimizer runs
+# between the two. Stage 2 sends the same, only earlier. It holds at most 134,656 bytes of
+# gradients: 100,864 of one block, and shards of the layers behind it.
+#
+# </details>
+
+# %%
+STEPS = [zero]
+
+# %% [markdown]
+# ## The proof
+#
+# The parameters of every rank are those of one process, and its shard of Adam's state is a part of
+# that of one process, both to 1e-9. The model that PyTorch's
+# [ZeroRedundancyOptimizer](../../docs/glossary.md#zeroredundancyoptimizer) trains beside DDP is
+# equal, too. It gives each rank whole parameters instead of equal shards, and each rank broadcasts
+# its own.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **No gathering.** In `train_sharded`, change `dist.all_gather_into_tensor(flat,
+#    shard.detach())` to `pass`. It says `relative error`: each rank updates its shard alone.
+# 2. **Gathered twice.** In `train_sharded`, change `dist.all_gather_into_tensor(flat,
+#    shard.detach())` to `[dist.all_gather_into_tensor(flat, shard.detach()) for _ in range(2)]`. It
+#    says `should be 415488 [bytes sent in a step`. The model is right.
+# 3. **The sum for the mean.** In `scatter_gradients`, change `gradients / dist.get_world_size()` to
+#    `gradients`. It says `relative error`.
+# 4. **Gradients are kept.** In `scatter_gradients`, change `parameter.grad = None` to `pass`. It
+#    says `relative error`: the next step adds to them.
+# 5. **Scattered late.** In `train_sharded`, change `if early else ()` to `if False else ()` and
+#    `if not early:` to `if True:`. It says `should be 134656 [gradients in stage 2`.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice zero_step
+# ```
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - The norm of all gradients, for clipping, needs an `all_reduce`: each rank knows only its shard.
+# - A checkpoint needs the shards of all ranks. If rank 0 alone gathers them, it waits for the
+#   others.
+# - Layers that n does not divide need padding.
+
+# %% [markdown]
+# ## Read on
+#
+# - S. Rajbhandari and others, [*ZeRO*](https://arxiv.org/abs/1910.02054) (2020): the three stages.
+#
+# In PyTorch's documentation:
+#
+# - [`reduce_scatter_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_tensor)
+# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)

@@ -1,0 +1,196 @@
+"""One figure of each kind, and more of those that can become crowded. Run: prints their hashes."""
+
+import functools
+import hashlib
+import json
+
+import torch
+from hand_made import program
+from matplotlib.figure import Figure
+
+from collectives import Curve, SchedulePlayback, StepLog, Times
+from collectives.pictures import damage, illustration, overview, picture, timeline, waiting
+from collectives.pictures.cables import Cables, Wiring
+from collectives.pictures.connections import Connections
+from collectives.pictures.late_ranks import ReturnedBefore
+from collectives.pictures.layout import CallPanel
+from collectives.pictures.memory_bars import MemoryBars
+from collectives.pictures.origin import trace
+from collectives.pictures.pairs import Pairs
+from collectives.pictures.pipeline_slots import PipelineSlots
+from collectives.pictures.slices import Slice, Slices
+from collectives.pictures.tokens_per_expert import TokensPerExpert
+from collectives.pictures.travelling_blocks import Round, TravellingBlocks
+from collectives.pictures.trees import Trees
+from collectives.recording.call import Call
+
+SUM = [torch.tensor([10**rank, 2 * 10**rank]) for rank in range(4)]
+# Every state of a cell occurs in one of these.
+PICTURES = {
+    "broadcast": {"before": SUM, "after": [SUM[1]] * 4, "root": 1, "in_place": True},
+    "all_reduce": {"before": SUM, "after": [sum(SUM)] * 4, "op": "SUM", "in_place": True},
+    "all_gather": {"before": SUM, "after": [SUM] * 4},
+    "wrong": {
+        "before": SUM[:2],
+        "after": [torch.tensor([1, 1, -1]), [torch.tensor([20]), "x", {}]],
+    },
+    "repeated": {"before": [torch.ones(2)] * 3, "after": [torch.ones(2)] * 3, "in_place": True},
+    "without one rank": {"before": SUM, "after": [sum(SUM[1:])] * 4, "op": "SUM", "in_place": True},
+    "eight": {
+        "before": [torch.tensor([rank])[None] for rank in range(8)],
+        "after": [torch.arange(8)] * 8,
+    },
+}
+OVERVIEW = ["broadcast", "all_reduce", "repeated", "without one rank"]
+RING = [
+    "isend:1 irecv:2 wait:1 wait:0",
+    "isend:2 irecv:0 wait:1 wait:0",
+    "isend:0 irecv:1 wait:1 wait:0",
+]
+_LONG_RING = [
+    " ".join([f"isend:{(r + 1) % 4} irecv:{(r + 3) % 4} wait:{{}} wait:{{}}"] * 4) for r in range(4)
+]
+TIMELINES = {
+    "ring": RING,
+    "long ring": [words.format(1, 0, 5, 4, 9, 8, 13, 12) for words in _LONG_RING],
+    "from any": ["recv:any1 recv:any2 recv:any3 barrier", *["send:0 barrier"] * 3],
+    "object list": ["broadcast_object_list:0 reduce:3 barrier"] * 4,
+    "late": ["isend:3#7 barrier barrier", *["barrier barrier"] * 2, "barrier barrier recv:0#7"],
+    "groups": ["new_group new_group new_group monitored_barrier! send:1..."] * 4,
+    "own work": ["isend:1 span:multiply wait:0", "irecv:0 span:multiply span:print wait:0"],
+    "eight": ["broadcast_object_list:0 all_reduce reduce:7"] * 8,
+}
+HANGS = {
+    "two send first": ["send:1...", "send:0..."],
+    "a ring of receives": ["recv:2...", "recv:0...", "recv:1..."],
+    "tags differ": ["send:1#1...", "recv:0#2..."],
+    "one is missing": ["barrier...", "barrier...", "isend:0", "barrier..."],
+    "across": ["barrier...", "barrier...", "recv:1#7...", "isend:2 barrier..."],
+    "eight hang": ["barrier..."] * 7 + ["recv:0..."],
+    "another call": ["broadcast:0...", "all_reduce...", "all_reduce..."],
+    "both are the root": ["broadcast:0...", "broadcast:1..."],
+}
+GRID = [(0, 1, 2), (3, 4, 5), (0, 3), (1, 4), (2, 5)]
+DAMAGED = {2: "got [50.0], should be [60.0]", 1: "got [1.0, 2.0], should be [60.0]"}
+LATE = [ReturnedBefore(ranks) for ranks in ([], [2], [1, 3], [0, 2])]
+SLOW = {(0, 1): False, (0, 2): True, (1, 2): True}
+_ONE_WAY = [(rank, (rank + 1) % 4) for rank in range(4)]
+_LEADERS = [(1, 0), (4, 0), (0, 2), (2, 0), (0, 1), (0, 4)]
+PANELS = [
+    Wiring("in blocks", ([0, 1], [3, 2]), _ONE_WAY, 7.34),
+    Wiring("round-robin", ([0, 2], [1, 3]), _ONE_WAY, 14.68),
+    Wiring("leaders", ([0, 1, 4], [2, 3, 5]), _LEADERS, 4.19),
+]
+BARS = MemoryBars(
+    {
+        "one process": {"parameters": 300, "gradients": 300, "optimizer state": 600_000},
+        "a rank": {"parameters": 300, "activations": 50_000},
+    }
+)
+SLOTS = PipelineSlots.of("naive", [[("forward", 0), ("backward", 0)]] * 4)
+_ROUNDS = [
+    [Round(0, [0, 1], [(0, 0), (1, 0), (1, 1)]), Round(1, [2, 3], [])],
+    [Round(1, [2, 3], [(2, 2), (3, 2), (3, 3)]), Round(0, [0, 1], [(2, 0), (2, 1)])],
+]
+BLOCKS = TravellingBlocks("in order", [[0, 1], [2, 3]], _ROUNDS)
+SLICES = [
+    Slices(
+        {
+            "query": Slice((8 * rank, 0), (8, 32), (32, 32)),
+            "down": Slice((0, 32 * rank), (32, 32), (32, 128)),
+        }
+    )
+    for rank in range(4)
+]
+TOKENS = TokensPerExpert(
+    {
+        "no penalty": [[20, 30, 10, 4], [30, 30, 4, 0], *[[0, 64, 0, 0]] * 4],
+        "with a penalty": [[20, 30, 10, 4], *[[14, 16, 16, 18]] * 5],
+    }
+)
+TIMES = Times({"ring": [(1, 3e-3), (4096, 4e-3)], "tree": [(1, 1e-3), (4096, 9e-3)]}, "tree")
+
+
+def draw(title: str = "", **arguments) -> Figure:
+    """The picture of one call; `arguments` are those of `trace`."""
+    return picture.draw([CallPanel(trace(**arguments), title)])
+
+
+def reductions(*groups: tuple[int, ...]) -> list[Call]:
+    """An all_reduce of every member, group after group."""
+    return [
+        Call(rank, number, "all_reduce", f"group {group}", group, seq=0, left=1, op="SUM")
+        for number, group in enumerate(groups)
+        for rank in group
+    ]
+
+
+def ring_of_two() -> list[StepLog]:
+    """Two ranks that exchange their numbers, 1 and 10, and add them up."""
+    ranks = []
+    for rank in range(2):
+        steps = StepLog([torch.tensor([10**rank])])
+        steps.add([torch.tensor([11])], sent=0, to=1 - rank)
+        ranks.append(steps)
+    return ranks
+
+
+CONNECTIONS = Connections(
+    {},
+    {"node0": ["store", "rank 0", "rank 1"], "login": ["mpiexec"], "node1": ["agent", "rank 2"]},
+    {
+        "starts": [("login/mpiexec", "node0/rank 0"), ("login/mpiexec", "node1/rank 2")],
+        "writes": [("node0/rank 0", "node0/store"), ("node0/rank 1", "node0/store")],
+        "both": [("node1/rank 2", "node0/rank 0"), ("node0/rank 0", "node1/rank 2")],
+    },
+)
+TREES = Trees("double_tree", 8, number=2)
+
+
+@functools.cache
+def figures() -> dict:
+    """By name. All are drawn on a page in inches."""
+    memory = [[(piece + 1) * 10**rank for piece in range(4)] for rank in range(4)]
+    ranks, playback = ring_of_two(), SchedulePlayback("all_reduce", "double_tree", memory)
+    found = {name: draw(**one, title=f'{name} "<1>"') for name, one in PICTURES.items()}
+    found |= {name: timeline.draw(program(*one), title=name) for name, one in TIMELINES.items()}
+    found |= {name: waiting.draw(program(*one), title=name) for name, one in HANGS.items()}
+    (found["grid"],) = illustration.draw(reductions(*GRID, (0, 3)), "grid")
+    return found | {
+        "overview": overview.draw(
+            [CallPanel(trace(**PICTURES[name]), caption=name) for name in OVERVIEW]
+        ),
+        "damage": damage.draw(DAMAGED, title="loss"),
+        "pairs": Pairs([], [True] * 3, SLOW).draw("slow_machine", []),
+        "late": LATE[0].draw("who_waits", LATE),
+        "cables": Cables([], PANELS).draw("cables", []),
+        "memory": BARS.draw("memory", [BARS]),
+        "slots": SLOTS.draw("slots", [SLOTS] * 4),
+        "blocks": BLOCKS.draw("blocks", [BLOCKS] * 2),
+        "tokens": TOKENS.draw("tokens", [TOKENS] * 2),
+        "slices": SLICES[0].draw("slices", SLICES),
+        "log": ranks[0].draw("log", ranks),
+        "playback": playback.draw("playback", [playback] * 4),
+        "connections": CONNECTIONS.draw("connections", []),
+        "trees": TREES.draw("trees", [TREES] * 4),
+    }
+
+
+@functools.cache
+def plots() -> dict:
+    """By name. These have axes with units."""
+    curve = Curve({"a": [2.0, 1.0], "b": [0.5, 0.25]}, "error", log=True)
+    return {
+        "curve": curve.draw("curve", [curve] * 2),
+        "times": TIMES.draw("times", [TIMES]),
+        "changes": Times(TIMES.curves).draw("changes", []),
+    }
+
+
+def hashes() -> dict[str, str]:
+    every = figures() | plots()
+    return {name: hashlib.sha256(picture.svg(one)).hexdigest() for name, one in every.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(hashes()))

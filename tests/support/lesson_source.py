@@ -1,0 +1,132 @@
+"""The text of a lesson, and its parts."""
+
+import ast
+import re
+from functools import cached_property
+from typing import NamedTuple
+
+import jupytext
+
+from collectives.course import files
+
+# The sections for what the lesson says without having run it.
+NOT_RUN = ("On GPUs", "Documented, not run")
+ANSWER = "<details><summary>Answer</summary>\n\n"
+
+
+class Prediction(NamedTuple):
+    """A "Predict first": the step, its part of the lesson with the question, and the answer."""
+
+    step: str
+    before: str
+    answer: str
+
+
+class Source:
+    """The lesson with this name for `collectives run`: all_reduce, training/ddp. It is read late."""
+
+    def __init__(self, name: str, text: str | None = None):
+        self.name = name
+        self.changed_text = text
+
+    @cached_property
+    def text(self) -> str:
+        return self.changed_text or files.find(self.name).read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def _cells(self) -> list:
+        return jupytext.reads(self.text, fmt="py:percent").cells
+
+    @property
+    def code(self) -> list[str]:
+        return [cell.source for cell in self._cells if cell.cell_type == "code"]
+
+    @cached_property
+    def prose(self) -> str:
+        return "\n\n".join(cell.source for cell in self._cells if cell.cell_type == "markdown")
+
+    @cached_property
+    def steps(self) -> list[str]:
+        """The names in STEPS, in order."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "STEPS":
+                return [element.id for element in node.value.elts]
+        return []
+
+    def section(self, name: str) -> str:
+        """The prose below a heading; empty if the lesson does not have it."""
+        return self.prose.partition(f"## {name}\n")[2].partition("\n## ")[0]
+
+    @property
+    def proposals(self) -> list[str]:
+        """What a reader is asked to change and try, one line each."""
+        return self._items("Change and try")
+
+    @property
+    def not_run(self) -> list[str]:
+        """What the lesson says without having run it, one line each."""
+        return [item for name in NOT_RUN for item in self._items(name)]
+
+    @property
+    def predictions(self) -> list["Prediction"]:
+        """The questions that a reader answers before running a step."""
+        cells = self._cells
+        found = []
+        for number, cell in enumerate(cells):
+            if cell.cell_type == "markdown" and "**Predict first.**" in cell.source:
+                headings = [n for n in range(number) if re.search("^##", cells[n].source, re.M)]
+                before = [one.source for one in cells[headings[-1] : number + 1]]
+                run, answer = cells[number + 1].source, cells[number + 2].source
+                step = re.search(r"run\((\w+)\)", run)[1]
+                found.append(Prediction(step, "\n".join(before), answer.partition(ANSWER)[2]))
+        return found
+
+    @property
+    def tables(self) -> list[tuple[str, list[list[str]]]]:
+        """Each table below "... print this:", with the step that ran last above it, and its cells."""
+        found = []
+        step = ""
+        for cell in self._cells:
+            if cell.cell_type == "code" and (
+                run := re.search(r"^ +run\((\w+)\)", cell.source, re.M)
+            ):
+                step = run[1]
+            for table in re.findall(r"prints? this:\n\n((?:\|.*\n?)+)", cell.source):
+                header, _, *rows = table.splitlines()
+                cells = [
+                    [part.strip() for part in row.strip("|").split("|")] for row in (header, *rows)
+                ]
+                found.append((step, cells))
+        return found
+
+    @property
+    def wrong_programs(self) -> list[str]:
+        """The changes that the proof of a training must notice, one line each."""
+        return self._items("Make it wrong")
+
+    @property
+    def answer(self) -> list[tuple[str, str]]:
+        """The program to write oneself, and its output: at most one of them."""
+        _, _, folded = self.section("Write it yourself").partition(ANSWER)
+        return re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", folded, re.DOTALL)
+
+    def _items(self, section: str) -> list[str]:
+        items = re.split(r"^(?:\d\.|-) ", self.section(section), flags=re.MULTILINE)[1:]
+        return [" ".join(item.split()) for item in items]
+
+    def changed_cell(self, item: str) -> tuple[str, str]:
+        """The name of the function in an item, and the cell that defines it with the change made.
+
+        Raises ValueError unless what is to be changed stands there exactly once.
+        """
+        name = re.search(r"In `(\w+)`, change ", item)[1]
+        (cell,) = [cell for cell in self.code if f"def {name}(" in cell]
+        for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):
+            if cell.count(old) != 1:
+                raise ValueError(f"{old} is not once in the cell of {name}")
+            cell = cell.replace(old, new)
+        return name, cell

@@ -1,0 +1,15 @@
+"""Our own process groups, to promise the same of both."""
+
+import pytest
+
+from collectives.backends import availability
+
+needs_mpi = pytest.mark.skipif(
+    availability.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+)
+needs_by_hand = pytest.mark.skipif(
+    availability.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
+)
+on_both = pytest.mark.parametrize(
+    "ours", [pytest.param("mpi", marks=needs_mpi), pytest.param("by_hand", marks=needs_by_hand)]
+)

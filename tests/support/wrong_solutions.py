@@ -1,0 +1,667 @@
+"""What learners really write: changes of our solutions, each with words that they must be told.
+
+The kinds: an ignored root, off by one, wrong for n that is not a power of two, the last element
+lost, a deadlock, a message left behind, too much sent, an input overwritten, a forbidden call.
+"""
+
+WRONG = {
+    "neighbours": [
+        ("(rank - 1) % n, ", "rank - 1, ", "rank 0: the result is wrong."),
+        ("(rank + 1) % n", "rank + 1", "rank 1: the result is wrong."),
+    ],
+    "shift_right": [
+        ("(rank + 1) % n)", "(rank - 1) % n)", "it hangs: after 3 s the ranks still wait."),
+        (
+            "work = dist.isend(x, (rank + 1) % n)",
+            "dist.send(x, (rank + 1) % n)",
+            "it hangs: after 3 s the ranks still wait.",
+        ),
+        ("return received", "return x.copy_(received)", "`x` was changed"),
+        (
+            "    if n == 1:\n        return x.clone()\n",
+            "",
+            "itself, which a rank cannot do",
+        ),
+        (
+            "return received",
+            "return received.float()",
+            "the result is of type torch.float32, not torch.int64",
+        ),
+        ("    work.wait()\n    return received\n", "    work.wait()\n", "it returned nothing"),
+        ("    work.wait()\n", "", "it does not wait for its isend: call `wait()` of the Work"),
+    ],
+    "exchange_in_pairs": [
+        ("return received", "return x", "every rank: the result is wrong."),
+        ("    dist.recv(received, peer)\n", "", "it hangs: after 3 s the ranks still wait."),
+    ],
+    "running_total": [
+        ("total += before", "total = before", "rank 1: the result is wrong."),
+        ("rank < n - 1", "rank < n", "it sends to rank 2: the last rank is 1"),
+        (
+            "dist.send(total",
+            "dist.send(x",
+            "rank 2: the result is wrong. The last right case: 2 ranks, run 2.",
+        ),
+        ("total = x.clone()", "total = x", "`x` was changed"),
+    ],
+    "weighted_mean": [
+        (
+            "sums[0] / sums[1]",
+            "sums[0] / dist.get_world_size()",
+            "every rank: the result is wrong.",
+        ),
+        ("    dist.all_reduce(sums)\n", "", "every rank: the result is wrong."),
+        (
+            "dist.all_reduce(sums)",
+            "dist.reduce(sums, 0)",
+            "it calls dist.reduce: write `weighted_mean` with all_reduce alone.",
+        ),
+    ],
+    "accuracy_over_unequal_shards": [
+        ("counts[1].double()", "len(labels)", "every rank: the result is wrong."),
+        (".item()", "", "it returned a Tensor, not a float."),
+    ],
+    "texts_as_padded_bytes": [
+        ("row[:length]", "row", "every rank: the result is wrong."),
+        (
+            "text.encode()",
+            "text.encode('ascii')",
+            "raised UnicodeEncodeError: 'ascii' codec can't encode characters in",
+        ),
+    ],
+    "repair_the_dtype": [
+        (
+            "src=root",
+            "src=0",
+            "every rank: the result is wrong. The last right case: 2 ranks, root 0.",
+        ),
+        ("(x, src=root)", "(x.long(), src=root)", "rank 1: the result is wrong."),
+    ],
+    "which_calls": [
+        ("src=dist.get_world_size() - 1", "src=0", "every rank: the result is wrong."),
+        (
+            "dist.all_to_all_single(b, x)",
+            "dist.scatter(b[:1], list(x.split(1)) if dist.get_rank() == 0 else None)",
+            "every rank: the result is wrong.",
+        ),
+        (
+            "dist.reduce_scatter_tensor(c, x)",
+            "total = x.clone(); dist.all_reduce(total); dist.barrier(); c = total[[dist.get_rank()]]",
+            "it made 4 calls; 3 are enough",
+        ),
+    ],
+    "repair_the_order": [
+        (
+            "    dist.broadcast(shared, src=0)\n",
+            "    if dist.get_rank() == 0:\n        dist.broadcast(shared, src=0)\n",
+            "it hangs: after 3 s the ranks still wait.",
+        ),
+        ("src=0", "src=dist.get_world_size() - 1", "every rank: the result is wrong."),
+        (
+            "return shared.item(), total.item()",
+            "return shared.item(), samples",
+            "every rank: the result is wrong.",
+        ),
+        (
+            "return shared.item(), total.item()",
+            "return shared, total",
+            "every rank: it returned (a Tensor, a Tensor), not (a float, an int).",
+        ),
+    ],
+    "repair_the_groups": [
+        (
+            "        if dist.get_rank() in (left, left + 1):\n",
+            "        if dist.get_rank() == left:\n",
+            "3 ranks, run 1",  # It hangs, or a rank is wrong.
+        ),
+        (
+            "range(dist.get_world_size() - 1)",
+            "reversed(range(dist.get_world_size() - 1))",
+            "rank 1: the result is wrong.",
+        ),
+        (", group=pair", "", "3 ranks, run 1"),
+    ],
+    "overlap": [
+        (
+            "works.append(dist.all_reduce(gradient, async_op=True))",
+            "dist.all_reduce(gradient)",
+            "2 ranks, run 1: it hangs: after 3 s the ranks still wait.",
+        ),
+        (
+            "sums.append(gradient)",
+            "sums.append(gradient.clone())",
+            "the result is wrong.",  # on a rank that copied before the sum was there
+        ),
+        (
+            "    for work in works:\n        work.wait()\n",
+            "    works[-1].wait()\n",
+            "every rank: it does not wait for its all_reduce",
+        ),
+        (
+            "for gradient in gradients",
+            "for gradient in list(gradients)",
+            "it asks for tensor 2 before it starts the all_reduce of tensor 1",
+        ),
+    ],
+    "weights_in_one_call": [
+        (
+            "        weight.copy_(piece.view_as(weight))\n",
+            "        weight = piece\n",
+            "the result is wrong.",
+        ),
+        ("src=trainer", "src=0", "the result is wrong. The last right case: 2 ranks, trainer 0."),
+        (
+            "    dist.broadcast(flat, src=trainer)\n",
+            "    for part in flat.split(3):\n        dist.broadcast(part, src=trainer)\n",
+            "every rank: it made 3 calls; 1 is enough.",
+        ),
+    ],
+    "one_after_another": [
+        ("        dist.barrier()\n", "", "every rank: the result is wrong."),
+        (
+            "            spoken = speak()\n        dist.barrier()\n",
+            "            dist.barrier()\n            spoken = speak()\n",
+            "every rank: the result is wrong.",
+        ),
+        ("        dist.barrier()\n", "    dist.barrier()\n", "every rank: the result is wrong."),
+    ],
+    "reduce_scatter_from_reduces": [
+        ("piece.clone()", "piece", "`pieces` was changed"),
+        ("dst=root", "dst=0", "the result is wrong."),
+        ("output.copy_(total)", "output = total", "every rank: the result is wrong."),
+    ],
+    "one_call_per_step": [
+        (
+            "range(0, len(gradients), every)",
+            "range(0, len(gradients) - every + 1, every)",
+            "every rank: the result is wrong.",
+        ),
+        (
+            "        total = torch.stack(gradients[first : first + every]).sum(0)\n        dist.all_reduce(total)\n",
+            "        total = 0\n        for gradient in gradients[first : first + every]:\n"
+            "            one = gradient.clone()\n            dist.all_reduce(one)\n            total = total + one\n",
+            "every rank: it made 3 calls; 2 are enough.",
+        ),
+        (
+            "        total = torch.stack(gradients[first : first + every]).sum(0)\n",
+            "        total = gradients[first]\n        for gradient in gradients[first + 1 : first + every]:\n"
+            "            total += gradient\n",
+            "`gradients` was changed",
+        ),
+    ],
+    "a_checkpoint": [
+        ('["momentum"]', '["momentum"] * 0', "every rank: the result is wrong."),
+        (
+            '        self.generator.set_state(state["generator"])\n',
+            "",
+            "every rank: the result is wrong.",
+        ),
+        ('        self.steps = state["steps"]\n', "", "every rank: the result is wrong."),
+        (
+            "self.generator.get_state()",
+            "self.generator.initial_seed()",
+            "raised TypeError",
+        ),
+    ],
+    "broadcast_from_sends": [
+        ("dist.recv(x, src)", "dist.recv(x.clone(), src)", "rank 1: the result is wrong."),
+        ("rank != src", "True", "itself, which a rank cannot do"),
+        (
+            "dist.send(x, rank)",
+            "dist.send(x, rank); dist.isend(x, rank)",
+            "it does not wait for its isend",  # It would spoil the next call.
+        ),
+        (
+            "dist.get_rank() == src",
+            "dist.get_rank() == 0",
+            "itself, which a rank cannot do",
+        ),
+    ],
+    "broadcast_as_a_tree": [
+        (
+            "place < distance and place + distance < n",
+            "place < distance",
+            "it hangs: after 3 s the ranks still wait.",
+        ),
+        (
+            "(dist.get_rank() - src) % n",
+            "dist.get_rank()",
+            "itself, which a rank cannot do",
+        ),
+        (
+            "distance *= 2",
+            "distance += 1",
+            "it sent 3 messages; 2 are enough. The last right case: 3 ranks, src",
+        ),
+    ],
+    "scatter_from_sends": [
+        (
+            "output.copy_(piece)",
+            "output.copy_(pieces[0])",
+            "rank 1: the result is wrong. The last right case: 2 ranks, src 0, 1000",
+        ),
+        ("output.copy_(piece)", "pass", "rank 0: the result is wrong."),
+    ],
+    "gather_from_sends": [
+        ("x.clone() for", "x for", "`x` was changed"),
+        (
+            "        dist.send(x, dst)",
+            "        dist.send(x, 0)",
+            "itself, which a rank cannot do",
+        ),
+        (
+            "rank != me",
+            "rank > me",
+            "rank 1: the result is wrong. The last right case: 2 ranks, dst 0, 1000",
+        ),
+    ],
+    "reduce_on_any_root": [
+        ("total, received = x.clone()", "total, received = x", "`x` was changed"),
+        ("total += received", "total = received", "rank 0: the result is wrong."),
+        ("rank != me", "rank != 0", "itself, which a rank cannot do"),
+    ],
+    "all_gather_as_a_ring": [
+        ("range(n - 1)", "range(n - 2)", "every rank: the result is wrong."),
+        ("range(n - 1)", "range(n)", "it sent 2 messages; 1 is enough."),
+        (
+            "rows[(rank - step) % n]",
+            "rows[rank]",
+            "every rank: the result is wrong. The last right case: 2 ranks, 1000 elements,",
+        ),
+        ("rows[(rank - step) % n], ", "rows, ", "On gloo a message that has more bytes"),
+        (
+            "dist.isend(rows[(rank - step) % n], (rank + 1) % n)\n        dist.recv(rows[(rank - step - 1) % n], (rank - 1) % n)\n        work.wait()",
+            "dist.isend(rows.clone(), (rank + 1) % n)\n        whole = torch.empty_like(rows)\n        dist.recv(whole, (rank - 1) % n)\n        work.wait()\n        rows[(rank - step - 1) % n] = whole[(rank - step - 1) % n]",
+            "it sent 32 bytes; 16 are enough",
+        ),
+    ],
+    "all_reduce_from_two_calls": [
+        ("    dist.broadcast(x, src=0)\n", "", "rank 1: the result is wrong."),
+        (
+            "dist.reduce(x, dst=0)",
+            "dist.all_reduce(x)",
+            "it calls dist.all_reduce: write `all_reduce` with reduce,",
+        ),
+    ],
+    "all_reduce_from_its_halves": [
+        (
+            "-(-len(x) // n) * n",
+            "len(x) // n * n",
+            "raised RuntimeError: The expanded size of the tensor (2) must match",
+        ),
+        ("    x.copy_(padded[: len(x)])\n", "", "every rank: the result is wrong."),
+    ],
+    "all_reduce_as_a_ring": [
+        ("2 * (n - 1)", "2 * n - 3", "every rank: the result is wrong."),
+        (
+            "theirs + received if step < n - 1 else received",
+            "theirs + received",
+            "every rank: the result is wrong.",
+        ),
+        (
+            "x.tensor_split(n)",
+            "x[: len(x) // n * n].tensor_split(n)",
+            "every rank: the result is wrong. The last right case: 2 ranks, 4 elements,",
+        ),
+        (
+            "dist.isend(mine, (rank + 1) % n)",
+            "dist.isend(mine.clone(), (rank + 2) % n)",
+            "itself, which a rank cannot do",
+        ),
+    ],
+    "all_to_all_pairwise": [
+        (
+            "received[left]",
+            "received[right]",
+            "every rank: the result is wrong. The last right case: 2 ranks, 1000 elements,",
+        ),
+        ("range(1, n)", "range(n)", "itself, which a rank cannot do"),
+        (
+            "(rank - distance) % n",
+            "(rank + distance) % n",
+            "it hangs: after 3 s the ranks still wait.",
+        ),
+    ],
+    "a_scan": [
+        (
+            "below + x",
+            "x",
+            "rank 2: the result is wrong. The last right case: 2 ranks, 1000 elements,",
+        ),
+        ("return below", "return below + x", "every rank: the result is wrong."),
+    ],
+    "sub_groups": [
+        (", group=group", "", "every rank: the result is wrong."),
+        ("total = x.clone()", "total = x", "`x` was changed"),
+        (
+            "range(first, first + width)",
+            "range(first, first + width - 1)",
+            "every rank: the result is wrong.",
+        ),
+    ],
+    "average_the_gradients": [
+        ("        gradient /= dist.get_world_size()\n", "", "every rank: the result is wrong."),
+        (
+            "for gradient in gradients",
+            "for gradient in gradients[:-1]",
+            "every rank: the result is wrong.",
+        ),
+    ],
+    "one_bucket": [
+        (
+            "        gradient.copy_(piece.view_as(gradient))",
+            "        gradient = piece",
+            "every rank: the result is wrong.",
+        ),
+        (
+            "    dist.all_reduce(bucket)\n",
+            "    for gradient in gradients:\n        dist.all_reduce(gradient)\n",
+            "every rank: the result is wrong.",
+        ),
+        (
+            "    dist.all_reduce(bucket)\n",
+            "    for part in bucket.split(1):\n        dist.all_reduce(part)\n",
+            "it made 6 calls; 1 is enough",
+        ),
+    ],
+    "shards_with_a_remainder": [
+        ("min(rank, longer)", "rank", "rank 1: the result is wrong."),
+        (
+            " + (rank < longer)",
+            "",
+            "rank 0: the result is wrong. The last right case: 2 ranks, 2 samples.",
+        ),
+    ],
+    "accuracy_of_padded_shards": [
+        (
+            "counted.sum().item() / samples",
+            "right.float().mean().item()",
+            "every rank: the result is wrong.",
+        ),
+        ("op=dist.ReduceOp.MAX", "op=dist.ReduceOp.SUM", "every rank: the result is wrong."),
+    ],
+    "the_last_micro_batches": [
+        (" or i == last", "", "every rank: the result is wrong."),
+        ("(i + 1) % every", "i % every", "every rank: the result is wrong."),
+    ],
+    "one_data_set": [
+        ("    dist.broadcast(shared, src=0)\n", "", "rank 1: the result is wrong."),
+        ("src=0", "src=dist.get_world_size() - 1", "every rank: the result is wrong."),
+    ],
+    "norm_of_sharded_gradients": [
+        ("gradient.square().sum()", "gradient.norm()", "every rank: the result is wrong."),
+        ("    dist.all_reduce(squares)\n", "", "every rank: the result is wrong."),
+    ],
+    "left_first": [
+        (
+            "return from_left, from_right",
+            "return from_right, from_left",
+            "every rank: the result is wrong. The last right case: 2 ranks, run 2.",
+        ),
+        (
+            "dist.isend(x, right)]",
+            "dist.isend(x, left)]",
+            "it hangs: after 3 s the ranks still wait.",
+        ),
+    ],
+    "only_rank_0_logs": [
+        (
+            "        dist.all_reduce(mean)\n        if dist.get_rank() == 0:\n",
+            "        if dist.get_rank() == 0:\n            dist.all_reduce(mean)\n",
+            "still waits for another rank, which has ended its calls.",
+        ),
+        (
+            "        if dist.get_rank() == 0:\n            log",
+            "        log",
+            "rank 1: the result is wrong.",
+        ),
+    ],
+    "early_stop": [
+        (", op=dist.ReduceOp.MAX", ", op=dist.ReduceOp.MIN", "every rank: the result is wrong."),
+        (", op=dist.ReduceOp.MAX", "", "every rank: the result is wrong."),
+        ("largest < limit", "loss < limit", "rank 1: the result is wrong."),
+    ],
+    "the_same_buffer": [
+        ("range(tensors)", "range(tensors - 1)", "rank 1: the result is wrong."),
+        (
+            "    for tensor in received:\n        dist.recv(tensor, 0)\n",
+            "    for tensor in received[:2]:\n        dist.recv(tensor, 0)\n",
+            "rank 1: the result is wrong.",
+        ),
+    ],
+    "a_dictionary": [
+        ("in sorted(totals)", "in totals", "every rank: the result is wrong."),
+        (
+            "return list(totals.items())",
+            "return sorted(totals.items())",
+            "rank 1: the result is wrong.",
+        ),
+    ],
+    "whose_message": [
+        (
+            "dist.recv(pieces[rank], rank)",
+            "dist.recv(pieces[rank])",
+            "rank 0: the result is wrong. The last right case: 2 ranks, run 3.",
+        ),
+        ("range(1, len(pieces))", "range(2, len(pieces))", "rank 0: the result is wrong."),
+    ],
+    "a_column": [
+        ("    matrix[:, 0] = column\n", "", "rank 1: the result is wrong."),
+        (
+            "matrix[:, 0] = column",
+            "matrix.copy_(column[:, None])",
+            "every rank: the result is wrong.",
+        ),
+    ],
+    "rank_in_a_group": [
+        ("src=1", "src=0", "raised ValueError: Global rank 0 is not part of group"),
+        ("range(1, dist", "range(0, dist", "every rank: the result is wrong."),
+    ],
+    "broadcast_from_all_reduce": [
+        ("        x.zero_()\n", "        pass\n", "every rank: the result is wrong."),
+        (
+            "!= src",
+            "!= 0",
+            "every rank: the result is wrong. The last right case: 2 ranks, src 0, 1000",
+        ),
+    ],
+    "all_gather_from_broadcasts": [
+        ("src=root", "src=0", "every rank: the result is wrong."),
+        ("    pieces[dist.get_rank()].copy_(x)\n", "", "every rank: the result is wrong."),
+        (
+            "pieces[dist.get_rank()].copy_(x)",
+            "pieces[dist.get_rank()] = x.clone()",
+            "every rank: the result is wrong.",
+        ),
+    ],
+    "all_to_all_from_scatter": [
+        ("received[root]", "received[0]", "every rank: the result is wrong."),
+        ("src=root", "src=0", "raised ValueError: Argument ``scatter_list`` must"),
+    ],
+    "slowest_rank": [
+        (" * n + rank", "", "rank 0: the result is wrong."),
+        (", op=dist.ReduceOp.MAX", "", "rank 0: the result is wrong."),
+    ],
+    "median_in_parts": [
+        ("x.split(size)", "x.split(size)[:1]", "rank 0: the result is wrong."),
+        (".values", ".indices", "rank 0: the result is wrong."),
+    ],
+    "squares_on_all_ranks": [
+        ("dst=root", "dst=0", "raised ValueError: Argument ``gather_list`` must"),
+        ("dist.gather(x.square()", "dist.gather(x", "rank 0: the result is wrong."),
+    ],
+    "all_reduce_on_a_grid": [
+        (
+            "    dist.all_reduce(piece, group=columns[column])\n",
+            "",
+            "every rank: the result is wrong.",
+        ),
+        (
+            "    dist.reduce_scatter_tensor(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n"
+            "    dist.all_gather_into_tensor(x, piece, group=rows[row])\n",
+            "    dist.all_reduce(x, group=rows[row])\n    dist.all_reduce(x, group=columns[column])\n",
+            "every rank: it gave 64 bytes to all_reduce; 16 are enough.",
+        ),
+        (
+            "dist.reduce_scatter_tensor(piece, x, group=rows[row])",
+            "dist.all_reduce(x, group=rows[row]); dist.reduce_scatter_tensor(piece, x, group=rows[row])",
+            "every rank: the result is wrong.",
+        ),
+    ],
+    "barrier_by_dissemination": [
+        (
+            "distance *= 2",
+            "distance += 1",
+            "every rank: it sent 3 messages; 2 are enough. The last right case: 3 ranks,",
+        ),
+        ("while distance < n", "while distance < n // 2", "every rank: the result is wrong."),
+    ],
+    "weights_are_equal": [
+        (
+            "MAX",
+            "MIN",
+            "every rank: the result is wrong. The last right case: 2 ranks, equal weights.",
+        ),
+        (
+            "torch.equal(lowest, highest)",
+            "torch.equal(weights, highest)",
+            "rank 1: the result is wrong. The last right case: 2 ranks, equal weights.",
+        ),
+    ],
+    "zero_step": [
+        (
+            "    dist.all_gather_into_tensor(weights, mine)\n",
+            "",
+            "every rank: `weights` was not changed.",
+        ),
+        (
+            "    dist.all_gather_into_tensor(weights, mine)\n",
+            "    weights.chunk(n)[rank].copy_(mine)\n",
+            "every rank: `weights` is wrong.",
+        ),
+        ("gradient / n", "gradient", "every rank: `weights` is wrong."),
+        (
+            "momentum.copy_(momentum / 2 + mean)",
+            "momentum = momentum / 2 + mean",
+            "every rank: `momentum` was not changed.",
+        ),
+        ("weights.chunk(n)[rank]", "weights.chunk(n)[0]", "every rank: `weights` is wrong."),
+        (
+            "    dist.reduce_scatter_tensor(mean, gradient / n)\n",
+            "    total = gradient / n\n    dist.all_reduce(total)\n    mean = total.chunk(n)[rank]\n",
+            "it calls dist.all_reduce: write `step` with reduce_scatter_tensor,",
+        ),
+        ("gradient / n", "gradient.div_(n)", "`gradient` was changed"),
+    ],
+    "column_parallel": [
+        (
+            "    dist.all_reduce(of_x)\n",
+            "",
+            "every rank: the gradient of `x` comes from this rank's columns alone.",
+        ),
+        (
+            "    of_x = gradient @ weight.mT\n    dist.all_reduce(of_x)\n",
+            "    dist.all_reduce(gradient)\n    of_x = gradient @ weight.mT\n",
+            "rank 0: `gradient` was changed",
+        ),
+        (
+            "of_x, x.mT @ gradient",
+            "of_x / dist.get_world_size(), x.mT @ gradient",
+            "every rank: `gradient of x` is wrong.",
+        ),
+        (
+            "    return result, of_x, x.mT @ gradient",
+            "    of_weight = x.mT @ gradient\n    dist.all_reduce(of_weight)\n    return result, of_x, of_weight",
+            "every rank: `gradient of weight` is wrong.",
+        ),
+        (
+            "    dist.all_reduce(of_x)\n",
+            "    dist.all_reduce(of_x)\n    dist.all_reduce(result)\n",
+            "every rank: `result` is wrong.",
+        ),
+    ],
+    "one_forward_one_backward": [
+        ("n - 1 - rank", "n - rank", "rank 0: after F2 it keeps 3 micro-batches; the most is 2."),
+        ("n - 1 - rank", "m", "rank 0: after F2 it keeps 3 micro-batches; the most is 2."),
+        ("n - 1 - rank", "rank", "rank 0: it never keeps 2 micro-batches at a time, and waits"),
+        (
+            "min(m, n - 1 - rank)",
+            "n - 1 - rank",
+            "3 ranks, 1 micro-batch: rank 0: there is no pass 'F1': the last ones are F0 and B0.",
+        ),
+        ("range(m):", "range(m - ahead):", "rank 0: B3 is missing."),
+        ('f"B{i}"', 'f"B{m - 1 - i}"', "every rank: B3 comes before F3."),
+        ('f"F{ahead + i}"', 'f"F{i}"', "rank 0: it makes F0 twice."),
+    ],
+    "ring_attention": [
+        (
+            "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
+            "result + new",
+            "every rank: it adds the results of the blocks without weights.",
+        ),
+        (
+            "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
+            "(result + new) / 2",
+            "every rank: it takes the mean of the blocks: their weights differ.",
+        ),
+        (
+            "    return result",
+            "    return attend(query, key, value)[0]",
+            "every rank: the result comes from this rank's keys alone.",
+        ),
+        (
+            "        total = torch.logaddexp(log_sum, new_log_sum)\n",
+            "        total = (log_sum.exp() + new_log_sum.exp()).log()\n",
+            "large scores, run 4: every rank: `exp` of a large log_sum is infinite: subtract first.",
+        ),
+        (
+            "        log_sum = total\n",
+            "",
+            "every rank: the result is wrong. The last right case: 2 ranks, 50",
+        ),
+        (
+            "        block = arriving\n        new, new_log_sum = attend(query, *block)\n",
+            "        new, new_log_sum = attend(query, *arriving)\n",
+            "every rank: the result is wrong. The last right case: 2 ranks, 50",
+        ),
+        ("range(n - 1)", "range(n)", "every rank: this rank's own block counts twice."),
+        (
+            "        work = dist.isend(block, (rank + 1) % n)\n",
+            "        work = dist.send(block, (rank + 1) % n)\n",
+            "it hangs: after 3 s the ranks still wait.",
+        ),
+    ],
+    "tokens_to_experts": [
+        (
+            "    result[order] = answers\n    return result",
+            "    return answers",
+            "every rank: the answers are in the order of the experts, not in that of the tokens.",
+        ),
+        (
+            "    result[order] = answers\n    return result",
+            "    return answers[order]",
+            "`answers[order]` sorts once more: assign to `result[order]`.",
+        ),
+        ("tokens[order]", "tokens", "every rank: it sends the tokens in their own order"),
+        (
+            "expert(arrived), sends, receives",
+            "expert(arrived), receives, sends",
+            "raised RuntimeError: Split sizes doesn't match total dim 0 size",
+        ),
+        (
+            "choice, minlength=dist.get_world_size()",
+            "choice",
+            "raised RuntimeError: Number of tensor splits not equal to group size",
+        ),
+        (
+            "    dist.all_to_all_single(receives, sends)\n",
+            "    receives = sends\n",
+            "On gloo a message that has more bytes than its receive's tensor",
+        ),
+        (
+            "    dist.all_to_all_single(answers",
+            "    if len(arrived):\n        dist.all_to_all_single(answers",
+            "all to expert 0, run 2: ",  # It hangs, or the others have ended.
+        ),
+    ],
+}

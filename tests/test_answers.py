@@ -1,0 +1,102 @@
+"""The numbers in a lesson's tables and in its answers to "Predict first" are those of the run."""
+
+import functools
+import re
+
+import nbformat
+import pytest
+from known_numbers import NAMES_OF_SOMETHING, NUMBER, in_expressions, is_in, numbers
+from lesson_source import Prediction, Source
+
+from collectives.course import chapters, files
+from collectives.course.results import aligned
+from tools import notebooks
+
+CHAPTERS = chapters.read()
+NAMES = [
+    name
+    for chapter in ("start", "calls", "training", "model_parallel", "algorithms", "machines")
+    for name in CHAPTERS[chapter].names
+]
+
+
+@functools.cache
+def printed(name: str) -> dict[str, str]:
+    """What the notebook of this lesson prints, by step. test_notebooks.py compares it with a run."""
+    notebook = nbformat.read(notebooks.path_of(files.find(name)), as_version=4)
+    runs = [re.search(r"^    run\((\w+)\)$", cell.source, re.MULTILINE) for cell in notebook.cells]
+    return {
+        run[1]: cell.outputs[0].text for run, cell in zip(runs, notebook.cells, strict=True) if run
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if Source(name).tables])
+def test_four_ranks_print_the_table(name):
+    for step, table in Source(name).tables:
+        _, *rows = printed(name)[step].splitlines()
+        _, *expected = aligned("", table).splitlines()
+        assert rows == expected
+
+
+def test_every_lesson_on_a_call_shows_what_four_ranks_print():
+    assert [name for name in CHAPTERS["calls"].names if not Source(name).tables] == []
+
+
+def unfounded(prediction: Prediction, printed: str) -> list[str]:
+    """The numbers of an answer that are not known.
+
+    The first one must be printed. The others may also be said before the answer. Each of them may
+    be in an expression of the answer that leads from known numbers to it, or from it to one.
+    """
+    answer = NAMES_OF_SOMETHING.sub("", " ".join(prediction.answer.split()))
+    first, *others = re.findall(NUMBER, answer) or [""]
+    seen = {*numbers(printed)}
+    known = seen | {*numbers(prediction.before)}
+    founded = in_expressions(answer, known)
+    found = [] if not first or is_in(first, seen | founded) else [first]
+    return found + [number for number in others if not is_in(number, known | founded)]
+
+
+def without_ranks(printed: str) -> str:
+    """Without the title, and without the header and the column of ranks if it has them."""
+    _, header, *lines = printed.splitlines()
+    if header.split()[0] == "rank":
+        return "\n".join(line.split(maxsplit=1)[1] for line in lines)
+    return "\n".join([header, *lines])
+
+
+def test_the_column_of_ranks_is_not_read():
+    assert without_ranks("step: proved on all 2 ranks\n  rank  sum\n  0     11\n") == "11"
+    assert without_ranks("step: proved in a lab\n  node0: 11\n").split() == ["node0:", "11"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if Source(name).predictions])
+def test_the_numbers_of_an_answer_are_those_of_the_run(name):
+    faults = []
+    for prediction in Source(name).predictions:
+        # Without the column of ranks, which would hold each small number.
+        rows = without_ranks(printed(name)[prediction.step])
+        if found := unfounded(prediction, rows):
+            faults.append(f"{found} in {prediction.step}, which prints\n{rows}")
+    assert not faults, "\n\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("It is 12, on ranks 0 and 3.", []),
+        ("It is 13.", ["13"]),
+        ("It is 5.", ["5"]),  # the question says it, and the run does not print it
+        ("12: the 5 is not in it, and 6 is not either.", ["6"]),
+        ("It is 17 = 12 + 5.", []),
+        ("It is 18 = 12 + 6.", ["18", "6"]),
+        ("12, from 5 + 7.", []),
+        ("12, so there are 1,200 / 12 = 100.", ["1,200", "100"]),
+        ("12 or 1,200 / 100, as 12 * 100 is 1,200.", []),
+        ("It is 0.33.", []),
+        ("It is 0.34.", ["0.34"]),
+    ],
+)
+def test_a_number_that_is_not_known_is_found(answer, found):
+    prediction = Prediction("step", "What becomes of 5?", answer)
+    assert unfounded(prediction, "12 [0.3333]") == found

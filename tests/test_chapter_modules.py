@@ -1,0 +1,165 @@
+"""A chapter from a new folder, with a module that is no lesson, works at every door.
+
+Two chapters have a module of the same name.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collectives import launch
+from collectives.backends import availability as backends
+from collectives.course import files
+from collectives.process_groups.mpi import installed
+from tools import notebooks
+
+LESSON = '''\
+# %% [markdown]
+"""
+# {name}
+
+Every rank multiplies its number.
+"""
+
+# %%
+from collectives import check, run
+import torch
+import model
+from model import Model
+
+
+# %%
+def {name}(rank, world_size, device):
+    got = Model(rank).times(torch.ones(2, device=device))
+    check(got, torch.full((2,), {factor} * rank), "times")
+    return {{"got": got, "factor": model.FACTOR}}
+
+
+# %%
+if __name__ == "__main__":
+    run({name})
+
+# %%
+STEPS = [{name}]
+'''
+MODULE = """\
+from dataclasses import dataclass
+
+FACTOR = {factor}
+
+
+@dataclass
+class Model:
+    rank: int
+
+    def times(self, x):
+        return FACTOR * self.rank * x
+"""
+TOML = 'title = "A chapter of {name}"\nlessons = ["{name}"]\n'
+CHAPTERS = {"first": ("doubled", 2.0), "second": ("tripled", 3.0)}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("checkout")
+    (root / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
+    (root / "lessons").mkdir()
+    (root / "lessons" / "chapter.toml").write_text('order = ["second"]\n')
+    for chapter, (name, factor) in CHAPTERS.items():
+        folder = root / "lessons" / chapter
+        folder.mkdir()
+        (folder / "chapter.toml").write_text(TOML.format(name=name))
+        (folder / f"{name}.py").write_text(LESSON.format(name=name, factor=factor))
+        (folder / "model.py").write_text(MODULE.format(factor=factor))
+    return root
+
+
+TABLES = {
+    name: f"""\
+{name}: proved on all 2 ranks
+  rank  got         factor
+  0     [0.0, 0.0]  {factor}
+  1     [{factor}, {factor}]  {factor}
+"""
+    for name, factor in CHAPTERS.values()
+}
+
+
+def printed(*command: object, folder: Path) -> str:
+    """What a command prints that is started in this folder."""
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | as_root,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+PYTHON = sys.executable
+NO_MPI = backends.missing_for_mpi() is not None
+needs_mpi = pytest.mark.skipif(NO_MPI, reason="needs the extra collectives[mpi]")
+DOORS = {
+    "python": lambda lesson: [PYTHON, lesson, "-n", 2],
+    "torchrun": lambda lesson: [
+        PYTHON,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        2,
+        lesson,
+    ],
+    "mpiexec": lambda lesson: [installed.mpiexec(), "-n", 2, PYTHON, lesson],
+}
+
+
+@pytest.fixture
+def lesson(checkout) -> Path:
+    return checkout / "lessons" / "second" / "tripled.py"
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        # Without a launcher: as the command, below.
+        pytest.param("python", marks=pytest.mark.slow),
+        pytest.param("torchrun", marks=pytest.mark.slow),
+        pytest.param("mpiexec", marks=needs_mpi),
+    ],
+)
+def test_a_door_runs_it(lesson, tmp_path, door):
+    assert printed(*DOORS[door](lesson), folder=tmp_path) == TABLES["tripled"]
+
+
+@pytest.mark.slow
+def test_the_command_lists_and_runs_both_chapters_in_one_process(checkout):
+    command = [sys.executable, "-m", "collectives"]
+    listed = printed(*command, "list", folder=checkout)
+    assert listed == (
+        "second: A chapter of tripled\n  second/tripled  Every rank multiplies its number.\n\n"
+        "first: A chapter of doubled\n  first/doubled   Every rank multiplies its number.\n"
+    )
+    text = printed(*command, "run", "first", "second/tripled", "-n", 2, folder=checkout)
+    assert text.startswith(TABLES["doubled"] + TABLES["tripled"])
+
+
+@pytest.mark.slow
+def test_a_notebook_runs_it_in_its_own_folder(lesson):
+    notebook = asyncio.run(notebooks.executed(lesson))
+    text = "".join(output.text for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert "  3     [9.0, 9.0]  3.0\n" in text
+
+
+def test_launch_runs_the_steps_of_both(checkout):
+    for chapter, (name, factor) in CHAPTERS.items():
+        (step,) = files.load(checkout / "lessons" / chapter / f"{name}.py").STEPS
+        assert [result["factor"] for result in launch(step, 2)] == [factor] * 2
+    assert "model" not in sys.modules

@@ -1,0 +1,78 @@
+"""The check of every lesson refuses what is not equal, and says what it got, in one line."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from collectives import LaunchError, Mismatch, check, launch
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (torch.tensor([1, 2]), torch.tensor([1, 3])),
+        (torch.tensor([1, 2]), torch.tensor([1.0, 2.0])),
+        (torch.tensor([1, 2]), torch.tensor([[1, 2]])),
+        (torch.tensor([1.0]), torch.tensor([1.0 + 1e-6])),
+        (torch.tensor([float("nan")]), torch.tensor([1.0])),
+        (torch.tensor([-0.0]), torch.tensor([0.0])),
+        (torch.tensor([1 - 0j]).conj(), torch.tensor([1 - 0j])),
+        ([torch.tensor(1)], [torch.tensor(1), torch.tensor(2)]),
+        ([torch.tensor(1), torch.tensor(3)], [torch.tensor(1), torch.tensor(2)]),
+        ([1, 2], torch.tensor([1, 2])),
+        (1, True),
+        ("a", "b"),
+        (None, torch.tensor(1)),
+    ],
+    ids=str,
+)
+def test_check_refuses_a_wrong_value_dtype_shape_or_type(got, expected):
+    with pytest.raises(Mismatch):
+        check(got, expected, "call")
+
+
+def test_check_accepts_what_is_equal_and_what_is_within_the_tolerance():
+    check([torch.tensor([1, 2]), "a"], [torch.tensor([1, 2]), "a"], "call")
+    check(torch.tensor([1.0]), torch.tensor([1.0 + 1e-7]), "call", rtol=1e-6)
+    check(torch.tensor([float("nan")]), torch.tensor([float("nan")]), "call")
+    check(torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), "call")
+    check(torch.eye(2)[:, 1], torch.tensor([0.0, 1.0]), "call")
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (torch.tensor([1e-9]), torch.tensor([0.0])),
+        (torch.ones(2), torch.ones(1, 2)),
+        (torch.ones(2), torch.ones(1)),
+        (torch.ones(2, dtype=torch.float64), torch.ones(2)),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])),
+    ],
+    ids=str,
+)
+def test_a_tolerance_is_relative_and_excuses_no_other_shape_or_dtype(got, expected):
+    with pytest.raises(Mismatch):
+        check(got, expected, "call", rtol=1e-6)
+
+
+def test_a_failed_check_has_one_shape():
+    def fn(rank, world_size, device):
+        check(torch.tensor([rank]), torch.tensor([0]), "all_reduce(SUM)")
+
+    with pytest.raises(LaunchError) as caught:
+        launch(fn, 2)
+    assert "Mismatch: rank 1/2: got [1], should be [0] [all_reduce(SUM), int64[1], gloo]" in str(
+        caught.value
+    )
+
+
+@pytest.mark.slow
+def test_proofs_hold_under_python_o():
+    program = "import torch; from collectives import check; check(torch.tensor([1]), torch.tensor([2]), 'call')"
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "Mismatch: rank 0/1: got [1], should be [2] [call, int64[1]]" in done.stderr

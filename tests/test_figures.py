@@ -1,0 +1,105 @@
+"""Of every figure: its letters can be read, nothing crosses them, and its bytes never change."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import drawn
+import matplotlib
+import pytest
+from figures import crossed, texts, too_small
+from matplotlib.colors import to_hex
+
+from collectives.pictures import picture
+from collectives.pictures.colours import PAGE
+
+
+def faults(find) -> dict:
+    found = {name: find(figure) for name, figure in drawn.figures().items()}
+    return {name: fault for name, fault in found.items() if fault}
+
+
+def test_letters_can_be_read_in_a_column_of_850_pixels():
+    assert faults(too_small) == {}
+
+
+def test_no_arrow_goes_through_a_word():
+    assert faults(crossed) == {}
+
+
+def test_no_word_lies_on_another():
+    assert faults(overlapping) == {}
+
+
+def overlapping(figure) -> list[tuple[str, str]]:
+    figure.draw_without_rendering()
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
+    return [(a, b) for at, (a, x) in enumerate(boxes) for b, y in boxes[:at] if x.overlaps(y)]
+
+
+def test_all_words_lie_on_the_page():
+    assert faults(off_the_page) == {}
+
+
+def off_the_page(figure) -> list[str]:
+    figure.draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in texts(figure)}
+    page = figure.bbox.padded(0.01)
+    return [
+        text
+        for text, box in boxes.items()
+        if not (page.contains(box.x0, box.y0) and page.contains(box.x1, box.y1))
+    ]
+
+
+def test_every_svg_is_valid_with_a_description_and_ids_that_occur_once():
+    found = []
+    for name, figure in (drawn.figures() | drawn.plots()).items():
+        top = ElementTree.fromstring(code := picture.svg(figure))
+        ids = [element.get("id") for element in top.iter() if element.get("id")]
+        said = top.get("aria-label") or ""
+        is_described = top.get("role") == "img" and said == figure.get_label() and len(said) > 40
+        has_date = b"metadata" in code
+        if not is_described or has_date or len(ids) != len(set(ids)):
+            found.append(name)
+        if to_hex(figure.get_facecolor()) != PAGE:
+            found.append(f"{name} has another ground")
+    assert found == []
+
+
+@pytest.mark.slow
+def test_the_bytes_are_the_same_in_another_process():
+    other = subprocess.run(
+        [sys.executable, "tests/support/drawn.py"],
+        cwd=Path(__file__).parent.parent,
+        env=os.environ | {"PYTHONHASHSEED": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(other.stdout) == drawn.hashes()
+
+
+@pytest.mark.slow
+def test_the_readers_settings_change_nothing_and_are_not_changed():
+    plain = drawn.hashes()
+    settings = {"axes.facecolor": "black", "text.color": "white", "hatch.color": "red"}
+    drawn.figures.cache_clear()
+    drawn.plots.cache_clear()
+    with matplotlib.rc_context(settings):
+        before = dict(matplotlib.rcParams)
+        assert drawn.hashes() == plain
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_the_picture_colours_the_ranks_that_wait_for_the_late_one():
+    boxes = {one.get_gid(): one for one in drawn.figures()["late"].axes[0].patches if one.get_gid()}
+    coloured = {gid for gid, box in boxes.items() if to_hex(box.get_facecolor()) != "#ffffff"}
+    assert len(boxes) == 16
+    assert coloured == {
+        *("0-1", "0-2", "0-3"),  # no rank had returned before rank 0 called
+        *("1-0", "1-3", "2-0", "3-1"),
+    }

@@ -1,0 +1,260 @@
+"""The exercises: each fails unsolved, passes solved, and wrong solutions are told what is wrong."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+import torch
+from nbclient import NotebookClient
+from typer.testing import CliRunner
+from wrong_solutions import WRONG
+
+from collectives import practice
+from collectives.cli import app
+from collectives.course.practice import progress, registry
+from collectives.course.practice.attempt import _texts
+from collectives.course.practice.checker import examine
+
+EXERCISES = registry.read()
+# One that writes a collective, and one of each kind of failure, each time.
+EACH_TIME = {"broadcast_from_sends", "all_reduce_as_a_ring"}
+every = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.slow) for name in EXERCISES],
+)
+
+
+def solution(name: str) -> str:
+    folder = progress.originals("solutions")
+    return (folder / EXERCISES[name].chapter / f"{name}.py").read_text("utf-8")
+
+
+def tried(name: str, text: str, folder: Path):
+    file = folder / f"{name}.py"
+    file.write_text(text, "utf-8")
+    return examine(name, str(file))
+
+
+@pytest.mark.parametrize("kind", ["exercises", "solutions"])
+def test_no_file_is_missing_from_the_registry_or_left_over(kind):
+    found = {path.stem: path.parent.name for path in progress.originals(kind).glob("*/*.py")}
+    assert found == {name: one.chapter for name, one in EXERCISES.items()}
+    assert set(WRONG) == set(EXERCISES)
+
+
+def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
+    """Those that are to be mended show their calls, and `neighbours` needs none."""
+    for name, one in EXERCISES.items():
+        if one.uses and one.chapter != "debugging" and name != "neighbours":
+            file = progress.originals() / one.chapter / f"{name}.py"
+            text = " ".join(file.read_text("utf-8").split())
+            *first, last = one.uses
+            allowed = f"{', '.join(first)} and {last}" if first else last
+            assert f"You may call {allowed}, and no " in text, name
+
+
+@every
+def test_an_exercise_fails_unsolved_and_passes_solved(name, tmp_path):
+    file = progress.originals() / EXERCISES[name].chapter / f"{name}.py"
+    unsolved = examine(name, str(file))
+    if "NotImplementedError" in file.read_text("utf-8"):
+        assert unsolved.kind == "todo", unsolved
+    else:  # a program that is to be mended
+        assert not unsolved.is_solved
+    assert unsolved.says
+    solved = tried(name, solution(name), tmp_path)
+    assert solved.is_solved, solved
+
+
+@every
+def test_a_wrong_solution_is_told_what_is_wrong(name, tmp_path):
+    faults = []
+    assert len(WRONG[name]) >= 2
+    for old, new, words in WRONG[name]:
+        assert words
+        assert old in solution(name)
+        verdict = tried(name, solution(name).replace(old, new), tmp_path)
+        if verdict.is_solved or words not in f"{verdict.case}: {verdict.says}":
+            faults.append(f"{new!r} for {old!r}: {verdict}")
+    assert not faults, "\n".join(faults)
+
+
+def test_every_message_of_the_checker_is_provoked():
+    told = " ".join(words for rows in WRONG.values() for *_, words in rows)
+    messages = [
+        *("the result is wrong", "was changed", "it returned nothing", "it returned a Tensor"),
+        *("the result is of type", "messages;", "calls;", "bytes;", "are enough", "is enough"),
+        *(
+            "itself, which",
+            "was not changed",
+            "the last rank is",
+            "it calls dist.",
+            "the ranks still wait",
+            "raised ",
+        ),
+        *("it does not wait for its", "bytes to all_reduce"),
+        *("still waits for another rank", "a message that has more bytes"),
+    ]
+    assert [one for one in messages if one not in told] == []
+
+
+def test_a_difference_that_six_decimals_do_not_show_is_shown():
+    third = torch.tensor([1 / 3], dtype=torch.float64)
+    assert _texts(third, third) == ("[0.333333]", "[0.333333]")
+    assert _texts(third + 1e-8, third) == ("[0.3333333433333333]", "[0.3333333333333333]")
+
+
+@pytest.mark.slow
+def test_an_average_may_be_rounded_in_another_order(tmp_path):
+    """A third of each gradient and then the sum, or the sum and then a third."""
+    late, early = (
+        "        dist.all_reduce(gradient)\n",
+        "        gradient /= dist.get_world_size()\n",
+    )
+    text = solution("average_the_gradients")
+    assert late + early in text
+    verdict = tried("average_the_gradients", text.replace(late + early, early + late), tmp_path)
+    assert verdict.is_solved, verdict
+
+
+TRICKS = {
+    "it prints what should come out": (
+        "def broadcast(x, src):\n    print('solved: right in 115 cases')\n",
+        "the result is wrong",
+    ),
+    "it catches every exception": (
+        "def broadcast(x, src):\n    try:\n        x.copy_(undefined)\n    except BaseException:\n        pass\n",
+        "the result is wrong",
+    ),
+    "it ends the process with status 0": (
+        "import os\n\n\ndef broadcast(x, src):\n    os._exit(0)\n",
+        "died",
+    ),
+    "it calls the built-in by another name": (
+        "from torch.distributed.distributed_c10d import broadcast as other\n\n\n"
+        "def broadcast(x, src):\n    other(x, src)\n",
+        "it calls dist.broadcast: write `broadcast` with send, recv",
+    ),
+    "it calls an operator of torch": (
+        "import torch.distributed as dist\nimport torch.distributed._functional_collectives as functional\n\n\n"
+        "def broadcast(x, src):\n    x.copy_(functional.broadcast(x, src, dist.group.WORLD))\n",
+        "it calls the operator broadcast: write `broadcast` with send, recv",
+    ),
+    "it catches the refusal, too": (
+        "import torch\nimport torch.distributed as dist\n\n\ndef broadcast(x, src):\n    try:\n        dist.all_reduce(x)\n"
+        "    except Exception:\n        pass\n",
+        "it calls dist.all_reduce",
+    ),
+    "it is right on rank 0 only": (
+        "import torch\nimport torch.distributed as dist\n\n\ndef broadcast(x, src):\n    if dist.get_rank() == src:\n"
+        "        return\n    if dist.get_rank() == 0:\n        x.copy_(torch.arange(1, len(x) + 1) + 10 * src)\n",
+        "rank 1: the result is wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_trick_fails(trick, tmp_path):
+    program, words = TRICKS[trick]
+    verdict = tried("broadcast_from_sends", program, tmp_path)
+    assert not verdict.is_solved
+    assert words in verdict.says
+
+
+def test_a_reader_starts_tries_asks_and_looks_up(tmp_path, monkeypatch):
+    runner = CliRunner()
+
+    def typed(*words: str, status: int = 0, **options) -> str:
+        result = runner.invoke(app, ["practice", *words], **options)
+        assert result.exit_code == status, result.output
+        return result.output
+
+    assert "practice start FOLDER" in typed(status=2)
+    here = tmp_path / "here"
+    assert "cd " in typed("start", str(here))
+    assert "is not empty" in typed("start", str(here), status=2)
+    monkeypatch.chdir(here)
+    said = typed(status=1)
+    assert "`neighbours` is not written yet." in said
+    assert "The file: calls/neighbours.py" in said
+    assert "hint 1 of 2" in typed("neighbours", "--hint")
+    assert "hint 2 of 2" in typed("--hint")
+    assert "did you mean" in typed("neighbors", status=2)
+    (here / "calls" / "neighbours.py").write_text(
+        solution("neighbours").replace("(rank - 1) % n, ", "rank - 1, ")
+    )
+    said = typed(status=1)
+    assert "rank 0: the result is wrong." in said
+    assert "0     2  (-1, 1)   (1, 1)" in said
+    assert typed("solution", "neighbours", status=1, input="n\n").count("%") == 0
+    (here / "calls" / "neighbours.py").write_text(solution("neighbours"))
+    (found,) = json.loads(typed("neighbours", "--json"))
+    assert found["kind"] == "solved"
+    assert "[x] neighbours" in typed("list")
+    assert typed("solution", "neighbours") == solution("neighbours")
+    typed("reset", "neighbours")
+    assert "[ ] neighbours" in typed("list")
+
+
+@pytest.mark.slow
+def test_practice_answers_in_a_notebook_cell(tmp_path, monkeypatch):
+    """For a function of the cell, and for the file in the reader's folder."""
+    monkeypatch.chdir(tmp_path)
+    progress.start(tmp_path / "mine")
+    right = solution("broadcast_from_sends")
+    wrong = right.replace("dist.recv(x, src)", "dist.recv(x.clone(), src)")
+    raises = right.replace("dist.recv(x, src)", "1 / 0")
+    (tmp_path / "mine" / "from_less" / "broadcast_from_sends.py").write_text(right, "utf-8")
+    cells = [
+        "from collectives import practice",
+        wrong + 'practice("broadcast_from_sends", broadcast)',
+        raises + 'practice("broadcast_from_sends", broadcast)',
+        '%cd -q mine\npractice("broadcast_from_sends")',
+        "practice()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120).execute(cwd=str(tmp_path))
+    told = [
+        "".join(
+            re.sub(r"\x1b\[[\d;]*m", "", output["data"]["text/plain"]) for output in cell.outputs
+        )
+        for cell in notebook.cells
+    ]
+    assert told[0] == ""
+    assert "rank 1: the result is wrong." in told[1]
+    assert " 1     [-7, -7]  0    [-7, -7]      [1, 2]" in told[1]
+    assert "line 11: 1 / 0" in told[2]
+    assert "solved" in told[3]
+    assert progress.find(tmp_path / "mine").solved == ["broadcast_from_sends"]
+    assert "`neighbours` is not written yet." in told[4]
+
+
+def test_practice_answers_in_a_python_session(capsys):
+    def neighbours(rank, n):
+        return rank - 1, (rank + 1) % n
+
+    practice("neighbours", neighbours)
+    assert "rank 0: the result is wrong." in capsys.readouterr().out
+
+
+def test_practice_refuses_what_is_no_function():
+    with pytest.raises(ValueError, match="without calling it"):
+        practice("neighbours", (1, 2))
+
+
+def test_watch_tries_again_when_the_file_is_saved(tmp_path, monkeypatch):
+    file = progress.start(tmp_path).folder / "calls" / "neighbours.py"
+    monkeypatch.chdir(tmp_path)
+    programs = [solution("neighbours").replace("(rank + 1) % n", "rank + 1")]
+
+    def save_in_an_editor(seconds):
+        if not programs:
+            raise KeyboardInterrupt
+        file.write_text(programs.pop(), "utf-8")
+
+    monkeypatch.setattr("collectives.cli.practice.time", SimpleNamespace(sleep=save_in_an_editor))
+    said = CliRunner().invoke(app, ["practice", "--watch"]).output
+    assert said.index("not written yet") < said.index("rank 1: the result is wrong.")

@@ -1,0 +1,80 @@
+"""The tables and the plot of docs/algorithms.md: what the algorithms send, how long they take."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from collectives.algorithms import count, table
+
+# What benchmarks/algorithms.py wrote on an idle machine. The lessons show these times, too.
+MEASURED = Path(__file__).parents[1] / "lessons" / "algorithms" / "measured.json"
+
+# Ranks and bytes of the first table.
+RANKS, NBYTES = 8, 16 * 2**20
+
+
+def sent() -> str:
+    rows = []
+    for collective, known in table.ALGORITHMS.items():
+        for name in known:
+            found = count.traffic(collective, name, RANKS, NBYTES)
+            share = "-" if collective == "barrier" else f"{found.busiest() / NBYTES:.4g}"
+            messages = max(found.messages), sum(found.messages)
+            rows.append([f"`{collective}`", f"`{name}`", found.steps, *messages, share])
+    heads = ["call", "algorithm", "steps", "messages of a rank", "of all", "busiest rank's share"]
+    return _markdown(heads, rows)
+
+
+def times() -> str:
+    """A row for each contender, a column for each size; then a row for each training."""
+    document = json.loads(MEASURED.read_text(encoding="utf-8"))
+    found = document["all_reduce"]
+    calls = _markdown(
+        ["", *(_size(int(size)) for size in found)],
+        [
+            [f"`{name}`", *(_cell(seconds, name) for seconds in found.values())]
+            for name in next(iter(found.values()))
+        ],
+    )
+    training = _markdown(
+        ["a step of training", "gloo", "by_hand", "ratio"],
+        [
+            [what, _ms(one["gloo"]), _ms(one["by_hand"]), f"{one['gloo'] / one['by_hand']:.3g}x"]
+            for what, one in document["step"].items()
+        ],
+    )
+    about = f"{document['machine']}, torch {document['torch']}, {document['ranks']} ranks"
+    return f"{about}, medians of {document['rounds']} rounds:\n\n{calls}\n\n{training}"
+
+
+def times_svg() -> str:
+    from collectives.pictures import picture
+    from collectives.pictures.crossings import Times
+
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))["all_reduce"]
+    curves: dict[str, Sequence[tuple[float, float]]] = {
+        name: [(int(size), seconds[name]) for size, seconds in found.items()]
+        for name in next(iter(found.values()))
+        if name != "memcpy"
+    }
+    return picture.svg(Times(curves).draw("all_reduce, 4 ranks", [])).decode()
+
+
+def _cell(seconds: dict[str, float], name: str) -> str:
+    ratio = "" if name in ("memcpy", "gloo") else f", {seconds['gloo'] / seconds[name]:.2g}x"
+    return _ms(seconds[name]) + ratio
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _size(nbytes: int) -> str:
+    known = (("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+    unit, factor = next((unit, factor) for unit, factor in known if nbytes >= factor)
+    return f"{nbytes / factor:g} {unit}"
+
+
+def _markdown(heads: list[str], rows: list[list]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

@@ -1,0 +1,133 @@
+"""The tables of claims, from claims.toml: in short in the README, in full in docs/backends.md."""
+
+from collections.abc import Iterable
+
+from collectives.backends.claims import Claim, base, holds, table
+from collectives.semantics.calls import LESSONS
+
+# The versions of torch that a reader can have: from the oldest that this package runs on
+# (pyproject.toml) to one that is far off. Claims about older ones are left out.
+VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
+
+# How the short table counts the exceptions in each state.
+_COUNTED = {"refuses": "refused", "wrong": "**wrong**", "crashes": "**crash**", "hangs": "**hang**"}
+
+# The calls of those lessons that are not named after one call.
+_CALLS = {"send_recv": ("send", "recv"), "isend_irecv": ("isend", "irecv")}
+
+_Place = tuple[str, str]  # backend and device
+
+
+def full(claims: tuple[Claim, ...] | None = None) -> str:
+    """A row for each call, a column for each backend, and below them the numbered exceptions."""
+    claims = _of_today(claims)
+    forms = list(dict.fromkeys(base(form) for claim in claims for form in claim.form))
+    notes: dict[_Place, list[str]] = {}
+    columns, first = [], 1
+    for place in _places(claims):
+        exceptions = [claim for form in forms for claim in _about(claims, form, place)[1]]
+        notes[place] = list(dict.fromkeys(map(_note, exceptions)))
+        numbers = {text: number for number, text in enumerate(notes[place], first)}
+        columns.append([_cell(claims, form, place, numbers) for form in forms])
+        first += len(numbers)
+    head = ["call", *(f"{backend}, {device}" for backend, device in notes)]
+    rows = [[f"`{form}`", *cells] for form, *cells in zip(forms, *columns, strict=True)]
+    lines, number = _lines(head, rows), 0
+    for (backend, device), texts in notes.items():
+        lines += ["", f"### Exceptions on {backend}, {device}", ""]
+        for text in texts:
+            number += 1
+            lines.append(f"{number}. {text}")
+    return "\n".join(lines)
+
+
+def short(claims: tuple[Claim, ...] | None = None) -> str:
+    """A row for each lesson about a collective: whether its calls work, and how many exceptions.
+
+    A backend of which nobody claims that anything works is left out.
+    """
+    claims = _of_today(claims)
+    places = _places([claim for claim in claims if claim.state == "works"])
+    rows = []
+    for lesson in LESSONS:
+        calls = _CALLS.get(lesson, (lesson,))
+        cells = [_counts(claims, calls, place) for place in places]
+        rows.append([", ".join(f"`{call}`" for call in calls), *cells])
+    return "\n".join(
+        _lines(["call", *(f"{backend}, {device}" for backend, device in places)], rows)
+    )
+
+
+def _of_today(claims: tuple[Claim, ...] | None) -> tuple[Claim, ...]:
+    """The claims about calls in versions of torch that a reader can have."""
+    return tuple(
+        claim
+        for claim in (table() if claims is None else claims)
+        if claim.form and any(holds(claim.torch, version) for version in VERSIONS)
+    )
+
+
+def _places(claims: Iterable[Claim]) -> list[_Place]:
+    return list(dict.fromkeys((claim.backend, claim.device) for claim in claims))
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+
+
+def _about(claims: Iterable[Claim], form: str, place: _Place) -> tuple[bool, list[Claim]]:
+    """Whether the call as a whole is claimed to work, and the other claims about it."""
+    found = [
+        claim
+        for claim in claims
+        if (claim.backend, claim.device) == place and form in map(base, claim.form)
+    ]
+    whole = [claim for claim in found if form in claim.form and not claim.ops and not claim.dtypes]
+    works = bool(whole) and whole[0].state == "works"
+    return works, [claim for claim in found if claim.state != "works" or claim not in whole]
+
+
+def _cell(claims: tuple[Claim, ...], form: str, place: _Place, numbers: dict[str, int]) -> str:
+    """What is claimed of a call on a backend: "works, except 1-3, 5"."""
+    works, exceptions = _about(claims, form, place)
+    listed = _ranges(sorted({numbers[_note(claim)] for claim in exceptions}))
+    if works:
+        return f"works, except {listed}" if listed else "works"
+    return listed or "-"
+
+
+def _counts(claims: tuple[Claim, ...], calls: tuple[str, ...], place: _Place) -> str:
+    """The same in short, for several calls together: "works; 2 refused, 1 **wrong**"."""
+    works, found = zip(*(_about(claims, call, place) for call in calls), strict=True)
+    states = list({_note(claim): claim.state for some in found for claim in some}.values())
+    counts = [
+        f"{states.count(state)} {word}" for state, word in _COUNTED.items() if state in states
+    ]
+    return "; ".join(filter(None, ("works" if all(works) else "", ", ".join(counts)))) or "-"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """[1, 2, 3, 5] as "1-3, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _note(claim: Claim) -> str:
+    """ "**refuses** AVG for int8, bool: reason"."""
+    variants = list(dict.fromkeys(form.partition(":")[2] for form in claim.form if ":" in form))
+    whom = " for ".join(", ".join(names) for names in (variants, claim.ops, claim.dtypes) if names)
+    limits = [
+        f"{word} {limit}"
+        for word, limit in (("torch", claim.torch), ("ranks", claim.world_size))
+        if limit
+    ]
+    return (
+        f"**{claim.state}** {whom}".rstrip()
+        + (f" ({', '.join(limits)})" if limits else "")
+        + (f": {claim.reason}" if claim.reason else "")
+    )

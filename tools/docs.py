@@ -1,0 +1,94 @@
+"""The generated parts of the documentation: `make docs`, or `make docs ARGS="claims steps"`.
+
+Tests make the parts that take seconds again, and compare them with what stands in the pages. Those
+that take minutes are slow tests.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools import (
+    algorithm_tables,
+    api_page,
+    claims_table,
+    contents,
+    elastic_table,
+    mistakes_table,
+    readme_picture,
+    steps_page,
+    training_table,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class GeneratedSection:
+    """What `make()` returns stands in the file `path` between two marks, or is the whole file.
+
+    `slow` sections take minutes, and what they measure may differ from run to run.
+    """
+
+    name: str
+    path: str
+    make: Callable[[], str]
+    slow: bool = False
+
+    def read(self) -> str:
+        """The part as it stands in its file."""
+        return self._split()[1].strip("\n")
+
+    def write(self, text: str) -> None:
+        if self.path.endswith(".md"):
+            before, _, after = self._split()
+            text = f"{before}\n\n{text.rstrip()}\n\n{after}"
+        (ROOT / self.path).write_text(text, encoding="utf-8")
+
+    def _split(self) -> tuple[str, str, str]:
+        """The file up to the first mark, between the marks, and from the second one on."""
+        text = (ROOT / self.path).read_text(encoding="utf-8")
+        if not self.path.endswith(".md"):
+            return "", text, ""
+        begin = f"<!-- {self.name}: made by `make docs ARGS={self.name}`, do not edit -->"
+        end = f"<!-- end of {self.name} -->"
+        found = re.fullmatch(f"(.*{re.escape(begin)})(.*)({end}.*)", text, re.DOTALL)
+        if not found:
+            raise ValueError(f"{self.path} lacks the lines {begin} and {end}.")
+        return found[1], found[2], found[3]
+
+
+SECTIONS = {
+    section.name: section
+    for section in (
+        GeneratedSection("picture", "docs/calls.svg", readme_picture.svg),
+        GeneratedSection("lessons", "README.md", contents.route),
+        GeneratedSection("contents", "docs/contents.md", contents.page),
+        GeneratedSection("works", "README.md", claims_table.short),
+        GeneratedSection("claims", "docs/backends.md", claims_table.full),
+        GeneratedSection("sent", "docs/algorithms.md", algorithm_tables.sent),
+        GeneratedSection("times", "docs/algorithms.md", algorithm_tables.times),
+        GeneratedSection("times-plot", "docs/algorithm_times.svg", algorithm_tables.times_svg),
+        GeneratedSection("steps", "docs/steps.html", steps_page.page),
+        GeneratedSection("elastic", "docs/machines.md", elastic_table.table),
+        GeneratedSection("elastic-plot", "docs/elastic_times.svg", elastic_table.svg),
+        GeneratedSection("api", "docs/api.md", api_page.sections),
+        GeneratedSection("training", "docs/exactness.md", training_table.table, slow=True),
+        GeneratedSection("mistakes", "docs/mistakes.md", mistakes_table.markdown, slow=True),
+    )
+}
+
+
+def main(names: list[str]) -> None:
+    for name in names:
+        if name not in SECTIONS:
+            sys.exit(f"{name!r} is no generated part: take {', '.join(SECTIONS)}.")
+    for section in [SECTIONS[name] for name in names] or SECTIONS.values():
+        print(f"{section.name}: {section.path}", file=sys.stderr)
+        section.write(section.make())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
