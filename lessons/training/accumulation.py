@@ -12,7 +12,8 @@ count, and when to clip the gradient.
 """
 
 # %%
-from collectives import check, check_training, run
+from collectives import check, check_training, digits, run
+from collectives.pictures.rank_grid import RankGrid
 from one_process import batch_loss, network, train
 import torch
 import torch.distributed as dist
@@ -65,29 +66,33 @@ def accumulate(model, images, labels):
 
 
 # %% [markdown]
-# In the first step no label is -100: each image is a token. A communication hook counts the
-# reductions, as in [ddp](../../notebooks/training/ddp.ipynb). All gradients fit into one bucket.
+# First no label is -100: each image is a token. The list `counts` gets a 0 for each micro-batch,
+# and a communication hook adds 1 when its gradients are reduced, as in
+# [ddp](../../notebooks/training/ddp.ipynb). All gradients fit into one bucket.
 
 
 # %%
 def accumulation(rank, world_size, device):
-    def note(found, bucket):
-        found.append(bucket.index())
+    def note(counts, bucket):
+        counts[-1] += 1
         return allreduce_hook(None, bucket)
 
-    model = DDP(network(0, device))
-    model.register_comm_hook(found := [], note)
-    trained, losses = train(model, accumulate, batches(), device)
+    model, counts = DDP(network(0, device)), []
+    model.register_forward_pre_hook(lambda model, inputs: counts.append(0))
+    model.register_comm_hook(counts, note)
+    trained, _ = train(model, accumulate, batches(), device)
 
     expected, _ = train(network(0, device), batch_loss, batches(), device)
     check_training(trained, expected, "micro-batches")
-    check(len(found), 28, "reductions")
-    return {"reductions": len(found), "loss": losses}
+    check(counts, [0, 0, 0, 1] * 28, "reductions")
+    rows = {"three steps": [count > 0 for count in counts[:12]]}
+    legend = "Filled: the backward() of this micro-batch reduces. Four micro-batches are a step."
+    return {"reductions": sum(counts), "reduces": RankGrid(rows, "micro-batch", legend)}
 
 
 # %% [markdown]
-# **Predict first.** Each rank computes 4 micro-batches in a step, and only the `backward()` of the
-# last reduces. Are the gradients of the first three lost?
+# **Predict first.** In each of 28 steps, a rank computes 4 micro-batches, and only the `backward()`
+# of the last reduces. Are the gradients of the first three lost?
 
 # %%
 if __name__ == "__main__":
@@ -96,9 +101,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: `.grad` holds the sum of all, and this sum is reduced. There are 28 reductions, one in each
-# step. Without `no_sync` every `backward()` reduces, and the parameters are the same. So are the
-# losses in the picture: it is that of data_parallel.
+# No: `.grad` holds the sum of all, and this sum is reduced, 28 times. Without `no_sync` every
+# `backward()` reduces, and the parameters are the same.
 #
 # </details>
 
@@ -115,11 +119,13 @@ def mask(backward):
 
 
 def tokens_as_weights(rank, world_size, device):
-    trained, losses = train(DDP(network(0, device)), mask(accumulate), batches(), device)
+    trained, _ = train(DDP(network(0, device)), mask(accumulate), batches(), device)
 
     expected, _ = train(network(0, device), mask(batch_loss), batches(), device)
     check_training(trained, expected, "tokens")
-    return {"loss": losses}
+    mine = digits(device)[1][batches()[0]][rank::world_size]
+    tokens = [int((part > 2).sum()) for part in mine.chunk(4)]
+    return {"tokens": RankGrid({"step 1": tokens}, "micro-batch", "The tokens of a micro-batch.")}
 
 
 # %% [markdown]
@@ -141,9 +147,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Clipping
 #
-# Clip the gradient of each step once, after the last `backward()`. Then `.grad` holds the gradient
-# of the whole batch on every rank, and all ranks scale it by the same factor. Here its norm may be
-# at most 0.5.
+# Clip once in a step, after the last `backward()`. Then `.grad` holds the gradient of the whole
+# batch on every rank, and all ranks scale it by the same factor. Here its norm may be at most 0.5.
 
 
 # %%
@@ -163,8 +168,9 @@ def clipping(rank, world_size, device):
     expected, _ = train(network(0, device), clipped(batch_loss, alone), batches(), device)
     check_training(trained, expected, "clipping")
     check(torch.tensor(norms), torch.tensor(alone), "the norm of each step", rtol=1e-5)
-    counts = {"clipped": sum(norm > 0.5 for norm in norms), "steps": len(norms)}
-    return {"largest norm": max(norms)} | counts
+    rows = {"clipped": [norm > 0.5 for norm in norms]}
+    legend = "Filled: the gradient of this step is clipped."
+    return {"largest norm": max(norms), "steps": RankGrid(rows, "step", legend)}
 
 
 # %% [markdown]
@@ -196,63 +202,27 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **no_sync around backward alone.** In `accumulate`, change `with model.no_sync():` to `if
-#    True:` and `loss.backward()` to `with model.no_sync(): loss.backward()`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got 112, should be 28 [reductions`. The parameters are right, but nothing is saved:
-#    DDP decides in the forward pass.
-#
-#    </details>
-#
+#    True:` and `loss.backward()` to `with model.no_sync(): loss.backward()`. It says `should be [0,
+#    0, 0, 1`. The parameters are right, but nothing is saved: DDP decides in the forward pass.
 # 2. **Images for tokens.** In `accumulate`, change `(y != -100).sum()` to `torch.tensor(len(y))`.
-#
-#    <details><summary>Answer</summary>
-#
 #    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.7`.
-#
-#    </details>
-#
 # 3. **The tokens of this rank.** In `accumulate`, change `dist.all_reduce(tokens)` to `tokens *=
-#    n`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.1`. This is a mean of the ranks'
-#    means.
-#
-#    </details>
-#
+#    n`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.1`. This is a mean of the
+#    ranks' means.
 # 4. **A mean of means.** In `add_gradient`, change `reduction="sum") * dist.get_world_size() /
-#    tokens` to `reduction="mean") / 4`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 0.4`. This is the common loop. It is
-#    right if all micro-batches are equally large.
-#
-#    </details>
-#
+#    tokens` to `reduction="mean") / 4`. It says `rank 0/4: 0.bias.momentum_buffer: relative error
+#    0.4`. This is the common loop. It is right if all micro-batches are equally large.
 # 5. **Everything under no_sync.** In `accumulate`, change `return loss + add_gradient(model,
-#    tokens, *last)` to `with model.no_sync(): return loss + add_gradient(model, tokens, *last)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Each rank trains a network of its
+#    tokens, *last)` to `with model.no_sync(): return loss + add_gradient(model, tokens, *last)`. It
+#    says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Each rank trains a network of its
 #    own.
-#
-#    </details>
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Clip once in a step, after the last `backward()`. Then `.grad` holds the gradient of the whole
-#   batch on every rank, and all ranks scale it by the same factor. Before that each rank has a norm
-#   of its own.
 # - Without `no_sync`, all ranks must compute equally many micro-batches. With it, only the last one
 #   of each rank takes part in a reduction.
 # - Count the tokens before the first `backward()`, for the whole step and on all ranks. Trainers
@@ -271,12 +241,6 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 #   and
 #   [clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html),
 #   in PyTorch's documentation.
-#
-# In PyTorch's documentation:
-#
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
 # Next lesson: [validation](../../notebooks/training/validation.ipynb), exact metrics on shards that
 # are not equally large.

@@ -25,11 +25,9 @@ from torch.nn.functional import cross_entropy
 # hidden units and 10 outputs, one for each digit. Each step of the training takes a batch of 64
 # images, computes the gradient of their mean loss, and changes the parameters a little.
 #
-# Nothing is distributed yet: `run` starts four ranks as always, but each trains alone, on all
-# images.
-#
-# The numbers are float64, which has about 16 digits. So rounding errors stay small, and we can
-# compare the later programs with this one.
+# Nothing is distributed yet: each rank trains alone, on all images. The numbers are float64, which
+# has about 16 digits. So rounding errors stay small, and we can compare the later programs with
+# this one.
 
 # %% [markdown]
 # ## The code
@@ -37,11 +35,11 @@ from torch.nn.functional import cross_entropy
 # `seed` sets the first parameters of the network, and `shuffled` the order of the images. The
 # layers have numbers: `0.weight` and `0.bias` belong to the first one, `2.weight` and `2.bias` to
 # the last one. The optimizer is SGD with momentum: for each parameter it keeps a running sum of the
-# gradients, its `momentum_buffer`. `train` gets the function that computes the gradient as its
-# argument `backward`: here `batch_loss`, in the next lessons others.
+# gradients, its `momentum_buffer`. The argument `backward` of `train` is the function that computes
+# the gradient: here `batch_loss`, in the next lessons others.
 #
 # Three names come from the package: `digits` loads images and labels, `Curve` draws a list of
-# numbers, `check_training` fails unless two trainings gave the same parameters and momentum.
+# numbers, and `check_training` fails unless two trainings gave the same parameters and momentum.
 
 
 # %%
@@ -94,17 +92,16 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # One, in four copies. All ranks start with the same seed and see the same batches, so they do the
-# same work four times, to the last bit. To gain anything, the ranks must share the work. The last
-# batch is small, so its loss in the picture says little.
+# same work four times, to the last bit. To gain anything, they must share it. The last batch is
+# small, so its loss in the picture says little.
 #
 # </details>
 
 # %% [markdown]
 # ### What `.grad` holds
 #
-# `backward()` does not set `.grad`. It adds to it. The derivative of x * x is 2 x, which is 8 at x
-# = 4. The step computes x * x twice, because `backward()` frees the graph unless it has
-# `retain_graph=True`.
+# The derivative of x * x is 2 x, which is 8 at x = 4. The step computes x * x twice, because
+# `backward()` frees the graph unless it has `retain_graph=True`.
 
 
 # %%
@@ -127,8 +124,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16: the second `backward()` adds its 8 to the first. So a training loop calls
-# `optimizer.zero_grad()`, which clears `.grad`, before each step. The next section uses the sum.
+# 16: `backward()` adds to `.grad`. So a training loop calls `optimizer.zero_grad()`, which clears
+# `.grad`, before each step. The next section uses the sum.
 #
 # </details>
 
@@ -136,8 +133,7 @@ if __name__ == "__main__":
 # ### Micro-batches
 #
 # If a batch does not fit into memory, cut it into micro-batches and let `.grad` add up. The loss of
-# a micro-batch is the mean over its own images, so weight it with its share of the batch. The sum
-# of these losses would [keep every graph](../../notebooks/hearsay.ipynb).
+# a micro-batch is the mean over its own images, so weight it with its share of the batch.
 
 
 # %%
@@ -153,9 +149,10 @@ def in_micro_batches(model, images, labels):
 def micro_batches(rank, world_size, device):
     trained, losses = train(network(0, device), in_micro_batches, shuffled().split(64), device)
 
-    expected, _ = train(network(0, device), batch_loss, shuffled().split(64), device)
+    expected, whole = train(network(0, device), batch_loss, shuffled().split(64), device)
     check_training(trained, expected, "micro-batches of 16")
-    return {"loss": losses}
+    check(torch.tensor(losses.values), torch.tensor(whole.values), "losses", rtol=1e-6)
+    return {"first and last loss": str(losses)}
 
 
 # %%
@@ -163,18 +160,18 @@ if __name__ == "__main__":
     run(micro_batches)
 
 # %% [markdown]
-# The parameters and the losses are those of whole batches. In the next lesson, four processes
-# compute a micro-batch each, at the same time.
+# These are the losses of whole batches. In the next lesson, four processes compute a micro-batch
+# each, at the same time.
 #
 # ### Why more than one process
 #
 # The largest Llama 3 has 405 billion parameters and was trained on 15.6 trillion tokens. [Its
 # authors](https://arxiv.org/abs/2407.21783) report 3.8e25 operations, on up to 16,384 H100 GPUs
-# with 80 GB and about 400e12 operations per second each. Two rules of thumb explain the cost.
-# Training takes 6 operations for each parameter and token ([Kaplan and
-# others](https://arxiv.org/abs/2001.08361)). Adam in mixed precision needs 16 bytes for each
-# parameter ([ZeRO](https://arxiv.org/abs/1910.02054)), and more for the outputs of the layers. In
-# this step, rank r computes what `32**r` GPUs need if they share work and memory evenly.
+# with 80 GB and about 400e12 operations per second each, 38 to 43 % of their peak. Training takes 6
+# operations for each parameter and token ([Kaplan and others](https://arxiv.org/abs/2001.08361)).
+# Adam in mixed precision needs 16 bytes for each parameter
+# ([ZeRO](https://arxiv.org/abs/1910.02054)), and the outputs of the layers need more. Here rank r
+# computes what `32**r` GPUs need if they share work and memory evenly.
 
 
 # %%
@@ -197,9 +194,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both: it would train for 3003.08 years, and the 6,480 GB need 6,480 / 80 = 81 GPUs. With 32,768
-# GPUs the training takes a month. Data parallel training, in the next lessons, divides the time. It
-# does not divide the memory, because every rank holds the whole model.
+# Both: it would train for 3003.08 years, and the 6,480 GB need 6,480 / 80 = 81 GPUs. Data parallel
+# training, in the next lessons, divides the time. It does not divide the memory, because every rank
+# holds the whole model.
 #
 # </details>
 
@@ -211,44 +208,23 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 #
 # `check_training` compares two trainings, each a model and its optimizer. For every parameter and
 # every momentum buffer, the norm of the difference may be at most 1e-9 of the norm. All ranks must
-# have the same values, to the last bit. In the tests, the steps of this chapter stay below 1e-12.
-#
-# If the proof fails, all ranks raise the same message. In `rank 0 raised Mismatch: rank 3/4: ...`,
-# rank 3 is the one with the largest error.
+# have the same values, to the last bit. If the proof fails, all ranks raise the same message, which
+# names the rank with the largest error.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **Every rank starts elsewhere.** In `one_process`, change `trained, losses = train(network(0,`
-#    to `trained, losses = train(network(rank,`. Do the ranks still have one network?
-#
-#    <details><summary>Answer</summary>
-#
-#    No. It says `rank 1/4: 2.bias: relative error 2, should be at most 1e-09`.
-#
-#    </details>
-#
+#    to `trained, losses = train(network(rank,`. It says `rank 1/4: 2.bias: relative error 2, should
+#    be at most 1e-09`: the ranks no longer have one network.
 # 2. **Each micro-batch counts as a whole batch.** In `in_micro_batches`, change `* len(x) /
-#    len(images)` to `* 1`. By how much is the gradient of 64 images wrong?
-#
-#    <details><summary>Answer</summary>
-#
-#    It is four times as large. It says `0.bias.momentum_buffer: relative error 5`.
-#
-#    </details>
-#
+#    len(images)` to `* 1`. It says `0.bias.momentum_buffer: relative error 5`: the gradient of 64
+#    images is four times as large.
 # 3. **Each micro-batch counts as a quarter.** In `in_micro_batches`, change `len(x) / len(images)`
-#    to `1 / 4`. For which batches is that wrong?
-#
-#    <details><summary>Answer</summary>
-#
-#    For the last alone: its 5 images are a single micro-batch, which must count fully. It says
-#    `2.bias.momentum_buffer: relative error 0.6`.
-#
-#    </details>
+#    to `1 / 4`. It says `2.bias.momentum_buffer: relative error 0.6`. Only the last batch is wrong:
+#    its 5 images are a single micro-batch, which must count fully.
 
 # %% [markdown]
 # ## Pitfalls
@@ -256,49 +232,16 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # - A loop without `zero_grad()` trains with the sum of all gradients so far. There is no error.
 # - `cross_entropy` takes the mean unless you say `reduction="sum"`. Weight means by their share of
 #   the batch; divide a sum by the batch size.
-# - `randperm` without a generator uses the global one, as everything else does. If the program
-#   draws one more random number anywhere, the images have another order.
+# - Call `backward()` for each micro-batch. The sum of their losses would [keep every
+#   graph](../../notebooks/hearsay.ipynb).
 # - n processes on one machine, each with as many threads as there are cores, slow each other down.
-#   `torch.set_num_threads(1)` prevents it. torchrun sets `OMP_NUM_THREADS=1` for the same reason.
-
-# %% [markdown]
-# ## Write it yourself
-#
-# The gradient of the last bias has a simple form: the mean, over the images, of the probabilities
-# that the network gives, minus 1 at the right digit. Compute it, and compare with `.grad`.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def last_bias(rank, world_size, device):
-#     model = network(0, device)
-#     images, labels = digits(device)
-#     batch_loss(model, images, labels)
-#     expected = model(images).softmax(1) - nn.functional.one_hot(labels, 10)
-#     check(model[2].bias.grad, expected.mean(0).detach(), "backward()", rtol=1e-9)
-#     return {"first three": expected.mean(0)[:3]}
-# ```
-#
-# ```text
-# last_bias: proved on all 4 ranks
-#   rank  first three
-#   0     [0.0158, 0.0156, -0.013]
-#   1     [0.0158, 0.0156, -0.013]
-#   2     [0.0158, 0.0156, -0.013]
-#   3     [0.0158, 0.0156, -0.013]
-# ```
-#
-# It is a mean over images, and so is every other gradient. That is why a batch can be cut.
-#
-# </details>
+#   `torch.set_num_threads(1)` prevents it.
 
 # %% [markdown]
 # ## Read on
 #
-# - J. Kaplan and others, [*Scaling Laws for Neural Language
-#   Models*](https://arxiv.org/abs/2001.08361) (2020): where the 6 operations come from.
-# - [How `backward()` works](https://docs.pytorch.org/docs/stable/notes/autograd.html), in PyTorch's
-#   documentation.
+# [How `backward()` works](https://docs.pytorch.org/docs/stable/notes/autograd.html), in PyTorch's
+# documentation.
 #
 # Next lesson: [data_parallel](../../notebooks/training/data_parallel.ipynb), the same batch on
 # several ranks.

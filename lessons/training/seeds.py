@@ -5,8 +5,8 @@
 All ranks need the same random numbers for the start of a network, and different ones for dropout
 and augmentation. Both are a matter of seeds.
 
-You will see one process that repeats the dropout of all ranks, loader workers that draw the same
-numbers on every rank, and the same run twice, bit for bit.
+You will see which units each rank drops, one process that repeats the dropout of all ranks, loader
+workers that draw the same numbers on every rank, and the same run twice, bit for bit.
 
     python lessons/training/seeds.py
     torchrun --nproc-per-node 4 lessons/training/seeds.py
@@ -16,6 +16,7 @@ numbers on every rank, and the same run twice, bit for bit.
 from functools import partial
 from itertools import chain
 from collectives import check, check_training, run
+from collectives.pictures.rank_grid import RankGrid
 from one_process import shuffled, train
 import random
 import numpy
@@ -28,24 +29,54 @@ from torch.utils.data import DataLoader
 # %% [markdown]
 # ## The idea
 #
-# A generator of random numbers begins with a seed. Equal seeds give equal numbers. A training on
-# several ranks needs both kinds:
+# Equal seeds give equal random numbers. A training on several ranks needs both kinds:
 #
 # - **Equal on all ranks**: the first parameters, and the order of the images, of which each rank
 #   takes another shard.
-# - **Different on each rank**: dropout, noise, crops and flips. With one seed for all, every rank
-#   drops the same units: n images share one pattern.
+# - **Different on each rank**: dropout, noise, crops and flips.
 #
-# So set one seed, make the network, and then set a seed that contains the rank.
-#
-# There are several generators. `torch.manual_seed` sets that of torch. Python's `random` and numpy
-# have their own: set them, too, by `random.seed` and `numpy.random.seed`. Each worker of a
-# `DataLoader` is a process with generators of its own.
+# So set one seed, make the network, and then set a seed that contains the rank. Python's `random`
+# and numpy have generators of their own: set them, too, by `random.seed` and `numpy.random.seed`.
+# Each worker of a `DataLoader` is a process with its own generators.
 
 # %% [markdown]
 # ## The code
 #
-# The network of data_parallel gets a dropout layer.
+# Dropout sets half of its inputs to 0, chosen at random. Here they are the 32 hidden units.
+
+
+# %%
+def dropped_units(rank, world_size, device):
+    rows, counts = {}, []
+    for name, seed in (("seed 1", 1), ("seed 1 + rank", 1 + rank)):
+        torch.manual_seed(seed)
+        rows[name] = (nn.Dropout(0.5)(torch.ones(32)) == 0).tolist()
+        dist.all_gather_object(found := [None] * world_size, rows[name])
+        counts.append(len({tuple(pattern) for pattern in found}))
+    check(counts, [1, world_size], "different patterns")
+    return {"patterns": counts, "dropped": RankGrid(rows, "unit", "Filled: the unit is dropped.")}
+
+
+# %% [markdown]
+# **Predict first.** Four ranks call dropout. How many different patterns are there with each seed?
+
+# %%
+if __name__ == "__main__":
+    run(dropped_units)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 1 and 4. With one seed, n images share a pattern. One process draws another one for each image.
+#
+# </details>
+
+# %% [markdown]
+# ### One process with the generators of all ranks
+#
+# The network of one_process gets a dropout layer. To prove its training, one process must drop the
+# same units. It computes one shard after the other. Before each of them it puts the state of that
+# rank's generator in place, and afterwards it keeps the new state.
 
 
 # %%
@@ -69,14 +100,6 @@ def on_my_shard(model, images, labels):
     return loss
 
 
-# %% [markdown]
-# ### One process with the generators of all ranks
-#
-# To prove a training with dropout, one process must drop the same units. It computes one shard
-# after the other. Before each of them it puts the state of that rank's generator in place, and
-# afterwards it keeps the new state.
-
-
 # %%
 def on_all_shards(states, model, images, labels):
     for rank, state in enumerate(states):
@@ -87,8 +110,6 @@ def on_all_shards(states, model, images, labels):
 
 def seeds(rank, world_size, device):
     model = network(0, device)  # equal on all ranks, without a broadcast
-    patterns = []
-    model[2].register_forward_hook(lambda _, inputs, output: patterns.append(output[0] == 0))
     torch.manual_seed(1 + rank)
     trained, losses = train(model, on_my_shard, shuffled().split(60)[:28], device)
 
@@ -96,35 +117,19 @@ def seeds(rank, world_size, device):
     backward = partial(on_all_shards, states)
     expected, _ = train(network(0, device), backward, shuffled().split(60)[:28], device)
     check_training(trained, expected, "dropout")
-    dist.all_gather_object(found := [None] * world_size, patterns[0].tolist())
-    different = len({tuple(pattern) for pattern in found})
-    check(different, world_size, "patterns of the first step")
-    return {"loss": losses, "patterns": different}
+    return {"first and last loss": str(losses)}
 
-
-# %% [markdown]
-# **Predict first.** Each rank has a shard of 15 images and drops half of the 32 units of each. How
-# many different patterns do four ranks drop for the first images of their shards?
 
 # %%
 if __name__ == "__main__":
     run(seeds)
 
 # %% [markdown]
-# <details><summary>Answer</summary>
-#
-# 4, one for each rank. With `torch.manual_seed(1)` on all ranks it is one. In the picture, the
-# lines are less even than those of data_parallel: dropout adds chance to each loss.
-#
-# </details>
-
-# %% [markdown]
 # ### Workers of a loader
 #
-# `DataLoader` starts worker processes, which load and augment the images. Each rank starts its own,
-# so k workers on each of n ranks are n k processes more. Here two workers on each rank draw four
-# times from torch, numpy and `random`. When an epoch begins, the loader draws a number from torch's
-# generator, and gives each worker a seed made of this number and its own index.
+# A `DataLoader` starts worker processes, which load and augment the images, on each rank. When an
+# epoch begins, it draws a number from torch's generator, and gives each worker a seed made of this
+# number and the worker's index. Here two workers on each rank draw four times.
 
 
 # %%
@@ -145,7 +150,7 @@ def loader_workers(rank, world_size, device):
 
 # %% [markdown]
 # **Predict first.** Four ranks draw 16 numbers from each generator. How many of them are different
-# if `torch.manual_seed(0)` was called on every rank? Write the number down.
+# if `torch.manual_seed(0)` was called on every rank?
 
 # %%
 if __name__ == "__main__":
@@ -163,8 +168,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The same run twice
 #
-# With the same seeds, the same number of ranks and of threads, and the same order of additions, a
-# run gives the same bits.
+# The same seeds, numbers of ranks and threads, and order of additions give the same bits.
 
 
 # %%
@@ -196,7 +200,7 @@ if __name__ == "__main__":
 # </details>
 
 # %%
-STEPS = [seeds, loader_workers, same_run_twice]
+STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 
 # %% [markdown]
 # ## The proof
@@ -210,51 +214,22 @@ STEPS = [seeds, loader_workers, same_run_twice]
 # - `torch.manual_seed` sets the generators of all GPUs, too (`torch/random.py`: "Sets the seed for
 #   generating random numbers on all devices").
 # - Dropout on a GPU draws from that GPU's generator. This lesson keeps the state of the CPU's
-#   (`torch/random.py`: "The returned state is for the default generator on CPU only"); on a GPU,
-#   use `torch.cuda.get_rng_state()`.
+#   (`torch/random.py`: "The returned state is for the default generator on CPU only").
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The same dropout on every rank.** In `seeds`, change `torch.manual_seed(1 + rank)` to
-#    `torch.manual_seed(1)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`.
-#
-#    </details>
-#
+#    `torch.manual_seed(1)`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`.
 # 2. **Another start on every rank.** In `seeds`, change `model = network(0, device)` to `model =
-#    network(rank, device)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 1/4: 0.bias: relative error 1`.
-#
-#    </details>
-#
+#    network(rank, device)`. It says `rank 1/4: 0.bias: relative error 1`.
 # 3. **The seed is set in each step.** In `on_my_shard`, change `loss = shard_loss` to
-#    `torch.manual_seed(1 + dist.get_rank()); loss = shard_loss`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`. Every step then drops the same
-#    units.
-#
-#    </details>
-#
+#    `torch.manual_seed(1 + dist.get_rank()); loss = shard_loss`. It says `rank 0/4:
+#    0.bias.momentum_buffer: relative error 1`: every step drops the same units.
 # 4. **The same workers on every rank.** In `loader_workers`, change `("seed by rank", rank)` to
-#    `("seed by rank", 0)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got [[4, 4, 4], [4, 4, 4]], should be`.
-#
-#    </details>
+#    `("seed by rank", 0)`. It says `got [[4, 4, 4], [4, 4, 4]], should be`.
 
 # %% [markdown]
 # ## Pitfalls
@@ -264,24 +239,12 @@ STEPS = [seeds, loader_workers, same_run_twice]
 # - The sampler must shuffle with the same seed on all ranks. If it takes the generator of torch,
 #   one more draw on one rank gives that rank another order, and images are taken twice or never.
 # - A worker's seed of `rank + worker` is the same for worker 1 of rank 0 and worker 0 of rank 1.
-#   Take `rank * workers + worker`, or leave it to the loader.
-# - `multiprocessing_context="fork"` is there because a forked worker need not import `draw`. On
-#   macOS, fork is not safe with all libraries.
+#   Leave it to the loader.
 
 # %% [markdown]
 # ## Read on
 #
-# - In the program to take home,
-#   [`main`](../../lessons/training/take_home/train.py) has it:
-#   `torch.manual_seed(step * n + rank)`.
-# - [Reproducibility](https://docs.pytorch.org/docs/stable/notes/randomness.html), in PyTorch's
-#   documentation: generators, workers, deterministic operations.
-#
-# In PyTorch's documentation:
-#
-# - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+# In the program to take home, [`main`](../../lessons/training/take_home/train.py) has it:
+# `torch.manual_seed(step * n + rank)`.
 #
 # Next lesson: [buffers](../../notebooks/training/buffers.ipynb), what no gradient reaches.

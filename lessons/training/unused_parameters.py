@@ -14,6 +14,7 @@ each step.
 
 # %%
 from collectives import check, check_training, counting, digits, run
+from collectives.pictures.rank_grid import RankGrid
 from one_process import train
 import re
 import torch
@@ -36,17 +37,15 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # ```
 #
 # Many networks have such parameters: a head (the last layers, for one task) that is no longer
-# trained, a layer that is sometimes skipped, an expert (in a mixture of experts) that gets no
-# token. And a parameter may be unused on one rank and used on another. With
-# `find_unused_parameters=True`, DDP searches the graph of each forward pass, and takes zeros for
-# what this rank does not use.
+# trained, a layer that is sometimes skipped, an expert that gets no token. And a parameter may be
+# unused on one rank and used on another. With `find_unused_parameters=True`, DDP searches the graph
+# of each forward pass, and takes zeros for what this rank does not use.
 
 # %% [markdown]
 # ## The code
 #
-# This network has two tasks, each with a head of its own: to name the digit, or to tell even from
-# odd. The first label of a batch decides which task is trained. So the ranks train different tasks
-# in the same step.
+# This network has two heads: head 0 names the digit, head 1 tells even from odd. The first label of
+# a batch decides which one is trained. So the ranks use different heads in the same step.
 
 
 # %%
@@ -93,16 +92,19 @@ def one_process(model, images, labels):
 
 def unused_parameters(rank, world_size, device):
     model = DDP(TwoTasks(device), find_unused_parameters=True)
-    trained, losses = train(model, on_my_shard, batches(), device)
+    tasks = []
+    model.register_forward_pre_hook(lambda model, inputs: tasks.append(inputs[1]))
+    trained, _ = train(model, on_my_shard, batches(), device)
 
     expected, _ = train(TwoTasks(device), one_process, batches(), device)
     check_training(trained, expected, "two tasks")
-    return {"loss": losses}
+    rows = {f"head {head}": [task == head for task in tasks] for head in (0, 1)}
+    return {"steps": RankGrid(rows, "step", "Filled: the rank used this head in this step.")}
 
 
 # %% [markdown]
-# **Predict first.** In a step, one of four ranks trains the task of even and odd. Does DDP take its
-# gradient for the second head as it is, or does it make it smaller?
+# **Predict first.** In a step, one of four ranks uses head 1, that of even and odd. Does DDP take
+# its gradient as it is, or does it make it smaller?
 
 # %%
 if __name__ == "__main__":
@@ -111,12 +113,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It divides by n, not by the number of ranks that used the head: the others add zeros, and count. A
-# head that few ranks use gets small gradients. The third wrong program below tries to make up for
-# it. Our one process does the same: it divides the sum of all losses by n.
-#
-# In the picture, each line jumps between two tasks: at first the loss is 2.3778 for the ten digits,
-# and between 0.6687 and 0.7780 for even and odd.
+# It divides by n, not by the number of ranks that used the head: the others add zeros, and count.
+# Our one process does the same. So a head that few ranks use gets small gradients. The third wrong
+# program below tries to make up for it.
 #
 # </details>
 
@@ -125,7 +124,7 @@ if __name__ == "__main__":
 #
 # Here DDP is made without the option, and computes two gradients of the same images. The first
 # label of rank r is r, so even ranks name digits. The parameters are numbered in the order of
-# `model.parameters()`: the body has 0 and 1, the first head 2 and 3, and the second head 4 and 5.
+# `model.parameters()`: the body has 0 and 1, head 0 has 2 and 3, and head 1 has 4 and 5.
 
 
 # %%
@@ -142,7 +141,7 @@ def second_forward(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Which parameters does the error name on rank 1? Write the numbers down.
+# **Predict first.** Which parameters does the error name on rank 1?
 
 # %%
 if __name__ == "__main__":
@@ -198,8 +197,7 @@ if __name__ == "__main__":
 #
 # `static_graph`. With `find_unused_parameters` there are always 2 calls: the gradients, and one
 # number for each parameter that says whether any rank used it. With `static_graph` this happens in
-# the first step only. The two broadcasts of the third step agree on new buckets. Then 1 call is
-# left, as in a network without unused parameters.
+# the first step only. Two broadcasts of the third step agree on new buckets. Then 1 call is left.
 #
 # </details>
 
@@ -210,71 +208,43 @@ STEPS = [unused_parameters, second_forward, cost_of_options]
 # ## The proof
 #
 # `check_training` compares both heads and their momentum with those of one process. In a step in
-# which no rank trains a task, its head has no gradient, and the optimizer leaves it alone, in one
-# process and with DDP.
+# which no rank uses a head, such as head 1 in step 5, it has no gradient, and the optimizer leaves
+# it alone, in one process and with DDP.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The inner model is called.** In `on_my_shard`, change `task_loss(model, images[rank::n]` to
-#    `task_loss(model.module, images[rank::n]`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 1/4: heads.1.bias.momentum_buffer: relative error 5`. There is no error, because
-#    DDP takes no part.
-#
-#    </details>
-#
+#    `task_loss(model.module, images[rank::n]`. It says `rank 1/4: heads.1.bias.momentum_buffer:
+#    relative error 5`. There is no error, because DDP takes no part.
 # 2. **A zero for every parameter.** In `on_my_shard`, change `labels[rank::n])` to
 #    `labels[rank::n]) + 0 * sum(p.sum() for p in model.parameters())` and
-#    `find_unused_parameters=True` to `find_unused_parameters=False`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: body.bias.momentum_buffer: relative error 0.06`. This is a common cure
-#    instead of the option. But a head that no rank trains in a step gets the gradient 0 instead of
-#    none, and momentum moves it on.
-#
-#    </details>
-#
+#    `find_unused_parameters=True` to `find_unused_parameters=False`. It says `rank 0/4:
+#    body.bias.momentum_buffer: relative error 0.06`. This is a common cure instead of the option.
+#    But a head that no rank trains in a step gets the gradient 0 instead of none, and momentum
+#    moves it on.
 # 3. **A gradient for each task.** In `on_my_shard`, change `labels[rank::n])` to `labels[rank::n])
-#    * n`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: body.bias.momentum_buffer: relative error 5`. The second head is then right
+#    * n`. It says `rank 0/4: body.bias.momentum_buffer: relative error 5`. Head 1 is then right
 #    where one rank of four trains it, and the body is wrong.
-#
-#    </details>
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - The first step raises no error. Train two steps before you start a long run.
+# - The first step raises no error: try two steps.
 # - If the error comes with `find_unused_parameters=True`, the network returns what DDP cannot
 #   search, such as an object of your own. Return tensors, in lists or dicts.
-# - To freeze a layer, set `requires_grad = False` before DDP is made. DDP leaves such parameters
-#   out.
+# - To freeze a layer, set `requires_grad = False` before DDP is made.
 # - `static_graph=True` promises that every step uses the same parameters. Here that is not so, and
 #   DDP raises an error in the first step in which a rank uses others.
-# - If every parameter is used, leave the option out. It costs a search and a collective in each
-#   step, and DDP does not bring its buckets into the order of `backward()`.
+# - If every parameter is used, leave the option out: it costs a search and a call in each step.
 
 # %% [markdown]
 # ## Read on
 #
-# - The thread on [unused parameters](https://github.com/pytorch/pytorch/issues/68862).
-# - [Notes on DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html), in PyTorch's documentation:
-#   how it searches the graph.
-#
-# In PyTorch's documentation:
-#
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+# [Notes on DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html), in PyTorch's documentation:
+# how it searches the graph.
 #
 # Next lesson: [different_bits](../../notebooks/training/different_bits.ipynb), how equal two
 # trainings can be.

@@ -18,6 +18,7 @@ from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
 from collectives.pictures.pairs import Pairs
 from collectives.pictures.pipeline_slots import PipelineSlots
+from collectives.pictures.rank_grid import RankGrid
 from collectives.pictures.slices import Slice, Slices
 from collectives.pictures.tokens_per_expert import TokensPerExpert
 from collectives.pictures.travelling_blocks import Round, TravellingBlocks
@@ -144,6 +145,14 @@ CONNECTIONS = Connections(
         "both": [("node1/rank 2", "node0/rank 0"), ("node0/rank 0", "node1/rank 2")],
     },
 )
+ROWS = [
+    RankGrid(
+        {"used": [step % 4 == rank for step in range(28)], "tokens": [rank, 12, 0, 3]},
+        "step",
+        "Filled: the rank used it.",
+    )
+    for rank in range(4)
+]
 TREES = Trees("double_tree", 8, number=2)
 
 
@@ -172,6 +181,7 @@ def figures() -> dict:
         "log": ranks[0].draw("log", ranks),
         "playback": playback.draw("playback", [playback] * 4),
         "connections": CONNECTIONS.draw("connections", []),
+        "rows": ROWS[0].draw("rows", ROWS),
         "trees": TREES.draw("trees", [TREES] * 4),
     }
 
