@@ -14,7 +14,7 @@ from figures import crossed, texts, too_small
 from matplotlib.colors import to_hex
 
 from collectives.pictures import picture
-from collectives.pictures.colours import PAGE
+from collectives.pictures.colours import PAGE, PALETTE
 
 
 def faults(find) -> dict:
@@ -103,3 +103,27 @@ def test_the_picture_colours_the_ranks_that_wait_for_the_late_one():
         *("0-1", "0-2", "0-3"),  # no rank had returned before rank 0 called
         *("1-0", "1-3", "2-0", "3-1"),
     }
+
+
+def boxes_of(name: str) -> dict:
+    patches = drawn.figures()[name].axes[0].patches
+    return {one.get_gid(): one for one in patches if one.get_gid()}
+
+
+def test_a_sample_has_a_box_for_each_rank_that_takes_it():
+    boxes = boxes_of("shards")
+    (left, *_), (right, *_) = (boxes[f"padded/0/r{rank}"].get_bbox().bounds for rank in (0, 2))
+    assert left == right
+    colours = {gid: to_hex(box.get_facecolor()) for gid, box in boxes.items()}
+    assert colours["padded/0/r2"] == PALETTE[2]
+    assert colours["padded/5/rNone"] == "#ffffff"
+    assert len([gid for gid in boxes if gid.startswith("long")]) == 22
+
+
+def test_a_bucket_is_on_its_way_from_its_last_gradient_until_the_wait():
+    boxes = {gid: box.get_bbox() for gid, box in boxes_of("buckets").items()}
+    assert boxes["two/0"].x0 == pytest.approx(boxes["two/2.weight"].x1)
+    assert boxes["two/1"].x0 == pytest.approx(boxes["two/0.weight"].x1)
+    assert boxes["two/0"].x1 == pytest.approx(boxes["two/1"].x1)
+    starts = [boxes[f"at once/{number}"].x0 for number in (0, 1)]
+    assert starts == pytest.approx([boxes["at once/bias"].x1] * 2)

@@ -15,6 +15,7 @@ how the size of the buckets decides the number of calls.
 # %%
 from functools import partial
 from collectives import check, check_training, counting, digits, run
+from collectives.pictures.bucket_order import BucketOrder
 from one_process import batch_loss, network, shuffled, train
 import time
 import torch.distributed as dist
@@ -26,16 +27,13 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 # [data_parallel](../../notebooks/training/data_parallel.ipynb) has two faults. It calls
 # `all_reduce` once for each parameter, and every call has a cost of its own, however small the
 # tensor is. And it begins only when `backward()` has ended: first nothing is sent, and then nothing
-# is computed.
-#
-# Buckets cure both:
+# is computed. Buckets cure both:
 #
 # 1. **Fewer calls.** Gradients are copied into one long tensor, a bucket, and reduced together.
 # 2. **In reverse order.** `backward()` begins with the last layer. So the first bucket holds the
 #    last parameters, and it is full first.
-# 3. **Asynchronous.** A hook on each parameter notices that its gradient is there. When a bucket is
-#    full, `all_reduce` starts and returns immediately, and `backward()` goes on with the other
-#    layers.
+# 3. **Asynchronous.** When a bucket is full, `all_reduce` starts and returns immediately, and
+#    `backward()` goes on with the other layers.
 #
 # After `backward()`, each rank waits for the buckets and copies the averages back.
 
@@ -66,11 +64,6 @@ def with_buckets(model, limit):
     return model, started
 
 
-# %% [markdown]
-# When `backward()` has returned, all buckets have been started. The rank waits for each of them,
-# divides, and copies the averages back into the gradients.
-
-
 # %%
 def average_in_buckets(started, model, images, labels):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -82,15 +75,14 @@ def average_in_buckets(started, model, images, labels):
     return loss
 
 
-# %%
 def buckets(rank, world_size, device):
     model, started = with_buckets(network(0, device), limit=1000)
     batches = shuffled().split(64 // world_size * world_size)[:-1]
-    trained, losses = train(model, partial(average_in_buckets, started), batches, device)
+    trained, _ = train(model, partial(average_in_buckets, started), batches, device)
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "buckets")
-    return {"loss": losses, "bytes of each call": [flat.nbytes for _, flat, _ in started]}
+    return {"bytes of each call": [flat.nbytes for _, flat, _ in started]}
 
 
 # %% [markdown]
@@ -106,18 +98,17 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # The last layer, and it is the smaller bucket: 2640 bytes against 16640. The training calls
-# `all_reduce` twice in a step, and data_parallel four times. The sums are the same, and so are the
-# losses in the picture.
+# `all_reduce` twice in a step, and data_parallel four times.
 #
 # </details>
 
 # %% [markdown]
 # ### The order of events
 #
-# One step is enough to see the order. Its batch is the whole data set. The gradient of the first
-# weight, `model[0].weight`, comes last. At that moment a hook checks how many buckets have been
-# started. Then it keeps `backward()` waiting until the first bucket has been reduced, for at most
-# 20 seconds. Nobody has called `wait()` yet.
+# One step is enough to see the order. A hook on each parameter notes how many buckets have been
+# started. The gradient of the first weight comes last. At that moment another hook keeps
+# `backward()` waiting until the first bucket has been reduced, for at most 20 seconds. Nobody has
+# called `wait()` yet.
 
 
 # %%
@@ -130,11 +121,17 @@ def order_of_events(rank, world_size, device):
         reduced.extend(work.is_completed() for _, _, work in started)
         check(reduced, [True], "reduced during backward()")
 
-    reduced = []
+    def note(name, _):
+        seen.append((name, len(started)))
+
+    reduced, seen = [], []
     model, started = with_buckets(network(0, device), limit=1000)
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(partial(note, name))
     model[0].weight.register_hook(before_the_last_gradient)
     average_in_buckets(started, model, *digits(device))
-    return {"reduced before the last gradient": sum(reduced), "in all": len(started)}
+    order = BucketOrder({"one step": (seen, [flat.nbytes for _, flat, _ in started])})
+    return {"reduced before the last gradient": sum(reduced), "all_reduce": order}
 
 
 # %% [markdown]
@@ -148,17 +145,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1, and it is reduced while `backward()` is still under way: another thread does the work. The
-# picture shows the order of the calls: each rank starts both buckets before it waits for the first
-# one.
+# 1, and it is reduced while `backward()` is still under way: another thread does the work.
 #
 # </details>
 
 # %% [markdown]
 # ### The size of a bucket
 #
-# Small buckets start earlier, and large ones need fewer calls. The model is the same. The table
-# shows the bytes of each call of a step.
+# Small buckets start earlier, and large ones need fewer calls. The table shows the bytes of each
+# call of a step.
 
 
 # %%
@@ -188,8 +183,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # With the largest: all 19280 bytes go in one call, which starts after the last gradient. Smaller
-# limits give more calls, and the same bytes in all: the last call holds 16384 bytes or more, and it
-# never overlaps.
+# limits give more calls, and the same bytes in all. The last call holds 16384 bytes or more, and it
+# never overlaps, because the last gradient is in it.
 #
 # </details>
 
@@ -202,116 +197,46 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 # `check_training` compares `buckets` with one process, on every rank. `order_of_events` proves an
 # order, not a time. In `calls_and_bytes`, `counting` counts below the lesson, in the process group.
 #
-# How much time is gained depends on the machine. With four ranks on two cores and no network, the
-# cores that compute are also those that communicate, and the gain is too small to measure. It can
-# be seen on a slow network. Save this as `overlap.py`:
-#
-# ```python
-# import time
-# import torch
-# import torch.distributed as dist
-# from torch import nn
-# from torch.nn.parallel import DistributedDataParallel as DDP
-#
-#
-# def seconds_of_a_step(bucket_cap_mb):
-#     layers = [nn.Linear(512, 512) for _ in range(8)]  # 1 MiB each
-#     for layer in layers:  # as if it took 0.1 s to compute its gradient
-#         layer.register_full_backward_pre_hook(lambda *_: time.sleep(0.1))
-#     model, times = DDP(nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb), []
-#     for _ in range(5):
-#         start = time.perf_counter()
-#         model(torch.ones(1, 512)).sum().backward()
-#         times.append(time.perf_counter() - start)
-#     return sorted(times)[2]
-#
-#
-# dist.init_process_group("gloo")
-# several, one = seconds_of_a_step(1), seconds_of_a_step(100)
-# if dist.get_rank() == 0:
-#     print(f"with one bucket, a step takes {one / several:.1f} times as long as with eight")
-# dist.barrier()
-# dist.destroy_process_group()
-# ```
-#
-# On Linux, the command `collectives lab 2` makes two machines out of one, and each has a cable of
-# 50 megabits per second. DDP has one bucket for each layer, and then one for all of them:
+# How much time is gained depends on the network. On Linux, the command `collectives lab 2` makes
+# two machines out of one, with a cable of 50 megabits per second.
+# [overlap.py](../../lessons/training/overlap.py) trains eight layers there, each of which sleeps
+# 0.1 s in `backward()`. DDP has one bucket for each layer, and then one for all of them:
 #
 # ```console
 # $ collectives lab 2 --rate 50mbit -- torchrun --nnodes 2 --node-rank {node} \
-#     --master-addr node0 overlap.py
+#     --master-addr node0 lessons/training/overlap.py
 # node0: with one bucket, a step takes 1.6 times as long as with eight
 # ```
-#
-# `backward()` takes 0.8 s, and the cable is busy for longer than that. With eight buckets, both
-# happen at the same time.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **The sum for the mean.** In `average_in_buckets`, change `flat / n` to `flat`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 5`.
-#
-#    </details>
-#
+# 1. **The sum for the mean.** In `average_in_buckets`, change `flat / n` to `flat`. It says `rank
+#    0/4: 0.bias.momentum_buffer: relative error 5`.
 # 2. **Nothing is copied back.** In `average_in_buckets`, change `vector_to_parameters(flat / n,
-#    [one.grad for one in bucket])` to `pass`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. The buckets are reduced, and
-#    nobody uses them.
-#
-#    </details>
-#
+#    [one.grad for one in bucket])` to `pass`. It says `rank 1/4: 2.bias.momentum_buffer: relative
+#    error 2`. The buckets are reduced, and nobody uses them.
 # 3. **The last bucket is forgotten.** In `average_in_buckets`, change `in started:` to `in
-#    started[:-1]:`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 1/4: 0.bias.momentum_buffer: relative error 2`.
-#
-#    </details>
-#
+#    started[:-1]:`. It says `rank 1/4: 0.bias.momentum_buffer: relative error 2`.
 # 4. **A bucket for each parameter.** In `with_buckets`, change `bucket=bucket,` to
-#    `bucket=[parameter],`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got 3, should be 1 [before the last gradient`. The training is right, but it makes 4
-#    calls.
-#
-#    </details>
-#
-# 5. **One bucket for all.** In `order_of_events`, change `limit=1000` to `limit=25 * 2**20`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got 0, should be 1 [before the last gradient`. The training is right, but the only
-#    `all_reduce` starts after the last gradient.
-#
-#    </details>
+#    `bucket=[parameter],`. It says `got 3, should be 1 [before the last gradient`. The training is
+#    right, but it makes 4 calls.
+# 5. **One bucket for all.** In `order_of_events`, change `limit=1000` to `limit=25 * 2**20`. It
+#    says `got 0, should be 1 [before the last gradient`.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Do not read or change a bucket between `all_reduce(async_op=True)` and `wait()`. The mistake is
-#   shown in [buffers](../../notebooks/mistakes/buffers.ipynb).
-# - All ranks must start the buckets in the same order. If the ranks run different parts of a model,
-#   gradients come in another order, and the buckets of one rank meet others of another rank. DDP
-#   starts its buckets in their order only, even if a later one is full earlier.
+# - Do not read or change a bucket between `all_reduce(async_op=True)` and `wait()`
+#   ([buffers](../../notebooks/mistakes/buffers.ipynb)).
+# - All ranks must start the buckets in the same order. DDP starts its buckets in their order only,
+#   even if a later one is full earlier.
 # - A parameter that the loss does not use gets no gradient. Its bucket is never full, and here no
 #   error says so. DDP raises one in the next step.
 # - With gradient accumulation, `.grad` is there before `backward()` begins. The test in `start`
 #   then starts a bucket too early; DDP counts the gradients of each step instead.
-# - Small buckets start earlier, large ones need fewer calls. The last bucket never overlaps with
-#   `backward()`, because the last gradient is in it.
 
 # %% [markdown]
 # ## Read on
@@ -319,14 +244,6 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 # - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): how the
 #   bucket size changes the speed of DDP, on several machines.
 # - The lesson [isend_irecv](../../notebooks/isend_irecv.ipynb): calls that return a `Work`.
-#
-# In PyTorch's documentation:
-#
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
-# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
 #
 # Next lesson: [faster](../../notebooks/training/faster.ipynb), which asks when more ranks are
 # faster.

@@ -5,8 +5,8 @@
 DistributedDataParallel (DDP) is the data parallel training of PyTorch. It broadcasts the parameters
 and averages the gradients, and your training loop stays as it is.
 
-You will see that it trains the same model as our own program, in which buckets and in which order
-it reduces the gradients, and that it divides them before it sums.
+You will see that it trains the same model as our own program, the order of its buckets, and that
+it divides before it sums.
 
     python lessons/training/ddp.py
     torchrun --nproc-per-node 4 lessons/training/ddp.py
@@ -14,6 +14,7 @@ it reduces the gradients, and that it divides them before it sums.
 
 # %%
 from collectives import check, check_training, counting, run
+from data_parallel import on_my_shard as by_hand
 from one_process import batch_loss, network, shuffled, train
 import torch
 import torch.distributed as dist
@@ -30,16 +31,13 @@ from torch.nn.parallel import DistributedDataParallel
 # must still give each rank its own shard.
 #
 # DDP does not call `all_reduce` for each parameter. It copies gradients into long tensors, the
-# buckets, and reduces a bucket as soon as all its gradients are there. Its first bucket has 1 MiB,
-# and the others have 25. `loss.backward()` starts this, through a hook on each parameter. The loss
-# function itself reduces nothing. The next lesson makes such buckets by hand.
+# buckets, and reduces a bucket as soon as all its gradients are there. `loss.backward()` starts
+# this, through a hook on each parameter. The next lesson makes such buckets by hand.
 
 # %% [markdown]
 # ## The code
 #
-# `network`, `shuffled`, `train` and `batch_loss` are those of
-# [one_process](../../notebooks/training/one_process.ipynb). `by_hand` is our own program. With DDP
-# the same step is `on_my_shard` alone.
+# `by_hand` is the program of data_parallel. With DDP the same step is `on_my_shard` alone.
 
 
 # %%
@@ -48,20 +46,12 @@ def on_my_shard(model, images, labels):
     return batch_loss(model, images[rank::n], labels[rank::n])
 
 
-def by_hand(model, images, labels):
-    loss = on_my_shard(model, images, labels)
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
-    return loss
-
-
-# %%
 def ddp(rank, world_size, device):
-    model = DistributedDataParallel(network(seed=rank, device=device))
+    inside = network(seed=rank, device=device)
+    model = DistributedDataParallel(inside)
     batches = shuffled().split(64 // world_size * world_size)[:-1]
     with counting() as counts:
-        trained, losses = train(model, on_my_shard, batches, device)
+        trained, _ = train(model, on_my_shard, batches, device)
 
     ours, _ = train(network(0, device), by_hand, batches, device)
     expected, _ = train(network(0, device), batch_loss, batches, device)
@@ -69,12 +59,15 @@ def ddp(rank, world_size, device):
     check_training(trained, expected, "DDP and one process")
     calls = counts["c10d.all_reduce"].calls
     check(calls, len(batches), "calls of all_reduce")
-    return {"loss": losses, "steps": len(batches), "all_reduce": calls}
+    same = all(a is b for a, b in zip(inside.parameters(), model.parameters(), strict=True))
+    check(same, True, "the parameters of DDP are those of the model inside")
+    name = next(iter(model.state_dict()))
+    return {"steps": len(batches), "all_reduce": calls, "first name": name}
 
 
 # %% [markdown]
-# **Predict first.** The network has four parameters, with 19 kB of gradients in all. Our program
-# calls `all_reduce` once for each parameter in each step. How often does DDP call it in a step?
+# **Predict first.** The network has four parameters. Our program calls `all_reduce` once for each
+# of them in each step. How often does DDP call it?
 
 # %%
 if __name__ == "__main__":
@@ -83,7 +76,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Once, so 28 times in 28 steps: all gradients together fit into the first bucket.
+# Once in each step, so 28 times: all gradients together fit into the first bucket.
 #
 # </details>
 
@@ -91,9 +84,9 @@ if __name__ == "__main__":
 # ### The buckets and their order
 #
 # A communication hook is a function that DDP calls for each full bucket, in place of its own
-# `all_reduce`. It returns a future: an object that will hold the averaged bucket when the
-# `all_reduce` has ended. This hook does what DDP does, and notes which parameters each bucket
-# holds. The network has only 19 kB of gradients, so we ask for buckets of 1 kB.
+# `all_reduce`. It returns a future, which will hold the averaged bucket. This hook does what DDP
+# does, and notes which parameters each bucket holds. We ask for buckets of 1 kB, because the
+# gradients of this network have only 19.
 
 
 # %%
@@ -119,8 +112,8 @@ def order_of_buckets(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Two steps are trained. The last layer of the network is `2`. Which parameters
-# does the first bucket of the second step hold? Write their names down.
+# **Predict first.** The last layer of the network is `2`. Which parameters does the first bucket
+# of the second step hold?
 
 # %%
 if __name__ == "__main__":
@@ -131,8 +124,7 @@ if __name__ == "__main__":
 #
 # `2.bias` and `2.weight`: `backward()` begins with the last layer, so its gradients are there
 # first. In the first step DDP does not know the order yet. It takes one bucket for all, notes in
-# which order the gradients come, and then builds the buckets anew. The second bucket is reduced
-# when the gradients of the first layer have come.
+# which order the gradients come, and then builds the buckets anew.
 #
 # </details>
 
@@ -140,10 +132,9 @@ if __name__ == "__main__":
 # ### The first bucket is small
 #
 # Without `bucket_cap_mb`, the first bucket is full at 1 MiB and the others at 25 MiB, so that the
-# first `all_reduce` starts early
-# (`torch/nn/parallel/distributed.py`: "First bucket optimization: use smaller size when using
-# defaults to reduce latency for early-computed gradients"). This network has four layers with a
-# weight of 1 MiB each.
+# first `all_reduce` starts early (`torch/nn/parallel/distributed.py`: "First bucket optimization:
+# use smaller size when using defaults to reduce latency for early-computed gradients"). This
+# network has four layers of 1 MiB each.
 
 
 # %%
@@ -171,9 +162,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Two: the first has 1048576 bytes, the gradient of the last layer, and the second has 3145728,
-# those of the other three. With one bucket of 4194304 bytes, as in the first step, nothing is on
-# its way before `backward()` has ended.
+# Two: the first has 1048576 bytes, the gradient of the last layer, and the second has 3145728. With
+# one bucket of 4194304 bytes, as in the first step, nothing is on its way before `backward()` has
+# ended.
 #
 # </details>
 
@@ -197,8 +188,7 @@ def divides_first(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** The sum of four ranks is 200,000, which float16 cannot hold. Which gradient
-# does DDP find?
+# **Predict first.** The sum of four ranks is 200,000. Which gradient does DDP find?
 
 # %%
 if __name__ == "__main__":
@@ -207,8 +197,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 49984: each rank divides by n before the sum, and the sum fits. Our program first sums, finds
-# infinity, and stays there.
+# 49984: each rank divides by n before the sum. Our program first sums, and finds infinity.
 #
 # </details>
 
@@ -219,96 +208,34 @@ STEPS = [ddp, order_of_buckets, first_bucket, divides_first]
 # ## The proof
 #
 # `check_training` compares the DDP model with our own program and with one process, on every rank.
-# It ignores the `module.` with which DDP begins every name. `check` compares the number of calls,
-# which `counting` counts below DDP, and the order and the sizes of the buckets.
+# It ignores the `module.` with which DDP begins every name. `counting` counts the calls below DDP.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **Every rank takes the same shard.** In `on_my_shard`, change `images[rank::n],
-#    labels[rank::n]` to `images[::n], labels[::n]`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 2`.
-#
-#    </details>
-#
-# 2. **The model inside is called.** In `ddp`, change `trained, losses = train(model,` to `trained,
-#    losses = train(model.module,`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 1/4: 2.bias.momentum_buffer: relative error 2`. Nothing is reduced, and there is
-#    no error.
-#
-#    </details>
-#
+#    labels[rank::n]` to `images[::n], labels[::n]`. It says `rank 0/4: 2.bias.momentum_buffer:
+#    relative error 2`.
+# 2. **The model inside is called.** In `ddp`, change `trained, _ = train(model, on_my_shard` to
+#    `trained, _ = train(model.module, on_my_shard`. It says `rank 1/4: 2.bias.momentum_buffer:
+#    relative error 2`. Nothing is reduced, and there is no error.
 # 3. **A hook that does not divide.** In `order_of_buckets`, change `bucket.buffer() / world_size`
-#    to `bucket.buffer()`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 0.weight.momentum_buffer: relative error 3`.
-#
-#    </details>
-#
+#    to `bucket.buffer()`. It says `rank 0/4: 0.weight.momentum_buffer: relative error 3`.
 # 4. **Large buckets.** In `order_of_buckets`, change `bucket_cap_mb=0.001` to `bucket_cap_mb=25`.
-#
-#    <details><summary>Answer</summary>
-#
 #    It says `[the buckets of the second step`. One bucket holds all four parameters.
-#
-#    </details>
 
 # %% [markdown]
 # ## Pitfalls
 #
 # - Call the DDP model, not `model.module`: only DDP's own `forward` prepares the reduction.
 # - The keys of `model.state_dict()` begin with `module.`. Save `model.module.state_dict()`, which
-#   also loads without DDP. The mistake is shown in
-#   [training](../../notebooks/mistakes/training.ipynb).
-# - The optimizer may be made before or after DDP: DDP wraps the same parameters. FSDP replaces
+#   also loads without DDP ([training](../../notebooks/mistakes/training.ipynb)).
+# - The optimizer may be made before or after DDP: the parameters are the same. FSDP replaces
 #   them, so there it must come after (`torch/distributed/fsdp/_fully_shard/_fully_shard.py`:
 #   "represents the sharded parameters as :class:`DTensor` s").
-# - If every rank takes the whole batch, the result is right, and nothing is gained. No comparison
-#   of parameters notices that.
-# - DDP divides by the number of ranks, whatever the shards are. For unequal shards, weight the
-#   loss, as in data_parallel.
-
-# %% [markdown]
-# ## Write it yourself
-#
-# Make the optimizer before the model is wrapped in DDP. Prove that nothing changes: the optimizer
-# holds the same parameters, DDP has broadcast into them, and the names begin with `module.`.
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def optimizer_first(rank, world_size, device):
-#     inside = network(seed=rank, device=device)
-#     optimizer = torch.optim.SGD(inside.parameters(), lr=0.1)
-#     model = DistributedDataParallel(inside)
-#     held = optimizer.param_groups[0]["params"]
-#     same = all(a is b for a, b in zip(held, model.parameters(), strict=True))
-#     expected = network(0, device)
-#     check_training((model, optimizer), (expected, optimizer), "the constructor")
-#     return {"same parameters": same, "first name": next(iter(model.state_dict()))}
-# ```
-#
-# ```text
-# optimizer_first: proved on all 4 ranks
-#   rank  same parameters  first name
-#   0     True             module.0.weight
-#   1     True             module.0.weight
-#   2     True             module.0.weight
-#   3     True             module.0.weight
-# ```
-#
-# </details>
+# - DDP divides by the number of ranks. For unequal shards, weight the loss, as in data_parallel.
 
 # %% [markdown]
 # ## Read on
@@ -316,16 +243,8 @@ STEPS = [ddp, order_of_buckets, first_bucket, divides_first]
 # - In the program to take home,
 #   [`main`](../../lessons/training/take_home/train.py) has it:
 #   `ddp = DistributedDataParallel(model)`.
-# - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): buckets,
-#   their order, and the overlap with `backward()`, by the authors of DDP.
+# - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): on DDP.
 # - The reference of
-#   [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html),
-#   in PyTorch's documentation.
-#
-# In PyTorch's documentation:
-#
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
+#   [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html).
 #
 # Next lesson: [buckets](../../notebooks/training/buckets.ipynb), which overlap with `backward()`.

@@ -14,6 +14,7 @@ You will see that it deals the shuffled images out like cards, which images it t
 
 # %%
 from collectives import check, check_training, run
+from collectives.pictures.shards import Shards
 from one_process import batch_loss, network, shuffled, train
 from itertools import zip_longest
 import torch
@@ -38,9 +39,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The code
 #
-# For the comparison, `shuffled` gets the epoch as its seed. To keep `train` as it is, the loader
-# loads only the numbers of the images, and `train` looks the images up. With four ranks, each takes
-# 32 of the 128 images of a step.
+# `shuffled` gets the epoch as its seed. To keep `train` as it is, the loader loads only the numbers
+# of the images, and `train` looks the images up.
 
 
 # %%
@@ -48,21 +48,23 @@ def sampler(rank, world_size, device):
     size = 128 // world_size
     shards = DistributedSampler(range(1797), world_size, rank)
     loader = DataLoader(range(1797), size, sampler=shards, drop_last=True)
-    mine, whole = [], []
+    mine, whole, rows = [], [], {}
     for epoch in range(3):
         shards.set_epoch(epoch)
-        mine += loader
+        batches = list(loader)
+        mine += batches
         whole += shuffled(epoch).split(size * world_size)[:14]
-    trained, losses = train(DistributedDataParallel(network(0, device)), batch_loss, mine, device)
+        rows[f"epoch {epoch}"] = shuffled(epoch).tolist(), torch.cat(batches).tolist()
+    trained, _ = train(DistributedDataParallel(network(0, device)), batch_loss, mine, device)
 
     expected, _ = train(network(0, device), batch_loss, whole, device)
     check_training(trained, expected, "three epochs")
-    return {"loss": losses}
+    return {"images": Shards(rows)}
 
 
 # %% [markdown]
 # **Predict first.** Every rank shuffles all 1,797 numbers itself, and the ranks send each other
-# nothing. Do two ranks ever load the same image in a step?
+# nothing. Do two ranks ever load the same image in an epoch?
 
 # %%
 if __name__ == "__main__":
@@ -71,17 +73,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: all ranks shuffle with the same seed, and each takes other positions. The images of all ranks
-# in a step are one batch of `shuffled`. So the model is that of one process that shuffles with the
-# epochs as seeds. The picture shows the losses of all three epochs.
+# Here they do not: all ranks shuffle with the same seed, and each takes other positions, like cards
+# that are dealt. Each rank loads 1792 / 4 = 448 images, and `drop_last=True` of the loader drops
+# the rest. The images of all ranks in a step are one batch of `shuffled`.
 #
 # </details>
 
 # %% [markdown]
 # ### The images that are taken twice
 #
-# 1,797 images cannot be shared equally by four ranks. But with DDP all ranks need equally many
-# batches.
+# Four ranks cannot share 1,797 images equally. But with DDP all ranks need equally many batches.
 
 
 # %%
@@ -92,7 +93,8 @@ def padding(rank, world_size, device):
     dist.all_gather(taken, mine)
     twice = (torch.cat(taken).bincount() == 2).sum().item()
     check(twice, -1797 % world_size, "DistributedSampler")
-    return {"images of this rank": len(mine), "of all taken twice": twice}
+    dealt = Shards({"epoch 0": (shuffled(0).tolist(), mine.tolist())})
+    return {"images of this rank": dealt, "of all taken twice": twice}
 
 
 # %% [markdown]
@@ -105,19 +107,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It gives 3 images to two ranks: 450 for each rank, and 1,797 + 3 = 1,800 in all. An accuracy over
-# these 1,800 images is not that of the 1,797 ([data](../../notebooks/mistakes/data.ipynb) shows
-# it). `DistributedSampler(..., drop_last=True)` leaves images out instead.
+# It gives 3 images to two ranks: 450 for each rank, and 1,797 + 3 = 1,800 in all.
+# [validation](../../notebooks/training/validation.ipynb) shows what that does to an accuracy.
+# `DistributedSampler(..., drop_last=True)` leaves images out instead.
 #
 # </details>
 
 # %% [markdown]
 # ### Ranks with fewer batches
 #
-# Sometimes each rank has a file of its own, and the files are not equally large. Then a rank runs
-# out of batches, and the others wait for it in the next `backward()`. `Join` lets them go on: a
-# rank that has finished takes part in the `all_reduce` of the others with zeros. This costs two
-# short calls more in each step ([counted](../../docs/exactness.md)).
+# If each rank has a file of its own, one of them may run out of batches first. The others wait for
+# it in the next `backward()`. `Join` lets them go on: a rank that has finished takes part in the
+# `all_reduce` of the others with zeros. This costs two short calls more in each step
+# ([counted](../../docs/exactness.md)).
 #
 # By default, DDP then still divides by the number of all ranks. With
 # `divide_by_initial_world_size=False`, it divides by the number of those that have a batch.
@@ -129,12 +131,12 @@ def uneven_inputs(rank, world_size, device):
     batches = [file.split(64 // world_size)[:-1] for file in files]
     model = DistributedDataParallel(network(0, device))
     with Join([model], divide_by_initial_world_size=False):
-        trained, losses = train(model, batch_loss, batches[rank], device, momentum=0)
+        trained, _ = train(model, batch_loss, batches[rank], device, momentum=0)
 
     whole = [torch.cat(step) for step in zip_longest(*batches, fillvalue=files[0][:0])]
     expected, _ = train(network(0, device), batch_loss, whole, device, momentum=0)
     check_training(trained, expected, "Join")
-    return {"steps": len(batches[rank]), "loss": losses}
+    return {"steps": len(batches[rank])}
 
 
 # %% [markdown]
@@ -148,11 +150,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Those of the others, to the last bit. Rank 3 trains 18 steps, where its line in the picture ends,
-# and the others train 31. The parameters are those of one process whose last 31 - 18 = 13 batches
-# lack the images of rank 3. When the last rank joins, it has the parameters of step 18. At the end
-# `Join` copies the parameters of a rank that trained to the end. It does not copy the state of the
-# optimizer, which is why this step trains without momentum.
+# Those of the others, to the last bit. Rank 3 trains 18 steps, and the others train 31. The
+# parameters are those of one process whose last 31 - 18 = 13 batches lack the images of rank 3.
+# Rank 3 stops after step 18 and keeps these parameters, until `Join` copies those of a rank that
+# trained to the end. It does not copy the state of the optimizer: this step trains without
+# momentum.
 #
 # </details>
 
@@ -162,70 +164,35 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## The proof
 #
-# One process trains with the batches of all ranks put together, as in
-# [data_parallel](../../notebooks/training/data_parallel.ipynb). If the sampler took other images,
+# One process trains with the batches of all ranks put together. If the sampler took other images,
 # or took them in another order, the parameters would not be equal. `padding` gathers the numbers of
 # all ranks and counts them.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **No set_epoch.** In `sampler`, change `shards.set_epoch(epoch)` to `pass`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`. Every epoch has the order of the
-#    first.
-#
-#    </details>
-#
-# 2. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `should be at most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
-#
-#    </details>
-#
+# 1. **No set_epoch.** In `sampler`, change `shards.set_epoch(epoch)` to `pass`. It says `rank 0/4:
+#    0.bias.momentum_buffer: relative error 1`. Every epoch has the order of the first.
+# 2. **No sampler.** In `sampler`, change `sampler=shards` to `shuffle=True`. It says `should be at
+#    most 1e-09 [three epochs]`. Each rank draws from all 1,797 images.
 # 3. **A seed for each rank.** In `sampler`, change `world_size, rank)` to `world_size, rank,
-#    seed=rank)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 1`. Some images are taken by several
-#    ranks, others by none.
-#
-#    </details>
-#
+#    seed=rank)`. It says `rank 0/4: 2.bias.momentum_buffer: relative error 1`. Some images are
+#    taken by several ranks, others by none.
 # 4. **Divided by all ranks.** In `uneven_inputs`, change `divide_by_initial_world_size=False` to
-#    `divide_by_initial_world_size=True`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 2.bias: relative error 0.06`. The last steps are smaller by a quarter.
-#
-#    </details>
-#
+#    `divide_by_initial_world_size=True`. It says `rank 0/4: 2.bias: relative error 0.06`. The last
+#    steps are smaller by a quarter.
 # 5. **Momentum with Join.** In `uneven_inputs`, change `batches[rank], device, momentum=0)` to
-#    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 3/4: 0.bias.momentum_buffer: relative error 0.9`. The parameters are right, but
-#    the rank that joined early could not go on from here.
-#
-#    </details>
+#    `batches[rank], device)` and `whole, device, momentum=0)` to `whole, device)`. It says `rank
+#    3/4: 0.bias.momentum_buffer: relative error 0.9`. The rank that joined early could not go on
+#    from here.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Without `set_epoch` there is no error, and the ranks still take different images: only the order
-#   repeats ([hearsay](../../notebooks/hearsay.ipynb) tests what is said of it). With
-#   `shuffle=False`, `set_epoch` changes nothing.
-# - Give the loader the sampler and not `shuffle=True`. Both together are refused.
+# - Without `set_epoch` there is no error: the order of the first epoch repeats
+#   ([hearsay](../../notebooks/hearsay.ipynb) tests what is said of it).
 # - Call `set_epoch` before the loader is iterated. The order is drawn at that moment.
 # - A rank with one batch fewer and no `Join` stops all others:
 #   [order](../../notebooks/mistakes/order.ipynb) shows it.
@@ -235,8 +202,7 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## Write it yourself
 #
-# Compute the numbers of your rank in epoch 3 without the sampler, with padding, and compare them
-# with those of the sampler.
+# Compute the numbers of your rank in epoch 3 without the sampler, with padding.
 #
 # <details><summary>Answer</summary>
 #
@@ -272,10 +238,6 @@ STEPS = [sampler, padding, uneven_inputs]
 #   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler).
 # - The thread on [uneven inputs](https://github.com/pytorch/pytorch/issues/33148), from which
 #   `Join` came, and the one on [set_epoch](https://github.com/pytorch/pytorch/issues/31771).
-#
-# In PyTorch's documentation:
-#
-# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
 #
 # Next lesson: [accumulation](../../notebooks/training/accumulation.ipynb), where a step takes
 # several small batches.

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from collectives import Curve, SchedulePlayback, StepLog, Times
 from collectives.pictures import damage, illustration, overview, picture, timeline, waiting
+from collectives.pictures.bucket_order import BucketOrder
 from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.connections import Connections
 from collectives.pictures.late_ranks import ReturnedBefore
@@ -19,6 +20,7 @@ from collectives.pictures.origin import trace
 from collectives.pictures.pairs import Pairs
 from collectives.pictures.pipeline_slots import PipelineSlots
 from collectives.pictures.rank_grid import RankGrid
+from collectives.pictures.shards import Shards
 from collectives.pictures.slices import Slice, Slices
 from collectives.pictures.tokens_per_expert import TokensPerExpert
 from collectives.pictures.travelling_blocks import Round, TravellingBlocks
@@ -109,6 +111,23 @@ TOKENS = TokensPerExpert(
         "with a penalty": [[20, 30, 10, 4], *[[14, 16, 16, 18]] * 5],
     }
 )
+# Image 0 is taken twice, and image 5 by nobody; the second row is too long to be drawn in full.
+SHARDS = [
+    Shards(
+        {
+            "padded": (range(6), [rank, rank + 3] if rank < 2 else [2, 0]),
+            "long": (range(1000, 1090), range(1000 + rank, 1090, 3)),
+        }
+    )
+    for rank in range(3)
+]
+_GRADIENTS = [("2.bias", 0), ("2.weight", 1), ("0.bias", 1), ("0.weight", 2)]
+BUCKETS = BucketOrder(
+    {
+        "two": (_GRADIENTS, [2640, 16640]),
+        "at once": ([("weight", 0), ("bias", 2)], [8, 16]),
+    }
+)
 TIMES = Times({"ring": [(1, 3e-3), (4096, 4e-3)], "tree": [(1, 1e-3), (4096, 9e-3)]}, "tree")
 
 
@@ -177,6 +196,8 @@ def figures() -> dict:
         "slots": SLOTS.draw("slots", [SLOTS] * 4),
         "blocks": BLOCKS.draw("blocks", [BLOCKS] * 2),
         "tokens": TOKENS.draw("tokens", [TOKENS] * 2),
+        "shards": SHARDS[0].draw("shards", SHARDS),
+        "buckets": BUCKETS.draw("buckets", [BUCKETS] * 3),
         "slices": SLICES[0].draw("slices", SLICES),
         "log": ranks[0].draw("log", ranks),
         "playback": playback.draw("playback", [playback] * 4),
