@@ -59,7 +59,7 @@ def run_calls(*launcher, **environ):
         "all_reduce",
         pytest.param("start", marks=pytest.mark.slow),
         pytest.param("training/checkpoint", marks=pytest.mark.slow),
-        pytest.param("algorithms/same_bits", marks=pytest.mark.slow),
+        pytest.param("algorithms/backend_in_python", marks=pytest.mark.slow),
     ],
 )
 def test_python_prints_what_the_notebook_shows(lesson):

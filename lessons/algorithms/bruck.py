@@ -14,8 +14,8 @@ which every rank talks to every other one, and one in which pieces pass through 
 
 # %%
 from collectives import StepLog, check, counting, run
+from ring import exchange
 import torch
-import torch.distributed as dist
 
 # %% [markdown]
 # ## The idea
@@ -23,7 +23,8 @@ import torch.distributed as dist
 # In [doubling](../../notebooks/algorithms/doubling.ipynb), the ranks form pairs, which needs a
 # power of two. Bruck's algorithm has no pairs. In a step with distance d, every rank sends to the
 # rank d places before it, and receives from the rank d places after it. With the distances 1, 2, 4,
-# ..., what a rank knows doubles in each step, for any number of ranks.
+# ..., what a rank knows doubles in each step, for any number of ranks. `exchange` is that of the
+# ring: it sends and receives at the same time.
 
 
 # %%
@@ -31,16 +32,8 @@ def distances(n):
     return [1 << k for k in range((n - 1).bit_length())]
 
 
-def exchange(sent, to, received, source):
-    operations = [dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, received, source)]
-    for work in dist.batch_isend_irecv(operations):
-        work.wait()
-
-
 # %% [markdown]
-# ## The code
-#
-# ### all_gather
+# ## all_gather
 #
 # Rank r begins with piece r. It always has a row of pieces, from r on, and after the last piece
 # comes piece 0. In the last step it may need fewer than it has already.
@@ -84,13 +77,12 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 2 of four, and three of five: a ring would need one more each time. Nobody sends more bytes than
-# on a ring, because every piece that arrives is new. The second message has two pieces. To see five
-# ranks, run the lesson with `-n 5`.
+# on a ring, because every piece that arrives is new. The second message has two pieces.
 #
 # </details>
 
 # %% [markdown]
-# ### A barrier
+# ## A barrier
 #
 # A barrier is an `all_gather` of nothing but the news that a rank has come. It is called
 # dissemination barrier. So that the step can be proved, the message carries a 1 for each rank that
@@ -120,10 +112,7 @@ if __name__ == "__main__":
     run(dissemination)
 
 # %% [markdown]
-# The number doubles: each rank hears of the one before it, then of the two before those. Messages
-# go to the right here. That makes no difference.
-#
-# ### all_to_all, pairwise
+# ## all_to_all, pairwise
 #
 # In an `all_to_all`, rank r has a piece for each rank. The pieces here have two digits: from whom,
 # and to whom, both counted from 1. So 23 goes from rank 1 to rank 2. Every rank talks to every
@@ -163,7 +152,7 @@ if __name__ == "__main__":
 # The left half of a panel is what the ranks give, the right half what they have got. Each piece
 # travels once, and a rank sends `n - 1` messages.
 #
-# ### all_to_all, Bruck
+# ## all_to_all, Bruck
 #
 # With a thousand ranks and short pieces, `n - 1` messages take long. Bruck's `all_to_all` needs
 # `log2(n)`. Place j of a rank holds a piece that must travel j ranks to the right. Write j in
@@ -223,9 +212,6 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # | `all_to_all`, pairwise | `n - 1` | `(n - 1) / n * S` |
 # | `all_to_all`, Bruck | `log2(n)`, rounded up | about `log2(n) / 2 * S` |
 # | barrier, dissemination | `log2(n)`, rounded up | nothing to speak of |
-#
-# So Bruck's `all_gather` has fewer messages and no more bytes. A ring is still used for long
-# tensors: neighbours can be close to each other, and its pieces need not be copied together.
 
 # %% [markdown]
 # ## What libraries do
@@ -236,8 +222,6 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 #   algorithm ([its paper](https://arxiv.org/abs/2506.20252)). An `all_to_all` is made of a send and
 #   a receive for each rank ([its
 #   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html)).
-# - The backend `by_hand` takes the ring for an `all_gather`, and pairwise exchange for an
-#   `all_to_all`: only these allow pieces of different sizes for any n.
 
 # %% [markdown]
 # ## Change and try
@@ -246,54 +230,21 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 #    What is at place j in the end? <details><summary>Answer</summary> You get `rank 0/4: got [11,
 #    41, 31, 21], should be [11, 21, 31, 41] [all_to_all, int64[4], gloo]`. The piece at place j has
 #    travelled j ranks to the right, so it came from rank r - j. </details>
-# 2. In `pairwise`, change `to, source = (rank + shift) % n, (rank - shift) % n` to `to, source =
-#    (rank - shift) % n, (rank + shift) % n`. Is it still right? <details><summary>Answer</summary>
-#    You get `pairwise: proved on all 4 ranks`. It only goes the other way round. </details>
 
 # %% [markdown]
 # ## Write it yourself
 #
-# Write the `all_gather` on a ring, count its messages, and prove it.
+# In your folder of [exercises](../../README.md#exercises):
 #
-# <details><summary>Answer</summary>
-#
-# ```python
-# def ring_all_gather(rank, world_size, device):
-#     pieces = [torch.tensor([10**rank if i == rank else -1]) for i in range(world_size)]
-#     pieces = [piece.to(device) for piece in pieces]
-#     right, left = (rank + 1) % world_size, (rank - 1) % world_size
-#     with StepLog(pieces) as steps:
-#         for k in range(world_size - 1):
-#             out, coming = (rank - k) % world_size, (left - k) % world_size
-#             exchange(pieces[out], right, pieces[coming], left)
-#             steps.add(pieces, out, to=right)
-#     check(torch.cat(pieces), torch.tensor([10**i for i in range(world_size)]), "all_gather")
-#     return {"sent": steps}
+# ```sh
+# collectives practice barrier_by_dissemination
+# collectives practice all_to_all_pairwise
 # ```
-#
-# ```text
-# ring_all_gather: proved on all 4 ranks
-#   rank  sent
-#   0     3 messages, 24 bytes
-#   1     3 messages, 24 bytes
-#   2     3 messages, 24 bytes
-#   3     3 messages, 24 bytes
-# ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
 #
 # - J. Bruck and others, [*Efficient algorithms for all-to-all communications in multiport
 #   message-passing systems*](https://doi.org/10.1109/71.642949) (1997).
-# - The lessons [all_gather](../../notebooks/all_gather.ipynb),
-#   [all_to_all](../../notebooks/all_to_all.ipynb) and [barrier](../../notebooks/barrier.ipynb): the
-#   calls themselves.
-#
-# In PyTorch's documentation:
-#
-# - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
-# - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
 #
 # Next lesson: [hierarchical](../../notebooks/algorithms/hierarchical.ipynb), where some are near.

@@ -13,8 +13,7 @@ better than few bytes.
 """
 
 # %%
-from collectives import StepLog, Times, check, looked_up, run
-import measured
+from collectives import StepLog, check, run
 import torch
 import torch.distributed as dist
 
@@ -174,38 +173,8 @@ if __name__ == "__main__":
 #
 # </details>
 
-# %% [markdown]
-# ### The measured curve
-#
-# Where do these two win against the ring of the lesson before? These times were not measured now.
-# They are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with
-# two cores. `python benchmarks/algorithms.py` measures on yours.
-
-
 # %%
-@looked_up
-def doubling_measured(rank, world_size, device):
-    found = measured.times("ring", "recursive_doubling", "halving_doubling")
-    times = Times(found, against="ring")
-    check(
-        times.fastest(),
-        [(4, "recursive_doubling"), (2**20, "halving_doubling"), (2**26, "ring")],
-        "the fastest, by size",
-    )
-    return {"times": times}
-
-
-# %%
-if __name__ == "__main__":
-    run(doubling_measured)
-
-# %% [markdown]
-# The numbers in the picture say how many times faster than the ring the fastest one is. Recursive
-# doubling has the fewest messages, and is ahead as long as they are short. Then its bytes weigh,
-# and it is the slowest.
-
-# %%
-STEPS = [doubling, halving, doubling_measured]
+STEPS = [doubling, halving]
 
 # %% [markdown]
 # ## The count
@@ -257,42 +226,11 @@ STEPS = [doubling, halving, doubling_measured]
 # %% [markdown]
 # ## Write it yourself
 #
-# torch.distributed has no prefix sum: rank r gets the sum of ranks 0 to r. Write one in which the
-# distance doubles: each rank sends to the rank so far to the right, if there is one.
+# In your folder of [exercises](../../README.md#exercises):
 #
-# <details><summary>Answer</summary>
-#
-# ```python
-# def prefix_sum(rank, world_size, device):
-#     x, distance = numbers(rank, 1, device), 1
-#     while distance < world_size:
-#         leaving = x
-#         works = []
-#         if rank + distance < world_size:
-#             works.append(dist.isend(leaving, rank + distance))
-#         if rank >= distance:
-#             arriving = torch.empty_like(x)
-#             dist.recv(arriving, rank - distance)
-#             x = x + arriving
-#         for work in works:
-#             work.wait()
-#         distance *= 2
-#     check(x, numbers(0, 1, device) * int("1" * (rank + 1)), "prefix sum")
-#     return x
+# ```sh
+# collectives practice a_scan
 # ```
-#
-# ```text
-# prefix_sum: proved on all 4 ranks
-#   rank  result
-#   0     [1]
-#   1     [11]
-#   2     [111]
-#   3     [1111]
-# ```
-#
-# `x = x + arriving` makes a new tensor: the old one may still be under way.
-#
-# </details>
 
 # %% [markdown]
 # ## Read on

@@ -3,21 +3,17 @@
 # hierarchical
 
 An `all_reduce` first inside each machine, then between the machines, sends less over the network.
-Ranks on one machine are close to each other: there no message is needed at all.
 
-You will see two forms of it, how many ranks work in each, what leaves a machine with and without
-them, and an `all_reduce` in memory that all ranks share.
+You will see two forms of it, how many ranks work in each, and what leaves a machine with and
+without them.
 
     python lessons/algorithms/hierarchical.py
     torchrun --nproc-per-node 4 lessons/algorithms/hierarchical.py
 """
 
 # %%
-import os
-import tempfile
-from collectives import SchedulePlayback, Times, check, computed, counting, looked_up, run
+from collectives import SchedulePlayback, check, computed, counting, run
 from collectives.algorithms import count
-import measured
 import torch
 import torch.distributed as dist
 
@@ -184,72 +180,8 @@ if __name__ == "__main__":
 #
 # </details>
 
-# %% [markdown]
-# ### Memory that all ranks share
-#
-# Ranks on one machine can map the same memory. Then nobody sends anything. Each rank writes its
-# tensor into its row, reads one piece of all rows, and adds. It puts the sum into row 0, from which
-# everybody copies. What takes the place of the messages is waiting: nobody may read before all have
-# written. A barrier does that here. If the barrier is slow, shared memory gains nothing.
-
-
 # %%
-def shared_memory(rank, world_size, device):
-    x, length = numbers(rank, 4 * world_size, "cpu"), 4 * world_size
-    name = [tempfile.mkstemp()[1] if rank == 0 else None]
-    dist.broadcast_object_list(name, src=0)
-    memory = torch.from_file(name[0], shared=True, size=world_size * length, dtype=x.dtype)
-    rows, mine = memory.view(world_size, length), slice(4 * rank, 4 * rank + 4)
-
-    rows[rank] = x
-    dist.barrier()
-    if rank == 0:
-        os.remove(name[0])  # the memory itself goes when the last rank has gone
-    rows[0, mine] = rows[:, mine].sum(0)
-    dist.barrier()
-    x.copy_(rows[0])
-
-    check(x, numbers(0, length, "cpu") * int("1" * world_size), "all_reduce")
-    return {"the first four": x[:4]}
-
-
-# %%
-if __name__ == "__main__":
-    run(shared_memory)
-
-# %% [markdown]
-# A second `all_reduce` in the same memory would need another barrier: a fast rank must not write
-# its next tensor while a slow one still copies. The backend `by_hand` takes three such memories in
-# turn instead.
-
-# %% [markdown]
-# ### The measured curve
-#
-# On one machine the hierarchical algorithm is the binomial tree. What does it take to send nothing?
-# These times were not measured now. They are those of the page
-# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `python
-# benchmarks/algorithms.py` measures on yours.
-
-
-# %%
-@looked_up
-def shared_memory_measured(rank, world_size, device):
-    found = measured.times("gloo", "binomial_tree", "shared_memory")
-    times = Times(found, against="binomial_tree")
-    check(times.fastest(), [(4, "shared_memory")], "the fastest, by size")
-    return {"times": times}
-
-
-# %%
-if __name__ == "__main__":
-    run(shared_memory_measured)
-
-# %% [markdown]
-# The numbers in the picture say how many times faster than the tree the shared memory of `by_hand`
-# is.
-
-# %%
-STEPS = [hierarchical, leaders_only, between_machines, shared_memory, shared_memory_measured]
+STEPS = [hierarchical, leaders_only, between_machines]
 
 # %% [markdown]
 # ## The count
@@ -298,34 +230,11 @@ STEPS = [hierarchical, leaders_only, between_machines, shared_memory, shared_mem
 # %% [markdown]
 # ## Write it yourself
 #
-# Write a broadcast from rank 0 that enters each machine once.
+# In your folder of [exercises](../../README.md#exercises):
 #
-# <details><summary>Answer</summary>
-#
-# ```python
-# def broadcast_by_machine(rank, world_size, device):
-#     x = numbers(0, 4, device) if rank == 0 else torch.full((4,), -1, device=device)
-#     machines = [list(range(world_size))[one : one + 2] for one in range(0, world_size, 2)]
-#     inside = [dist.new_group(ranks) for ranks in machines][rank // 2]
-#     leaders = dist.new_group([ranks[0] for ranks in machines])
-#     leader = rank // 2 * 2
-#     if rank == leader:
-#         dist.broadcast(x, src=0, group=leaders)
-#     dist.broadcast(x, src=leader, group=inside)
-#     check(x, numbers(0, 4, device), "broadcast")
-#     return x
+# ```sh
+# collectives practice all_reduce_on_a_grid
 # ```
-#
-# ```text
-# broadcast_by_machine: proved on all 4 ranks
-#   rank  result
-#   0     [1, 2, 3, 4]
-#   1     [1, 2, 3, 4]
-#   2     [1, 2, 3, 4]
-#   3     [1, 2, 3, 4]
-# ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
@@ -333,16 +242,5 @@ STEPS = [hierarchical, leaders_only, between_machines, shared_memory, shared_mem
 # - The page [Several machines](../../docs/clusters.md): machines made on one machine, on which the
 #   two rings can be measured.
 # - The lesson [new_group](../../notebooks/new_group.ipynb): groups, and who must create them.
-#
-# In PyTorch's documentation:
-#
-# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
-# - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
-# - [`broadcast_object_list`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast_object_list)
-# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
-# - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
-# - [`reduce_scatter_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_tensor)
 #
 # Next lesson: [which_one_when](../../notebooks/algorithms/which_one_when.ipynb).

@@ -5,16 +5,15 @@
 An `all_reduce` made of messages: every rank sends to its right neighbour, and receives from its
 left one.
 
-You will see two famous rings that are wrong, what the proof says of them, and the right one: which
-piece every rank sends in each step, what it holds then, and why the busiest rank cannot send less.
+You will see which piece every rank sends in each step, what it holds then, and why the busiest rank
+cannot send less.
 
     python lessons/algorithms/ring.py
     torchrun --nproc-per-node 4 lessons/algorithms/ring.py
 """
 
 # %%
-from collectives import StepLog, Times, check, looked_up, run
-import measured
+from collectives import StepLog, check, run
 import torch
 import torch.distributed as dist
 
@@ -49,111 +48,6 @@ def exchange(sent, to, received, source):
 # %% [markdown]
 # ## The code
 #
-# ### A ring that adds the wrong tensor
-#
-# PyTorch's tutorial on distributed programs had such a ring for years
-# ([reported](https://github.com/pytorch/pytorch/issues/31572) in 2019, and
-# [corrected](https://github.com/pytorch/tutorials/pull/1039) in 2020). Here is its mistake in our
-# words. There are two buffers, which are empty at first: one leaves while the other is filled, and
-# then they change places. But the program adds the arguments, not the buffers with similar names.
-
-
-# %%
-def tutorials_all_reduce(send, recv, rank, n):
-    buffers, total = [torch.zeros_like(send), torch.zeros_like(send)], send.clone()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    with StepLog([total, *buffers]) as steps:
-        for k in range(n - 1):
-            leaving, arriving = k % 2, (k + 1) % 2
-            exchange(buffers[leaving], right, buffers[arriving], left)
-            total += (recv, send)[k % 2]
-            steps.add([total, *buffers], sent=1 + leaving, to=right, at=1 + arriving)
-    recv.copy_(total)
-    return steps
-
-
-# %%
-def wrong_tensor(rank, world_size, device):
-    x = numbers(rank, world_size, device)
-    result = torch.zeros_like(x)
-    steps = tutorials_all_reduce(x, result, rank, world_size)
-
-    wrong = x * (1 + (world_size - 1) // 2)
-    check(result, wrong, "what the wrong ring returns")
-    return {"after": result, "sent": steps}
-
-
-# %% [markdown]
-# **Predict first.** The sums are 1111, 2222, 3333 and 4444. What does rank 0 get for the first of
-# them? Write the number down.
-
-# %%
-if __name__ == "__main__":
-    run(wrong_tensor)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# 2: nothing of another rank is in it. Only zeros travel, and in the second of three steps the rank
-# adds its own tensor once more. If all ranks hold the same numbers, as in many examples, the result
-# looks plausible. The picture has a column for the sum and one for each buffer. `check` compares
-# every element on every rank with a closed form: see the first change below.
-#
-# </details>
-
-# %% [markdown]
-# ### A ring that is right, and sends too much
-#
-# A popular course had a ring of another kind
-# ([reported](https://github.com/callummcdougall/ARENA_3.0/pull/407) in 2026). It sends the whole
-# tensor in each step. After n - 1 steps every rank has the sum, and then the sums travel around the
-# ring once more.
-
-
-# %%
-def whole_tensors(rank, world_size, device):
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    total = numbers(rank, world_size, device)
-    passing, arriving = total.clone(), torch.empty_like(total)
-    with StepLog([total]) as steps:
-        for k in range(2 * (world_size - 1)):
-            exchange(passing, right, arriving, left)
-            passing.copy_(arriving)
-            if k < world_size - 1:
-                total += arriving
-            if k == world_size - 2:
-                passing.copy_(total)
-            steps.add([total], sent=0, to=right)
-
-    check(total, numbers(0, world_size, device) * int("1" * world_size), "all_reduce")
-    check(steps.bytes, 2 * (world_size - 1) * total.nbytes, "bytes sent")
-    return {"after": total, "sent": steps}
-
-
-# %% [markdown]
-# **Predict first.** The tensor has 4 numbers of 8 bytes. How many bytes does a rank send in these 6
-# steps? Write the number down.
-
-# %%
-if __name__ == "__main__":
-    run(whole_tensors)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# 192, which is `6 * 4 * 8`. The result is right, so a test of the result alone finds nothing.
-# In the picture, the last three steps change nothing. With n ranks this ring sends n times as much
-# as it has to.
-#
-# The course's ring also hung: it started `isend` and `irecv` one by one, and on NCCL each waits for
-# the one before it. `batch_isend_irecv` lets NCCL start them together ([its
-# manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html) on
-# `ncclGroupStart`). What happens on gloo if all ranks send first is in
-# [messages](../../notebooks/mistakes/messages.ipynb).
-#
-# </details>
-
-# %% [markdown]
 # ### The ring
 #
 # The tensor is cut in n pieces. In the first n - 1 steps, each piece travels around the ring once,
@@ -250,35 +144,8 @@ if __name__ == "__main__":
 # out their messages. In the picture, of a tensor with one number more than ranks, piece 0 has two
 # numbers, of which the first one is shown.
 
-# %% [markdown]
-# ### The measured curve
-#
-# The backend `by_hand` executes this ring over sockets. How long does an `all_reduce` take, against
-# gloo, which has a ring as well? These times were not measured now. They are those of the page
-# [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two cores. `python
-# benchmarks/algorithms.py` measures on yours.
-
-
 # %%
-@looked_up
-def ring_measured(rank, world_size, device):
-    times = Times(measured.times("gloo", "ring"), against="gloo")
-    check(times.fastest(), [(4, "ring")], "the fastest, by size")
-    return {"times": times}
-
-
-# %%
-if __name__ == "__main__":
-    run(ring_measured)
-
-# %% [markdown]
-# The numbers in the picture say how many times faster than gloo our ring is. Do not conclude that
-# Python beats C++: four ranks share two cores here, and gloo takes 6.1 ms for 64 KiB and 6.8 ms for
-# 1 MiB, so most of it is waiting. For long tensors the bytes decide, and the two rings come closer
-# together.
-
-# %%
-STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
+STEPS = [ring, uneven_ring]
 
 # %% [markdown]
 # ## What libraries do
@@ -297,12 +164,7 @@ STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
 # %% [markdown]
 # ## Change and try
 #
-# 1. In `wrong_tensor`, change `check(result, wrong,` to `check(result, numbers(0, world_size,
-#    device) * 1111,`. This is what the proof says of the tutorial's ring.
-#    <details><summary>Answer</summary> You get `rank 0/4: got [2, 4, 6, 8], should be [1111, 2222,
-#    3333, 4444] [what the wrong ring returns, int64[4], gloo]`. The error names the rank, and what
-#    it got. </details>
-# 2. In `ring`, change `out, coming = (rank - 1 - k) % n, (rank - 2 - k) % n` to `out, coming =
+# 1. In `ring`, change `out, coming = (rank - 1 - k) % n, (rank - 2 - k) % n` to `out, coming =
 #    (rank - k) % n, (rank - 1 - k) % n`. Many drawings begin so: rank r sends piece r first. What
 #    must be changed, too? <details><summary>Answer</summary> You get `rank 0/4: got [1, 20, 300,
 #    4000], should be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. Rank r now ends with
@@ -311,35 +173,12 @@ STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
 # %% [markdown]
 # ## Write it yourself
 #
-# Write the first half alone: a `reduce_scatter`. Compare it with the one of torch.distributed.
+# In your folder of [exercises](../../README.md#exercises):
 #
-# <details><summary>Answer</summary>
-#
-# ```python
-# def ring_reduce_scatter(rank, world_size, device):
-#     x = numbers(rank, world_size, device)
-#     expected = x[:1].clone()
-#     dist.reduce_scatter(expected, list(x.clone().split(1)))
-#     right, left = (rank + 1) % world_size, (rank - 1) % world_size
-#     passing = x[(rank - 1) % world_size].reshape(1)
-#     for k in range(world_size - 1):
-#         arriving = torch.empty_like(passing)
-#         exchange(passing, right, arriving, left)
-#         passing = arriving + x[(rank - 2 - k) % world_size]
-#     check(passing, expected, "reduce_scatter")
-#     return passing
+# ```sh
+# collectives practice all_reduce_as_a_ring
+# collectives practice all_gather_as_a_ring
 # ```
-#
-# ```text
-# ring_reduce_scatter: proved on all 4 ranks
-#   rank  result
-#   0     [1111]
-#   1     [2222]
-#   2     [3333]
-#   3     [4444]
-# ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
@@ -356,4 +195,4 @@ STEPS = [wrong_tensor, whole_tensors, ring, uneven_ring, ring_measured]
 # - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
 # - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
 #
-# Next lesson: [doubling](../../notebooks/algorithms/doubling.ipynb), with fewer steps.
+# Next lesson: [wrong_rings](../../notebooks/algorithms/wrong_rings.ipynb), two that others wrote.

@@ -6,25 +6,18 @@ A sum of floating-point numbers depends on the order of its terms. So an algorit
 which bits come out, whether all ranks get the same ones, and how far they are off.
 
 You will see ranks that add the same numbers and get different sums, five algorithms that give every
-rank the same bits, the error of a chain and of a tree, and DDP and FSDP2 that train on a backend
-made of these algorithms.
+rank the same bits, and the error of a chain and of a tree.
 
     python lessons/algorithms/same_bits.py
     torchrun --nproc-per-node 4 lessons/algorithms/same_bits.py
 """
 
 # %%
-import collectives.backends.register  # noqa: F401  (torch.distributed now knows by_hand)
-from collectives import Curve, StepLog, check, check_training, computed, digits, run
+from collectives import StepLog, check, computed, run
 from collectives.algorithms import calls
 from collectives.algorithms.links import GroupLinks
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
 # %% [markdown]
 # ## The idea
@@ -168,108 +161,8 @@ if __name__ == "__main__":
 # On a ring of n ranks each sum is a chain of n numbers. That is one reason why gradients are often
 # reduced in float32, even if the model computes in bfloat16.
 
-# %% [markdown]
-# ### DDP on a backend made of these algorithms
-#
-# `by_hand` is a process group in Python. It executes the schedules of this chapter over sockets, or
-# takes shared memory. DDP takes it like any other group. The training is that of
-# [data_parallel](../../notebooks/training/data_parallel.ipynb): 28 batches of 64 images, in
-# float64. `check_training` compares the model with that of one process, and the bits among the
-# ranks. (The backend needs Linux.)
-
-
 # %%
-def network(seed, device):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
-
-
-def train(model, batches, rank=0, n=1):
-    """Rank `rank` of n takes every n-th image of each batch."""
-    torch.set_num_threads(1)  # the ranks of one machine share its cores
-    images, labels = digits("cpu")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = cross_entropy(model(images[batch[rank::n]]), labels[batch[rank::n]])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return (model, optimizer), Curve(losses)
-
-
-def shuffled(n):
-    """Batches that can be cut in n equal shards."""
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    return order.split(64 // n * n)[:-1]
-
-
-def ddp_by_hand(rank, world_size, device):
-    group, batches = dist.new_group(backend="by_hand"), shuffled(world_size)
-    model = DistributedDataParallel(network(rank, "cpu"), process_group=group)
-    trained, losses = train(model, batches, rank, world_size)
-
-    expected, _ = train(network(0, "cpu"), batches)
-    check_training(trained, expected, "DDP on by_hand")
-    return {"loss": losses}
-
-
-# %%
-if __name__ == "__main__":
-    run(ddp_by_hand)
-
-# %% [markdown]
-# ### FSDP2 on it
-#
-# FSDP2 shards the parameters, gathers them before they are used, and reduces and scatters the
-# gradients. It finds its group in a `DeviceMesh`. To compare the model, each rank gathers all
-# parameters and the momentum of the optimizer.
-
-
-# %%
-def gathered(trained):
-    model, optimizer = trained
-    whole = network(0, "cpu")
-    other = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
-    for full, shard in zip(whole.parameters(), model.parameters(), strict=True):
-        full.data.copy_(shard.full_tensor())
-        momentum = optimizer.state[shard]["momentum_buffer"].full_tensor()
-        other.state[full]["momentum_buffer"] = momentum
-    return whole, other
-
-
-def fsdp_by_hand(rank, world_size, device):
-    group, batches = dist.new_group(backend="by_hand"), shuffled(world_size)
-    model = fully_shard(network(0, "cpu"), mesh=DeviceMesh.from_group(group, "cpu"))
-    trained, losses = train(model, batches, rank, world_size)
-
-    expected, _ = train(network(0, "cpu"), batches)
-    check_training(gathered(trained), expected, "FSDP2 on by_hand")
-    own = sum(one.to_local().numel() for one in model.parameters())
-    return {"loss": losses, "own parameters": own}
-
-
-# %% [markdown]
-# **Predict first.** The network has 2,410 parameters. A tensor is sharded by rows: the weights have
-# 32 and 10 rows of 64 and 32, the biases 32 and 10. How many parameters has the last of four ranks?
-# Write the number down.
-
-# %%
-if __name__ == "__main__":
-    run(fsdp_by_hand)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# 553. Of 32 rows every rank has a quarter. 10 rows cannot be cut evenly: rank 3 has one of them,
-# the others have three and 619 numbers in all. The losses are those of DDP: it is the same
-# training. DDP calls `all_reduce` on `by_hand`, and FSDP2 `all_gather` and `reduce_scatter`.
-#
-# </details>
-
-# %%
-STEPS = [same_bits, five_algorithms, chain_and_tree, ddp_by_hand, fsdp_by_hand]
+STEPS = [same_bits, five_algorithms, chain_and_tree]
 
 # %% [markdown]
 # ## The count
@@ -304,42 +197,6 @@ STEPS = [same_bits, five_algorithms, chain_and_tree, ddp_by_hand, fsdp_by_hand]
 #    `in_order += all_numbers[k]` to `in_order += all_numbers[(rank + k) % world_size]`.
 #    <details><summary>Answer</summary> You get `rank 0/4: got 2, should be 1 [different sums in
 #    rank order, gloo]`. Now this sum, too, is each rank's own. </details>
-# 2. In `ddp_by_hand`, change `DistributedDataParallel(network(rank, "cpu"), process_group=group)`
-#    to `network(rank, "cpu")`. <details><summary>Answer</summary> You get `rank 2/4:
-#    2.bias.momentum_buffer: relative error 3, should be at most 1e-09 [DDP on by_hand]`. Each rank
-#    trains a model of its own. </details>
-
-# %% [markdown]
-# ## Write it yourself
-#
-# Come within 1 of the exact sum, on all ranks and for any number of ranks: in which order must the
-# numbers be added?
-#
-# <details><summary>Answer</summary>
-#
-# ```python
-# def smallest_first(rank, world_size, device):
-#     own = torch.full((1,), 2.0**24 if rank == 0 else 1.0, device=device)
-#     numbers = [torch.empty_like(own) for _ in range(world_size)]
-#     dist.all_gather(numbers, own)
-#     total = torch.zeros_like(own)
-#     for number in torch.cat(numbers).sort().values:
-#         total += number
-#     exact = 2**24 + world_size - 1
-#     check(abs(total.item() - exact) <= 1, True, "off by one at most")
-#     return {"sum": int(total), "exact": exact}
-# ```
-#
-# ```text
-# smallest_first: proved on all 4 ranks
-#   rank  sum       exact
-#   0     16777220  16777219
-#   1     16777220  16777219
-#   2     16777220  16777219
-#   3     16777220  16777219
-# ```
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
@@ -356,4 +213,5 @@ STEPS = [same_bits, five_algorithms, chain_and_tree, ddp_by_hand, fsdp_by_hand]
 # - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
 # - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
-# Back to [all chapters](../../README.md).
+# Next lesson: [backend_in_python](../../notebooks/algorithms/backend_in_python.ipynb), which trains
+# with these algorithms.

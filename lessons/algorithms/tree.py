@@ -12,11 +12,10 @@ it, and two trees at once, in which nobody is.
 """
 
 # %%
-from collectives import StepLog, Times, check, counting, looked_up, run
+from collectives import StepLog, check, counting, run
 from collectives.algorithms import calls, count
 from collectives.algorithms.links import GroupLinks
 from collectives.pictures.trees import Trees
-import measured
 import torch
 import torch.distributed as dist
 
@@ -39,9 +38,7 @@ def distances(n):
 
 
 # %% [markdown]
-# ## The code
-#
-# ### Down the tree
+# ## Down the tree
 #
 # The first message goes half of the way, to rank 2 of 4 or rank 4 of 8. Then the distances become
 # smaller. A rank receives once, and from then on it sends in each step. Ranks that are not there,
@@ -87,7 +84,7 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
-# ### Up the tree and down again
+# ## Up the tree and down again
 #
 # If the messages go the other way, in the opposite order, and every rank adds what arrives, the
 # root has the sum: this is a reduce. A reduce and a broadcast are an `all_reduce`.
@@ -129,15 +126,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The root receives 2, and rank 3 none. In each step some ranks are idle, and each message is the
-# whole tensor. All ranks together send 3 + 3 messages, and on a
-# [ring](../../notebooks/algorithms/ring.ipynb) four times as many, of a quarter of the size. For a
-# short tensor the tree is better, and for a long one the ring.
+# The root receives 2, and rank 3 none. In each step some ranks are idle. All ranks together send
+# 3 + 3 messages, and on a [ring](../../notebooks/algorithms/ring.ipynb) four times as many, of a
+# quarter of the size. For a short tensor the tree is better, and for a long one the ring.
 #
 # </details>
 
 # %% [markdown]
-# ### Two trees at once
+# ## Two trees at once
 #
 # A tree can be made good for long tensors. First, cut the tensor in chunks: while a rank passes on
 # one chunk, it receives the next one. Then a rank in the middle of a binary tree sends each chunk
@@ -190,35 +186,8 @@ if __name__ == "__main__":
 #
 # </details>
 
-# %% [markdown]
-# ### The measured curve
-#
-# An `all_reduce` up the tree and down again, against the ring. These times were not measured now.
-# They are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with
-# two cores. `python benchmarks/algorithms.py` measures on yours.
-
-
 # %%
-@looked_up
-def tree_measured(rank, world_size, device):
-    found = measured.times("ring", "binomial_tree", "double_tree")
-    times = Times(found, against="ring")
-    check(times.fastest(), [(4, "binomial_tree"), (2**24, "ring")], "the fastest, by size")
-    return {"times": times}
-
-
-# %%
-if __name__ == "__main__":
-    run(tree_measured)
-
-# %% [markdown]
-# The numbers in the picture say how many times faster than the ring the tree is. It wins up to 1
-# MiB: four ranks share two cores, so what counts is how many messages there are in all, and the
-# tree has the fewest. For longer tensors the ring wins, in which no rank sends as many bytes as the
-# root.
-
-# %%
-STEPS = [tree, up_and_down, double_tree, tree_measured]
+STEPS = [tree, up_and_down, double_tree]
 
 # %% [markdown]
 # ## The count
@@ -265,48 +234,17 @@ STEPS = [tree, up_and_down, double_tree, tree_measured]
 # %% [markdown]
 # ## Write it yourself
 #
-# Let any rank be the root of the broadcast.
+# In your folder of [exercises](../../README.md#exercises):
 #
-# <details><summary>Answer</summary>
-#
-# ```python
-# def any_root(rank, world_size, device):
-#     for root in range(world_size):
-#         x = numbers(root, 4, device) if rank == root else torch.full((4,), -1, device=device)
-#         place = (rank - root) % world_size
-#         for distance in reversed(distances(world_size)):
-#             if place % (2 * distance) == 0 and place + distance < world_size:
-#                 dist.send(x, (rank + distance) % world_size)
-#             if place % (2 * distance) == distance:
-#                 dist.recv(x, (rank - distance) % world_size)
-#         check(x, numbers(root, 4, device), f"broadcast from {root}")
-#     return x
+# ```sh
+# collectives practice broadcast_as_a_tree
+# collectives practice reduce_on_any_root
 # ```
-#
-# ```text
-# any_root: proved on all 4 ranks
-#   rank  result
-#   0     [1000, 2000, 3000, 4000]
-#   1     [1000, 2000, 3000, 4000]
-#   2     [1000, 2000, 3000, 4000]
-#   3     [1000, 2000, 3000, 4000]
-# ```
-#
-# The ranks are counted from the root on.
-#
-# </details>
 
 # %% [markdown]
 # ## Read on
 #
 # - P. Sanders, J. Speck and J. L. Träff, [*Two-tree algorithms for full bandwidth broadcast,
 #   reduction and scan*](https://doi.org/10.1016/j.parco.2009.09.001) (2009).
-# - The lesson [broadcast](../../notebooks/broadcast.ipynb): the call itself.
-#
-# In PyTorch's documentation:
-#
-# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
-# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
-# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
 #
 # Next lesson: [bruck](../../notebooks/algorithms/bruck.ipynb), for the calls without a root.

@@ -1,0 +1,209 @@
+# %% [markdown]
+"""
+# backend_in_python
+
+A process group in Python executes the algorithms of this chapter, and DDP and FSDP2 train on it.
+
+You will see an `all_reduce` in memory that all ranks share, in which nothing is sent, and two
+trainings on the backend `by_hand`, which are those of one process.
+
+    python lessons/algorithms/backend_in_python.py
+    torchrun --nproc-per-node 4 lessons/algorithms/backend_in_python.py
+"""
+
+# %%
+import os
+import tempfile
+
+import collectives.backends.register  # noqa: F401  (torch.distributed now knows by_hand)
+from collectives import Times, check, check_training, digits, looked_up, run
+import measured
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+# %% [markdown]
+# ## Memory that all ranks share
+#
+# Ranks on one machine can map the same memory. Then nobody sends anything. Each rank writes its
+# tensor into its row, reads one piece of all rows, and adds. It puts the sum into row 0, from which
+# everybody copies. What takes the place of the messages is waiting: nobody may read before all have
+# written. A barrier does that here. If the barrier is slow, shared memory gains nothing.
+
+
+# %%
+def shared_memory(rank, world_size, device):
+    length = 4 * world_size
+    x = torch.arange(1, length + 1) * 10**rank
+    name = [tempfile.mkstemp()[1] if rank == 0 else None]
+    dist.broadcast_object_list(name, src=0)
+    memory = torch.from_file(name[0], shared=True, size=world_size * length, dtype=x.dtype)
+    rows, mine = memory.view(world_size, length), slice(4 * rank, 4 * rank + 4)
+
+    rows[rank] = x
+    dist.barrier()
+    if rank == 0:
+        os.remove(name[0])  # the memory itself goes when the last rank has gone
+    rows[0, mine] = rows[:, mine].sum(0)
+    dist.barrier()
+    x.copy_(rows[0])
+
+    check(x, torch.arange(1, length + 1) * int("1" * world_size), "all_reduce")
+    return {"the first four": x[:4]}
+
+
+# %%
+if __name__ == "__main__":
+    run(shared_memory)
+
+# %% [markdown]
+# A second `all_reduce` in the same memory would need another barrier: a fast rank must not write
+# its next tensor while a slow one still copies. The backend `by_hand` takes three such memories in
+# turn instead.
+
+# %% [markdown]
+# ### Measured
+#
+# How long does an `all_reduce` take if nothing is sent? These times were not measured now. They
+# are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks on an idle machine with two
+# cores. `python benchmarks/algorithms.py` measures on yours.
+
+
+# %%
+@looked_up
+def shared_memory_measured(rank, world_size, device):
+    found = measured.times("gloo", "binomial_tree", "shared_memory")
+    times = Times(found, against="binomial_tree")
+    check(times.fastest(), [(4, "shared_memory")], "the fastest, by size")
+    return {"times": times}
+
+
+# %%
+if __name__ == "__main__":
+    run(shared_memory_measured)
+
+# %% [markdown]
+# The numbers in the picture say how many times faster than the tree the shared memory of `by_hand`
+# is.
+
+# %% [markdown]
+# ## DDP on a backend made of these algorithms
+#
+# `by_hand` is a process group in Python. It executes the schedules of this chapter over sockets, or
+# takes shared memory. DDP takes it like any other group. The training is that of
+# [data_parallel](../../notebooks/training/data_parallel.ipynb): 28 batches of 64 images, in
+# float64. `check_training` compares the model with that of one process, and the bits among the
+# ranks. (The backend needs Linux.)
+
+
+# %%
+def network(seed, device):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double().to(device)
+
+
+def train(model, batches, rank=0, n=1):
+    """Rank `rank` of n takes every n-th image of each batch."""
+    torch.set_num_threads(1)  # the ranks of one machine share its cores
+    images, labels = digits("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(images[batch[rank::n]]), labels[batch[rank::n]])
+        loss.backward()
+        optimizer.step()
+    return (model, optimizer), loss.item()
+
+
+def shuffled(n):
+    """Batches that can be cut in n equal shards."""
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    return order.split(64 // n * n)[:-1]
+
+
+def ddp_by_hand(rank, world_size, device):
+    group, batches = dist.new_group(backend="by_hand"), shuffled(world_size)
+    model = DistributedDataParallel(network(rank, "cpu"), process_group=group)
+    trained, loss = train(model, batches, rank, world_size)
+
+    expected, _ = train(network(0, "cpu"), batches)
+    check_training(trained, expected, "DDP on by_hand")
+    return {"last loss": loss}
+
+
+# %%
+if __name__ == "__main__":
+    run(ddp_by_hand)
+
+# %% [markdown]
+# ## FSDP2 on it
+#
+# FSDP2 shards the parameters, gathers them before they are used, and reduces and scatters the
+# gradients. It finds its group in a `DeviceMesh`. To compare the model, each rank gathers all
+# parameters and the momentum of the optimizer.
+
+
+# %%
+def gathered(trained):
+    model, optimizer = trained
+    whole = network(0, "cpu")
+    other = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+    for full, shard in zip(whole.parameters(), model.parameters(), strict=True):
+        full.data.copy_(shard.full_tensor())
+        momentum = optimizer.state[shard]["momentum_buffer"].full_tensor()
+        other.state[full]["momentum_buffer"] = momentum
+    return whole, other
+
+
+def fsdp_by_hand(rank, world_size, device):
+    group, batches = dist.new_group(backend="by_hand"), shuffled(world_size)
+    model = fully_shard(network(0, "cpu"), mesh=DeviceMesh.from_group(group, "cpu"))
+    trained, loss = train(model, batches, rank, world_size)
+
+    expected, _ = train(network(0, "cpu"), batches)
+    check_training(gathered(trained), expected, "FSDP2 on by_hand")
+    own = sum(one.to_local().numel() for one in model.parameters())
+    return {"last loss": loss, "own parameters": own}
+
+
+# %% [markdown]
+# **Predict first.** The network has 2,410 parameters. A tensor is sharded by rows: the weights have
+# 32 and 10 rows of 64 and 32, the biases 32 and 10. How many parameters has the last of four ranks?
+# Write the number down.
+
+# %%
+if __name__ == "__main__":
+    run(fsdp_by_hand)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 553. Of 32 rows every rank has a quarter. 10 rows cannot be cut evenly: rank 3 has one of them,
+# the others have three and 619 numbers in all. The losses are those of DDP: it is the same
+# training. DDP calls `all_reduce` on `by_hand`, and FSDP2 `all_gather` and `reduce_scatter`.
+#
+# </details>
+
+# %%
+STEPS = [shared_memory, shared_memory_measured, ddp_by_hand, fsdp_by_hand]
+
+# %% [markdown]
+# ## Change and try
+#
+# 1. In `ddp_by_hand`, change `DistributedDataParallel(network(rank, "cpu"), process_group=group)`
+#    to `network(rank, "cpu")`. <details><summary>Answer</summary> You get `rank 2/4:
+#    2.bias.momentum_buffer: relative error 3, should be at most 1e-09 [DDP on by_hand]`. Each rank
+#    trains a model of its own. </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - The page [Algorithms](../../docs/algorithms.md): which algorithm `by_hand` takes, and how fast
+#   it is.
+# - [`group.py`](../../collectives/process_groups/by_hand/group.py): the process group.
+#
+# Back to [all chapters](../../README.md).
