@@ -4,6 +4,7 @@ import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Iterator
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,8 @@ def call_recorded(
 def _folder() -> Iterator[Path | None]:
     """A temporary folder; None where there is no room for one."""
     try:
-        folder = tempfile.TemporaryDirectory()
+        # The fork server removes what lies in there if this process is killed.
+        folder = tempfile.TemporaryDirectory(dir=get_temp_dir())
     except OSError:
         yield None
         return
