@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collectives.pictures.colours import PAGE, PALETTE, edge
 from collectives.pictures.page import SMALL, VALUE, default_style
@@ -13,7 +13,7 @@ from collectives.pictures.page import SMALL, VALUE, default_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DASHES = ("-", "--", ":", "-.")
+_DASHES = ("-", "--", ":", "-.", (0, (8, 2, 2, 2, 2, 2)), (0, (3, 3)))
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Curve:
                 dashes = _DASHES[(2 * number + rank) % len(_DASHES)]
                 colour = edge(PALETTE[rank % len(PALETTE)])
                 steps = range(self.done + 1, self.done + len(values) + 1)
-                axes.plot(steps, values, dashes, color=colour, label=label, linewidth=1.5)
+                look: dict[str, Any] = {"linestyle": dashes, "color": colour, "linewidth": 1.5}
+                axes.plot(steps, values, label=label, **look)
                 ends = f"{values[0]:.2g} to {values[-1]:.2g}"
                 told.append(f"{label} goes from {ends} in {len(values)} steps")
         if self.log:

@@ -20,12 +20,13 @@ class RankGrid:
     """The rows of one rank, by name; each name is a panel, in which each rank has its row.
 
     A cell that is true is filled; a number is written into it. `columns` says what a column is, and
-    `legend` what a filled cell is.
+    `legend` what a filled cell is. The columns are numbered from `first` on.
     """
 
     rows: Mapping[str, Sequence[bool | int]]
     columns: str
     legend: str
+    first: int = 1
 
     def __str__(self) -> str:
         return ", ".join(f"{name}: {_text(row)}" for name, row in self.rows.items())
@@ -58,7 +59,7 @@ class RankGrid:
         canvas.write(x, y + 1.8 * LINE, self.columns)
         for column in range(len(rows[0])):
             place = first + cell * (column + 0.5), y + 1.8 * LINE
-            canvas.write(*place, str(column + 1), SMALL, ha="center")
+            canvas.write(*place, str(column + self.first), SMALL, ha="center")
         for rank, row in enumerate(rows):
             above = y + 2.5 * LINE + _ROW * rank
             canvas.chip(x, above + _ROW / 2, rank)

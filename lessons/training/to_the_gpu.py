@@ -14,7 +14,7 @@ gradients are reduced under bfloat16 autocast, and what precision that costs.
 # %%
 from functools import partial
 
-from collectives import Curve, check, check_training, digits, run
+from collectives import check, check_training, digits, run
 from one_process import network, shuffled
 import torch
 import torch.distributed as dist
@@ -60,7 +60,7 @@ def train(model, backward, batches, device):
         optimizer.zero_grad()
         losses.append(backward(model, images, labels.to(device, non_blocking=True)))
         optimizer.step()
-    return (model, optimizer), Curve(losses)
+    return (model, optimizer), losses
 
 
 def batch_loss(model, images, labels, autocast=False):
@@ -87,32 +87,24 @@ def to_the_gpu(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "DDP on any device")
-    return {"loss": losses, "device": str(device)}
+    return {"last loss": losses[-1], "device": str(device)}
 
-
-# %% [markdown]
-# **Predict first.** On the CPU, do the five changes change the losses of the lesson
-# [ddp](../../notebooks/training/ddp.ipynb)?
 
 # %%
 if __name__ == "__main__":
     run(to_the_gpu)
 
 # %% [markdown]
-# <details><summary>Answer</summary>
-#
-# No: rank 0 goes from 2.3829 to 1.1255 there, too. On the CPU there is no GPU to choose,
-# `device_ids` is None, and nothing is pinned.
-#
-# </details>
+# This is the model of one process, in float64. On the CPU there is no GPU to choose, `device_ids`
+# is None, and nothing is pinned.
 
 # %% [markdown]
 # ### bfloat16
 #
 # Autocast computes the matrix products in bfloat16, which has 8 bits of precision instead of 24,
-# and leaves the parameters in float32. Put forward and loss under it, and not `backward()`. A
-# communication hook notes in which type the gradients are reduced, and we compare with one process
-# in float64.
+# and leaves the parameters in float32. Put forward and loss under it, and not `backward()`. Without
+# autocast, the parameters themselves can be bfloat16. A communication hook notes in which type the
+# gradients are reduced, and we compare with one process in float64.
 
 
 # %%
@@ -135,14 +127,21 @@ def error_and_gradients(model, device, autocast=False):
     return error, found
 
 
-def bfloat16_autocast(rank, world_size, device):
-    reduced = {}
-    for autocast, limit in ((False, 1e-6), (True, 1e-1)):
-        error, found = error_and_gradients(network(0, device).float(), device, autocast)
-        check(bool(limit / 100 < error < limit), True, f"error with autocast={autocast}")
-        check({*found}, {"torch.float32, 9640 bytes"}, f"gradients with autocast={autocast}")
-        reduced[f"autocast={autocast}"] = f"{found[-1]}, error < {limit}"
-    return reduced
+def types_of_gradients(rank, world_size, device):
+    result, errors = {}, []
+    for dtype, autocast, limit in (
+        (torch.float32, False, 1e-6),
+        (torch.float32, True, 1e-1),
+        (torch.bfloat16, False, 1e-1),
+    ):
+        error, found = error_and_gradients(network(0, device).to(dtype), device, autocast)
+        errors.append(error.item())
+        check(bool(limit / 100 < error < limit), True, f"error, {dtype}, autocast={autocast}")
+        size = 2410 * dtype.itemsize
+        check({*found}, {f"{dtype}, {size} bytes"}, f"gradients with autocast={autocast}")
+        result[f"{dtype}, autocast={autocast}"] = f"{size} bytes, error < {limit}"
+    check(errors, sorted(errors), "errors")
+    return result
 
 
 # %% [markdown]
@@ -150,49 +149,20 @@ def bfloat16_autocast(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(bfloat16_autocast)
+    run(types_of_gradients)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # No: 9640 bytes, in float32 as without autocast: a gradient has the type of its parameter. So the
 # sum over the ranks loses nothing, and the communication is no cheaper. The error comes from the
-# products. It is below 0.1, and that of float32 is below 1e-06; the step demands that neither is a
-# hundred times smaller.
-#
-# </details>
-
-# %% [markdown]
-# ### Parameters in bfloat16
-#
-# Without autocast, the parameters themselves can be bfloat16, and then the gradients are, too.
-
-
-# %%
-def bfloat16_parameters(rank, world_size, device):
-    error, found = error_and_gradients(network(0, device).bfloat16(), device)
-    check(bool(1e-2 < error < 1e-1), True, "the error")
-    check({*found}, {"torch.bfloat16, 4820 bytes"}, "bfloat16 parameters")
-    return {"reduced": found[-1], "error": "1e-2 to 1e-1"}
-
-
-# %% [markdown]
-# **Predict first.** Is the error smaller or larger than under autocast?
-
-# %%
-if __name__ == "__main__":
-    run(bfloat16_parameters)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# Larger, from 1e-2 to 1e-1, with half the bytes: 4820. A small step of the optimizer is lost if the
-# parameter is large.
+# products. With parameters in bfloat16 there are 4820 bytes, but the error is larger: a small step
+# of the optimizer is lost if the parameter is large.
 #
 # </details>
 
 # %%
-STEPS = [to_the_gpu, bfloat16_autocast, bfloat16_parameters]
+STEPS = [to_the_gpu, types_of_gradients]
 
 # %% [markdown]
 # ## The proof
@@ -220,44 +190,20 @@ STEPS = [to_the_gpu, bfloat16_autocast, bfloat16_parameters]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The model is not wrapped.** In `wrapped`, change `return DDP(model, device_ids=[device.index]
-#    if device.type == "cuda" else None)` to `return model`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 2/4: 2.bias.momentum_buffer: relative error 3`.
-#
-#    </details>
-#
+#    if device.type == "cuda" else None)` to `return model`. It says `rank 2/4:
+#    2.bias.momentum_buffer: relative error 3`.
 # 2. **Every rank takes the same shard.** In `on_my_shard`, change `images[rank::n],
-#    labels[rank::n]` to `images[::n], labels[::n]`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 2.bias.momentum_buffer: relative error 2`.
-#
-#    </details>
-#
+#    labels[rank::n]` to `images[::n], labels[::n]`. It says `rank 0/4: 2.bias.momentum_buffer:
+#    relative error 2`.
 # 3. **float32 from the beginning.** In `to_the_gpu`, change `wrapped(network(rank, device),
-#    device)` to `wrapped(network(rank, device).float(), device)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `rank 0/4: 2.weight.momentum_buffer: relative error inf`. Other types are never equal.
-#
-#    </details>
-#
+#    device)` to `wrapped(network(rank, device).float(), device)`. It says `rank 0/4:
+#    2.weight.momentum_buffer: relative error inf`. Other types are never equal.
 # 4. **A hook that does not divide.** In `note_and_average`, change `bucket.buffer() /
-#    dist.get_world_size(),` to `bucket.buffer(),`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got False, should be True [error with autocast=False`.
-#
-#    </details>
+#    dist.get_world_size(),` to `bucket.buffer(),`. It says `got False, should be True [error,
+#    torch.float32, autocast=False`.
 
 # %% [markdown]
 # ## Pitfalls
@@ -280,12 +226,6 @@ STEPS = [to_the_gpu, bfloat16_autocast, bfloat16_parameters]
 # - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), in PyTorch's
 #   documentation: streams, pinned memory, and TF32, which CUDA may use in float32.
 # - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html), there.
-#
-# In PyTorch's documentation:
-#
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
 # Start your own training from [train.py](../../lessons/training/take_home/train.py). It holds what
 # this chapter teaches in one file, and needs nothing of this package.
