@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LEGEND = (
-    "Each rectangle is the weight of nn.Linear: a row for each output, a column for each input. "
-    "The colour is that of the rank that holds this part."
+    "Each rectangle is the weight of nn.Linear: a row for each output, a column for each input."
 )
+_COLOURS = "The colour is that of the rank that holds this part."
 _LARGEST, _BETWEEN = 2.2, 0.35
 
 
@@ -39,9 +39,10 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Slices:
-    """By the name of a weight, the slice that this rank holds. It prints their shapes."""
+    """By the name of a matrix, the slice that this rank holds. It prints their shapes."""
 
     slices: dict[str, Slice]
+    legend: str = _LEGEND
 
     def __str__(self) -> str:
         shapes = (f"{name} {list(one.shape)}" for name, one in self.slices.items())
@@ -55,7 +56,7 @@ class Slices:
         scale = min(room / sum(w for _, w in shapes), _LARGEST / max(h for h, _ in shapes))
         top = MARGIN + 0.35 + 3.4 * LINE
         bottom = top + scale * max(h for h, _ in shapes)
-        legend = wrapped(_LEGEND, WIDEST - 2 * MARGIN)
+        legend = wrapped(f"{self.legend} {_COLOURS}", WIDEST - 2 * MARGIN)
         canvas = Canvas(WIDEST, bottom + LINE * (len(legend) + 1) + MARGIN)
         canvas.title(title)
         for rank in range(len(ranks)):

@@ -1,0 +1,219 @@
+# %% [markdown]
+"""
+# ulysses
+
+Each rank holds a part of the text; for attention, it holds all of the text and some of the heads.
+
+You will change the cut of queries, keys and values by one `all_to_all`, and that of the result by
+another, and compare the bytes with those of ring attention.
+
+    python lessons/model_parallel/ulysses.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/ulysses.py
+"""
+
+# %%
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+from torch.nn.functional import scaled_dot_product_attention
+
+from attention import alone, as_trained, sample
+from collectives.pictures.slices import Slice, Slices
+from long_text import RingAttention
+from measure import Activations
+from model import HEADS, LENGTH, LETTERS, WIDTH, network
+from one_process import UPDATES, backward, train
+
+# %% [markdown]
+# ## The idea
+#
+# As in [long_text](../../notebooks/model_parallel/long_text.ipynb), each rank holds a part of the
+# text, and only attention needs the other parts. But attention computes each head by itself. A rank
+# that has all of the text needs no other rank, if it computes only some of the heads. So change
+# what is cut ([DeepSpeed Ulysses](https://arxiv.org/abs/2309.14509)):
+#
+# 1. An `all_to_all` gives each rank all of the text for its heads: of queries, keys and values.
+# 2. Each rank computes ordinary attention.
+# 3. A second `all_to_all` gives each rank all heads of its part of the text: of the result.
+#
+# In `backward()`, the gradients travel the same ways in the other direction.
+
+# %% [markdown]
+# ## The exchange
+#
+# The last three dimensions of a tensor are heads, text and the numbers of one head.
+# `all_to_all_single` sends block i of its input to rank i. So `Exchange` cuts the tensor in one
+# dimension, and joins the blocks that arrive in the other one.
+
+
+# %%
+BY_HEADS, BY_TEXT = -3, -2
+
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, cut, join):
+        ctx.back = join, cut
+        sends = torch.stack(x.chunk(dist.get_world_size(), dim=cut))
+        arrived = torch.empty_like(sends)
+        dist.all_to_all_single(arrived, sends)
+        return torch.cat(arrived.unbind(), dim=join)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Exchange.apply(gradient, *ctx.back), None, None
+
+
+@needs(ranks=2)
+def heads_for_text(rank, world_size, device):
+    numbers = torch.arange(HEADS * LENGTH, device=device).view(HEADS, LENGTH, 1)
+    part = numbers.chunk(world_size, dim=BY_TEXT)[rank]
+    heads = numbers.chunk(world_size, dim=BY_HEADS)[rank]
+    exchanged = Exchange.apply(part, BY_HEADS, BY_TEXT)
+    check(exchanged, heads, "all of the text")
+    check(Exchange.apply(exchanged, BY_TEXT, BY_HEADS), part, "and back")
+    slices = {
+        "before": Slice.of(part.squeeze(-1), numbers.squeeze(-1)),
+        "after": Slice.of(heads.squeeze(-1), numbers.squeeze(-1)),
+    }
+    return Slices(slices, "Each rectangle has a row for each head, a column for each character.")
+
+
+# %%
+if __name__ == "__main__":
+    run(heads_for_text)
+
+# %% [markdown]
+# ## Attention
+#
+# Queries, keys and values travel in one call. A rank has all of the text, in order, so `is_causal`
+# is right as it is, and no rank computes more than the others: there is no need for a zigzag.
+
+
+# %%
+def ulysses_attention(*parts):
+    heads = Exchange.apply(torch.stack(parts), BY_HEADS, BY_TEXT)
+    result = scaled_dot_product_attention(*heads, is_causal=True)
+    return Exchange.apply(result, BY_TEXT, BY_HEADS)
+
+
+def ring(*parts):
+    return RingAttention.apply(*parts, "in order", [])
+
+
+@needs(ranks=2)
+def against_the_ring(rank, world_size, device):
+    n, found = world_size, {}
+    expected = alone(device).chunk(n, dim=BY_TEXT)[rank]
+    for attention in (ulysses_attention, ring):
+        inputs = sample(device).chunk(n, dim=BY_TEXT)[rank].clone().requires_grad_()
+        with counting() as counts:
+            result = attention(*inputs[:3])
+            result.backward(inputs[3].detach())
+        got = [result, *inputs.grad[:3]]
+        check_training(as_trained(got), as_trained(expected), "attention", same_bits=False)
+        calls, size = counts["c10d.all_to_all_single"]
+        exchanged = [calls, size - size // n]  # one of n blocks stays here
+        found[attention.__name__] = exchanged if calls else list(counts["c10d.send"])
+    part = 8 * 8 * LENGTH // n * WIDTH  # the bytes of this rank's queries
+    check(found["ulysses_attention"], [4, 8 * part * (n - 1) // n], "exchanges and bytes")
+    check(found["ring"], [3 * n - 2, 2 * part * (3 * n - 2)], "blocks sent, and bytes")
+    return {name: f"{calls} calls, {size} bytes" for name, (calls, size) in found.items()}
+
+
+# %% [markdown]
+# **Predict first.** Which of the two sends more bytes, and does the difference grow with the number
+# of ranks?
+
+# %%
+if __name__ == "__main__":
+    run(against_the_ring)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The ring: 327,680 bytes against 98,304 on four ranks. Let a part be the bytes of a rank's queries,
+# 16,384. With n ranks, a rank sends 3 n - 2 blocks of two parts around the ring. An exchange keeps
+# one block of n, and eight parts are exchanged: queries, keys, values, the result, and four
+# gradients. So it sends 8 (n - 1) / n parts. A part is 1 / n of the text: with more ranks, a rank
+# sends less and less with Ulysses, but not around the ring.
+#
+# </details>
+#
+# Three things speak for the ring:
+#
+# - **Number of ranks.** Ulysses needs a head for each rank. Our 8 heads are enough for 8 ranks.
+# - **Fewer keys.** Many models have one head of keys and values for g heads of queries. Then the
+#   ring sends 2 (3 n - 2) / g parts, and Ulysses 4 (1 + 1 / g) (n - 1) / n. With two ranks and
+#   g = 8, this is 1 part for the ring, and 2.25 for Ulysses.
+# - **Overlap.** A rank of the ring computes with one block while the next one travels. Here it
+#   waits for all blocks first.
+
+# %% [markdown]
+# ### Training
+#
+# The rest is as in long_text: every rank has all parameters, computes its part of the text, and
+# averages the gradients.
+
+
+# %%
+@needs(ranks=2)
+def ulysses(rank, world_size, device):
+    n, mine = world_size, torch.arange(LENGTH).chunk(world_size)[rank]
+
+    def on_my_part(model, letters, following):
+        backward(model, letters[:, mine], following[:, mine])
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= n
+
+    embedding, *blocks, _ = model = network(device)
+    embedding.forward = lambda letters: embedding.letter(letters) + embedding.place.weight[mine]
+    for block in blocks:
+        block.mix = ulysses_attention
+    with Activations(model) as activations, counting() as counts:
+        trained = train(model, device, on_my_part)
+    check_training(trained, train(network(device), device), "ulysses", same_bits=False)
+    # Each character counts as in memory.py, with the result of attention twice in each block.
+    numbers = 34 * WIDTH + 10 + 2 * HEADS + LETTERS + 2 * WIDTH
+    check(activations.peak, 8 * (8 * LENGTH // n * numbers + 1), "activations")
+    calls, size = (one // UPDATES for one in counts["c10d.all_to_all_single"])
+    check([calls, size], [8, 2 * 8 * 8 * 8 * LENGTH // n * WIDTH], "exchanged in a step")
+    return {"activations": activations.peak, "calls": calls, "bytes sent": size - size // n}
+
+
+# %%
+if __name__ == "__main__":
+    run(ulysses)
+
+# %% [markdown]
+# A rank keeps the result of attention twice: that of its heads, for the backward pass of attention,
+# and that of its part of the text, for `out`. One of four ranks keeps 668,680 bytes, and one of the
+# ring 635,912. The table counts the exchanges alone, without the `all_reduce` of the gradients.
+
+# %%
+STEPS = [heads_for_text, against_the_ring, ulysses]
+
+# %% [markdown]
+# ## The proof
+#
+# Result and gradients of attention equal those of `scaled_dot_product_attention` in one process,
+# and the training equals that of one process, to 1e-9. Blocks, calls, bytes and activations equal
+# closed forms.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **Nothing sent.** In `forward`, change `dist.all_to_all_single(arrived, sends)` to
+#    `arrived.copy_(sends)`. It says `[all of the text`.
+# 2. **Nothing sent in backward.** In `backward`, change `Exchange.apply(gradient, *ctx.back)` to
+#    `torch.cat(gradient.chunk(dist.get_world_size(), ctx.back[0]), ctx.back[1])`. It says
+#    `relative error`: the result is right, its gradients are not.
+# 3. **Heads and text swapped.** In `forward`, change `BY_HEADS, BY_TEXT = -3, -2` to
+#    `BY_HEADS, BY_TEXT = -2, -3`. It says `relative error`.
+# 4. **Three calls for one.** In `ulysses_attention`, change
+#    `Exchange.apply(torch.stack(parts), BY_HEADS, BY_TEXT)` to
+#    `[Exchange.apply(one, BY_HEADS, BY_TEXT) for one in parts]`. It says
+#    `should be [4, 98304] [exchanges and bytes`. The result is right, and the bytes are the same.
