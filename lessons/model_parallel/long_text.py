@@ -216,8 +216,8 @@ if __name__ == "__main__":
     run(long_text)
 
 # %% [markdown]
-# One of four ranks keeps 635,912 bytes, a quarter. It sends 20 blocks in a step, 655,360 bytes: 10 in
-# each of the two layers. [ulysses](../../notebooks/model_parallel/ulysses.ipynb) sends fewer bytes.
+# One of four ranks keeps 635,912 bytes, a quarter. It sends 20 blocks in a step, 655,360 bytes: 10
+# in each of the two layers. [ulysses](../../notebooks/model_parallel/ulysses.ipynb) sends fewer.
 
 # %%
 STEPS = [online_softmax, ring_attention, long_text]
