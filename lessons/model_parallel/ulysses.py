@@ -118,7 +118,8 @@ def against_the_ring(rank, world_size, device):
     part = 8 * 8 * LENGTH // n * WIDTH  # the bytes of this rank's queries
     check(found["ulysses_attention"], [4, 8 * part * (n - 1) // n], "exchanges and bytes")
     check(found["ring"], [3 * n - 2, 2 * part * (3 * n - 2)], "blocks sent, and bytes")
-    return {name: f"{calls} calls, {size} bytes" for name, (calls, size) in found.items()}
+    table = {name: f"{calls} calls, {size} bytes" for name, (calls, size) in found.items()}
+    return {"queries": f"{part} bytes"} | table
 
 
 # %% [markdown]
@@ -140,6 +141,7 @@ if __name__ == "__main__":
 #
 # </details>
 #
+# %% [markdown]
 # Three things speak for the ring:
 #
 # - **Number of ranks.** Ulysses needs a head for each rank. Our 8 heads are enough for 8 ranks.
