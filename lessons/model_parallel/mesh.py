@@ -22,10 +22,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from collectives.pictures.cables import Cables, Wiring
-from measure import Sends
-from model import LENGTH, PARAMETERS, WIDTH, Block, network
+from costs import SMALL, Plan, costs
+from measure import Activations, Sends, held
+from model import LENGTH, PARAMETERS, WIDTH, network
 from one_process import UPDATES, train
 from sliced import cut
 
@@ -39,8 +41,7 @@ from sliced import cut
 #
 # The ranks form a [mesh](../../docs/glossary.md#mesh) with a dimension for each way. A rank has a
 # coordinate in each dimension, and its group in a dimension are the ranks that differ from it in
-# this coordinate alone. Each call goes to one of these groups. Ranks 0 and 1 differ in the last
-# dimension.
+# this coordinate alone. Each call goes to one of these groups.
 
 # %%
 NAMES = ("data", "pipeline", "tensor")
@@ -89,8 +90,7 @@ if __name__ == "__main__":
 # - the blocks call `all_reduce` in the tensor group, and the data group adds up the gradients.
 #
 # `Sends` counts the bytes that a rank sends in each group, as those of a ring. It sees the calls of
-# gloo, not those of a backend in Python. With 4 ranks, two dimensions have two ranks, and with 8
-# ranks all three.
+# gloo, not those of a backend in Python.
 
 # %%
 MICRO_BATCHES = 2
@@ -132,26 +132,24 @@ def stage_of(model, mesh, optimizer=None):
     return cut(layers, mesh.get_group("tensor"), optimizer)
 
 
-def train_on(mesh, device):
-    """Train, and prove it: what a step sends by dimension, what it should, and by receiver."""
-    with Sends() as sends:
-        trained = train(stage_of(network(device), mesh), device, partial(on_the_mesh, mesh))
+def train_on(mesh, device, kind=torch.nn.Sequential):
+    """Train, prove it, and count what a step costs this rank: in all, and by receiver."""
+    stage = stage_of(network(device), mesh)
+    stage.__class__ = kind  # with another `forward`, if plan.py wants one
+    with Sends() as sends, Activations(stage) as kept, FlopCounterMode(display=False) as flops:
+        trained = train(stage, device, partial(on_the_mesh, mesh))
     expected, optimizer = train(network(device), device)
     expected = stage_of(expected, mesh, optimizer), optimizer
     check_training(trained, expected, f"{mesh.mesh_dim_names}", same_bits=False)
 
     groups = {tuple(dist.get_process_group_ranks(mesh.get_group(name))): name for name in NAMES}
-    by_name, by_receiver = Counter(), Counter()
+    by_name, by_receiver = dict.fromkeys(NAMES, 0), Counter()
     for (ranks, receiver), size in sends.bytes.items():
         by_name[groups[ranks]] += size // UPDATES
         by_receiver[receiver] += size // UPDATES
-    (d, p, t), my_p = (mesh[name].size() for name in NAMES), mesh.get_local_rank("pipeline")
-    result = 8 * WIDTH * 8 * LENGTH // d  # of a layer, for a share of the batch
-    blocks = sum(isinstance(layer, Block) for layer in trained[0])
-    gradients = sum(one.nbytes for one in trained[0].parameters())
-    neighbours = (my_p > 0) + (my_p < p - 1)
-    right = 2 * (d - 1) * gradients // d, neighbours * result, 8 * (t - 1) * blocks * result // t
-    return tuple(by_name[name] for name in NAMES), right, by_receiver
+    found = held(*trained) | by_name | {"activations": kept.peak}
+    found["optimizer state"] -= 4 * len(list(stage.parameters()))  # Adam counts its steps
+    return found | {"operations": flops.get_total_flops() // UPDATES}, by_receiver
 
 
 @needs(ranks=4, backend="gloo")
@@ -160,7 +158,9 @@ def three_ways(rank, world_size, device):
     for shape in product((1, 2), repeat=3):
         if prod(shape) == world_size:
             grid = init_device_mesh(device.type, shape, mesh_dim_names=NAMES)
-            sent, right, _ = train_on(grid, device)
+            stage, plan = grid.get_local_rank("pipeline"), Plan(*shape, micro_batches=MICRO_BATCHES)
+            both = train_on(grid, device)[0], costs(SMALL, plan, stage)
+            sent, right = ([one[name] for name in NAMES] for one in both)
             check(sent, right, f"bytes sent in a step, {shape}")
             found[" x ".join(map(str, shape))] = sent
     return found
@@ -199,7 +199,7 @@ def two_machines(rank, world_size, device):
     for order in (NAMES, NAMES[::-1]):
         grid = init_device_mesh(device.type, shape, mesh_dim_names=order)
         every = [None] * world_size
-        dist.all_gather_object(every, train_on(grid, device)[2])
+        dist.all_gather_object(every, train_on(grid, device)[1])
         links = {(a, b): size for a, sent in enumerate(every) for b, size in sent.items() if size}
         cable = sum(size for (a, b), size in links.items() if a < half <= b)
         machines = range(half), range(half, world_size)
@@ -233,8 +233,8 @@ STEPS = [coordinates, three_ways, two_machines]
 # ## The proof
 #
 # The slices of each rank's layers, and Adam's state for them, equal those of one process, to 1e-9,
-# in each mesh. The bytes of each dimension follow from shapes, and those on the cable from the
-# ranks of the groups.
+# in each mesh. The bytes of each dimension are those that
+# [costs.py](../../lessons/model_parallel/costs.py) computes from shapes.
 
 # %% [markdown]
 # ## Make it wrong

@@ -21,8 +21,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.functional import cross_entropy
 
 from collectives.pictures.pipeline_slots import PipelineSlots
+from costs import SMALL, Plan, costs
 from measure import Activations
-from model import HEADS, LENGTH, LETTERS, WIDTH, network
+from model import LENGTH, WIDTH, network
 from one_process import UPDATES, train
 
 # %% [markdown]
@@ -132,9 +133,8 @@ def pipeline(rank, world_size, device):
         check(pictures[name].length, 2 * (m + n - 1), f"slots of {name}")
         most = min(m, n - rank) if name == "1F1B" else m
         check(max(number for _, _, number in passes), most, f"micro-batches kept, {name}")
-        blocks, is_last = 2 - (rank in (0, n - 1)), rank == n - 1
-        numbers = blocks * (16 * WIDTH + 4 + HEADS) + is_last * (2 * WIDTH + 2 + LETTERS)
-        kept[name] = most * 8 * (8 // m * LENGTH * numbers + is_last)
+        plan = Plan(pipeline=n, micro_batches=m, order="1F1B" if name == "1F1B" else "GPipe")
+        kept[name] = costs(SMALL._replace(blocks=2 * n - 2), plan, rank)["activations"]
         check(activations.peak, kept[name], f"bytes kept, {name}")
         messages = UPDATES * ((rank > 0) + (rank < n - 1))
         check(counts["c10d.send"].calls, messages * m, f"messages, {name}")
@@ -198,7 +198,8 @@ STEPS = [pipeline, by_pipelining]
 #
 # Each rank compares its layers, and Adam's state for them, with those of one process, to 1e-9. It
 # compares 1F1B with GPipe to the last bit: both add up the micro-batches in the same order. The
-# slots are counted from the passes that the ranks made, one after the other.
+# slots are counted from the passes that the ranks made, one after the other. The bytes kept are
+# those that [costs.py](../../lessons/model_parallel/costs.py) computes from shapes.
 
 # %% [markdown]
 # ## Make it wrong

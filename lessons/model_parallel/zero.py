@@ -22,6 +22,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from collectives.pictures.memory_bars import MemoryBars
+from costs import SMALL, Plan, costs
 from measure import held, sent
 from model import PARAMETERS, batch, network
 from one_process import UPDATES, backward, shard_of, train, without_state
@@ -128,7 +129,8 @@ def zero(rank, world_size, device):
         check_training(sharded, shard_of(alone, rank, world_size), name, same_bits=False)
         of_a_step = check_step(counts, times=2, calls=8)
         # With Adam's counters: 4 bytes for each of four shards.
-        check(bars[name]["optimizer state"], 16 * PARAMETERS // world_size + 16, "optimizer state")
+        state = costs(SMALL, Plan(world_size, zero=1))["optimizer state"] + 16
+        check(bars[name]["optimizer state"], state, "optimizer state")
     check(bars["stage 1"]["gradients"], 8 * PARAMETERS, "gradients in stage 1")
     # Before the first block is scattered: its gradients, and the shards of head and second block.
     most = 8 * (block + (block + head) // world_size)

@@ -90,6 +90,11 @@ BARS = MemoryBars(
         "a rank": {"parameters": 300, "activations": 50_000},
     }
 )
+GPUS = MemoryBars(
+    {"small": {"parameters": 70 * 10**9}, "large": {"parameters": 90 * 10**9}},
+    "the fullest GPU",
+    limit=80 * 10**9,
+)
 SLOTS = PipelineSlots.of("naive", [[("forward", 0), ("backward", 0)]] * 4)
 _ROUNDS = [
     [Round(0, [0, 1], [(0, 0), (1, 0), (1, 1)]), Round(1, [2, 3], [])],
@@ -193,6 +198,7 @@ def figures() -> dict:
         "late": LATE[0].draw("who_waits", LATE),
         "cables": Cables([], PANELS).draw("cables", []),
         "memory": BARS.draw("memory", [BARS]),
+        "memory of GPUs": GPUS.draw("memory", [GPUS]),
         "slots": SLOTS.draw("slots", [SLOTS] * 4),
         "blocks": BLOCKS.draw("blocks", [BLOCKS] * 2),
         "tokens": TOKENS.draw("tokens", [TOKENS] * 2),

@@ -1,0 +1,208 @@
+# %% [markdown]
+"""
+# plan
+
+Memory, bytes and time of a large training follow from shapes, before anyone starts it.
+
+You will compare a formula with what small runs count, for each mesh. Then you compute four
+published trainings with it: what fits, what travels, and how long a step takes at least.
+
+    python lessons/model_parallel/plan.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/plan.py
+"""
+
+# %%
+import warnings
+from itertools import product
+from math import prod
+
+from collectives import check, computed, counting, needs, run
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import attention
+
+from collectives.pictures.memory_bars import MemoryBars
+from costs import SMALL, Plan, costs, planned
+from measure import sent
+from memory import by_hand
+from mesh import MICRO_BATCHES, NAMES, train_on
+from model import Block, network
+from one_process import UPDATES, backward, train
+from published import RUNS
+
+# %% [markdown]
+# ## The idea
+#
+# A small model tells what a large one costs, if the same formula holds for both. `costs` in
+# [costs.py](../../lessons/model_parallel/costs.py) computes from shapes what a rank holds, sends
+# and computes in a step, on a [mesh](../../docs/glossary.md#mesh) of data x pipeline x tensor
+# ranks. First it must equal what small runs count: every number, on every rank. Then it computes
+# models for which we have no machine.
+
+# %% [markdown]
+# ## Formulas and counts
+#
+# The ranks train on each mesh of [mesh](../../notebooks/model_parallel/mesh.ipynb): with all
+# activations, and with blocks that are computed again. The counter of operations leaves out
+# attention in one piece, so we count them with attention that is made of products.
+
+
+# %%
+class Again(torch.nn.Sequential):
+    def forward(self, x):
+        for layer in self:
+            x = by_hand(layer, x) if isinstance(layer, Block) else layer(x)
+        return x
+
+
+def in_micro_batches(model, letters, following):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    m = min(MICRO_BATCHES, 8 // n)
+    for x, target in zip(letters[rank::n].chunk(m), following[rank::n].chunk(m), strict=True):
+        backward(model, x, target)
+
+
+@needs(ranks=4, backend="gloo")
+def plan_is_counted(rank, world_size, device):
+    found = {}
+    for shape, kind in product(product((1, 2), repeat=3), (torch.nn.Sequential, Again)):
+        if prod(shape) == world_size:
+            grid = init_device_mesh(device.type, shape, mesh_dim_names=NAMES)
+            counted, _ = train_on(grid, device, kind)
+            with attention.sdpa_kernel(attention.SDPBackend.MATH):
+                counted["operations"] = train_on(grid, device, kind)[0]["operations"]
+            plan = Plan(*shape, micro_batches=MICRO_BATCHES, recompute=kind is Again)
+            right = costs(SMALL, plan, grid.get_local_rank("pipeline"))
+            check(counted, counted | right, f"what a step costs, {shape}")
+            # At last with blocks that are computed again.
+            found[" x ".join(map(str, shape))] = [counted["tensor"], counted["operations"]]
+
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # as in fully_sharded.py
+    model = network(device)
+    for layer in (*model, model):
+        fully_shard(layer)
+    with counting() as counts:
+        train(model, device, in_micro_batches)
+    plan = Plan(world_size, micro_batches=min(MICRO_BATCHES, 8 // world_size), zero=3)
+    sends = sent(counts, world_size) // UPDATES
+    check(sends, costs(SMALL, plan)["data"], "fully sharded, bytes sent")
+    return found | {"fully sharded": sends}
+
+
+# %% [markdown]
+# **Predict first.** A list has the bytes that the tensor group sends, and the operations, both with
+# blocks that are computed again. In mesh, the tensor group of 2 x 1 x 2 sent 262144 bytes. And in
+# [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), a rank sent 623,232 bytes.
+# Here its share comes in two [micro-batches](../../docs/glossary.md#micro-batch). Which of the two
+# numbers grows?
+
+# %%
+if __name__ == "__main__":
+    run(plan_is_counted)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Both. 393216 bytes, half as much again: to compute a block again takes two more calls. And
+# 1246464 bytes, twice as many: each micro-batch gathers all layers anew.
+#
+# </details>
+
+# %% [markdown]
+# ## Published trainings
+#
+# [published.py](../../lessons/model_parallel/published.py) has four, with the places in their
+# papers: [BLOOM](https://arxiv.org/abs/2211.05100), two of
+# [Megatron-LM](https://arxiv.org/abs/2104.04473), and [Llama 3](https://arxiv.org/abs/2407.21783).
+# A parameter and its gradient take 2 bytes each, and Adam's state 12: a copy in float32, and two
+# means. `planned` in costs.py gives a lower bound of the time for programs like ours:
+#
+# - A GPU computes at its peak, waits for its tensor group, and waits in the bubble.
+# - Gradients and gathered layers travel meanwhile. They count if they take longer.
+# - Messages between stages are left out.
+#
+# Rank r prints training r: our number of parameters and the reported one; GB that the fullest GPU
+# holds, and its activations; GB that a GPU sends for data, pipeline, tensor; seconds of a step: the
+# bound, and what follows from the reported speed. Each GPU has 80 GB.
+
+
+# %%
+@computed
+def published_runs(rank, world_size, device):
+    rows, bars = [], {}
+    for name, (shape, plan, machine, reported, speed) in RUNS.items():
+        blocks, w, length, letters, _ = shape
+        again = costs(shape, Plan(batch=plan.batch, recompute=True))["operations"]
+        formula = 96 * w * blocks + 16 * length * blocks + 6 * letters  # Megatron-LM, section 3
+        check(again, plan.batch * length * w * formula, f"operations of {name}")
+        ours, one = costs(shape, Plan())["parameters"] / 8, planned(shape, plan, machine)
+        took = one.computing * machine.peak / speed
+        check([abs(ours / reported - 1) < 0.03, one.seconds < took], [True, True], name)
+        bars[name] = one.held
+        held = [round(x / 1e9) for x in (sum(one.held.values()), one.held["activations"])]
+        row = {"run": name, "1e9 parameters": [round(x / 1e9, 1) for x in (ours, reported)]}
+        row |= {"GB held": held, "GB sent": [round(x / 1e9) for x in one.sent.values()]}
+        rows.append(row | {"seconds": [round(one.seconds, 1), round(took, 1)]})
+    return rows[rank % len(rows)] | {"all": MemoryBars(bars, "the fullest GPU", limit=80 * 10**9)}
+
+
+# %% [markdown]
+# **Predict first.** Which of the four trainings could not have run with our programs?
+
+# %%
+if __name__ == "__main__":
+    run(published_runs)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Llama 3: 184 GB are more than 80, and 177 of them are activations.
+#
+# </details>
+
+# %% [markdown]
+# ### Differences
+#
+# - **Activations of Llama 3.** In a block of width W, each of our 8 tensor ranks keeps 4 W + 12 W /
+#   8 = 5.5 W for a token. If the ranks also cut what lies between the cut layers
+#   ([sequence parallel](../../docs/glossary.md#sequence-parallel)), they keep 16 W / 8 = 2 W, and
+#   177 x 2 / 5.5 = 64 GB fit.
+# - **Its parameters.** A block has three layers of 53,248 x W in place of our two of 4 W x W, and 8
+#   heads of 128 for keys and values: 3 x 53,248 / 16,384 + 2 + 2 x 8 / 128 = 11.875 W x W, where
+#   ours has 12.
+# - **Its time.** The reported speed does not count operations that are made again, and neither do
+#   we here. The stages of Llama 3 are interleaved, so that its bubble is smaller than ours.
+# - **Parameters of BLOOM.** Embedding and head are one matrix: 250,680 x 14,336 = 3.6e9 fewer.
+# - **Its memory.** [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4)
+#   of a GPU were used. Our 41 leave out what calls, attention and the allocator need.
+# - **Embedding and head.** Ours are on every tensor rank.
+#   [Megatron-LM](https://arxiv.org/abs/1909.08053) cuts them, too.
+#
+# A step took 12.6 / 9.6 = 1.3 to 100.5 / 55.2 = 1.8 times the bound: no program computes at the
+# peak all the time.
+
+# %%
+STEPS = [plan_is_counted, published_runs]
+
+# %% [markdown]
+# ## The proof
+#
+# Every count of a rank equals `costs`, on each mesh: bytes of parameters, gradients, Adam's state
+# and activations, bytes sent in each dimension, and operations. The trainings are those of one
+# process, to 1e-9. The operations of the published trainings equal the formula of Megatron-LM's
+# paper, which is not ours.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **Nothing is computed again.** In `forward`, change
+#    `by_hand(layer, x) if isinstance(layer, Block) else layer(x)` to `layer(x)`. It says
+#    `[what a step costs, (1, 2, 2)`. The model is right.
+# 2. **One micro-batch.** In `in_micro_batches`, change `min(MICRO_BATCHES, 8 // n)` to `1`. It says
+#    `should be 1246464 [fully sharded, bytes sent`.
+# 3. **The paper without computing again.** In `published_runs`, change `96 * w` to `72 * w`. It
+#    says `[operations of BLOOM`.
