@@ -15,6 +15,7 @@ gradients are reduced under bfloat16 autocast, and what precision that costs.
 from functools import partial
 
 from collectives import check, check_training, digits, run
+from collectives.pictures.memory_bars import MemoryBars
 from one_process import network, shuffled
 import torch
 import torch.distributed as dist
@@ -128,20 +129,21 @@ def error_and_gradients(model, device, autocast=False):
 
 
 def types_of_gradients(rank, world_size, device):
-    result, errors = {}, []
-    for dtype, autocast, limit in (
-        (torch.float32, False, 1e-6),
-        (torch.float32, True, 1e-1),
-        (torch.bfloat16, False, 1e-1),
+    limits, errors, bars = {}, [], {}
+    for name, dtype, autocast, limit in (
+        ("float32", torch.float32, False, 1e-6),
+        ("autocast", torch.float32, True, 1e-1),
+        ("bfloat16", torch.bfloat16, False, 1e-1),
     ):
         error, found = error_and_gradients(network(0, device).to(dtype), device, autocast)
         errors.append(error.item())
-        check(bool(limit / 100 < error < limit), True, f"error, {dtype}, autocast={autocast}")
+        check(bool(limit / 100 < error < limit), True, f"error, {name}")
         size = 2410 * dtype.itemsize
-        check({*found}, {f"{dtype}, {size} bytes"}, f"gradients with autocast={autocast}")
-        result[f"{dtype}, autocast={autocast}"] = f"{size} bytes, error < {limit}"
+        check({*found}, {f"{dtype}, {size} bytes"}, f"gradients, {name}")
+        limits[f"error, {name}"] = f"< {limit}"
+        bars[name] = {"gradients": size}
     check(errors, sorted(errors), "errors")
-    return result
+    return limits | {"bytes": MemoryBars(bars)}
 
 
 # %% [markdown]
@@ -154,9 +156,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: 9640 bytes, in float32 as without autocast: a gradient has the type of its parameter. So the
+# No: 9,640 bytes, in float32 as without autocast: a gradient has the type of its parameter. So the
 # sum over the ranks loses nothing, and the communication is no cheaper. The error comes from the
-# products. With parameters in bfloat16 there are 4820 bytes, but the error is larger: a small step
+# products. With parameters in bfloat16 there are 4,820 bytes, but the error is larger: a small step
 # of the optimizer is lost if the parameter is large.
 #
 # </details>
@@ -203,7 +205,7 @@ STEPS = [to_the_gpu, types_of_gradients]
 #    2.weight.momentum_buffer: relative error inf`. Other types are never equal.
 # 4. **A hook that does not divide.** In `note_and_average`, change `bucket.buffer() /
 #    dist.get_world_size(),` to `bucket.buffer(),`. It says `got False, should be True [error,
-#    torch.float32, autocast=False`.
+#    float32`.
 
 # %% [markdown]
 # ## Pitfalls
