@@ -127,3 +127,10 @@ def test_a_bucket_is_on_its_way_from_its_last_gradient_until_the_wait():
     assert boxes["two/0"].x1 == pytest.approx(boxes["two/1"].x1)
     starts = [boxes[f"at once/{number}"].x0 for number in (0, 1)]
     assert starts == pytest.approx([boxes["at once/bias"].x1] * 2)
+
+
+def test_a_number_that_drifts_has_a_line_for_each_step_and_rank():
+    lines = {one.get_gid(): one.get_ydata() for one in drawn.figures()["drift"].axes[0].lines}
+    starts, ends = ([lines[f"1/r{rank}"][at] for rank in range(3)] for at in (0, 1))
+    assert len({*starts}) == 1
+    assert ends == sorted({*ends})  # the least number is drawn lowest

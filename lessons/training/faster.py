@@ -5,8 +5,8 @@
 Two ranks compute a step in half the time, and then they send gradients. Whether the training
 becomes faster depends on which of the two takes longer.
 
-You will see what a step sends for each image, how fast one and two ranks were on this machine and
-over two cables, where the time of a step goes, and a formula for it.
+You will see what a step sends for each image, how fast one and two ranks were over two cables,
+where the time of a step goes, and a formula for it.
 
     python lessons/training/faster.py
     torchrun --nproc-per-node 4 lessons/training/faster.py
@@ -19,7 +19,7 @@ from collectives.pictures.profile_lanes import ProfileLanes
 from one_process import batch_loss, network, shuffled
 import speed
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
@@ -31,28 +31,26 @@ from torch.nn.utils import parameters_to_vector
 #
 # > B / n * c + 2 (n - 1) / n * S / bandwidth
 #
-# seconds. c is the time of one image, and S the bytes of all gradients. The first part shrinks with
-# n. The second part does not: each rank sends nearly 2 S bytes, however many ranks there are. To
-# become faster, send fewer bytes for each image, or hide the sending behind computing, as
-# [buckets](../../notebooks/training/buckets.ipynb) do.
+# seconds. c is the time of one image, and S the bytes of all gradients. The second part does not
+# shrink with n: each rank sends nearly 2 S bytes. To become faster, send fewer bytes for each
+# image, or [hide](../../notebooks/training/buckets.ipynb) the sending behind computing.
 
 # %% [markdown]
 # ## The code
 #
 # ### Bytes for each image
 #
-# There are three ways to send fewer bytes for each image: a larger batch; gradients as float16,
-# which a communication hook of torch makes; and accumulation, where all parts of a batch but the
-# last run under `no_sync()`. All of them have to give the gradient of one process.
+# Three ways send fewer bytes for each image: a larger batch; gradients as float16, which a
+# communication hook of torch makes; and accumulation, where all parts of a batch but the last run
+# under `no_sync()`. All of them have to give the gradient of one process.
 
 
 # %%
-def one_step(images_of_a_rank, limit, device, parts=1, hook=None):
+def one_step(images_of_a_rank, limit, device, parts=1, hook=default_hooks.allreduce_hook):
     rank, n = dist.get_rank(), dist.get_world_size()
     images, labels = digits(device)
     model = DistributedDataParallel(network(0, device))
-    if hook:
-        model.register_comm_hook(None, hook)
+    model.register_comm_hook(None, hook)
     batch = shuffled()[: images_of_a_rank * n]
     mine = batch[rank::n]
     with counting() as counts:
@@ -62,20 +60,17 @@ def one_step(images_of_a_rank, limit, device, parts=1, hook=None):
                 batch_loss(model, images[part], labels[part])
 
     batch_loss(alone := network(0, device), images[batch], labels[batch])
-    found, expected = gradient(model) / parts, gradient(alone)
-    error = ((found - expected).norm() / expected.norm()).item()
+    gradients = [[parameter.grad for parameter in one.parameters()] for one in (model, alone)]
+    found, expected = map(parameters_to_vector, gradients)
+    error = ((found / parts - expected).norm() / expected.norm()).item()
     check(error < limit, True, f"relative error {error:.1g}")
     return counts["c10d.all_reduce"].bytes / len(mine)
-
-
-def gradient(model):
-    return parameters_to_vector(parameter.grad for parameter in model.parameters())
 
 
 def bytes_for_each_image(rank, world_size, device):
     found = {
         "16 images": one_step(16, 1e-9, device),
-        "float16": one_step(16, 1e-3, device, hook=fp16_compress_hook),
+        "float16": one_step(16, 1e-3, device, hook=default_hooks.fp16_compress_hook),
         "128 images": one_step(128, 1e-9, device),
         "128 in 8 parts": one_step(128, 1e-9, device, parts=8),
     }
@@ -85,8 +80,8 @@ def bytes_for_each_image(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Which of the four sends the most bytes for each image, and which needs the
-# least memory for activations among those that send the fewest?
+# **Predict first.** Which of the four sends the most bytes for each image? Of those that send the
+# fewest, which needs the least memory for activations?
 
 # %%
 if __name__ == "__main__":
@@ -97,9 +92,8 @@ if __name__ == "__main__":
 #
 # 1205.0 bytes for each image is the most, with the small batch. float16 has a quarter of the bytes
 # of float64, and gradients that are rounded. The large batch sends an eighth, 150.625 bytes, in one
-# part or in several. In several, the activations of one part are in memory at a time. But a larger
-# batch means fewer steps: [data_parallel](../../notebooks/training/data_parallel.ipynb) shows what
-# that changes.
+# part or in several. In several, the activations of one part are in memory at a time. But
+# [a larger batch](../../notebooks/training/data_parallel.ipynb) means fewer steps.
 #
 # </details>
 
@@ -107,9 +101,9 @@ if __name__ == "__main__":
 # ### Was it faster?
 #
 # These images in a second were measured once, on two cores, by `speed.py` beside this lesson: a
-# larger network, in float32, with DDP. The numbers are those of a step with 256 images, of one with
-# 256 images and float16 gradients, and of one with 2,048 images. The two machines of the lab share
-# the two cores, so each rank has one core everywhere, and only the cable differs.
+# larger network, in float32, with DDP. The three numbers are those of a step with 256 images, of
+# one with 256 images and float16 gradients, and of one with 2,048 images. The two machines of the
+# lab share the two cores, so each rank has one core, and only the cable differs.
 
 
 # %%
@@ -126,8 +120,7 @@ def images_per_second(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** In which of the three steps are two ranks faster than one over 500 Mbit/s, and
-# in which over 50 Mbit/s?
+# **Predict first.** In which steps are two ranks faster than one over 500, and over 50 Mbit/s?
 
 # %%
 if __name__ == "__main__":
@@ -145,24 +138,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Where the time of a step goes
 #
-# The torch profiler notes when each layer is computed, and when gloo's threads reduce a bucket.
-# These are steps over the cable with 500 Mbit/s.
+# The torch profiler notes when each layer is computed, and when gloo's threads reduce a bucket. The
+# cable has 500 Mbit/s. A rank waits while it computes nothing.
 
 
 # %%
 @looked_up
 def where_the_time_goes(rank, world_size, device):
     steps = speed.measured()["500 Mbit/s"]
-    waits = [waiting(ranks[0]) for ranks in steps.values()]
+    waits = [speed.waiting(ranks[0]) for ranks in steps.values()]
     check([waits[0] > 0.5, waits[1] < 0.5], [True, True], "rank 0 waits for more than half a step")
     shown = {step: f"{share:.0%}" for step, share in zip(steps, waits, strict=True)}
-    return {"over 500 Mbit/s": ProfileLanes(steps)} | shown
-
-
-def waiting(spans):
-    """The part of a step in which a rank computes nothing."""
-    end = max(stop for _, _, stop in spans)
-    return 1 - sum(stop - begin for what, begin, stop in spans if what != "all_reduce") / end
+    lanes = {f"{step}, 2 ranks on 2 cores": ranks for step, ranks in steps.items()}
+    return {"over 500 Mbit/s": ProfileLanes(lanes)} | shown
 
 
 # %% [markdown]
@@ -176,16 +164,16 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # It waits, 81% of the step. With 2,048 images it waits 22%: the buckets of the last layers are on
-# their way while `backward()` computes the first ones. Nothing hides the last bucket.
+# their way while `backward()` computes the first ones.
 #
 # </details>
 
 # %% [markdown]
 # ### The formula
 #
-# The formula of "The idea" adds sending to computing, as if nothing overlapped. We put in the time
-# of one rank, and the bandwidth of the cable. The last column asks it for the batch with which four
-# ranks are three times as fast as one.
+# The formula adds sending to computing, as if nothing overlapped. We put in the time of one rank,
+# and the bandwidth of the cable. "3 times" is the batch with which four ranks are three times as
+# fast as one.
 
 
 # %%
@@ -211,7 +199,7 @@ def formula(rank, world_size, device):
 
 # %% [markdown]
 # **Predict first.** "Four GPUs train three times as fast": is that true over 500 Mbit/s, or over 50
-# Mbit/s? What else does it depend on?
+# Mbit/s?
 
 # %%
 if __name__ == "__main__":
@@ -220,9 +208,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It depends on the batch. With 15044 images in a step, four ranks are three times as fast over 500
-# Mbit/s, and with ten times as many, 150438, over 50 Mbit/s. For the last step of the first column
-# it predicts 17402 images per second. The measured step was faster: its buckets overlapped.
+# It depends on the batch: 15044 images in a step over 500 Mbit/s, and ten times as many, 150438,
+# over 50 Mbit/s. For the last step of the first column it predicts 17402 images per second. The
+# measured step was faster: its buckets overlapped.
 #
 # </details>
 
@@ -232,50 +220,31 @@ STEPS = [bytes_for_each_image, images_per_second, where_the_time_goes, formula]
 # %% [markdown]
 # ## The proof
 #
-# `bytes_for_each_image` compares the averaged gradient of each way with that of one process, and
-# the bytes, which `counting` counts below DDP, with a formula. The other steps prove nothing: they
-# show what was measured once, and compute with it. The command `python
-# benchmarks/training_speed.py`, in the project's folder, measures all of it on your machine.
+# `bytes_for_each_image` compares gradients with one process, and the bytes, counted below DDP, with
+# a formula. The others show what `python benchmarks/training_speed.py` measured once.
 
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **Every part is reduced.** In `one_step`, change `number == parts - 1` to `True`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got [1205.0, 301.25, 150.625, 1205.0]`. The gradient is right, but nothing is
-#    saved.
-#
-#    </details>
-#
-# 2. **The parts overlap.** In `one_step`, change `mine[number::parts]` to `mine[number:]`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got False, should be True [relative error 0.04`. Some images count several
-#    times.
-#
-#    </details>
+# 1. **Every part is reduced.** In `one_step`, change `number == parts - 1` to `True`. It says `got
+#    [1205.0, 301.25, 150.625, 1205.0]`. The gradient is right, but nothing is saved.
+# 2. **The parts overlap.** In `one_step`, change `mine[number::parts]` to `mine[number:]`. It says
+#    `got False, should be True [relative error 0.04`. Some images count several times.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Compare images per second, not steps per second: n ranks with a batch each do n times the work
-#   in a step.
+# - Compare images per second: n ranks with a batch each do n times the work in a step.
 # - Time a step after the first ones. They connect the ranks and build DDP's buckets.
 # - On a GPU, a call returns before its work is done: call `torch.cuda.synchronize()` before you
 #   read the clock ([CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)).
-# - Accumulation saves bytes only under `no_sync()`. Without it, DDP reduces each part.
 
 # %% [markdown]
 # ## Read on
 #
 # - The lesson [cables](../../notebooks/machines/cables.ipynb) counts the bytes on a cable.
-# - [The torch profiler](https://docs.pytorch.org/docs/stable/profiler.html), which writes traces to
-#   look at.
+# - [The torch profiler](https://docs.pytorch.org/docs/stable/profiler.html) writes traces.
 #
 # Next lesson: [sampler](../../notebooks/training/sampler.ipynb), which gives each rank its images.

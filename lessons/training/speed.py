@@ -35,6 +35,12 @@ def measured():
     return json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 
 
+def waiting(spans):
+    """The part of a step in which a rank computes nothing."""
+    end = max(stop for _, _, stop in spans)
+    return 1 - sum(stop - begin for what, begin, stop in spans if what != "all_reduce") / end
+
+
 def network():
     sizes = [64, 512, 512, 512, 512, 10]
     layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]

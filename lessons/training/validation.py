@@ -14,6 +14,7 @@ of one rank that looks like the loss of all.
 
 # %%
 from collectives import check, digits, run
+from collectives.pictures.shards import Shards
 from one_process import batch_loss, network, shuffled, train
 import torch
 import torch.distributed as dist
@@ -38,9 +39,8 @@ from torch.utils.data import DistributedSampler
 # %% [markdown]
 # ## The code
 #
-# This is the program of [one_process](../../notebooks/training/one_process.ipynb). Every rank
-# trains the same model, as any data parallel training would give it. It trains on 1,498 images. The
-# other 299 are for validation: 2, 3, 4 or 5 ranks cannot share them equally.
+# Every rank trains the model of [one_process](../../notebooks/training/one_process.ipynb) on 1,498
+# images. The other 299 are for validation: 2, 3, 4 or 5 ranks cannot share them equally.
 #
 # ### Sums
 #
@@ -64,14 +64,14 @@ def validated(model, images, labels):
 
 
 def validation(rank, world_size, device):
-    trained, losses = train(network(0, device), batch_loss, shuffled()[:1498].split(64), device)
+    (model, _), _ = train(network(0, device), batch_loss, shuffled()[:1498].split(64), device)
     images, labels = (one[shuffled()[1498:]] for one in digits(device))
-    sums = validated(trained[0], images, labels)
+    sums = validated(model, images, labels)
 
-    check(sums, measured(trained[0], images, labels), "validated", rtol=1e-9)
-    mine = measured(trained[0], images[rank::world_size], labels[rank::world_size])
+    check(sums, measured(model, images, labels), "validated", rtol=1e-9)
+    mine = measured(model, images[rank::world_size], labels[rank::world_size])
     of_all = {"loss of all": sums[0] / sums[2], "correct": sums[1], "images": sums[2]}
-    return {"training": losses, "loss of mine": mine[0] / mine[2]} | of_all
+    return {"loss of mine": mine[0] / mine[2]} | of_all
 
 
 # %% [markdown]
@@ -86,8 +86,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No: the loss of its own images is different on every rank, between 1.1605 and 1.2281. Each of
-# these numbers looks like a loss of the model. Only 1.1958 is the loss of all images. The picture
-# shows the training, which is the same on all ranks.
+# these numbers looks like a loss of the model. Only 1.1958 is the loss of all images.
 #
 # </details>
 
@@ -113,7 +112,8 @@ def padded_validation(rank, world_size, device):
     exact = in_order[: len(labels)]
     check(torch.equal(exact, model(images).argmax(1)), True, "the predictions of one process")
     with_repeated = (in_order == torch.cat([labels, labels])[: len(in_order)]).sum()
-    return {"images": len(mine), "correct": with_repeated, "exact": (exact == labels).sum()}
+    dealt = Shards({"images for validation": (range(len(labels)), mine)})
+    return {"images": dealt, "correct": with_repeated, "exact": (exact == labels).sum()}
 
 
 # %% [markdown]
@@ -127,9 +127,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Here a little too high: 238 images count as correct, and 237 are. The prediction of the repeated
-# image is right; if it were wrong, the accuracy would be too low. Here the difference is small.
-# With a few images for many ranks it is not.
+# Here a little too high: 238 images count as correct, and 237 are. In the picture, ranks 0 and 3
+# both take image 0. If its prediction were wrong, the accuracy would be too low. With a few images
+# for many ranks the difference is not small.
 #
 # </details>
 
@@ -145,62 +145,21 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Predict what goes wrong. Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The sum is not taken.** In `validated`, change `dist.all_reduce(sums)` to
-#    `dist.all_reduce(sums.clone())`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `57.0, 75.0], should be`.
-#
-#    </details>
-#
+#    `dist.all_reduce(sums.clone())`. It says `57.0, 75.0], should be`.
 # 2. **Every rank validates the same images.** In `validated`, change `images[rank::n],
-#    labels[rank::n]` to `images[::n], labels[::n]`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `228.0, 300.0], should be`.
-#
-#    </details>
-#
+#    labels[rank::n]` to `images[::n], labels[::n]`. It says `228.0, 300.0], should be`.
 # 3. **The remainder is forgotten.** In `validated`, change `images[rank::n], labels[rank::n]` to
-#    `images[: len(images) // n * n][rank::n], labels[: len(labels) // n * n][rank::n]`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `234.0, 296.0], should be`.
-#
-#    </details>
-#
+#    `images[: len(images) // n * n][rank::n], labels[: len(labels) // n * n][rank::n]`. It says
+#    `234.0, 296.0], should be`.
 # 4. **The mean loss of each rank is added.** In `measured`, change `reduction="sum"` to
-#    `reduction="mean"`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got [4.7826`.
-#
-#    </details>
-#
+#    `reduction="mean"`. It says `got [4.7826`.
 # 5. **The repeated image stays.** In `padded_validation`, change `in_order[: len(labels)]` to
-#    `in_order`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got False, should be True`.
-#
-#    </details>
-#
+#    `in_order`. It says `got False, should be True`.
 # 6. **The ranks one after the other.** In `padded_validation`, change `torch.stack(gathered,
-#    dim=1).flatten()` to `torch.cat(gathered)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got False, should be True`.
-#
-#    </details>
+#    dim=1).flatten()` to `torch.cat(gathered)`. It says `got False, should be True`.
 
 # %% [markdown]
 # ## Pitfalls
@@ -259,13 +218,6 @@ STEPS = [validation, padded_validation]
 # - The reference of
 #   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler),
 #   in PyTorch's documentation.
-#
-# In PyTorch's documentation:
-#
-# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
 #
 # Next lesson: [seeds](../../notebooks/training/seeds.ipynb), which random numbers are equal on all
 # ranks.

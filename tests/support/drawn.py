@@ -13,6 +13,7 @@ from collectives.pictures import damage, illustration, overview, picture, timeli
 from collectives.pictures.bucket_order import BucketOrder
 from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.connections import Connections
+from collectives.pictures.drift import Drift
 from collectives.pictures.late_ranks import ReturnedBefore
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
@@ -126,6 +127,10 @@ SHARDS = [
     )
     for rank in range(3)
 ]
+DRIFT = [
+    Drift([(0.0, 0.1 * rank), (0.0, 0.2 - 0.1 * rank), (0.2, 0.25)], "The running mean of unit 0.")
+    for rank in range(3)
+]
 _GRADIENTS = [("2.bias", 0), ("2.weight", 1), ("0.bias", 1), ("0.weight", 2)]
 BUCKETS = BucketOrder(
     {
@@ -204,6 +209,7 @@ def figures() -> dict:
         "tokens": TOKENS.draw("tokens", [TOKENS] * 2),
         "shards": SHARDS[0].draw("shards", SHARDS),
         "buckets": BUCKETS.draw("buckets", [BUCKETS] * 3),
+        "drift": DRIFT[0].draw("drift", DRIFT),
         "slices": SLICES[0].draw("slices", SLICES),
         "log": ranks[0].draw("log", ranks),
         "playback": playback.draw("playback", [playback] * 4),
