@@ -45,7 +45,7 @@ class MemoryBars:
 
     @property
     def _most(self) -> int:
-        return max(sum(parts.values()) for parts in self.bars.values())
+        return max(self.limit, *(sum(parts.values()) for parts in self.bars.values()))
 
     @default_style
     def draw(self, title: str, ranks: Sequence[MemoryBars]) -> Figure:

@@ -1,0 +1,207 @@
+# %% [markdown]
+"""
+# choose
+
+Begin with the trouble, take the method that is for it, and compute what the combination costs.
+
+You will choose among eight combinations for a model of 70e9 parameters on 64 GPUs, and fill in a
+table: which method is for which trouble, what a rank then holds, and what it sends.
+
+    python lessons/model_parallel/choose.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/choose.py
+"""
+
+# %%
+from dataclasses import replace
+
+from collectives import check, computed, needs, run
+from torch.distributed.device_mesh import init_device_mesh
+
+from collectives.pictures.memory_bars import MemoryBars
+from costs import SMALL, Plan, Shape, costs, planned
+from experts import experts
+from fully_sharded import fully_sharded
+from long_text import long_text
+from measure import sent
+from memory import measured, on_my_shard
+from mesh import MICRO_BATCHES, NAMES, train_on
+from one_process import UPDATES
+from published import h100
+
+# %% [markdown]
+# ## The idea
+#
+# | trouble | method |
+# |---|---|
+# | the model does not fit | [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb) |
+# | a layer does not fit | [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb) |
+# | too many layers | [pipeline](../../notebooks/model_parallel/pipeline.ipynb) |
+# | the text is too long | [long_text](../../notebooks/model_parallel/long_text.ipynb) |
+# | too many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
+#
+# Each method cuts one thing, and pays with messages. So combine no more of them than you have
+# troubles. `costs` and `planned` are those of
+# [plan](../../notebooks/model_parallel/plan.ipynb), which compares `costs` with counts.
+
+# %% [markdown]
+# ## 70e9 parameters on 64 GPUs
+#
+# The model has 86 blocks of width 8,192, and 32,000 letters. A step has 1,024 pieces of 4,096
+# tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine. Which troubles do we
+# have?
+#
+# - A parameter with its gradient and its state takes 16 bytes: 16 x 70 = 1,120 GB do not fit.
+# - A block fits: 12 x 8,192 x 8,192 parameters of 2 bytes are 1.6 GB.
+# - A piece of text fits if blocks are computed again: 86 x 4,096 x 8,192 x 2 bytes are 5.8 GB.
+#
+# The step computes eight combinations. A name is data x pipeline x tensor, the stage of
+# [ZeRO](../../docs/glossary.md#zero), and in parentheses the pieces in a
+# [micro-batch](../../docs/glossary.md#micro-batch). A list has the GB of the fullest GPU, and a
+# lower bound of the seconds of a step, twice: if a GPU sends 400 Gbit/s to other machines, as those
+# of Llama 3, and if it sends 50, as those of BLOOM.
+
+
+# %%
+@computed
+def seventy_billion(rank, world_size, device):
+    shape, machine, found, bars = Shape(86, 8192, 4096, 32_000, 64), h100(64), {}, {}
+    for d, p, t, zero, pieces in (
+        *((64, 1, 1, 0, 1), (64, 1, 1, 1, 1), (64, 1, 1, 3, 1), (64, 1, 1, 3, 4)),
+        *((8, 1, 8, 1, 1), (8, 2, 4, 1, 1), (8, 4, 2, 1, 1), (8, 8, 1, 1, 1)),
+    ):
+        plan = Plan(d, p, t, 1024, 1024 // (d * pieces), "1F1B", recompute=True, zero=zero)
+        held, _, _, seconds = planned(shape, plan, machine)
+        slow = planned(shape, plan, replace(machine, outside=6.25e9)).seconds
+        gigabytes, name = round(sum(held.values()) / 1e9), f"{d}x{p}x{t} ZeRO {zero} ({pieces})"
+        found[name] = [gigabytes, round(seconds, 1), round(slow, 1)]
+        if gigabytes <= 80:
+            bars[name] = held
+    check(list(bars), list(found)[2:], "what fits")
+    fastest = min(bars, key=lambda name: found[name][::-1])
+    check(fastest, "64x1x1 ZeRO 3 (4)", "the fastest that fits, over slow links")
+    return found | {"what fits": MemoryBars(bars, "the fullest GPU", limit=80 * 10**9)}
+
+
+# %% [markdown]
+# **Predict first.** Which combinations do not fit? Of the others, which one do you choose, and why?
+
+# %%
+if __name__ == "__main__":
+    run(seventy_billion)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Copies do not fit, 1124 GB, and neither does stage 1 of ZeRO, 299 GB. Choose the fully sharded
+# model, which is stage 3, with four pieces in a micro-batch:
+#
+# - It fits: 45 GB.
+# - No GPU waits. There is no bubble and no tensor group, and layers travel while others are
+#   computed. A step takes 39.9 seconds at the peak, also over slow links.
+# - The layers stay as they are.
+#
+# With one piece it takes 24 GB, but each micro-batch gathers all layers: 132.0 seconds over slow
+# links. The pipeline, with its bubble, takes 42.1 seconds, and 8 tensor ranks, which wait in each
+# block, 57.1.
+#
+# </details>
+
+# %% [markdown]
+# ### When to combine
+#
+# A block that is gathered takes 2 x 1.6 GB more for a while, parameters and gradients: 45 GB leave
+# room. And GPUs that compute below the peak leave more time for what travels.
+#
+# But each data parallel rank needs a piece of text of its own. Llama 3 had 8,192 GPUs and 2,048
+# pieces in a step: 8 x 16 = 128 tensor and pipeline ranks computed one piece together. So begin
+# with fully sharded, and combine it:
+#
+# 1. with tensor parallel inside a machine, if a layer does not fit, or if there are fewer pieces
+#    than GPUs,
+# 2. with a pipeline across machines, if that is not enough,
+# 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single piece is too
+#    long.
+#
+# The bound tells what cannot work. If two combinations are close, measure both.
+
+# %% [markdown]
+# ## The table
+#
+# Each method trains the small model on all ranks. A list has the bytes that a rank holds, and those
+# that it sends in a step. For experts it has the bytes without activations in one process and on a
+# rank, and the bytes of tokens that the rank sends.
+
+
+# %%
+@needs(ranks=4, backend="gloo")
+def troubles(rank, world_size, device):
+    n, (_, alone, _), (_, copy, counts) = (
+        world_size,
+        measured(device),
+        measured(device, on_my_shard),
+    )
+    whole, ring, mixture = (step(rank, n, device) for step in (fully_sharded, long_text, experts))
+    held = {"copies": copy, "fully sharded": whole["in all"].bars["stage 3"]}
+    sends = {"copies": sent(counts, n) // UPDATES, "fully sharded": whole["bytes sent"]}
+    plans = {"copies": Plan(n), "fully sharded": Plan(n, zero=3)}
+    for name, shape in {"tensor": (1, 1, n), "pipeline": (n // 4, 4, 1)}.items():
+        counted, _ = train_on(init_device_mesh(device.type, shape, mesh_dim_names=NAMES), device)
+        held[name] = {kind: counted[kind] for kind in alone}
+        sends[name] = sum(counted[one] for one in NAMES)
+        plans[name] = Plan(*shape, micro_batches=MICRO_BATCHES)
+    for name, plan in plans.items():
+        right = costs(SMALL, plan, rank % plan.pipeline)
+        check(sends[name], sum(right[one] for one in NAMES), f"bytes sent, {name}")
+
+    held["ring"] = copy | {"activations": ring["activations"]}
+    sends["ring"] = ring["bytes of blocks sent"] + sends["copies"]  # and the gradients
+    found = {name: [sum(held[name].values()), sends[name]] for name in held}
+    both = [sum(one.values()) for one in mixture["in all"].bars.values()]
+    return (
+        {"one process": sum(alone.values())} | found | {"experts": [*both, mixture["bytes sent"]]}
+    )
+
+
+# %% [markdown]
+# **Predict first.** Copies of the model hold 1,744,008 bytes on each rank, and send 415,488. Which
+# methods hold less? Which one sends less?
+
+# %%
+if __name__ == "__main__":
+    run(troubles)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# | trouble | method | cuts | the fullest rank holds | it sends |
+# |---|---|---|---|---|
+# | the model does not fit | fully sharded | all but activations | 662,544 | 623,232 |
+# | a layer does not fit | tensor parallel | weights of blocks | 1,851,408 | 786,432 |
+# | too many layers | pipeline | the list of layers | 1,476,608 | 131,072 |
+# | the text is too long | ring attention | each text | 1,744,008 | 1,070,848 |
+# | too many experts | experts on ranks | the experts | 1,659,048 of 4,866,408 | 97,280 |
+#
+# Fully sharded and the pipeline hold less than copies, and the pipeline sends less. Tensor ranks
+# hold more here: the model is small, and each of them has the whole batch. Ring attention holds as
+# much as copies, but a part of each text in place of whole ones.
+#
+# </details>
+
+# %%
+STEPS = [seventy_billion, troubles]
+
+# %% [markdown]
+# ## The proof
+#
+# Each method trains the model of one process, to 1e-9: its own lesson proves that, whose steps run
+# here again. The bytes that it sends are those that `costs` computes.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **All activations are kept.** In `seventy_billion`, change `recompute=True` to
+#    `recompute=False`. It says `[what fits`.
+# 2. **Another plan.** In `troubles`, change `Plan(n, zero=3)` to `Plan(n)`. It says
+#    `[bytes sent, fully sharded`.
