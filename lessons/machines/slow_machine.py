@@ -20,14 +20,13 @@ from collectives.pictures.pairs import Pairs
 # ## The idea
 #
 # In an `all_reduce`, each rank passes on what it gets from its neighbour. If one of them sends
-# slowly, all wait. So the time of the collective does not tell who is slow: it is the same
-# everywhere. What tells it is a test in which only two machines take part.
+# slowly, all wait. What tells who is slow is a test in which only two machines take part.
 #
 # ## In the lab
 #
 # All cables carry 200 Mbit/s. In the middle of this program, node2 sets its own cable to a tenth of
-# that with `tc`, as a bad cable or a wrong setting of a switch does. Before and after, each rank
-# measures an `all_reduce`, and then all pairs of ranks send to each other.
+# that with `tc`, as a wrong setting of a switch does. Before and after, each rank measures an
+# `all_reduce`, and then all pairs of ranks send to each other.
 
 # %%
 PROGRAM = r"""
@@ -41,7 +40,6 @@ dist.init_process_group("gloo")
 rank, n = dist.get_rank(), dist.get_world_size()
 x = torch.ones(2**18)  # 1 MiB
 
-
 def seconds(function):
     found = []
     for _ in range(3):
@@ -51,14 +49,12 @@ def seconds(function):
         found.append(time.monotonic() - start)
     return min(found)
 
-
 before = seconds(lambda: dist.all_reduce(x))
 if os.uname().nodename == "node2":
     slow = "tc qdisc replace dev eth0 root tbf rate 20mbit burst 10000 latency 100ms"
     subprocess.run(slow.split(), check=True)
 after = seconds(lambda: dist.all_reduce(x))
 print(f"all_reduce {after / before}")
-
 
 def ping_pong(a, b):
     if rank == a:
@@ -67,7 +63,6 @@ def ping_pong(a, b):
     if rank == b:
         dist.recv(x, src=a)
         dist.send(x, dst=a)
-
 
 for a, b in [(a, b) for b in range(n) for a in range(b)]:
     taken = seconds(lambda: ping_pong(a, b))
@@ -86,21 +81,19 @@ def slow_machine():
         variables = "RANK={node} WORLD_SIZE=3 MASTER_ADDR=node0 MASTER_PORT=29500"
         printed = stdout_lines(lab.run(f"env {variables} python /run/shared/pairs.py"))
     slower = [float(printed[node][0].split()[1]) for node in printed]
-    together = [ratio > 3 for ratio in slower]
-    check(together, [True, True, True], f"slower: {slower}")
+    check(together := [ratio > 3 for ratio in slower], [True, True, True], f"slower: {slower}")
     words = [line.split() for lines in printed.values() for line in lines if "pair" in line]
     times = {(int(a), int(b)): float(seconds) for _, a, b, seconds in words}
     slow = {pair: seconds > 2 * min(times.values()) for pair, seconds in times.items()}
     check(slow, {(0, 1): False, (0, 2): True, (1, 2): True}, f"pairs: {times}")
-    names = {True: "yes", False: "no"}
-    rows = [{"measured": f"all_reduce on rank {rank}", "slower": "yes"} for rank in range(3)]
-    rows += [{"measured": f"pair {a} and {b}", "slower": names[slow[a, b]]} for a, b in slow]
+    measured = {f"all_reduce on rank {rank}": True for rank in range(3)}
+    measured |= {f"pair {a} and {b}": is_slow for (a, b), is_slow in slow.items()}
+    rows = [{"measured": name, "slower": "yes" if yes else "no"} for name, yes in measured.items()]
     return Pairs(rows, together, slow)
 
 
 # %% [markdown]
-# **Predict first.** The cable of node2 becomes slow. There are three ranks and three pairs of
-# ranks. Which ranks measure a slower `all_reduce`, and which pairs are slower?
+# **Predict first.** Which ranks measure a slower `all_reduce`, and which pairs are slower?
 
 # %%
 if __name__ == "__main__":
@@ -113,17 +106,13 @@ if __name__ == "__main__":
 # fast as before. node2 is in all that are slow: that is how to find it.
 #
 # </details>
-#
-# The step demands that `all_reduce` takes more than 3 times as long. The times of entry and exit do
-# not help either: they are alike on all ranks.
 
 # %% [markdown]
 # ### A slow cable and a slow computer
 #
 # `collectives diagnose` in front of each machine's command knows which rank is in which call. In
-# this training node1 has two troubles, one after the other: first a slow cable, then slow code.
-# `--hang-after 5` makes it speak when nothing has moved for 5 seconds. The slow code ends when it
-# has been named.
+# this training node1 has two troubles: first a slow cable, then slow code, which ends when it has
+# been named. `--hang-after 5` makes diagnose speak when nothing has moved for 5 seconds.
 
 # %%
 TRAIN = r"""
@@ -169,32 +158,20 @@ def slow_computer():
     check([taken > 2 for taken in seconds], [True, True], f"seconds of all_reduce: {seconds}")
     lines = {" ".join(line.split()) for one in done for line in one.stderr.splitlines()}
     told = sorted(line for line in lines if line.startswith(("slow", "hang", "rank 1")))
-    where = "/run/shared/train.py:21 on node1"
-    named = "slow: rank 1 has not joined barrier #8 of group WORLD"
-    check(told, [f"rank 1 computing {where}", named], "what diagnose says")
+    where = "rank 1 computing /run/shared/train.py:21 on node1"
+    check(told, [where, "slow: rank 1 has not joined barrier #8 of group WORLD"], "diagnose")
     return {"diagnose": told[::-1]}
 
-
-# %% [markdown]
-# **Predict first.** The slow cable costs more than 2 seconds, ten times what a good one would. Then
-# the slow code holds everybody up. Which of the two does diagnose report?
 
 # %%
 if __name__ == "__main__":
     run(slow_computer)
 
 # %% [markdown]
-# <details><summary>Answer</summary>
+# It names the slow code, with the machine and the line. While the cable is slow, all ranks are
+# inside the same `all_reduce`: nobody is late, so there is nobody to name. A slow computer comes
+# late to a call, and diagnose and the timeline (`collectives run --timeline`) show that.
 #
-# The slow code, with the machine and the line. While the cable is slow, all ranks are inside the
-# same `all_reduce`: nobody is late, so there is nobody to name. A slow computer comes late to a
-# call, and diagnose and the timeline (`collectives run --timeline`) show that. A slow cable makes
-# the call itself long, for everybody: it takes the test of pairs to find it. (A single call that
-# takes longer than `--hang-after` looks like a hang, of all ranks at the same line.)
-#
-# </details>
-
-# %% [markdown]
 # ### Lost packets
 #
 # A bad cable may also lose packets. TCP notices it and sends them again.
@@ -232,14 +209,12 @@ def lost_packets():
         check([right for right, _ in words], ["right", "right"], f"sums with loss={loss}")
         again = sum(int(count) for _, count in words)
         check(again > 60, loss is not None, f"{again} packets sent again with loss={loss}")
-        names = {True: "yes", False: "no"}
-        rows.append({"loss": loss or "0%", "sums": "right", "sent again": names[again > 60]})
+        rows.append({"loss": loss or "0%", "sums": "right", "sent again": "yes" if loss else "no"})
     return rows
 
 
 # %% [markdown]
-# **Predict first.** With a loss of 5 %, one packet of 20 does not arrive. Are some of the 64 sums
-# of 16,384 numbers wrong?
+# **Predict first.** With a loss of 5 %, one packet of 20 does not arrive. Are some sums wrong?
 
 # %%
 if __name__ == "__main__":
@@ -260,30 +235,15 @@ STEPS = [slow_machine, slow_computer, lost_packets]
 # ## On your cluster
 #
 # Save the program of the first step without the line that calls `tc`, and start it with one rank on
-# each machine when nothing else runs. n machines have n (n - 1) / 2 pairs. With many machines, test
-# neighbours of a ring first, all at the same time.
-#
-# Look at the machine that you have found: `ethtool eth0` shows the speed that its card has agreed
-# on, `ip -s link show eth0` errors and drops, `nstat` what was sent again.
+# each machine when nothing else runs. `ethtool eth0` shows the speed that a card has agreed on, `ip
+# -s link show eth0` errors and drops.
 
 # %% [markdown]
 # ## Pitfalls
 #
 # - Measure several times and take the shortest: everything else on a machine only adds time.
-# - A slow cable does not raise any error, and a collective that takes minutes looks like one that
-#   hangs. If a job does hang, put [`collectives diagnose`](../../docs/diagnosis.md) in front of its
-#   command.
+# - A collective that takes minutes looks like one that hangs. If a job does hang, put [`collectives
+#   diagnose`](../../docs/diagnosis.md) in front of its command.
 # - A fast `barrier` proves nothing. It sends a few bytes, which a slow cable carries quickly.
-
-# %% [markdown]
-# ## Read on
-#
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
-# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
-# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
-# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
 #
 # Back to [all chapters](../../README.md).

@@ -21,21 +21,17 @@ from collectives.pictures.connections import Connections
 # %% [markdown]
 # ## The idea
 #
-# Slurm has a controller, here on the host `login`, and a daemon on each machine. Three commands do
-# most of the work:
+# Slurm has a controller, here on the host `login`, and a daemon on each machine. The main commands:
 #
 # - `sbatch job.sh` queues a script. When machines are free, the script runs on the first of them.
 # - `srun command` in that script runs the command on all machines of the job at once, as many times
 #   as there are **tasks**. One task for each rank is one way, one task for each agent another.
 # - `scancel` and `scontrol` end and change jobs; `squeue` and `sinfo` show them, and the machines.
 #
-# Without a script, `srun` asks for machines itself.
-
-# %% [markdown]
 # ## In the lab
 #
 # `scheduler.start` starts the daemons of Slurm, unchanged, on the machines of the lab. `srun` is
-# then called on `login`, as on the login node of a cluster. Four tasks print what they are told:
+# then called on `login`, where it asks for machines itself. Four tasks print what they are told:
 
 
 # %%
@@ -72,8 +68,8 @@ def slurm():
 
 
 # %% [markdown]
-# **Predict first.** In torchrun's words: which variable of Slurm is `RANK`, which is `LOCAL_RANK`,
-# and which value do they have in the second task of node1? Write the two numbers down.
+# **Predict first.** Which variables are `RANK` and `LOCAL_RANK` of torchrun? Which values do they
+# have in the second task of node1?
 
 # %%
 if __name__ == "__main__":
@@ -96,8 +92,7 @@ if __name__ == "__main__":
 # ```
 #
 # The other way starts one torchrun on each machine, and needs no variables:
-
-# %% [markdown]
+#
 # ### torchrun under srun, in a batch script
 
 # %%
@@ -112,8 +107,6 @@ dist.all_reduce(x)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.item()}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
-
-# %%
 TRAIN_JOB = r"""#!/bin/sh
 #SBATCH --nodes 2
 #SBATCH --ntasks-per-node 1
@@ -138,22 +131,14 @@ def torchrun_under_srun():
     return {"login": printed}
 
 
-# %% [markdown]
-# **Predict first.** There is 1 task on each machine, and `--nproc-per-node 1`. How large is the
-# world? Write the number down.
-
 # %%
 if __name__ == "__main__":
     run(torchrun_under_srun)
 
 # %% [markdown]
-# <details><summary>Answer</summary>
-#
-# 2. The tasks are the agents, and each starts 1 rank. With `--ntasks-per-node 2` there would be two
+# The tasks are the agents, and each starts one rank. With `--ntasks-per-node 2` there would be two
 # agents on each machine, and `--nnodes 2` would be wrong. This is the usual mistake: the number of
 # GPUs belongs behind `--nproc-per-node`, and `--ntasks-per-node` stays 1.
-#
-# </details>
 
 # %% [markdown]
 # ### A machine dies, and the job is queued again
@@ -215,8 +200,8 @@ def queued_again():
 
 
 # %% [markdown]
-# **Predict first.** The job runs on node0 and node1 when node1 loses its power. How many machines
-# does it have after its restart? Write the number down.
+# **Predict first.** The job runs on node0 and node1 when node1 loses its power. Does it go on with
+# one machine?
 
 # %%
 if __name__ == "__main__":
@@ -225,8 +210,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2 again: Slurm takes node2 in the place of node1, and the script runs once more. `--nodes 2` is a
-# promise. An elastic torchrun would go on with 1 machine; Slurm waits until it can give 2.
+# No: Slurm takes node2 in the place of node1, and the script runs once more. An elastic torchrun
+# would go on with one machine; Slurm waits until it can give `--nodes 2`.
 #
 # </details>
 #
@@ -241,12 +226,8 @@ STEPS = [slurm, torchrun_under_srun, queued_again]
 #
 # Leave out the machines' names: Slurm chooses. Ask for GPUs with `--gpus-per-node`, and for a time
 # with `--time`. To be warned before the time is over, add `--signal B:TERM@120`, and save then.
-# [Several machines](../../docs/clusters.md#slurm) has the scripts for the lessons of this package,
-# which read Slurm's variables themselves. To try a script of yours:
-#
-# ```sh
-# collectives lab 2 --slurm --login -- sbatch --wait job.sh
-# ```
+# [Several machines](../../docs/clusters.md#slurm) has more scripts. To try one of yours in the lab:
+# `collectives lab 2 --slurm --login -- sbatch --wait job.sh`.
 
 # %% [markdown]
 # ## Pitfalls
@@ -256,21 +237,14 @@ STEPS = [slurm, torchrun_under_srun, queued_again]
 # - One task on each machine, and several ranks in it, as with torchrun: ask for their cores with
 #   `--cpus-per-task`. Without it all ranks of the machine may share one core
 #   ([Several machines](../../docs/clusters.md#slurm)).
-# - The store's port: two jobs on the same machine must not both take 29500. Derive it from
-#   `$SLURM_JOB_ID`.
-# - Output goes to a file in the folder of `sbatch`, which all machines must see. Without `--error`
-#   the messages of torchrun stand in between: the agent that ends last may warn that the store,
-#   which was in the other one, is gone.
+# - Two jobs on a machine must not both take port 29500. Derive it from `$SLURM_JOB_ID`.
+# - Output goes to a file in the folder of `sbatch`, which all machines must see.
 # - `--requeue` without a checkpoint begins again from 0, and nobody notices.
 
 # %% [markdown]
 # ## Read on
 #
-# - [sbatch](https://slurm.schedmd.com/sbatch.html) and [srun](https://slurm.schedmd.com/srun.html),
-#   in Slurm's documentation.
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`get_rank`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_rank)
-# - [`get_world_size`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_world_size)
-# - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
+# [sbatch](https://slurm.schedmd.com/sbatch.html) and [srun](https://slurm.schedmd.com/srun.html),
+# in Slurm's documentation.
 #
 # Next lesson: [mpi](../../notebooks/machines/mpi.ipynb), in which mpiexec starts the ranks.
