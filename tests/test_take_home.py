@@ -187,17 +187,27 @@ needs_a_lab = pytest.mark.skipif(available.missing() is not None, reason=str(ava
 
 @needs_a_lab
 @pytest.mark.slow
-def test_a_rank_is_killed_on_one_of_two_machines_and_both_continue(tmp_path):
+@pytest.mark.parametrize(
+    ("variable", "meet"),
+    [
+        pytest.param("", "--node-rank {node} --master-addr node0 --master-port 29500", id="static"),
+        pytest.param(
+            "env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 ",
+            "--rdzv-backend c10d --rdzv-endpoint node0:29400 --rdzv-id lab",
+            id="c10d",
+        ),
+    ],
+)
+def test_a_rank_is_killed_on_one_of_two_machines_and_both_continue(variable, meet, tmp_path):
     checkpoint = tmp_path / "checkpoint.pt"
-    meet = "--nnodes 2 --node-rank {node} --master-addr node0 --master-port 29500"
-    command = f"{TORCHRUN.format(meet)} --checkpoint {checkpoint}"
+    command = f"{variable}{TORCHRUN.format(f'--nnodes 2 {meet}')} --checkpoint {checkpoint}"
     with Lab(2) as lab:
         text = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE) | {"text": True}
         begun = [lab.start(node, command, **text) for node in lab.nodes]
         kill_after_next_checkpoint(3, checkpoint)
         ended = [one.communicate(timeout=100) for one in begun]
     assert [one.returncode for one in begun] == [0, 0], ended
-    began, continued = first_steps(ended[0][0])
+    began, continued = first_steps("".join(stdout for stdout, _ in ended))
     assert began < continued < STEPS
     assert error(checkpoint, 6) < 1e-9
 

@@ -230,9 +230,9 @@ STEPS = [failover, killed_in_a_step, killed_in_an_all_reduce, killed_while_it_sa
 #   dead peer. gloo connects from the larger address to the smaller one: if its own is the larger
 #   one, it fails. [15 of 20 runs](../../docs/machines.md#torchruns-restart-that-never-comes-back)
 #   failed.
-# - `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each restart a new store, but not with
-#   `--master-port`, nor on several machines without `--rdzv-backend c10d`: then the rendezvous is
-#   static, and torchrun keeps its store.
+# - On several machines with `--rdzv-backend c10d`, ranks can have different prefixes: each agent
+#   counts its own restarts. There, set `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and leave out the
+#   prefix. With a static rendezvous, as with `--master-port`, the variable changes nothing.
 # - A rank that dies takes the others with it: their next collective raises `Connection closed by
 #   peer` or `Connection reset by peer`. Let the rank end, so that torchrun restarts it.
 # - When one rank has failed, torchrun sends SIGTERM to the others. Their handler must not wait for

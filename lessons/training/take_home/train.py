@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 --max-restarts 3 train.py
 
 It needs torch, and scikit-learn for its data. If it is killed, torchrun starts it again; if it is
-stopped, type the same command again. Both times it continues from its checkpoint.
+stopped, type the same command again. Both times it continues from its checkpoint. On several
+machines with --rdzv-backend c10d, put TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of torchrun.
 """
 
 import argparse
@@ -47,8 +48,9 @@ def start():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     store, rank, n = next(rendezvous("env://"))
-    # subtle: torchrun keeps its store when it starts killed ranks again, with their old addresses
-    store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+    if os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
+        # subtle: torchrun keeps its store when it starts killed ranks again, with their addresses
+        store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
     backend = "gloo" if device.type == "cpu" else "nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=n)
     return device, rank, n
