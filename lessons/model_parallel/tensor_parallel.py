@@ -161,8 +161,8 @@ if __name__ == "__main__":
 #
 # 8 times: each block has two pairs, and each pair has one call in the forward pass and one in the
 # backward pass. Each call reduces numbers for the whole batch, and no rank can go on without its
-# result. So tensor parallel ranks need fast links. The picture shows the weights of the first
-# block, as nn.Linear holds them.
+# result. So tensor parallel ranks need fast links. The picture shows weights of a block.
+# [sequence_parallel](../../notebooks/model_parallel/sequence_parallel.ipynb) cuts the text, too.
 #
 # </details>
 

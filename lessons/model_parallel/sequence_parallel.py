@@ -1,0 +1,194 @@
+# %% [markdown]
+"""
+# sequence_parallel
+
+The all_reduce of a tensor parallel block is cut in two halves, and each rank has a part of the text
+between them.
+
+You will put a `reduce_scatter` at the end of each pair of layers and an `all_gather` before it,
+which send as many bytes as the `all_reduce`, and count the activations that this saves.
+
+    python lessons/model_parallel/sequence_parallel.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/sequence_parallel.py
+"""
+
+# %%
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy, gelu, linear
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from collectives.pictures.memory_bars import MemoryBars
+from measure import Activations, held, sent
+from model import HEADS, LENGTH, LETTERS, WIDTH, Block, network
+from one_process import UPDATES, train
+from tensor_parallel import sliced, sliced_training
+
+# %% [markdown]
+# ## The idea
+#
+# In [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb), each rank has a slice
+# of the weights, and every rank has all tokens: the norms, the sums with the input of a block, the
+# embedding and the head are computed on all ranks alike, and each rank keeps the same activations.
+# But they compute each token by itself. In
+# [sequence parallel](../../docs/glossary.md#sequence-parallel) training, each rank does it for its
+# part of the text ([Korthikanti et al.](https://arxiv.org/abs/2205.05198)).
+#
+# An `all_reduce` is a `reduce_scatter`, after which each rank has its part of the sum, and an
+# `all_gather` of these parts. The norm fits between them. A pair is a layer that is cut by columns
+# and the next one, which is cut by rows:
+#
+# | operation | forward | backward |
+# |---|---|---|
+# | `Gather`, before a pair | `all_gather` | `reduce_scatter` |
+# | `Scatter`, behind it | `reduce_scatter` | `all_gather` |
+
+# %% [markdown]
+# ## The code
+#
+# The slices of the weights are those of tensor_parallel. A batch is cut in dimension 1, the text.
+
+
+# %%
+def all_gather(part):
+    """All of the text, from the parts of all ranks."""
+    n = dist.get_world_size()
+    parts = part.new_empty(n * len(part), *part.shape[1:])  # one behind the other in dimension 0
+    dist.all_gather_into_tensor(parts, part.contiguous())
+    return torch.cat(parts.chunk(n), dim=1)
+
+
+def reduce_scatter(x):
+    """The part of this rank of the sum over all ranks."""
+    n = dist.get_world_size()
+    parts = torch.cat(x.chunk(n, dim=1))
+    part = parts.new_empty(len(x), *parts.shape[1:])
+    dist.reduce_scatter_tensor(part, parts)
+    return part
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part):
+        return all_gather(part)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return reduce_scatter(gradient)
+
+
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return reduce_scatter(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return all_gather(gradient)
+
+
+class SequenceBlock(Block):
+    def forward(self, part):
+        part = part + self.summed(self.out, self.attention(Gather.apply(self.norm1(part))))
+        return part + self.summed(self.down, gelu(self.up(Gather.apply(self.norm2(part)))))
+
+    def summed(self, rows, x):
+        return Scatter.apply(linear(x, rows.weight)) + rows.bias
+
+
+# %% [markdown]
+# ## Training
+#
+# Each rank has the loss of its part of the text. The loss of one process is their mean, so a rank
+# divides its own by n. In `backward()`, `Gather` and `Scatter` bring the gradients of all parts to
+# the slices of the weights. The other parameters are on every rank: norms, the biases of `out` and
+# `down`, embedding and head. A rank has used them for its part of the text only, so that their
+# gradients must be added up. A tensor parallel rank has used them for the whole text.
+
+
+# %%
+@needs(ranks=2)
+def sequence_parallel(rank, world_size, device):
+    n, mine = world_size, torch.arange(LENGTH).chunk(world_size)[rank]
+    model, _ = sliced(device)
+    with Activations(model) as all_of_it, counting() as reduced:
+        bars = {"tensor parallel": held(*train(model, device))}
+
+    model, slices = sliced(device)
+    for block in model[1:3]:
+        block.__class__ = SequenceBlock
+    embedding = model[0]
+    embedding.forward = lambda letters: embedding.letter(letters) + embedding.place.weight[mine]
+    on_every_rank = [name for name, one in slices.items() if one.shape == one.whole]
+
+    def on_my_part(model, letters, following):
+        loss = cross_entropy(model(letters[:, mine]).flatten(0, 1), following[:, mine].flatten())
+        (loss / n).backward()
+        gradients = [model.get_parameter(name).grad for name in on_every_rank]
+        flat = parameters_to_vector(gradients)  # to reduce all in one call
+        dist.all_reduce(flat)
+        vector_to_parameters(flat, gradients)
+
+    with Activations(model) as activations, counting() as counts:
+        trained = train(model, device, on_my_part)
+    expected = sliced_training(*train(network(device), device))
+    check_training(trained, expected, "sequence parallel", same_bits=False)
+
+    # Of each block, the whole text is the input of two pairs. The rest is a part of the text.
+    part = 2 * (14 * WIDTH + 4 + HEADS) + 2 * WIDTH + 2 + LETTERS
+    most = 8 * (8 * LENGTH * 2 * 2 * WIDTH + 8 * LENGTH // n * part + 1)
+    check(activations.peak, most, "activations")
+    bars["tensor parallel"]["activations"] = all_of_it.peak
+    bars["sequence parallel"] = held(*trained) | {"activations": most}
+    of_gradients = counts.pop("c10d.all_reduce")
+    check(of_gradients.calls, UPDATES, "sums of gradients")
+    calls, size = counts.total().calls // UPDATES, sent(counts, n) // UPDATES
+    check([calls, size], [2 * 8, sent(reduced, n) // UPDATES], "calls and bytes")
+    return {"calls": calls, "bytes sent": size, "in all": MemoryBars(bars)}
+
+
+# %% [markdown]
+# **Predict first.** A block of tensor_parallel called `all_reduce` 4 times in a step, and sent
+# 393,216 bytes. How often does a block call here, and does it send more bytes?
+
+# %%
+if __name__ == "__main__":
+    run(sequence_parallel)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 8 times: two pairs, each with two calls in the forward pass and two in the backward pass. They
+# send the same: two blocks send 786,432 = 2 * 393,216 bytes. One more `all_reduce` adds up the
+# gradients of the parameters that are on every rank. The table does not count it.
+#
+# </details>
+#
+# The picture shows what it is for: fewer activations. What remains whole is the input of each pair,
+# after the `all_gather`. The authors keep the part instead, and gather it again in `backward()`.
+
+# %%
+STEPS = [sequence_parallel]
+
+# %% [markdown]
+# ## The proof
+#
+# Every rank compares its parameters and Adam's state with those of one process, to 1e-9. Calls and
+# bytes are compared with those of tensor_parallel, counted, and activations with a closed form.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **Norms forgotten.** In `on_my_part`, change `name in on_every_rank]` to
+#    `name in on_every_rank if "norm" not in name]`. It says `relative error`.
+# 2. **No sum in backward.** In `backward`, change `return reduce_scatter(gradient)` to
+#    `return gradient.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]`. It says
+#    `relative error`.
+# 3. **A bias on every rank.** In `summed`, change
+#    `Scatter.apply(linear(x, rows.weight)) + rows.bias` to
+#    `Scatter.apply(linear(x, rows.weight, rows.bias))`. It says `relative error`: n biases.
+# 4. **The norm of the whole text.** In `forward`, change `Gather.apply(self.norm1(part))` to
+#    `self.norm1(Gather.apply(part))`. It says `[activations`. The model is right.
