@@ -149,8 +149,8 @@ def sequence_parallel(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** A block of tensor_parallel called `all_reduce` 4 times in a step, and sent
-# 393,216 bytes. How often does a block call here, and does it send more bytes?
+# **Predict first.** A step of tensor_parallel called `all_reduce` 8 times, and sent 786,432 bytes.
+# How many calls has a step here, and does it send more bytes?
 
 # %%
 if __name__ == "__main__":
@@ -159,9 +159,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 8 times: two pairs, each with two calls in the forward pass and two in the backward pass. They
-# send the same: two blocks send 786,432 = 2 * 393,216 bytes. One more `all_reduce` adds up the
-# gradients of the parameters that are on every rank. The table does not count it.
+# 16: there are two calls for each `all_reduce`. They send the same, 786,432 bytes. One more
+# `all_reduce` adds up the gradients of the parameters that are on every rank. The table does not
+# count it.
 #
 # </details>
 #
