@@ -135,7 +135,7 @@ def published_runs(rank, world_size, device):
     for name, (shape, plan, machine, reported, speed) in RUNS.items():
         blocks, w, length, letters, _ = shape
         again = costs(shape, Plan(batch=plan.batch, recompute=True))["operations"]
-        formula = 96 * w * blocks + 16 * length * blocks + 6 * letters  # Megatron-LM, section 3
+        formula = 96 * w * blocks + 16 * length * blocks + 6 * letters  # its equation 3
         check(again, plan.batch * length * w * formula, f"operations of {name}")
         ours, one = costs(shape, Plan())["parameters"] / 8, planned(shape, plan, machine)
         took = one.computing * machine.peak / speed

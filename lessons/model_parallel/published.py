@@ -1,8 +1,7 @@
 """Trainings of large models, as their papers report them.
 
-Megatron-LM: https://arxiv.org/abs/2104.04473, table 1 and, for the links, section 5. BLOOM:
-https://arxiv.org/abs/2211.05100, section 3. Llama 3: https://arxiv.org/abs/2407.21783, section 3.3
-and tables 3 and 4. We assume micro-batches of one piece of text.
+Megatron-LM: https://arxiv.org/abs/2104.04473, table 1. BLOOM: https://arxiv.org/abs/2211.05100.
+Llama 3: https://arxiv.org/abs/2407.21783, table 4. We assume micro-batches of one piece of text.
 
 Peaks in bfloat16, and links inside a machine, of which we take half, for one direction:
 https://www.nvidia.com/en-us/data-center/a100/ and https://www.nvidia.com/en-us/data-center/h100/.

@@ -649,11 +649,6 @@ WRONG = {
             "raised RuntimeError: Split sizes doesn't match total dim 0 size",
         ),
         (
-            "choice, minlength=dist.get_world_size()",
-            "choice",
-            "raised RuntimeError: Number of tensor splits not equal to group size",
-        ),
-        (
             "    dist.all_to_all_single(receives, sends)\n",
             "    receives = sends\n",
             "On gloo a message that has more bytes than its receive's tensor",
