@@ -28,8 +28,12 @@ def sent(counts, n: int) -> int:
     )
 
 
+# How often a call goes around a ring: an all_reduce is a reduce_scatter and an all_gather.
+ROUNDS = {"c10d::allreduce_": 2, "c10d::_reduce_scatter_base_": 1, "c10d::_allgather_base_": 1}
+
+
 class Sends(TorchDispatchMode):
-    """The calls of this rank, and what it sends if each all_reduce goes around a ring of its group.
+    """The calls of this rank, and what it sends if each call goes around a ring of its group.
 
     `calls` counts them by the ranks of the group, and `bytes` by (these ranks, receiver).
 
@@ -43,15 +47,21 @@ class Sends(TorchDispatchMode):
         self.bytes: Counter[tuple] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func._schema.name in ("c10d::allreduce_", "c10d::send"):
-            tensors, group, *others = args
+        name = func._schema.name
+        if name in ROUNDS or name == "c10d::send":
+            if name in ("c10d::send", "c10d::allreduce_"):
+                tensors, group, *others = args
+                size = sum(one.nbytes for one in tensors)
+            else:
+                written, read, group, *others = args
+                size = max(written.nbytes, read.nbytes)
             ranks = tuple(dist.get_process_group_ranks(dist.ProcessGroup.unbox(group)))
-            n, size = len(ranks), sum(one.nbytes for one in tensors)
-            if func._schema.name == "c10d::send":
+            n = len(ranks)
+            if name == "c10d::send":
                 receiver = ranks[others[0]]
             else:
                 receiver = ranks[(ranks.index(dist.get_rank()) + 1) % n]
-                size = 2 * (n - 1) * size // n
+                size = ROUNDS[name] * (n - 1) * size // n
             self.calls[ranks] += 1
             self.bytes[ranks, receiver] += size
         return func(*args, **(kwargs or {}))

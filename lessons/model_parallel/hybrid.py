@@ -1,0 +1,201 @@
+# %% [markdown]
+"""
+# hybrid
+
+When does `fully_shard` gather a layer, and how far do the gathered bytes travel?
+
+You will note when each layer is asked for, and shard a model inside each machine only, so that less
+is sent from machine to machine.
+
+    python lessons/model_parallel/hybrid.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/hybrid.py
+"""
+
+# %%
+import warnings
+from itertools import pairwise
+
+from collectives import check, check_training, counting, needs, run
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from collectives.pictures.cables import Cables, Wiring
+from measure import Sends
+from model import PARAMETERS, batch, network
+from one_process import UPDATES, backward, train, without_state
+
+
+# %%
+def sharded(model, mesh=None):
+    # The head returns a view, and the hooks bear no change of it in place. Nobody changes it.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module")
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def on_my_share(model, letters, following):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    backward(model, letters[rank::n], following[rank::n])
+
+
+# %% [markdown]
+# ## Ahead
+#
+# In [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), a step gathers four layers
+# in the forward pass, and the same four in the backward pass. A layer that is asked for early can
+# arrive while another one is computed. So the step counts the calls of `all_gather` that were made
+# when a layer begins its forward pass, and when it ends its backward pass. With
+# `set_modules_to_forward_prefetch`, a layer asks for others, too, before it is computed.
+
+
+# %%
+def gathered_by_then(model, device):
+    """The number of all_gathers until each layer begins forward, and until it ends backward."""
+    # The first layer's input has no gradient. That is no problem for this hook.
+    warnings.filterwarnings("ignore", "Full backward hook is firing")
+    found = {"forward": [], "backward": []}
+    with counting() as counts:
+        for layer in model:
+            for kind, hook in (
+                ("forward", layer.register_forward_pre_hook),
+                ("backward", layer.register_full_backward_hook),
+            ):
+                hook(lambda *_, found=found[kind]: found.append(counts[GATHER].calls))
+        on_my_share(model, *batch(0, device))
+    return found
+
+
+GATHER = "c10d.all_gather_into_tensor"
+
+
+@needs(ranks=2)
+def gathers_ahead(rank, world_size, device):
+    by_default = gathered_by_then(sharded(network(device)), device)
+    check(by_default, {"forward": [1, 2, 3, 4], "backward": [6, 7, 8, 8]}, "by default")
+    model = sharded(network(device))
+    for layer, following in pairwise(model):
+        layer.set_modules_to_forward_prefetch([following])
+    asked_for = gathered_by_then(model, device)
+    check(asked_for, {"forward": [2, 3, 4, 4], "backward": [6, 7, 8, 8]}, "asked for")
+    return by_default | {"forward, asked for": asked_for["forward"]}
+
+
+# %% [markdown]
+# **Predict first.** By default, which of the two passes has the next layer gathered ahead?
+
+# %%
+if __name__ == "__main__":
+    run(gathers_ahead)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The backward pass. When the last layer ends it, 6 calls have been made: 4 in the forward pass, one
+# for this layer and one for the layer before it. The order is that of the forward pass, reversed.
+# In the forward pass, each layer is asked for just before it is computed, since `fully_shard` does
+# not know which layer follows. If it is told, one more layer is asked for.
+#
+# </details>
+
+# %% [markdown]
+# ## Shards inside a machine
+#
+# Two machines have half of the ranks each. If all ranks share one model, each layer travels through
+# the cable between the machines three times. [Hybrid FSDP](../../docs/glossary.md#hybrid-fsdp), or
+# HSDP, takes a mesh with two dimensions. Each machine has all shards: `all_gather` and
+# `reduce_scatter` stay inside. The ranks with the same shard add up its gradients by `all_reduce`,
+# from machine to machine.
+#
+# `Sends` counts the bytes of each call as if it went around a ring of its group.
+
+
+# %%
+def train_on(mesh, world_size, device):
+    """Train and prove it: what this rank sends in a step, by the ranks of a group and receiver."""
+    model = sharded(network(device), mesh)
+    with Sends() as sends:
+        train(model, device, on_my_share)
+    whole = network(device)
+    for mine, theirs in zip(whole.parameters(), model.parameters(), strict=True):
+        mine.data = theirs.full_tensor().detach()
+    expected, _ = train(network(device), device)
+    check_training(without_state(whole), without_state(expected), f"{mesh.mesh_dim_names}")
+    shards = sum(one.to_local().nbytes for one in model.parameters())
+    return sends, shards
+
+
+@needs(ranks=4, backend="gloo")
+def hybrid(rank, world_size, device):
+    half, panels, held = world_size // 2, [], []
+    shapes = {"FSDP": {"shard": world_size}, "HSDP": {"replicate": 2, "shard": half}}
+    for name, shape in shapes.items():
+        names = tuple(shape)
+        mesh = init_device_mesh(device.type, tuple(shape.values()), mesh_dim_names=names)
+        sends, shards = train_on(mesh, world_size, device)
+        held.append(shards)
+        n = shape["shard"]
+        check(shards, 8 * PARAMETERS // n, f"bytes of the shards, {name}")
+        group = tuple(dist.get_process_group_ranks(mesh.get_group("shard")))
+        right = {group: 12}  # 8 times all_gather and 4 times reduce_scatter
+        if name == "HSDP":
+            right[tuple(dist.get_process_group_ranks(mesh.get_group("replicate")))] = 4
+        calls = {ranks: count // UPDATES for ranks, count in sends.calls.items()}
+        check(calls, right, f"calls of a step, {name}")
+        every = [None] * world_size
+        dist.all_gather_object(every, sends.bytes)
+        links = {(a, b): size for a, sent in enumerate(every) for (_, b), size in sent.items()}
+        cable = sum(size for (a, b), size in links.items() if a < half <= b) // UPDATES
+        machines = range(half), range(half, world_size)
+        panels.append(Wiring(name, machines, list(links), cable / 1e6))
+    flat = 3 * (world_size - 1) * 8 * PARAMETERS // world_size
+    cables = [round(1e6 * one.megabytes) for one in panels]
+    check(cables, [flat, 8 * PARAMETERS], "bytes from machine to machine")
+    return {"held, FSDP": held[0], "held, HSDP": held[1], "sent": Cables([], panels)}
+
+
+# %% [markdown]
+# **Predict first.** HSDP sends less from machine to machine. What does it cost?
+
+# %%
+if __name__ == "__main__":
+    run(hybrid)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Memory: a rank holds 138496 bytes of parameters in place of 69248, twice as many, since only the
+# ranks of a machine share them. Through the cable go 277 kB in place of 623 kB. With FSDP, one ring
+# of all ranks passes on each layer three times. With HSDP, the ranks of a machine send all
+# gradients once.
+#
+# </details>
+
+# %%
+STEPS = [gathers_ahead, hybrid]
+
+# %% [markdown]
+# ## The proof
+#
+# The model on each mesh equals that of one process, to 1e-9. The calls are counted below
+# `fully_shard`, by the ranks of their groups, and the bytes follow from the number of parameters.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **No layer ahead.** In `gathers_ahead`, change `[following]` to `[]`. It says
+#    `[asked for`.
+# 2. **The mesh the other way round.** In `hybrid`, change `{"replicate": 2, "shard": half}` to
+#    `{"shard": half, "replicate": 2}`. It says `[calls of a step, HSDP`.
+# 3. **The same text on all ranks.** In `on_my_share`, change `letters[rank::n], following[rank::n]`
+#    to `letters[:1], following[:1]`. It says `relative error`.
+
+# %% [markdown]
+# ## On GPUs
+#
+# - Calls do not block there. The call for the next layer is made while the GPU computes, and the
+#   default order of the forward pass overlaps as well
+#   ([`set_modules_to_forward_prefetch`](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
