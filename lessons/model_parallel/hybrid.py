@@ -127,7 +127,7 @@ def train_on(mesh, world_size, device):
 
 
 @needs(ranks=4, backend="gloo")
-def hybrid(rank, world_size, device):
+def sharded_inside(rank, world_size, device):
     half, panels, held = world_size // 2, [], []
     shapes = {"FSDP": {"shard": world_size}, "HSDP": {"replicate": 2, "shard": half}}
     for name, shape in shapes.items():
@@ -160,7 +160,7 @@ def hybrid(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(hybrid)
+    run(sharded_inside)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -173,7 +173,7 @@ if __name__ == "__main__":
 # </details>
 
 # %%
-STEPS = [gathers_ahead, hybrid]
+STEPS = [gathers_ahead, sharded_inside]
 
 # %% [markdown]
 # ## The proof
@@ -188,7 +188,7 @@ STEPS = [gathers_ahead, hybrid]
 #
 # 1. **No layer ahead.** In `gathers_ahead`, change `[following]` to `[]`. It says
 #    `[asked for`.
-# 2. **The mesh the other way round.** In `hybrid`, change `{"replicate": 2, "shard": half}` to
+# 2. **The other order.** In `sharded_inside`, change `{"replicate": 2, "shard": half}` to
 #    `{"shard": half, "replicate": 2}`. It says `[calls of a step, HSDP`.
 # 3. **The same text on all ranks.** In `on_my_share`, change `letters[rank::n], following[rank::n]`
 #    to `letters[:1], following[:1]`. It says `relative error`.
