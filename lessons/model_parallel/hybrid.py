@@ -2,7 +2,7 @@
 """
 # hybrid
 
-When does `fully_shard` gather a layer, and how far do the gathered bytes travel?
+`fully_shard` gathers some layers ahead, and its mesh decides how far their bytes travel.
 
 You will note when each layer is asked for, and shard a model inside each machine only, so that less
 is sent from machine to machine.
