@@ -80,8 +80,7 @@ if __name__ == "__main__":
 #
 # HSDP of FSDP2 does this with gradients. It shards a layer inside the machine, adds each shard up
 # between the machines, and gathers the layer inside again
-# ([`fully_shard`](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) with a
-# mesh of two dimensions).
+# ([hybrid](../../notebooks/model_parallel/hybrid.ipynb)).
 #
 # </details>
 

@@ -2,7 +2,7 @@
 """
 # wrong_rings
 
-Two rings that were taught for years: one returns wrong sums, the other sends too much.
+Two rings that others have published: one returns wrong sums, the other sends too much.
 
 You will see what a proof says of each of them, and why comparing the result is not enough.
 

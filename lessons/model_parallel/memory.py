@@ -44,7 +44,7 @@ from one_process import UPDATES, backward, train
 # | many layers | [pipeline](../../notebooks/model_parallel/pipeline.ipynb) |
 # | a long text | [long_text](../../notebooks/model_parallel/long_text.ipynb) |
 # | many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
-# | several of these | [mesh](../../notebooks/model_parallel/mesh.ipynb) |
+# | several of these | [choose](../../notebooks/model_parallel/choose.ipynb) |
 #
 # All lessons train the same [model](../../lessons/model_parallel/model.py): two transformer blocks
 # that guess the next character of a text. A batch has 8 pieces of 32 characters. Every result is
