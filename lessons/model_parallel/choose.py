@@ -4,8 +4,8 @@
 
 Begin with the trouble, take the method that is for it, and compute what the combination costs.
 
-You will choose among eight combinations for a model of 70e9 parameters on 64 GPUs, and fill in a
-table: which method is for which trouble, what a rank then holds, and what it sends.
+You will choose among nine combinations for a model of 70e9 parameters on 64 GPUs. Then runs fill in
+a table: which method is for which trouble, what a rank then holds, and what it sends.
 
     python lessons/model_parallel/choose.py
     torchrun --nproc-per-node 4 lessons/model_parallel/choose.py
@@ -40,8 +40,9 @@ from published import h100
 # | too many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
 #
 # Each method cuts one thing, and pays with messages. So combine no more of them than you have
-# troubles. `costs` and `planned` are those of
-# [plan](../../notebooks/model_parallel/plan.ipynb), which compares `costs` with counts.
+# troubles. A model of many layers that does not fit is the first trouble and the third one: fully
+# sharded sends its parameters, and the pipeline sends activations. `costs` and `planned` are those
+# of [plan](../../notebooks/model_parallel/plan.ipynb), which compares `costs` with counts.
 
 # %% [markdown]
 # ## 70e9 parameters on 64 GPUs
@@ -50,15 +51,18 @@ from published import h100
 # tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine. Which troubles do we
 # have?
 #
-# - A parameter with its gradient and its state takes 16 bytes: 16 x 70 = 1,120 GB do not fit.
+# - A parameter takes 2 bytes, its gradient 2, and its state 12, as in plan: 16 x 70 = 1,120 GB do
+#   not fit.
 # - A block fits: 12 x 8,192 x 8,192 parameters of 2 bytes are 1.6 GB.
 # - A piece of text fits if blocks are computed again: 86 x 4,096 x 8,192 x 2 bytes are 5.8 GB.
 #
-# The step computes eight combinations. A name is data x pipeline x tensor, the stage of
+# The step computes nine combinations. A name is data x pipeline x tensor, the stage of
 # [ZeRO](../../docs/glossary.md#zero), and in parentheses the pieces in a
-# [micro-batch](../../docs/glossary.md#micro-batch). A list has the GB of the fullest GPU, and a
-# lower bound of the seconds of a step, twice: if a GPU sends 400 Gbit/s to other machines, as those
-# of Llama 3, and if it sends 50, as those of BLOOM.
+# [micro-batch](../../docs/glossary.md#micro-batch). Neighbours in the tensor group share a machine,
+# then those in the pipeline. A list has the GB of the fullest GPU, the GB that it sends in a step
+# to its data group and to its tensor group, and a lower bound of the seconds of a step, twice: if a
+# GPU sends 400 Gbit/s, or 50e9 bytes, a second to other machines, as those of Llama 3, and if it
+# sends 50 Gbit/s, as those of BLOOM.
 
 
 # %%
@@ -67,13 +71,14 @@ def seventy_billion(rank, world_size, device):
     shape, machine, found, bars = Shape(86, 8192, 4096, 32_000, 64), h100(64), {}, {}
     for d, p, t, zero, pieces in (
         *((64, 1, 1, 0, 1), (64, 1, 1, 1, 1), (64, 1, 1, 3, 1), (64, 1, 1, 3, 4)),
-        *((8, 1, 8, 1, 1), (8, 2, 4, 1, 1), (8, 4, 2, 1, 1), (8, 8, 1, 1, 1)),
+        *((8, 1, 8, 3, 4), (8, 1, 8, 1, 1), (8, 2, 4, 1, 1), (8, 4, 2, 1, 1), (8, 8, 1, 1, 1)),
     ):
         plan = Plan(d, p, t, 1024, 1024 // (d * pieces), "1F1B", recompute=True, zero=zero)
-        held, _, _, seconds = planned(shape, plan, machine)
+        held, sends, _, seconds = planned(shape, plan, machine)
         slow = planned(shape, plan, replace(machine, outside=6.25e9)).seconds
         gigabytes, name = round(sum(held.values()) / 1e9), f"{d}x{p}x{t} ZeRO {zero} ({pieces})"
-        found[name] = [gigabytes, round(seconds, 1), round(slow, 1)]
+        of_groups = [round(sends[one] / 1e9) for one in ("data", "tensor")]
+        found[name] = [gigabytes, *of_groups, round(seconds, 1), round(slow, 1)]
         if gigabytes <= 80:
             bars[name] = held
     check(list(bars), list(found)[2:], "what fits")
@@ -96,31 +101,38 @@ if __name__ == "__main__":
 # model, which is stage 3, with four pieces in a micro-batch:
 #
 # - It fits: 45 GB.
-# - No GPU waits. There is no bubble and no tensor group, and layers travel while others are
-#   computed. A step takes 39.9 seconds at the peak, also over slow links.
+# - No GPU waits, if layers travel while others are computed: there is no bubble and no tensor
+#   group. A step takes 39.9 seconds at the peak.
+# - Slow links are fast enough. The data group has 8 GPUs in a machine, and 8 rings: each leaves the
+#   machine by the link of another GPU
+#   ([NCCL makes one for each network card](https://github.com/NVIDIA/nccl/issues/601)). A GPU sends
+#   1650 GB through 8 links of 6.25 GB a second: 1650 / 8 / 6.25 = 33 seconds. With one ring, as in
+#   [hybrid](../../notebooks/model_parallel/hybrid.ipynb), it is 8 times as long.
 # - The layers stay as they are.
 #
 # With one piece it takes 24 GB, but each micro-batch gathers all layers: 132.0 seconds over slow
 # links. The pipeline, with its bubble, takes 42.1 seconds, and 8 tensor ranks, which wait in each
-# block, 57.1.
+# block, 57.1. With tensor ranks or stages choose stage 1: a machine then has one rank of each data
+# group, and one link for it. Stage 3 takes 247.8 seconds over slow links.
 #
 # </details>
 
 # %% [markdown]
 # ### When to combine
 #
-# A block that is gathered takes 2 x 1.6 GB more for a while, parameters and gradients: 45 GB leave
-# room. And GPUs that compute below the peak leave more time for what travels.
+# A block that is gathered takes 2 x 1.6 GB more for a while, parameters and gradients, and the
+# block that is gathered ahead another 1.6: 45 GB leave room. And GPUs that compute below the peak
+# leave more time for what travels.
 #
 # But each data parallel rank needs a piece of text of its own. Llama 3 had 8,192 GPUs and 2,048
-# pieces in a step: 8 x 16 = 128 tensor and pipeline ranks computed one piece together. So begin
-# with fully sharded, and combine it:
+# pieces in a step, so that 8,192 - 2,048 = 6,144 GPUs would have had none: 8 x 16 = 128 tensor and
+# pipeline ranks computed each piece together. So begin with fully sharded, and combine it:
 #
 # 1. with tensor parallel inside a machine, if a layer does not fit, or if there are fewer pieces
 #    than GPUs,
 # 2. with a pipeline across machines, if that is not enough,
 # 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single piece is too
-#    long.
+#    long. `Plan` has no dimension for them.
 #
 # The bound tells what cannot work. If two combinations are close, measure both.
 

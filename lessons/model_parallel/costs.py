@@ -32,8 +32,8 @@ SMALL = Shape(2, WIDTH, LENGTH, LETTERS, HEADS)  # model.py
 class Plan:
     """How ranks share a training: a mesh of data x pipeline x tensor ranks, and what else they do.
 
-    A step has `batch` pieces of text. `zero` is the stage of ZeRO: with 3, each micro-batch gathers
-    the layers twice, and scatters their gradients.
+    A step has `batch` pieces of text. `zero` is the stage of ZeRO: from 2 on, each micro-batch
+    scatters its gradients, and with 3 it gathers the layers twice.
     """
 
     data: int = 1
@@ -61,7 +61,8 @@ def costs(shape: Shape, plan: Plan, stage: int = 0, sizes=FLOAT64) -> dict[str, 
     """What a step costs a rank of this stage of the pipeline.
 
     Bytes held by kind, bytes sent by the name of the dimension, and operations, where a product
-    and its sum are two.
+    and its sum are two. A layer that is gathered, or whose gradients are not scattered yet, is not
+    among the bytes held: it comes and goes.
     """
     d, p, t, m, w = plan.data, plan.pipeline, plan.tensor, plan.micro_batches, shape.width
     first, last = stage == 0, stage == p - 1
@@ -69,7 +70,7 @@ def costs(shape: Shape, plan: Plan, stage: int = 0, sizes=FLOAT64) -> dict[str, 
     if shape.blocks % p:  # embedding and head count as layers, too
         blocks = (shape.blocks + 2) // p - first - last
 
-    numbers = blocks * ((12 * w**2 + 4 * w) // t + 6 * w)  # slices, and what each rank has whole
+    numbers = blocks * ((12 * w**2 + 4 * w) // t + 6 * w)  # slices, and what is on each tensor rank
     numbers += first * (shape.letters + shape.length) * w
     numbers += last * ((w + 1) * shape.letters + 2 * w)
     stages = {"optimizer state": 1, "gradients": 2, "parameters": 3}  # of ZeRO
@@ -87,7 +88,7 @@ def costs(shape: Shape, plan: Plan, stage: int = 0, sizes=FLOAT64) -> dict[str, 
         kept = waiting * (blocks * block + head)
     held["activations"] = sizes["parameters"] * kept
 
-    times = 3 * m if plan.zero == 3 else 2
+    times = {2: m + 1, 3: 3 * m}.get(plan.zero, 2)  # around the ring of data ranks
     result = sizes["parameters"] * tokens * w  # of a layer
     reduced = (6 if plan.recompute else 4) * m * blocks
     sent = {
@@ -121,14 +122,15 @@ def planned(shape: Shape, plan: Plan, machine: Machine) -> Planned:
     )
     names = ("data", "pipeline", "tensor")
     sent = {name: max(one[name] for one in stages) for name in names}
-    # Of one rank with everything: the head, which is on all tensor ranks, counts once.
+    # As one rank would compute it: the head, which all tensor ranks compute alike, counts once.
     alone = costs(shape, Plan(batch=plan.batch, recompute=plan.recompute))
     computing = alone["operations"] / machine.gpus / machine.peak
     # A rank waits for its tensor group, and in the bubble.
     bubble = (plan.micro_batches + plan.pipeline - 1) / plan.micro_batches
     in_turn = (computing + sent["tensor"] / machine.inside) * bubble
-    # Gradients and shards travel meanwhile, over the links of all ranks of a data group that share
-    # a machine. Messages between stages are left out.
+    # Gradients and shards travel meanwhile. A machine holds t x p neighbours, or a part of them.
+    # The ranks of a data group in it make as many rings, each of which leaves it by the link of
+    # another rank. Messages between stages are left out: they are few.
     links = max(1, machine.per_machine // (plan.pipeline * plan.tensor))
     travelling = sent["data"] / min(machine.inside, links * machine.outside)
     return Planned(held, sent, computing, max(in_turn, travelling))

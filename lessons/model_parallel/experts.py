@@ -112,9 +112,9 @@ def dispatched(device):
 # %% [markdown]
 # ## Training
 #
-# The rest of the model is data parallel: `all_reduce` adds up its gradients. An expert has met the
-# tokens of all ranks, and its gradient is complete. In one process, an expert takes as many tokens
-# from each rank's share of the batch, so that it drops the same ones.
+# The rest of the model is data parallel: `all_reduce` adds up its gradients. An expert computes
+# tokens of all ranks, so that its gradient is complete. In one process, an expert takes at most as
+# many tokens from the share of each rank as with n ranks, and drops the same ones.
 
 
 # %%
@@ -225,7 +225,7 @@ STEPS = [experts, collapsing_router]
 # ## The proof
 #
 # Parameters and Adam's state equal those of one process, to 1e-9. The embedding is right only if
-# the gradient of the blocks' input is. Tokens taken, dropped and sent are those of one process.
+# the gradient that the blocks pass back to it is right. Tokens taken, dropped and sent are the same.
 
 # %% [markdown]
 # ## Make it wrong

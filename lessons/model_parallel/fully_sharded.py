@@ -164,7 +164,7 @@ if __name__ == "__main__":
 # %%
 @needs(ranks=2)
 def by_fully_shard(rank, world_size, device):
-    # The head returns a view, and the hooks bear no change of it in place. Nobody changes it.
+    # The head returns a view. FSDP2 warns of changes to it in place, and nothing here makes one.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     alone = train(network(device), device)
     model = network(device)

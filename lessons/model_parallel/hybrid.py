@@ -28,7 +28,7 @@ from one_process import UPDATES, backward, train, without_state
 
 # %%
 def sharded(model, mesh=None):
-    # The head returns a view, and the hooks bear no change of it in place. Nobody changes it.
+    # The head returns a view. FSDP2 warns of changes to it in place, and nothing here makes one.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     for layer in model:
         fully_shard(layer, mesh=mesh)

@@ -27,11 +27,11 @@ from one_process import UPDATES, backward, train
 # %% [markdown]
 # ## The idea
 #
-# The activations grow with the length of a text, and the scores of attention with its square. If
-# one text is too long for a rank, cut it. Most layers compute each character by itself. Only in
-# attention, the query of a character meets the keys and values of all characters up to it.
-# In [ring attention](../../docs/glossary.md#ring-attention), queries stay on their rank. Keys and
-# values travel: in each of n rounds, a rank computes with the block that it has, and passes it on.
+# The activations grow with the length of a text. If one text is too long for a rank, cut it.
+# `scaled_dot_product_attention` keeps no scores, which would grow with its square. Most layers
+# compute each character by itself. Only in attention, a query meets the keys and values of all
+# characters up to it. In [ring attention](../../docs/glossary.md#ring-attention), queries stay on
+# their rank. Keys and values travel: in each of n rounds, a rank computes with its block.
 
 # %% [markdown]
 # ## Softmax, block by block

@@ -75,7 +75,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1, 0 and 0. Its data group are ranks 0 and 2: both hold the first slice of each weight.
+# 1, 0 and 0. Ranks 0 and 2 are its data group: both hold the first slice of each weight.
 #
 # </details>
 

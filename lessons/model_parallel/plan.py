@@ -38,15 +38,16 @@ from published import RUNS
 # A small model tells what a large one costs, if the same formula holds for both. `costs` in
 # [costs.py](../../lessons/model_parallel/costs.py) computes from shapes what a rank holds, sends
 # and computes in a step, on a [mesh](../../docs/glossary.md#mesh) of data x pipeline x tensor
-# ranks. First it must equal what small runs count: every number, on every rank. Then it computes
-# models for which we have no machine.
+# ranks. First it must equal what small runs count, on every rank: every number on a mesh, and for
+# a fully sharded model bytes sent and what a rank holds from step to step. Then it computes models
+# for which we have no machine.
 
 # %% [markdown]
 # ## Formulas and counts
 #
 # The ranks train on each mesh of [mesh](../../notebooks/model_parallel/mesh.ipynb): with all
 # activations, and with blocks that are computed again. The counter of operations leaves out
-# attention in one piece, so we count them with attention that is made of products.
+# `scaled_dot_product_attention`, unless it is made of products, as it is while we count them.
 
 
 # %%
@@ -84,10 +85,15 @@ def plan_is_counted(rank, world_size, device):
     for layer in (*model, model):
         fully_shard(layer)
     with counting() as counts:
-        train(model, device, in_micro_batches)
+        model, optimizer = train(model, device, in_micro_batches)
     plan = Plan(world_size, micro_batches=min(MICRO_BATCHES, 8 // world_size), zero=3)
-    sends = sent(counts, world_size) // UPDATES
-    check(sends, costs(SMALL, plan)["data"], "fully sharded, bytes sent")
+    sends, right = sent(counts, world_size) // UPDATES, costs(SMALL, plan)
+    check(sends, right["data"], "fully sharded, bytes sent")
+    parameters = sum(one.to_local().nbytes for one in model.parameters())
+    check(parameters, right["parameters"], "fully sharded, parameters")
+    means = [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    state = sum(one.to_local().nbytes for one in means)
+    check(state, right["optimizer state"], "fully sharded, optimizer state")
     return found | {"fully sharded": sends}
 
 
@@ -166,9 +172,10 @@ if __name__ == "__main__":
 # ### Differences
 #
 # - **Activations of Llama 3.** In a block of width W, each of our 8 tensor ranks keeps 4 W + 12 W /
-#   8 = 5.5 W for a token. If the ranks also cut what lies between the cut layers
-#   ([sequence parallel](../../docs/glossary.md#sequence-parallel)), they keep 16 W / 8 = 2 W, and
-#   177 x 2 / 5.5 = 64 GB fit.
+#   8 = 5.5 W for a token. If the ranks also cut what lies between the cut layers, and keep only
+#   their part of it, they keep 16 W / 8 = 2 W, and 177 x 2 / 5.5 = 64 GB fit. Our
+#   [sequence_parallel](../../notebooks/model_parallel/sequence_parallel.ipynb) keeps the whole
+#   input of both pairs: 2 W + 14 W / 8 = 3.75 W, and 177 x 3.75 / 5.5 = 121 GB.
 # - **Its parameters.** A block has three layers of 53,248 x W in place of our two of 4 W x W, and 8
 #   heads of 128 for keys and values: 3 x 53,248 / 16,384 + 2 + 2 x 8 / 128 = 11.875 W x W, where
 #   ours has 12.

@@ -3,6 +3,7 @@
 Megatron-LM: https://arxiv.org/abs/2104.04473, table 1. BLOOM: https://arxiv.org/abs/2211.05100.
 Llama 3: https://arxiv.org/abs/2407.21783, table 4. We assume micro-batches of one piece of text.
 
+Links to other machines: 4 x 100 Gbit/s for 8 GPUs (BLOOM), 200 (Megatron-LM) and 400 for each GPU.
 Peaks in bfloat16, and links inside a machine, of which we take half, for one direction:
 https://www.nvidia.com/en-us/data-center/a100/ and https://www.nvidia.com/en-us/data-center/h100/.
 """

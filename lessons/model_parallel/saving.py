@@ -41,7 +41,7 @@ from one_process import backward, train
 
 # %%
 def sharded(model, mesh=None):
-    # The head returns a view, and the hooks bear no change of it in place. Nobody changes it.
+    # The head returns a view. FSDP2 warns of changes to it in place, and nothing here makes one.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     for layer in model:
         fully_shard(layer, mesh=mesh)
@@ -165,7 +165,7 @@ if __name__ == "__main__":
 #
 # With `torch.distributed.checkpoint`, each rank writes its shards into a file of its own, and one
 # file more says what is where. To load, a program shards its model as it likes, and each rank reads
-# the parts that it needs. `get_state_dict` names Adam's averages after the parameters. Here all
+# the parts that it needs. `get_state_dict` names Adam's means after the parameters. Here all
 # ranks train for two steps and save. Then each half of the ranks is a world of its own: it loads
 # the checkpoint into a new model, and trains for two more steps.
 
@@ -229,7 +229,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 5: one of each rank, and the list of all parts. The other program hangs. `whole` calls
-# `all_gather` 96 times, for parameters and averages. Rank 0 waits in the first call, and the others
+# `all_gather` 96 times, for parameters and means. Rank 0 waits in the first call, and the others
 # continue with the next step. All ranks must call `full_tensor()`, and then rank 0 may write.
 #
 # </details>

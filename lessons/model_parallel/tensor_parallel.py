@@ -223,8 +223,8 @@ STEPS = [tensor_parallel, by_dtensor]
 # %% [markdown]
 # ## The proof
 #
-# Every rank compares its slices and Adam's state with those of one process, to 1e-9. The embedding
-# is right only if the gradient of the blocks' input is. Bytes and calls follow from the shapes.
+# Every rank compares its slices and Adam's state with those of one process, to 1e-9. A wrong
+# gradient of the blocks' input would spoil the embedding. Bytes and calls follow from the shapes.
 
 # %% [markdown]
 # ## Make it wrong

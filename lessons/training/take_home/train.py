@@ -145,10 +145,15 @@ def main(options):
             if stopped or step % options.save_every == 0 or step == options.epochs * steps:
                 save(options.checkpoint, step, **parts)
             if stopped:
+                del ddp  # see below
+                dist.destroy_process_group()
                 sys.exit(f"stopped after step {step}: type the same command again to continue")
         held_out_loss, accuracy = validate(model, held_out, device, rank, n)
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.3f}, held out {held_out_loss:.3f}, {accuracy:.1%}")
+    # subtle: if DDP is the last to know the group, it ends the group while it holds Python's lock
+    # (GIL), and may wait forever for a thread of gloo that needs the lock to free a tensor.
+    del ddp
     dist.destroy_process_group()
 
 
