@@ -225,7 +225,7 @@ STEPS = [experts, collapsing_router]
 # ## The proof
 #
 # Parameters and Adam's state equal those of one process, to 1e-9. The embedding is right only if
-# the gradient that the blocks pass back to it is right. Tokens taken, dropped and sent are the same.
+# the gradient that is passed back to it is right. Tokens taken, dropped and sent are the same.
 
 # %% [markdown]
 # ## Make it wrong
