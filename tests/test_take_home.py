@@ -3,7 +3,6 @@
 import argparse
 import ast
 import contextlib
-import gc
 import math
 import re
 import runpy
@@ -80,9 +79,6 @@ def test_what_the_lessons_say_of_a_function_stands_in_it():
 
 def train(rank, world_size, device, checkpoint, stop_at, **changed):
     """Runs in a rank: the last one gets a SIGTERM in this step. True if the program has ended."""
-    # The program has destroyed its group when it ends. A rank that went on, and perhaps collected
-    # the garbage of DDP with the last reference to that group, hung once in eleven runs under load.
-    gc.disable()
     program = runpy.run_path(str(FILE))
     program = program["main"].__globals__
     program["start"] = lambda: (torch.device(device), rank, world_size)
