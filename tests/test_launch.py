@@ -51,6 +51,24 @@ def test_results_come_back_in_rank_order_and_four_ranks_are_the_default(nproc):
     ]
 
 
+def gloo_threads_at_the_end(rank, world_size, device):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    torch.optim.SGD([parameter]).step()
+    dist.all_reduce(parameter.grad)
+    dist.destroy_process_group()
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have names in /proc on Linux alone")
+def test_a_destroyed_group_is_gone_also_after_an_optimizer():
+    # The fork server of the tests may have what an optimizer imports; a spawned rank has not.
+    found = launch(gloo_threads_at_the_end, 2, backend="gloo", start_method="spawn")
+    assert found == [0, 0]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_start_method_runs_the_same(method):
     assert [x.item() for x in launch(total, 2, start_method=method)] == [1, 1]

@@ -22,6 +22,11 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+# subtle: functions in there have the default group of the time of their import as an argument. Who
+# first makes an optimizer imports it. After init_process_group, it would keep the group beyond
+# destroy_process_group, until the interpreter ends and a thread of gloo may crash the process.
+import torch.distributed.nn.functional
+
 from collectives.backends import (
     availability,
     register,  # noqa: F401  its import makes torch know our backends

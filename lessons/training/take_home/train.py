@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before the group: see the end of main
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.rendezvous import rendezvous
@@ -151,8 +152,10 @@ def main(options):
         held_out_loss, accuracy = validate(model, held_out, device, rank, n)
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.3f}, held out {held_out_loss:.3f}, {accuracy:.1%}")
-    # subtle: if DDP is the last to know the group, it ends the group while it holds Python's lock
-    # (GIL), and may wait forever for a thread of gloo that needs the lock to free a tensor.
+    # subtle: here the group must really end. If DDP keeps it, DDP will end it while it holds the lock
+    # of Python (GIL), and may wait forever for a thread of gloo that needs the lock to free a tensor.
+    # Functions of torch.distributed.nn keep the group of the time of their import as an argument. If
+    # an optimizer imports them later, the group outlives the interpreter, and gloo may crash it.
     del ddp
     dist.destroy_process_group()
 
