@@ -152,10 +152,11 @@ def main(options):
         held_out_loss, accuracy = validate(model, held_out, device, rank, n)
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.3f}, held out {held_out_loss:.3f}, {accuracy:.1%}")
-    # subtle: here the group must really end. If DDP keeps it, DDP will end it while it holds the lock
-    # of Python (GIL), and may wait forever for a thread of gloo that needs the lock to free a tensor.
-    # Functions of torch.distributed.nn keep the group of the time of their import as an argument. If
-    # an optimizer imports them later, the group outlives the interpreter, and gloo may crash it.
+    # subtle: here the group must really end. If DDP keeps it, DDP will end it while it holds the
+    # lock of Python (GIL), and may wait forever for a thread of gloo that needs the lock to free a
+    # tensor. Functions of torch.distributed.nn keep the group of the time of their import as an
+    # argument. If an optimizer imports them later, the group outlives the interpreter, and gloo may
+    # crash it.
     del ddp
     dist.destroy_process_group()
 
