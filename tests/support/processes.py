@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -39,9 +40,12 @@ def children() -> set[psutil.Process]:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """A free port that the system gives to nobody by itself, as those of other tests."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager
