@@ -140,7 +140,9 @@ BUCKETS = BucketOrder(
         "at once": ([("weight", 0), ("bias", 2)], [8, 16]),
     }
 )
-TIMES = Times({"ring": [(1, 3e-3), (4096, 4e-3)], "tree": [(1, 1e-3), (4096, 9e-3)]}, "tree")
+TIMES = Times(
+    {"ring": [(1, 3e-3), (4096, 4e-3)], "tree": [(1, 1e-3), (4096, 9e-3)]}, "tree", "on 2 cores"
+)
 
 
 def draw(title: str = "", **arguments) -> Figure:
