@@ -170,12 +170,13 @@ def test_latencies_hold_no_transfer():
 
 
 def test_measured_curves_are_told_apart_by_ratios():
-    times = Times(measured.times("gloo", "ring"), "gloo")
+    times = Times(measured.times("gloo", "ring"), "gloo", measured.where())
     row = next(
         line for line in SECTIONS["times"].read().splitlines() if line.startswith("| `ring`")
     )
     drawn = [text.get_text() for text in texts(draw([times]))]
     assert [text for text in drawn if text.endswith("x")] == re.findall(r"[\d.]+x", row)
+    assert draw([times]).axes[0].get_title() == "title, 4 ranks on 2 cores"
     faster = {"old": [(4, 3.0), (8, 3.0)], "new": [(4, 2.0), (8, 4.0)]}
     drawn = [text.get_text() for text in texts(draw([Times(faster, "old")]))]
     assert [text for text in drawn if text.endswith("x")] == ["1.5x"]

@@ -129,6 +129,19 @@ def test_a_bucket_is_on_its_way_from_its_last_gradient_until_the_wait():
     assert starts == pytest.approx([boxes["at once/bias"].x1] * 2)
 
 
+def test_rows_show_who_writes_and_who_reads_between_two_barriers():
+    boxes = {gid.rpartition("/r") for gid in boxes_of("shared rows")}
+    found = {
+        place: {int(rank) for where, _, rank in boxes if where == place} for place, *_ in boxes
+    }
+    assert found == {
+        **{f"writes/0/{rank}/0": {rank} for rank in range(4)},
+        **{f"reads/1/{row}/{4 * rank}": {rank} for row in range(4) for rank in range(4)},
+        **{f"writes/1/0/{4 * rank}": {rank} for rank in range(4)},
+        "reads/2/0/0": {0, 1, 2, 3},
+    }
+
+
 def test_a_number_that_drifts_has_a_line_for_each_step_and_rank():
     lines = {one.get_gid(): one.get_ydata() for one in drawn.figures()["drift"].axes[0].lines}
     starts, ends = ([lines[f"1/r{rank}"][at] for rank in range(3)] for at in (0, 1))

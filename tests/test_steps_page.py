@@ -1,5 +1,6 @@
 """The page on which people step through the algorithms: in a real browser it shows the schedules."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -81,6 +82,30 @@ def test_the_page_has_every_algorithm_at_every_size_and_needs_nothing_else():
     assert found == set(RUNS)
 
 
+@pytest.mark.parametrize("n", range(1, 17))
+def test_one_rank_of_each_machine_sends_to_others(n):
+    machines = steps_page.machines(n)
+    assert sorted(itertools.chain(*machines)) == list(range(n))
+    home = {rank: number for number, ranks in enumerate(machines) for rank in ranks}
+    messages = itertools.chain(*steps_page.steps("all_reduce", "hierarchical", n))
+    leaving = {one.source for one in messages if home[one.source] != home[one.to]}
+    assert sorted(home[rank] for rank in leaving) == (list(range(len(machines))) if n > 1 else [])
+    assert steps_page.per_machine(n) == len(machines[0])
+
+
+def shown(parts, n):
+    """The text of a cell: more than six ranks are shortened, such as 0 to 3, 6, 7."""
+    if n < 7 or not parts or len(parts) == 1:
+        return "+".join(map(str, parts or ()))
+    runs = [
+        [rank for _, rank in run]
+        for _, run in itertools.groupby(enumerate(parts), lambda one: one[1] - one[0])
+    ]
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
+
+
 def rows(document):
     """The texts of the cells, by rank."""
     lines = re.findall(r'<tr><th scope="row">(.*?)</tr>', document)
@@ -92,6 +117,7 @@ def rows(document):
     ("collective", "name", "n", "step"),
     [
         ("all_reduce", "ring", 5, 3),
+        ("all_reduce", "hierarchical", 8, 3),
         pytest.param("barrier", "dissemination", 7, 3, marks=pytest.mark.slow),
         pytest.param("gather", "binomial_tree", 16, 0, marks=pytest.mark.slow),
     ],
@@ -100,15 +126,19 @@ def test_an_address_shows_its_step(collective, name, n, step, tmp_path):
     document, console = browse(PAGE, tmp_path, f"#{collective}/{name}/{n}/{step}")
     assert console == ""
     memory = held(collective, name, n)[step]
-    assert rows(document) == [["+".join(map(str, one or ())) for one in row] for row in memory]
+    assert rows(document) == [[shown(one, n) for one in row] for row in memory]
     messages = steps_page.steps(collective, name, n)[step - 1] if step else []
-    shown = re.findall(r"<li>(\d+) (?:→ (\d+)|copies)", document)
-    assert [(int(a), int(b or a)) for a, b in shown] == [(one.source, one.to) for one in messages]
+    listed = re.findall(r"<li>(\d+) (?:→ (\d+)|copies)", document)
+    assert [(int(a), int(b or a)) for a, b in listed] == [(one.source, one.to) for one in messages]
     numbers = [int(x.replace(",", "")) for x in re.findall(r"\d[\d,]*", text_of(document, "count"))]
     steps = len(held(collective, name, n)) - 1
     assert numbers == [*([step] if step else []), steps, *traffic(collective, name, n)[step]]
     arrows = re.findall(r'<path class="arrow', document)
     assert len(arrows) == sum(one.source != one.to for one in messages)
+    boxes = [re.findall(r">rank (\d+)<", body) for body in document.split("<tbody>")[1:]]
+    machines = steps_page.machines(n) if name == "hierarchical" else [list(range(n))]
+    assert [list(map(int, box)) for box in boxes] == machines
+    assert document.count('class="machine"') == (len(machines) if name == "hierarchical" else 0)
 
 
 # A script that is added to the page: it writes into the title what the page's own functions find.
@@ -146,6 +176,36 @@ def test_the_page_finds_what_lockstep_finds_in_every_step_of_every_algorithm(tmp
         expected = [[[list(x) if x else None for x in row] for row in one] for one in held(*run)]
         assert (run, memories) == (run, expected)
         assert (run, counts) == (run, traffic(*run))
+
+
+# For every call and algorithm at 7 to 16 ranks: the narrowest part of a cell, and whether a cell or
+# the table is too narrow for what it holds.
+CELLS = """<script>addEventListener("load", () => {
+  const found = [];
+  for (const [collective, algorithm, n] of RUNS) {
+    choose(collective, algorithm, n, 99);
+    const all = selector => [...document.querySelectorAll(selector)];
+    const tight = all("table:not(.dense) td").some(cell => cell.scrollWidth > cell.clientWidth);
+    const scroll = document.querySelector(".scroll");
+    found.push([Math.min(...all("td i").map(part => part.getBoundingClientRect().width)), tight,
+                scroll.scrollWidth > scroll.clientWidth]);
+  }
+  document.title = JSON.stringify(found);
+})</script>"""
+
+
+@needs_browser
+@pytest.mark.slow
+def test_cells_can_be_read_from_seven_ranks_on(tmp_path):
+    """On a page of 850 pixels only an all_to_all, of twice as many columns, must be scrolled."""
+    runs = [run for run in RUNS if run[2] in (7, 8, 13, 16)]
+    page = with_script(CELLS.replace("RUNS", json.dumps(runs)), tmp_path)
+    options = "--window-size=850,1300", "--disable-ipc-flooding-protection"
+    document, console = browse(page, tmp_path, "", *options)
+    assert console == ""
+    for run, (part, tight, scrolled) in zip(runs, json.loads(title(document)), strict=True):
+        assert (run, part >= 3.5, tight) == (run, True, False)
+        assert not scrolled or run[0] == "all_to_all", run
 
 
 KEYS = """<script>addEventListener("load", () => {

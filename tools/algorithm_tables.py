@@ -51,13 +51,15 @@ def times_svg() -> str:
     from collectives.pictures import picture
     from collectives.pictures.crossings import Times
 
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))["all_reduce"]
+    document = json.loads(MEASURED.read_text(encoding="utf-8"))
+    found = document["all_reduce"]
     curves: dict[str, Sequence[tuple[float, float]]] = {
         name: [(int(size), seconds[name]) for size, seconds in found.items()]
         for name in next(iter(found.values()))
         if name != "memcpy"
     }
-    return picture.svg(Times(curves).draw("all_reduce, 4 ranks", [])).decode()
+    where = f"{document['ranks']} ranks on {document['machine'].split(', ')[1]}"
+    return picture.svg(Times(curves, where=where).draw("all_reduce", [])).decode()
 
 
 def _cell(seconds: dict[str, float], name: str) -> str:

@@ -4,11 +4,12 @@ It needs nothing else. The messages come from the schedules, by the interpreter 
 page's script moves the pieces. The page's frame, style and script are in steps_page.html.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
 
-from collectives.algorithms import table
+from collectives.algorithms import hierarchical, table
 from collectives.algorithms.count import array_bytes
 from collectives.algorithms.lockstep import Message, messages
 
@@ -28,6 +29,13 @@ def page() -> str:
 def per_machine(n: int) -> int:
     """How many ranks share a machine, for the hierarchical algorithm: 4 of 16, 2 of 6, 1 of 5."""
     return max(ranks for ranks in range(1, n + 1) if n % ranks == 0 and ranks**2 <= n)
+
+
+def machines(n: int) -> list[list[int]]:
+    """The ranks of each machine, as the hierarchical algorithm places them."""
+    per_node = per_machine(n)
+    grouped = itertools.groupby(range(n), lambda rank: hierarchical.machine_of(rank, per_node))
+    return [list(ranks) for _, ranks in grouped]
 
 
 def pieces(collective: str, name: str, n: int) -> int:
@@ -68,7 +76,7 @@ def _run(collective: str, name: str, n: int) -> dict:
         "pieces": pieces(collective, name, n),
         "steps": [list(map(_short, step)) for step in steps(collective, name, n)],
     }
-    return found | ({"machine": per_machine(n)} if name == "hierarchical" else {})
+    return found | ({"machines": machines(n)} if name == "hierarchical" else {})
 
 
 def _short(message: Message) -> list:

@@ -15,12 +15,17 @@ from collectives.algorithms import binomial_tree, ring
 from collectives.algorithms.schedule import Number, Rounds, Run, Step, among, steps
 
 
+def machine_of(rank: Number, per_node: int) -> Number:
+    """Consecutive ranks share a machine."""
+    return rank // per_node
+
+
 def all_reduce(rank: Number, n: int, per_node: int) -> Iterator[Step | Rounds]:
-    """Consecutive ranks share a machine. There is a piece for each machine."""
+    """There is a piece for each machine."""
     if n % per_node:
         raise ValueError(f"{n} ranks do not fill machines of {per_node} ranks.")
     machines = n // per_node
-    machine, local = rank // per_node, rank % per_node
+    machine, local = machine_of(rank, per_node), rank % per_node
     everything = Run(0, machines)
 
     def on_my_machine(local: Number) -> Number:

@@ -21,11 +21,12 @@ class Times:
 
     `curves` has (bytes, seconds) of the same sizes for each name. They must not be measured by the
     step: what is printed should be the same on every machine. `against` is the curve that the
-    picture compares the fastest one with.
+    picture compares the fastest one with. `where` stands in its title, such as 4 ranks on 2 cores.
     """
 
     curves: dict[str, Sequence[tuple[float, float]]]
     against: str | None = None
+    where: str = ""
 
     def fastest(self) -> list[tuple[float, str]]:
         """From which size on which curve is the lowest."""
@@ -59,6 +60,7 @@ class Times:
             self._label_ratios(axes, self.curves[self.against])
         else:
             self._label_changes(axes)
+        title = f"{title}, {self.where}" if self.where else title
         axes.set(xlabel="size", ylabel="time", title=title)
         axes.xaxis.set_major_formatter(EngFormatter("B"))
         axes.yaxis.set_major_formatter(EngFormatter("s"))

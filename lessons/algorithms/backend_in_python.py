@@ -16,7 +16,8 @@ import os
 import tempfile
 
 import collectives.backends.register  # noqa: F401  (torch.distributed now knows by_hand)
-from collectives import Times, check, check_training, digits, looked_up, run
+from collectives import Times, check, check_training, counting, digits, looked_up, run
+from collectives.pictures.shared_rows import SharedRows
 import measured
 import torch
 import torch.distributed as dist
@@ -33,6 +34,9 @@ from torch.nn.parallel import DistributedDataParallel
 # tensor into its row, reads one piece of all rows, and adds. It puts the sum into row 0, from which
 # everybody copies. What takes the place of the messages is waiting: nobody may read before all have
 # written. A barrier does that here. If the barrier is slow, shared memory gains nothing.
+#
+# `SharedRows` notes what a rank writes and reads, and how many barriers it has passed by then. The
+# picture is drawn from these notes.
 
 
 # %%
@@ -42,18 +46,20 @@ def shared_memory(rank, world_size, device):
     name = [tempfile.mkstemp()[1] if rank == 0 else None]
     dist.broadcast_object_list(name, src=0)
     memory = torch.from_file(name[0], shared=True, size=world_size * length, dtype=x.dtype)
-    rows, mine = memory.view(world_size, length), slice(4 * rank, 4 * rank + 4)
+    mine = slice(4 * rank, 4 * rank + 4)
 
-    rows[rank] = x
-    dist.barrier()
-    if rank == 0:
-        os.remove(name[0])  # the memory itself goes when the last rank has gone
-    rows[0, mine] = rows[:, mine].sum(0)
-    dist.barrier()
-    x.copy_(rows[0])
+    with counting() as calls:
+        rows = SharedRows(memory.view(world_size, length), calls)
+        rows[rank] = x
+        dist.barrier()
+        if rank == 0:
+            os.remove(name[0])  # the memory itself goes when the last rank has gone
+        rows[0, mine] = rows[:, mine].sum(0)
+        dist.barrier()
+        x.copy_(rows[0])
 
     check(x, torch.arange(1, length + 1) * int("1" * world_size), "all_reduce")
-    return {"the first four": x[:4]}
+    return {"the first four": x[:4], "elements": rows}
 
 
 # %%
@@ -77,7 +83,7 @@ if __name__ == "__main__":
 @looked_up
 def shared_memory_measured(rank, world_size, device):
     found = measured.times("gloo", "binomial_tree", "shared_memory")
-    times = Times(found, against="binomial_tree")
+    times = Times(found, against="binomial_tree", where=measured.where())
     check(times.fastest(), [(4, "shared_memory")], "the fastest, by size")
     return {"times": times}
 

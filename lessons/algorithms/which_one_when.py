@@ -104,7 +104,7 @@ if __name__ == "__main__":
 @looked_up
 def algorithms_measured(rank, world_size, device):
     names = ("ring", "recursive_doubling", "halving_doubling", "binomial_tree")
-    times = Times(measured.times(*names, "gloo"), against="gloo")
+    times = Times(measured.times(*names, "gloo"), against="gloo", where=measured.where())
     fastest = [name for _, name in times.fastest()]
     check(fastest, ["recursive_doubling", "binomial_tree", "halving_doubling", "ring"], "fastest")
     return {"times": times}

@@ -22,11 +22,13 @@ from collectives.pictures.pairs import Pairs
 from collectives.pictures.pipeline_slots import PipelineSlots
 from collectives.pictures.rank_grid import RankGrid
 from collectives.pictures.shards import Shards
+from collectives.pictures.shared_rows import SharedRows
 from collectives.pictures.slices import Slice, Slices
 from collectives.pictures.tokens_per_expert import TokensPerExpert
 from collectives.pictures.travelling_blocks import Round, TravellingBlocks
 from collectives.pictures.trees import Trees
 from collectives.recording.call import Call
+from collectives.recording.counts import Count, Counts
 
 SUM = [torch.tensor([10**rank, 2 * 10**rank]) for rank in range(4)]
 # Every state of a cell occurs in one of these.
@@ -138,7 +140,9 @@ BUCKETS = BucketOrder(
         "at once": ([("weight", 0), ("bias", 2)], [8, 16]),
     }
 )
-TIMES = Times({"ring": [(1, 3e-3), (4096, 4e-3)], "tree": [(1, 1e-3), (4096, 9e-3)]}, "tree")
+TIMES = Times(
+    {"ring": [(1, 3e-3), (4096, 4e-3)], "tree": [(1, 1e-3), (4096, 9e-3)]}, "tree", "on 2 cores"
+)
 
 
 def draw(title: str = "", **arguments) -> Figure:
@@ -153,6 +157,21 @@ def reductions(*groups: tuple[int, ...]) -> list[Call]:
         for number, group in enumerate(groups)
         for rank in group
     ]
+
+
+def shared_rows(n: int = 4) -> list[SharedRows]:
+    """Ranks that write their rows, add up a piece of all rows, and read row 0."""
+    ranks = []
+    for rank in range(n):
+        calls, mine = Counts(), slice(4 * rank, 4 * rank + 4)
+        rows = SharedRows(torch.zeros(n, 4 * n), calls)
+        rows[rank] = torch.ones(4 * n)
+        calls["c10d.barrier"] = Count(1)
+        rows[0, mine] = rows[:, mine].sum(0)
+        calls["c10d.barrier"] = Count(2)
+        rows[0]
+        ranks.append(rows)
+    return ranks
 
 
 def ring_of_two() -> list[StepLog]:
@@ -189,6 +208,7 @@ TREES = Trees("double_tree", 8, number=2)
 def figures() -> dict:
     """By name. All are drawn on a page in inches."""
     memory = [[(piece + 1) * 10**rank for piece in range(4)] for rank in range(4)]
+    shared, eight = shared_rows(), shared_rows(8)
     ranks, playback = ring_of_two(), SchedulePlayback("all_reduce", "double_tree", memory)
     found = {name: draw(**one, title=f'{name} "<1>"') for name, one in PICTURES.items()}
     found |= {name: timeline.draw(program(*one), title=name) for name, one in TIMELINES.items()}
@@ -210,6 +230,8 @@ def figures() -> dict:
         "shards": SHARDS[0].draw("shards", SHARDS),
         "buckets": BUCKETS.draw("buckets", [BUCKETS] * 3),
         "drift": DRIFT[0].draw("drift", DRIFT),
+        "shared rows": shared[0].draw("shared_memory", shared),
+        "shared rows of eight": eight[0].draw("shared_memory", eight),
         "slices": SLICES[0].draw("slices", SLICES),
         "log": ranks[0].draw("log", ranks),
         "playback": playback.draw("playback", [playback] * 4),
