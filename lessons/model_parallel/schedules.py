@@ -49,8 +49,8 @@ from pipeline import loss_of, one_f_one_b
 # part; for the other orders, both layers are one part. `interleaved` takes micro-batches in groups
 # of n: a group goes through the first parts of all ranks, then through the second parts.
 #
-# Activations and gradients may go to the same rank. A [tag](../../docs/glossary.md#tag) names the
-# receiving stage and the direction.
+# With two ranks, activations and gradients go to the same rank. They still need no
+# [tag](../../docs/glossary.md#tag): it receives them in the order in which they are sent.
 
 
 # %%
@@ -93,11 +93,11 @@ def through_parts(order, parts, made, _, letters, following):
             x = inputs[number]
             if stage > 0:
                 x = torch.empty(*x.shape, WIDTH, dtype=torch.float64, device=x.device)
-                dist.recv(x, src=left, tag=2 * stage)
+                dist.recv(x, src=left)
                 x.requires_grad_()
             result = parts[part](x)
             if stage < last:
-                messages.append(dist.isend(result.detach(), dst=right, tag=2 * (stage + 1)))
+                messages.append(dist.isend(result.detach(), dst=right))
             else:
                 result = loss_of(result, targets[number]) / m
             kept[number, part] = x, result, None
@@ -108,7 +108,7 @@ def through_parts(order, parts, made, _, letters, following):
             x, result, gradient = kept.pop((number, part))  # that of the loss is 1: None
             if stage < last:
                 gradient = torch.empty_like(result)
-                dist.recv(gradient, src=right, tag=2 * stage + 1)
+                dist.recv(gradient, src=right)
             if kind == "backward":
                 result.backward(gradient)
             else:
@@ -116,7 +116,7 @@ def through_parts(order, parts, made, _, letters, following):
                 if stage > 0:
                     result.backward(gradient, retain_graph=True, inputs=[x])
             if stage > 0:
-                messages.append(dist.isend(x.grad, dst=left, tag=2 * (stage - 1) + 1))
+                messages.append(dist.isend(x.grad, dst=left))
         made.append((kind, number, part, len(kept)))
     for message in messages:
         message.wait()
@@ -137,6 +137,7 @@ def smaller_bubbles(rank, world_size, device):
     n, m, trained, pictures, kept, messages = world_size, MICRO_BATCHES, {}, [], [], []
     model, optimizer = train(whole(device), device)
     orders = {"1F1B": (plain, 1), "interleaved": (interleaved, 2), "zero bubble": (zero_bubble, 1)}
+    # Of a micro-batch, both layers take two slots forward and four backward.
     bubbles = {"1F1B": 6 * (n - 1), "interleaved": 6 * (n - 1) // 2, "zero bubble": 2 * (n - 1)}
     most = {"1F1B": 2 * min(m, n - rank), "zero bubble": 2 * min(m, n)}
     most["interleaved"] = min(2 * m, 2 * (n - 1 - rank) + n + 1)
