@@ -147,3 +147,15 @@ def test_a_number_that_drifts_has_a_line_for_each_step_and_rank():
     starts, ends = ([lines[f"1/r{rank}"][at] for rank in range(3)] for at in (0, 1))
     assert len({*starts}) == 1
     assert ends == sorted({*ends})  # the least number is drawn lowest
+
+
+def test_a_pass_is_as_wide_as_it_is_long_on_one_scale_for_all_orders():
+    boxes = {gid: box.get_bbox() for gid, box in boxes_of("orders").items()}
+    assert len(boxes) == 4 * (4 + 3)
+    slot = boxes["two parts/r0/forward/0"].width
+    assert boxes["two parts/r3/backward/0/1"].width == pytest.approx(2 * slot)
+    assert boxes["two halves/r0/forward/0"].width == pytest.approx(2 * slot)
+    # The second part of rank 0 comes after the first part of rank 3.
+    assert boxes["two parts/r0/forward/0/1"].x0 == pytest.approx(boxes["two parts/r3/forward/0"].x1)
+    # Rank 2 does not wait until rank 3 has the gradient of the weights.
+    assert boxes["two halves/r2/input/0"].x0 == pytest.approx(boxes["two halves/r3/weights/0"].x0)

@@ -167,7 +167,8 @@ if __name__ == "__main__":
 # ### torch.distributed.pipelining
 #
 # PyTorch has the same schedules. A `PipelineStage` is told which part of the model it is, and finds
-# out the shapes of the messages in its first step.
+# out the shapes of the messages in its first step. Two orders with a smaller bubble are in
+# [schedules](../../notebooks/model_parallel/schedules.ipynb).
 
 
 # %%

@@ -19,6 +19,7 @@ from collectives.pictures.layout import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
 from collectives.pictures.pairs import Pairs
+from collectives.pictures.pipeline_orders import PipelineOrders
 from collectives.pictures.pipeline_slots import PipelineSlots
 from collectives.pictures.rank_grid import RankGrid
 from collectives.pictures.shards import Shards
@@ -99,6 +100,14 @@ GPUS = MemoryBars(
     limit=80 * 10**9,
 )
 SLOTS = PipelineSlots.of("naive", [[("forward", 0), ("backward", 0)]] * 4)
+_TWICE = [("forward", 0, 0), ("forward", 0, 1), ("backward", 0, 1), ("backward", 0, 0)]
+_HALVES = [("forward", 0), ("input", 0), ("weights", 0)]
+ORDERS = PipelineOrders(
+    [
+        PipelineSlots.of("two parts", [_TWICE] * 4, {"backward": 2}),
+        PipelineSlots.of("two halves", [_HALVES] * 4, {kind: 2 for kind, _ in _HALVES}),
+    ]
+)
 _ROUNDS = [
     [Round(0, [0, 1], [(0, 0), (1, 0), (1, 1)]), Round(1, [2, 3], [])],
     [Round(1, [2, 3], [(2, 2), (3, 2), (3, 3)]), Round(0, [0, 1], [(2, 0), (2, 1)])],
@@ -225,6 +234,7 @@ def figures() -> dict:
         "memory": BARS.draw("memory", [BARS]),
         "memory of GPUs": GPUS.draw("memory", [GPUS]),
         "slots": SLOTS.draw("slots", [SLOTS] * 4),
+        "orders": ORDERS.draw("orders", [ORDERS] * 4),
         "blocks": BLOCKS.draw("blocks", [BLOCKS] * 2),
         "tokens": TOKENS.draw("tokens", [TOKENS] * 2),
         "shards": SHARDS[0].draw("shards", SHARDS),
