@@ -35,6 +35,7 @@ from published import h100
 # |---|---|
 # | the model does not fit | [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb) |
 # | a layer does not fit | [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb) |
+# | too many letters | [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb) |
 # | too many layers | [pipeline](../../notebooks/model_parallel/pipeline.ipynb) |
 # | the text is too long | [long_text](../../notebooks/model_parallel/long_text.ipynb) |
 # | too many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
