@@ -48,8 +48,8 @@ from published import h100
 # ## 70e9 parameters on 64 GPUs
 #
 # The model has 86 blocks of width 8,192, and 32,000 letters. A step has 1,024 pieces of 4,096
-# tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine. Which troubles do we
-# have?
+# tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine. Which troubles are
+# there?
 #
 # - A parameter with its gradient and its state takes 16 bytes: 16 x 70 = 1,120 GB do not fit.
 # - A block fits: 12 x 8,192 x 8,192 parameters of 2 bytes are 1.6 GB.
@@ -123,7 +123,7 @@ if __name__ == "__main__":
 # 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single piece is too
 #    long.
 #
-# The bound tells what cannot work. If two combinations are close, measure both.
+# The bound tells what cannot work. If two are close, measure both.
 
 # %% [markdown]
 # ## The table
