@@ -5,6 +5,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from collectives import counting, launch
@@ -75,6 +77,20 @@ def test_a_functional_collective_is_counted_once(backend):
         counts = {name: count for name, count in counts.items() if name != "by_hand.message"}
         names = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor")
         assert counts == {f"_c10d_functional.{name}": (1, 4800) for name in names}
+
+
+def root_of_a_sum(rank, world_size, device):
+    mesh = init_device_mesh(device.type, (world_size,))
+    x = DTensor.from_local(torch.ones(FLOATS), mesh, [Shard(0)])
+    with counting() as counts:
+        root = x.sum().sqrt()  # the root of a sum is not the sum of roots
+    return root.to_local().item() ** 2, dict(counts)
+
+
+def test_what_a_dtensor_calls_inside_an_operator_is_counted():
+    for total, counts in launch(root_of_a_sum, 3, backend="gloo"):
+        assert total == pytest.approx(3 * FLOATS)
+        assert counts == {"_c10d_functional.all_reduce": (1, 4)}
 
 
 def reduced(rank, world_size, device):

@@ -116,6 +116,10 @@ def _dispatcher_watch() -> contextlib.AbstractContextManager:
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            # subtle: a DTensor is asked first, since what it calls inside would not come here. By
+            # name: torch.distributed.tensor takes long to import.
+            if any(one.__name__ == "DTensor" for one in types):
+                return NotImplemented
             namespace, _, operator = func._schema.name.partition("::")
             name = operator.removesuffix("_out").removesuffix("_")
             is_call = namespace in ("c10d", "_c10d_functional") and name not in _SILENT

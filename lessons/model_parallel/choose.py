@@ -31,38 +31,27 @@ from published import h100
 # %% [markdown]
 # ## The idea
 #
-# | trouble | method |
-# |---|---|
-# | the model does not fit | [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb) |
-# | a layer does not fit | [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb) |
-# | too many layers | [pipeline](../../notebooks/model_parallel/pipeline.ipynb) |
-# | the text is too long | [long_text](../../notebooks/model_parallel/long_text.ipynb) |
-# | too many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
-#
-# Each method cuts one thing, and pays with messages. So combine no more of them than you have
-# troubles. A model of many layers that does not fit is the first trouble and the third one: fully
-# sharded sends its parameters, and the pipeline sends activations. `costs` and `planned` are those
-# of [plan](../../notebooks/model_parallel/plan.ipynb), which compares `costs` with counts.
+# [memory](../../notebooks/model_parallel/memory.ipynb) lists what may not fit, and a method for
+# each trouble. Each method cuts one thing, and pays with messages. So take no more than you need.
+# For many layers that do not fit there are two: fully sharded sends parameters, and the pipeline
+# activations. [plan](../../notebooks/model_parallel/plan.ipynb) compares `costs` with counts.
 
 # %% [markdown]
 # ## 70e9 parameters on 64 GPUs
 #
 # The model has 86 blocks of width 8,192, and 32,000 letters. A step has 1,024 pieces of 4,096
-# tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine. Which troubles do we
-# have?
+# tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine.
 #
-# - A parameter takes 2 bytes, its gradient 2, and its state 12, as in plan: 16 x 70 = 1,120 GB do
-#   not fit.
+# - A parameter takes 2 bytes, its gradient 2, its state 12: 16 x 70 = 1,120 GB do not fit.
 # - A block fits: 12 x 8,192 x 8,192 parameters of 2 bytes are 1.6 GB.
 # - A piece of text fits if blocks are computed again: 86 x 4,096 x 8,192 x 2 bytes are 5.8 GB.
 #
 # The step computes nine combinations. A name is data x pipeline x tensor, the stage of
 # [ZeRO](../../docs/glossary.md#zero), and in parentheses the pieces in a
-# [micro-batch](../../docs/glossary.md#micro-batch). Neighbours in the tensor group share a machine,
-# then those in the pipeline. A list has the GB of the fullest GPU, the GB that it sends in a step
-# to its data group and to its tensor group, and a lower bound of the seconds of a step, twice: if a
-# GPU sends 400 Gbit/s, or 50e9 bytes, a second to other machines, as those of Llama 3, and if it
-# sends 50 Gbit/s, as those of BLOOM.
+# [micro-batch](../../docs/glossary.md#micro-batch). A list has the GB of the fullest GPU, the GB
+# that it sends in a step to its data group and to its tensor group, and a lower bound of the
+# seconds of a step, twice: with 50 GB a second from each GPU to other machines, as of Llama 3, and
+# with 6.25 GB, as of BLOOM.
 
 
 # %%
@@ -101,32 +90,26 @@ if __name__ == "__main__":
 # model, which is stage 3, with four pieces in a micro-batch:
 #
 # - It fits: 45 GB.
-# - No GPU waits, if layers travel while others are computed: there is no bubble and no tensor
-#   group. A step takes 39.9 seconds at the peak.
-# - Slow links are fast enough. The data group has 8 GPUs in a machine, and 8 rings: each leaves the
-#   machine by the link of another GPU
-#   ([NCCL makes one for each network card](https://github.com/NVIDIA/nccl/issues/601)). A GPU sends
-#   1650 GB through 8 links of 6.25 GB a second: 1650 / 8 / 6.25 = 33 seconds. With one ring, as in
-#   [hybrid](../../notebooks/model_parallel/hybrid.ipynb), it is 8 times as long.
-# - The layers stay as they are.
+# - No GPU waits: there is no bubble and no tensor group. A step takes 39.9 seconds at the peak.
+# - Slow links do, if layers travel while others are computed. A machine has 8 GPUs of the group,
+#   whose [rings](../../notebooks/model_parallel/hybrid.ipynb) leave it by 8 links: 1650 / 8 / 6.25
+#   = 33 seconds.
 #
 # With one piece it takes 24 GB, but each micro-batch gathers all layers: 132.0 seconds over slow
 # links. The pipeline, with its bubble, takes 42.1 seconds, and 8 tensor ranks, which wait in each
-# block, 57.1. With tensor ranks or stages choose stage 1: a machine then has one rank of each data
-# group, and one link for it. Stage 3 takes 247.8 seconds over slow links.
+# block, 57.1. With these, take stage 1: of each data group, a machine has one GPU and one link, and
+# stage 3 takes 247.8 seconds.
 #
 # </details>
 
 # %% [markdown]
 # ### When to combine
 #
-# A block that is gathered takes 2 x 1.6 GB more for a while, parameters and gradients, and the
-# block that is gathered ahead another 1.6: 45 GB leave room. And GPUs that compute below the peak
-# leave more time for what travels.
+# A block that is gathered takes 2 x 1.6 GB more for a while, parameters and gradients, and the next
+# one 1.6: 45 GB leave room.
 #
-# But each data parallel rank needs a piece of text of its own. Llama 3 had 8,192 GPUs and 2,048
-# pieces in a step, so that 8,192 - 2,048 = 6,144 GPUs would have had none: 8 x 16 = 128 tensor and
-# pipeline ranks computed each piece together. So begin with fully sharded, and combine it:
+# But each data parallel rank needs a piece of text. Llama 3 had 8,192 GPUs and 2,048 pieces in a
+# step: 6,144 GPUs would have had none. So begin with fully sharded, and combine it:
 #
 # 1. with tensor parallel inside a machine, if a layer does not fit, or if there are fewer pieces
 #    than GPUs,
@@ -134,14 +117,14 @@ if __name__ == "__main__":
 # 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single piece is too
 #    long. `Plan` has no dimension for them.
 #
-# The bound tells what cannot work. If two combinations are close, measure both.
+# If two are close, measure both.
 
 # %% [markdown]
 # ## The table
 #
 # Each method trains the small model on all ranks. A list has the bytes that a rank holds, and those
-# that it sends in a step. For experts it has the bytes without activations in one process and on a
-# rank, and the bytes of tokens that the rank sends.
+# that it sends in a step. For experts it has the bytes in one process and on a rank, both without
+# activations, and those of tokens that the rank sends.
 
 
 # %%
@@ -184,15 +167,16 @@ if __name__ == "__main__":
 #
 # | trouble | method | cuts | the fullest rank holds | it sends |
 # |---|---|---|---|---|
-# | the model does not fit | fully sharded | all but activations | 662,544 | 623,232 |
-# | a layer does not fit | tensor parallel | weights of blocks | 1,851,408 | 786,432 |
+# | the model does not fit | fully_sharded | all but activations | 662,544 | 623,232 |
+# | a layer does not fit | tensor_parallel | weights of blocks | 1,851,408 | 786,432 |
 # | too many layers | pipeline | the list of layers | 1,476,608 | 131,072 |
-# | the text is too long | ring attention | each text | 1,744,008 | 1,070,848 |
-# | too many experts | experts on ranks | the experts | 1,659,048 of 4,866,408 | 97,280 |
+# | the text is too long | long_text | each text | 1,744,008 | 1,070,848 |
+# | too many experts | experts | the experts | 1,659,048 of 4,866,408 | 97,280 |
 #
 # Fully sharded and the pipeline hold less than copies, and the pipeline sends less. Tensor ranks
 # hold more here: the model is small, and each of them has the whole batch. Ring attention holds as
-# much as copies, but a part of each text in place of whole ones.
+# much as copies, but a part of each text in place of whole ones. Too many letters are cut in
+# [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb).
 #
 # </details>
 
@@ -202,8 +186,8 @@ STEPS = [seventy_billion, troubles]
 # %% [markdown]
 # ## The proof
 #
-# Each method trains the model of one process, to 1e-9: its own lesson proves that, whose steps run
-# here again. The bytes that it sends are those that `costs` computes.
+# Each method trains the model of one process, to 1e-9, as its lesson proves. The bytes that it
+# sends are those that `costs` computes.
 
 # %% [markdown]
 # ## Make it wrong

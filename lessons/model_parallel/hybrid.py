@@ -199,3 +199,6 @@ STEPS = [gathers_ahead, sharded_inside]
 # - Calls do not block there. The call for the next layer is made while the GPU computes, and the
 #   default order of the forward pass overlaps as well
 #   ([`set_modules_to_forward_prefetch`](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
+# - NCCL makes several rings, [each through another network
+#   card](https://github.com/NVIDIA/nccl/issues/601). If each of the 8 GPUs of a machine has one, a
+#   group of all GPUs sends to the next machine through 8 links at once.

@@ -16,13 +16,18 @@ which send as many bytes as the `all_reduce`, and count the activations that thi
 from collectives import check, check_training, counting, needs, run
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+from torch.distributed.tensor.parallel import PrepareModuleOutput, parallelize_module
 from torch.nn.functional import cross_entropy, gelu, linear
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from collectives.pictures.memory_bars import MemoryBars
+from collectives.pictures.slices import Slice, Slices
 from measure import Activations, held, sent
 from model import HEADS, LENGTH, LETTERS, WIDTH, Block, network
-from one_process import UPDATES, train
+from one_process import UPDATES, train, without_state
 from tensor_parallel import sliced, sliced_training
 
 # %% [markdown]
@@ -168,8 +173,55 @@ if __name__ == "__main__":
 # The picture shows what it is for: fewer activations. What remains whole is the input of each pair,
 # after the `all_gather`. The authors keep the part instead, and gather it again in `backward()`.
 
+# %% [markdown]
+# ### SequenceParallel
+#
+# In a plan for [DTensor](../../docs/glossary.md#dtensor), `SequenceParallel` is the style of the
+# norms. The other layers say that the text is what is cut: `Shard(1)`.
+
+
 # %%
-STEPS = [sequence_parallel]
+@needs(ranks=2)
+def norms_by_dtensor(rank, world_size, device):
+    mesh = init_device_mesh(device.type, (world_size,))
+    model, norm, text = network(device), SequenceParallel(), Shard(1)
+    plan = dict.fromkeys(("query", "key", "value", "up"), ColwiseParallel(input_layouts=text))
+    plan |= dict.fromkeys(("out", "down"), RowwiseParallel(output_layouts=text))
+    for block in model[1:3]:
+        parallelize_module(block, mesh, plan | {"norm1": norm, "norm2": norm})
+    parts = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=text)
+    head = ColwiseParallel(input_layouts=text, output_layouts=Replicate())
+    parallelize_module(model, mesh, {"0": parts, "3.0": norm, "3.1": head})
+    outputs = []
+    model[1].norm1.register_forward_hook(lambda layer, inputs, output: outputs.append(output))
+    with counting() as counts:
+        train(model, device)
+    whole = network(device)
+    for mine, theirs in zip(whole.parameters(), model.parameters(), strict=True):
+        one = theirs.detach()
+        mine.data = one.full_tensor() if isinstance(one, DTensor) else one
+    alone, _ = train(network(device), device)
+    check_training(without_state(whole), without_state(alone), "SequenceParallel")
+    calls = {name.partition(".")[2]: one.calls // UPDATES for name, one in counts.items()}
+    # The head and the output of the embedding add some, and Adam uses a gradient three times.
+    right = {"all_gather_into_tensor": 2 * (4 + 2) + 3, "reduce_scatter_tensor": 2 * (2 + 4) + 1}
+    check(calls, right | {"all_reduce": 5 * 2 * 3}, "calls, SequenceParallel")
+    of_batch, mine = (tuple(one.shape[:2]) for one in (outputs[0], outputs[0].to_local()))
+    legend = "The rectangle has a row for each piece of text, a column for each character."
+    part = Slice((0, rank * mine[1]), mine, of_batch)
+    return calls | {"at a norm": Slices({"the output of norm1": part}, legend)}
+
+
+# %%
+if __name__ == "__main__":
+    run(norms_by_dtensor)
+
+# %% [markdown]
+# The 5 norms have a weight and a bias each. Their gradients are parts of a sum, which DTensor adds
+# up when Adam uses them. Adam uses each one 3 times: 30 calls.
+
+# %%
+STEPS = [sequence_parallel, norms_by_dtensor]
 
 # %% [markdown]
 # ## The proof

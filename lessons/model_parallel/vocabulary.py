@@ -1,0 +1,250 @@
+# %% [markdown]
+"""
+# vocabulary
+
+Each rank holds the embedding and the logits of some letters, and no rank has all logits.
+
+You will look up letters that are on other ranks, and compute the loss from shards of the logits:
+with a maximum and a sum over all ranks. Gathering the logits would send more bytes.
+
+    python lessons/model_parallel/vocabulary.py
+    torchrun --nproc-per-node 4 lessons/model_parallel/vocabulary.py
+"""
+
+# %%
+from collectives import check, check_training, counting, needs, run
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
+from torch.nn.functional import cross_entropy
+
+from collectives.pictures.memory_bars import MemoryBars
+from measure import Activations, held, sent
+from memory import BLOCK
+from model import LENGTH, LETTERS, PARAMETERS, WIDTH, Embedding, network
+from one_process import UPDATES, backward, train, without_state
+from tensor_parallel import Enter, Leave
+
+# %% [markdown]
+# ## The idea
+#
+# In [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb), each rank has the
+# whole embedding and the whole head. Both grow with the number of letters, and so do the logits:
+# the head computes one for each letter and each character. The letters of language models are many
+# thousand tokens, the vocabulary. In
+# [vocabulary parallel](../../docs/glossary.md#vocabulary-parallel) training, each rank has its
+# shard of the letters ([Megatron-LM](https://arxiv.org/abs/1909.08053)):
+#
+# - **Embedding**: a rank looks up the letters that it has, and has zeros for the others. An
+#   `all_reduce` adds up the results.
+# - **Head**: a rank computes the logits of its letters.
+# - **Loss**: for a character, it is `log(sum(exp(logits))) - logits[target]`. Only one rank has the
+#   target, and the others have a zero. An `all_reduce` adds up the sums and the targets.
+#
+# `exp` overflows if a logit is large. So the largest of all logits is subtracted first, which does
+# not change the loss. An `all_reduce` with MAX finds it. The gradient of the logits is
+# `softmax - one_hot`: each rank computes it for its letters, and calls nothing.
+
+# %% [markdown]
+# ## The code
+#
+# `Enter` and `Leave` come from tensor_parallel: an `all_reduce` in the backward pass, and one in
+# the forward pass. The blocks are whole on every rank. `from_gathered` is for comparison: each rank
+# gathers all logits.
+
+
+# %%
+def my_rows(tensor):
+    return tensor.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def rows_of(letters, size):
+    """The rows of letters in the shard of this rank, and whether they are in it; if not, row 0."""
+    rows = letters - dist.get_rank() * size
+    here = (rows >= 0) & (rows < size)
+    return rows * here, here
+
+
+class ShardedEmbedding(Embedding):
+    def forward(self, letters):
+        rows, here = rows_of(letters, len(self.letter.weight))
+        return Leave.apply(self.letter(rows) * here.unsqueeze(-1)) + self.place.weight
+
+
+class ShardedHead(torch.nn.Sequential):
+    def forward(self, x):
+        norm, letters = self
+        return letters(Enter.apply(norm(x)))
+
+
+class CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, following):
+        most = logits.amax(dim=1)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        logits = logits - most.unsqueeze(1)
+        powers = logits.exp()
+        rows, here = rows_of(following, logits.shape[1])
+        targets = logits.gather(1, rows.unsqueeze(1)).squeeze(1) * here
+        both = torch.stack([powers.sum(dim=1), targets])
+        dist.all_reduce(both)
+        sums, targets = both
+        ctx.save_for_backward(powers / sums.unsqueeze(1), rows, here)
+        return (sums.log() - targets).mean()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        softmax, rows, here = ctx.saved_tensors
+        one_hot = torch.zeros_like(softmax)
+        one_hot[torch.arange(len(rows)), rows] = here.to(softmax.dtype)
+        return gradient * (softmax - one_hot) / len(rows), None
+
+
+def shard(model, optimizer=None):
+    """Keep the rows of this rank, of the parameters and of Adam's state."""
+    for name in ("0.letter.weight", "3.1.weight", "3.1.bias"):
+        one = model.get_parameter(name)
+        one.data = my_rows(one.data).clone()
+        for key in ("exp_avg", "exp_avg_sq") if optimizer else ():
+            optimizer.state[one][key] = my_rows(optimizer.state[one][key])
+    return model
+
+
+def from_shards(model, letters, following):
+    CrossEntropy.apply(model(letters).flatten(0, 1), following.flatten()).backward()
+
+
+def from_gathered(model, letters, following):
+    n, mine = dist.get_world_size(), model(letters).flatten(0, 1)
+    parts = mine.new_empty(n * len(mine), mine.shape[1])
+    dist.all_gather_into_tensor(parts, mine.detach())
+    logits = torch.cat(parts.chunk(n), dim=1).requires_grad_()
+    cross_entropy(logits, following.flatten()).backward()
+    mine.backward(logits.grad.chunk(n, dim=1)[dist.get_rank()])
+
+
+@needs(ranks=2)
+def vocabulary_parallel(rank, world_size, device):
+    n, characters, found = world_size, 8 * LENGTH, {}
+    expected = train(network(device), device)
+    bars = {"one process": held(*expected)}
+    shard(*expected)
+    for name, loss in {"gathered": from_gathered, "shards": from_shards}.items():
+        model = shard(network(device))
+        model[0].__class__, model[3].__class__ = ShardedEmbedding, ShardedHead
+        with Activations(model) as activations, counting() as counts:
+            trained = train(model, device, loss)
+        check_training(trained, expected, name, same_bits=False)
+        calls, sends = counts.total().calls // UPDATES, sent(counts, n) // UPDATES
+        found[name] = [activations.peak, calls, sends]
+        bars[name] = held(*trained) | {"activations": activations.peak}
+
+    cut = 2 * LETTERS * WIDTH + LETTERS
+    kept = 8 * (PARAMETERS - cut + cut // n)
+    check(bars["shards"]["parameters"], kept, "parameters")
+    # The blocks, the head's norm and its linear layer, and the softmax of some letters or of all.
+    rest = 2 * BLOCK + 2 * WIDTH + 2
+    few, every = (8 * characters * (rest + letters) for letters in (LETTERS // n, LETTERS))
+    once = (n - 1) * 8 * characters // n  # to gather or to reduce_scatter one number of each
+    layers = 2 * 2 * once * WIDTH
+    check(found["shards"], [few, 4, layers + 2 * 3 * once], "shards")
+    check(found["gathered"], [every + 8, 3, layers + LETTERS * once], "gathered")
+    bars["one process"]["activations"] = every + 8
+    numbers = {"parameters": kept, "activations": few, "bytes sent": found["shards"][2], "calls": 4}
+    sends = {"for the loss": 2 * 3 * once, "to gather": LETTERS * once}
+    return numbers | sends | {"in all": MemoryBars(bars)}
+
+
+# %% [markdown]
+# **Predict first.** There are 128 letters. The loss needs two calls, each of which goes around the
+# ring twice. To gather the logits takes one call, which goes around once. What sends more bytes?
+
+# %%
+if __name__ == "__main__":
+    run(vocabulary_parallel)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Gathering: 196,608 bytes against 9,216. It sends 128 numbers for each character, and the loss from
+# shards sends 3, each of them twice: 196,608 / 9,216 = 128 / 6 = 21.3. With more letters, only
+# gathering sends more. The other two of the 4 calls belong to the embedding and the head.
+#
+# </details>
+#
+# The picture shows what a rank holds. Gathering shrinks parameters, gradients and optimizer state,
+# but not the activations. In this small model the blocks keep most of them.
+
+# %% [markdown]
+# ### loss_parallel
+#
+# `loss_parallel` does the same for logits that are a [DTensor](../../docs/glossary.md#dtensor).
+# Inside its block, `cross_entropy` and its backward pass compute with the shards. The head must
+# leave the logits as they are: `Shard(-1)`, and no local tensor.
+
+
+# %%
+@needs(ranks=2)
+def by_loss_parallel(rank, world_size, device):
+    mesh, model = init_device_mesh(device.type, (world_size,)), network(device)
+    shards = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    plan = {"0.letter": RowwiseParallel(input_layouts=Replicate()), "3.1": shards}
+    parallelize_module(model, mesh, plan)
+
+    def in_shards(model, letters, following):
+        with loss_parallel():
+            backward(model, letters, following)
+
+    with counting() as counts:
+        train(model, device, in_shards)
+    whole = network(device)
+    for mine, theirs in zip(whole.parameters(), model.parameters(), strict=True):
+        one = theirs.detach()
+        mine.data = one.full_tensor() if isinstance(one, DTensor) else one
+    alone, _ = train(network(device), device)
+    check_training(without_state(whole), without_state(alone), "loss_parallel")
+    calls, sends = counts.total().calls // UPDATES, sent(counts, world_size) // UPDATES
+    ring = 2 * (world_size - 1) * 8 * 8 * LENGTH // world_size
+    check([calls, sends], [5, ring * (2 * WIDTH + 3)], "loss_parallel")
+    return {"calls": calls, "bytes sent": sends}
+
+
+# %% [markdown]
+# **Predict first.** Our step had 4 calls. Does `loss_parallel` have more, and does it send more?
+
+# %%
+if __name__ == "__main__":
+    run(by_loss_parallel)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# It has 5: it reduces sums and targets one after the other. It sends the same 205,824 bytes.
+#
+# </details>
+
+# %%
+STEPS = [vocabulary_parallel, by_loss_parallel]
+
+# %% [markdown]
+# ## The proof
+#
+# Every rank compares its rows, the other parameters and Adam's state with those of one process, to
+# 1e-9. Bytes, calls and activations equal closed forms, both from shards and with gathered logits.
+
+# %% [markdown]
+# ## Make it wrong
+#
+# Make one change, run the steps, read what the proof says, and undo it.
+#
+# 1. **No zeros.** In `forward`, change `self.letter(rows) * here.unsqueeze(-1)` to
+#    `self.letter(rows)`. It says `relative error`: ranks without the letter add their row 0.
+# 2. **A maximum of its own.** In `forward`, change `dist.all_reduce(most, op=dist.ReduceOp.MAX)` to
+#    `pass`. It says `relative error`: the sums of the ranks have different factors.
+# 3. **A target on every rank.** In `backward`, change `here.to(softmax.dtype)` to `1.0`. It says
+#    `relative error`.
+# 4. **Two calls for one.** In `forward`, change `dist.all_reduce(both)` to
+#    `[dist.all_reduce(one) for one in both]`. It says `[shards`. The model is right.
