@@ -109,7 +109,8 @@ import json, os, sys
 import torch.distributed as dist
 names = sys.argv[1:]
 told = {name: os.environ.get(name) for name in names}
-print(json.dumps(told | {"launched": dist.is_torchelastic_launched()}))
+line = json.dumps(told | {"launched": dist.is_torchelastic_launched()})
+sys.stdout.write(line + "\\n")  # at once: torchrun's Python does not buffer, and the ranks share a pipe
 """
 
 

@@ -51,7 +51,8 @@ def seconds(function):
 
 before = seconds(lambda: dist.all_reduce(x))
 if os.uname().nodename == "node2":
-    slow = "tc qdisc replace dev eth0 root tbf rate 20mbit burst 10000 latency 100ms"
+    # subtle: tbf never sends a packet longer than its burst, and one of 64 KiB may be waiting
+    slow = "tc qdisc replace dev eth0 root tbf rate 20mbit burst 128k latency 1s"
     subprocess.run(slow.split(), check=True)
 after = seconds(lambda: dist.all_reduce(x))
 print(f"all_reduce {after / before}")
@@ -128,7 +129,7 @@ while not all(os.path.exists(f"/run/shared/{rank} is here") for rank in (0, 1)):
 dist.init_process_group("gloo")
 x = torch.ones(2**18)  # 1 MiB
 if dist.get_rank() == 1:
-    slow = "tc qdisc replace dev eth0 root tbf rate 20mbit burst 10000 latency 100ms"
+    slow = "tc qdisc replace dev eth0 root tbf rate 20mbit burst 128k latency 1s"
     subprocess.run(slow.split(), check=True)
 start = time.monotonic()
 for _ in range(8):

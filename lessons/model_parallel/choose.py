@@ -39,11 +39,11 @@ from published import h100
 # %% [markdown]
 # ## 70e9 parameters on 64 GPUs
 #
-# The model has 86 blocks of width 8,192, and 32,000 letters. A step has 1,024 pieces of 4,096
-# tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine.
+# The model has 86 blocks of 12 x 8,192² parameters, and 32,000 letters. A step has 1,024 pieces of
+# 4,096 tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine.
 #
 # - A parameter takes 2 bytes, its gradient 2, its state 12: 16 x 70 = 1,120 GB do not fit.
-# - A block fits: 12 x 8,192 x 8,192 parameters of 2 bytes are 1.6 GB.
+# - A block fits: 2 x 12 x 8,192² bytes are 1.6 GB.
 # - A piece of text fits if blocks are computed again: 86 x 4,096 x 8,192 x 2 bytes are 5.8 GB.
 #
 # The step computes nine combinations. A name is data x pipeline x tensor, the stage of

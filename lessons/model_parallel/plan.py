@@ -125,9 +125,10 @@ if __name__ == "__main__":
 # A parameter and its gradient take 2 bytes each, and Adam's state 12: a copy in float32, and two
 # means. `planned` in costs.py gives a lower bound of the time for programs like ours:
 #
-# - A GPU computes at its peak, waits for its tensor group, and waits in the bubble.
+# - A GPU computes at its peak, 989e12 operations a second for an H100, waits for its tensor group,
+#   and waits in the bubble.
 # - Gradients and gathered layers travel meanwhile. They count if they take longer.
-# - Messages between stages are left out.
+# - Messages between stages are left out: they are few.
 #
 # Rank r prints training r: our number of parameters and the reported one; GB that the fullest GPU
 # holds, and its activations; GB that a GPU sends for data, pipeline, tensor; seconds of a step: the
@@ -180,12 +181,15 @@ if __name__ == "__main__":
 #   heads of 128 for keys and values: 3 x 53,248 / 16,384 + 2 + 2 x 8 / 128 = 11.875 W x W, where
 #   ours has 12.
 # - **Its time.** The reported speed does not count operations that are made again, and neither do
-#   we here. The stages of Llama 3 are interleaved, so that its bubble is smaller than ours.
+#   we here. The stages of Llama 3 are
+#   [interleaved](../../notebooks/model_parallel/schedules.ipynb): its bubble is smaller than ours.
 # - **Parameters of BLOOM.** Embedding and head are one matrix: 250,680 x 14,336 = 3.6e9 fewer.
-# - **Its memory.** [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4)
+# - **Its memory.**
+#   [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4)
 #   of a GPU were used. Our 41 leave out what calls, attention and the allocator need.
 # - **Embedding and head.** Ours are on every tensor rank.
-#   [Megatron-LM](https://arxiv.org/abs/1909.08053) cuts them, too.
+#   [Megatron-LM](https://arxiv.org/abs/1909.08053) cuts them, as
+#   [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb) does.
 #
 # A step took 12.6 / 9.6 = 1.3 to 100.5 / 55.2 = 1.8 times the bound: no program computes at the
 # peak all the time.
