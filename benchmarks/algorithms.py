@@ -1,7 +1,7 @@
 """What an all_reduce costs with each algorithm of by_hand, on gloo and on MPI; then a step of
 training on gloo and on by_hand. The same ranks, the same tensors, in turn.
 
-    python benchmarks/algorithms.py [--rounds 9] [--nproc 4] [--json FILE]
+    python benchmarks/algorithms.py [--rounds 9] [--nproc 4 2] [--json FILE]
 
 `memcpy` is a copy of the tensor in every rank at the same time.
 """
@@ -132,16 +132,15 @@ def medians(by_rank: list[dict]) -> dict[str, dict[str, float]]:
 
 
 def measure(n: int, rounds: int) -> dict:
-    names, load = contenders(n), os.getloadavg()[0]
+    names = contenders(n)
     options = {"timeout": 1200.0, "diagnose": False}
     world = "mpi" if "mpi" in names else "by_hand"
     calls = launch(time_all_reduce, n, args=(rounds, names), backend=world, **options)
     trained = launch(time_training, n, args=(rounds,), backend="by_hand", **options)
     return {
-        "ranks": n,
         "rounds": rounds,
         "torch": torch.__version__.partition("+")[0],
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "all_reduce": medians(calls),
         "step": medians(trained),
     }
@@ -150,15 +149,17 @@ def measure(n: int, rounds: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--nproc", type=int, default=4)
+    parser.add_argument("--nproc", type=int, nargs="+", default=[4, 2])
     parser.add_argument("--json", type=Path, help="write the medians there")
     options = parser.parse_args()
-    found = measure(options.nproc, options.rounds)
-    for what in ("all_reduce", "step"):
-        for size, seconds in found[what].items():
-            for name, took in seconds.items():
-                times = seconds["gloo"] / took
-                print(f"{what} {size:18} {name:20} {took * 1e3:9.4g} ms {times:6.2g}x gloo's speed")
+    found = {n: measure(n, options.rounds) for n in options.nproc}
+    for n, world in found.items():
+        for what in ("all_reduce", "step"):
+            for size, seconds in world[what].items():
+                for name, took in seconds.items():
+                    times = seconds["gloo"] / took
+                    print(f"{n} ranks: {what} {size:18} {name:20} {took * 1e3:9.4g} ms", end="")
+                    print(f" {times:6.2g}x gloo's speed")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

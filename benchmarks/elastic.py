@@ -16,8 +16,7 @@ def measure(default: bool) -> list[dict]:
     """The rows of the lesson, with the seconds from each accident to the next step of training."""
     lesson = files.load(files.find("machines/elastic"))
     if default:
-        before, _, after = lesson.TORCHRUN.partition("--rdzv-conf")
-        lesson.TORCHRUN = f"{before} {after.split(maxsplit=1)[1]}"
+        lesson.TORCHRUN, _, _ = lesson.TORCHRUN.partition("--rdzv-conf")
     for step in lesson.STEPS:
         print(step.__name__, file=sys.stderr)
         step()

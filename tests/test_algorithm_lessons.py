@@ -121,7 +121,7 @@ def test_a_step_that_shows_measured_times_says_that_they_are_looked_up():
 
 
 def test_the_times_of_gloo_that_a_lesson_names_are_those_of_the_table():
-    gloo = dict(measured.times("gloo")["gloo"])
+    gloo = dict(measured.times(4, "gloo")["gloo"])
     said = f"gloo takes {1000 * gloo[2**16]:.1f} ms for 64 KiB and {1000 * gloo[2**20]:.1f} ms for 1 MiB"
     assert said in " ".join(SOURCES["algorithms/which_one_when"].prose.split())
 
@@ -170,7 +170,7 @@ def test_latencies_hold_no_transfer():
 
 
 def test_measured_curves_are_told_apart_by_ratios():
-    times = Times(measured.times("gloo", "ring"), "gloo", measured.where())
+    times = Times(measured.times(4, "gloo", "ring"), "gloo", measured.where(4))
     row = next(
         line for line in SECTIONS["times"].read().splitlines() if line.startswith("| `ring`")
     )
@@ -183,7 +183,7 @@ def test_measured_curves_are_told_apart_by_ratios():
 
 
 def test_what_by_hand_takes_over_sockets_is_near_the_fastest_in_the_table_of_the_docs():
-    times = measured.times(*algorithms.names("all_reduce", 4)[:-1])
+    times = measured.times(4, *algorithms.names("all_reduce", 4)[:-1])
     for k, (size, _) in enumerate(times["ring"]):
         known = {name: curve[k][1] for name, curve in times.items()}
         assert known[over_sockets("all_reduce", size)] <= 1.25 * min(known.values()), size

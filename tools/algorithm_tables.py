@@ -26,9 +26,16 @@ def sent() -> str:
 
 
 def times() -> str:
-    """A row for each contender, a column for each size; then a row for each training."""
-    document = json.loads(MEASURED.read_text(encoding="utf-8"))
-    found = document["all_reduce"]
+    """For each world: a row for each contender, a column for each size; a row for each training."""
+    return "\n\n".join(_times(n, world) for n, world in _worlds().items())
+
+
+def _worlds() -> dict[str, dict]:
+    return json.loads(MEASURED.read_text(encoding="utf-8"))
+
+
+def _times(n: str, world: dict) -> str:
+    found = world["all_reduce"]
     calls = _markdown(
         ["", *(_size(int(size)) for size in found)],
         [
@@ -40,25 +47,26 @@ def times() -> str:
         ["a step of training", "gloo", "by_hand", "ratio"],
         [
             [what, _ms(one["gloo"]), _ms(one["by_hand"]), f"{one['gloo'] / one['by_hand']:.3g}x"]
-            for what, one in document["step"].items()
+            for what, one in world["step"].items()
         ],
     )
-    about = f"{document['machine']}, torch {document['torch']}, {document['ranks']} ranks"
-    return f"{about}, medians of {document['rounds']} rounds:\n\n{calls}\n\n{training}"
+    about = f"{n} ranks on {world['machine']}, torch {world['torch']}"
+    return f"{about}, medians of {world['rounds']} rounds:\n\n{calls}\n\n{training}"
 
 
 def times_svg() -> str:
+    """The curves of the world that was measured first."""
     from collectives.pictures import picture
     from collectives.pictures.crossings import Times
 
-    document = json.loads(MEASURED.read_text(encoding="utf-8"))
-    found = document["all_reduce"]
+    n, world = next(iter(_worlds().items()))
+    found = world["all_reduce"]
     curves: dict[str, Sequence[tuple[float, float]]] = {
         name: [(int(size), seconds[name]) for size, seconds in found.items()]
         for name in next(iter(found.values()))
         if name != "memcpy"
     }
-    where = f"{document['ranks']} ranks on {document['machine'].split(', ')[1]}"
+    where = f"{n} ranks on {world['machine'].split(', ')[1]}"
     return picture.svg(Times(curves, where=where).draw("all_reduce", [])).decode()
 
 

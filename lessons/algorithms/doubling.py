@@ -22,7 +22,7 @@ import torch.distributed as dist
 #
 # On a [ring](../../notebooks/algorithms/ring.ipynb), news travels to one more rank in each step. In
 # a pair, both ranks can tell each other what they know. So ranks 0 and 1 exchange their tensors,
-# and ranks 2 and 3. Each of them has the sum of two ranks. Then 0 and 2 exchange, and 1 and 3, and
+# and ranks 2 and 3. Each has the sum of two ranks. Then 0 and 2 exchange, and 1 and 3, and
 # each has the sum of four. The distance of the partners doubles: 1, 2, 4, ...
 
 
@@ -190,11 +190,8 @@ STEPS = [doubling, halving]
 # A message takes a time of its own, the latency, and then a time for each of its bytes, which is
 # one over the bandwidth. If S is small, only the steps count, and recursive doubling is the
 # fastest. If S is large, only the bytes count, and it is the slowest. Halving and doubling is good
-# at both ends. But its partners are far apart, where the neighbours on a ring can sit next to each
-# other, on the same machine or switch. And if n is no power of two, some ranks send the whole
-# tensor twice more.
-#
-# Where the curves cross is the subject of a later lesson.
+# at both ends. But its partners are far apart, where the neighbours on a ring can be on the same
+# machine or switch. And if n is no power of two, some ranks send the whole tensor twice more.
 
 # %% [markdown]
 # ## What libraries do

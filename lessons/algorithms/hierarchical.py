@@ -20,9 +20,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The idea
 #
-# The algorithms before treat all ranks alike. In a cluster they are not: inside a machine, ranks
-# talk over memory or NVLink, and between machines over a network. So add up inside each machine
-# first. Then each sum crosses the network once, and not once for each rank.
+# Inside a machine, ranks talk over memory or NVLink, and between machines over a network. So add up
+# inside each machine first. Then each sum crosses the network once, and not once for each rank.
 
 # %% [markdown]
 # ## The code
@@ -87,9 +86,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### One leader for each machine
 #
-# A machine with one network card needs only one rank that talks to others, the leader. The leaders
-# here are the even ranks. A reduce inside each machine, an `all_reduce` between the leaders, and a
-# broadcast inside: that is the algorithm of MPI libraries and of our backend `by_hand`.
+# A machine with one network card needs only one rank that talks to others, the leader: here the
+# even ranks. A reduce inside each machine, an `all_reduce` between the leaders, and a broadcast
+# inside: that is the algorithm of MPI libraries and of our backend `by_hand`.
 
 
 # %%
@@ -128,9 +127,8 @@ if __name__ == "__main__":
 #
 # One card of eight, that of the leader: the others give 0 bytes. So take the first form if each
 # rank has a card. The picture is played from the schedule
-# [`hierarchical.py`](../../collectives/algorithms/hierarchical.py), for four ranks. The
-# first step is inside the machines, two steps are the ring of the leaders, the last one is inside
-# again.
+# [`hierarchical.py`](../../collectives/algorithms/hierarchical.py): one step inside the machines,
+# two for the ring of the leaders, and one inside again.
 #
 # </details>
 
@@ -197,16 +195,13 @@ STEPS = [hierarchical, leaders_only, between_machines]
 #
 # For many machines a ring in blocks sends hardly more bytes than the hierarchical algorithm, and
 # for two machines nearly twice as many. But it has `2 (mk - 1)` steps, of which the slowest link
-# sets the pace. What the leaders cost: the leader waits for its machine, and the other ranks wait
-# for the leader. In shared memory each rank writes its tensor once, reads as much, writes one
-# piece, and reads the tensor again.
+# sets the pace.
 
 # %% [markdown]
 # ## What libraries do
 #
-# - NCCL's trees connect nodes, with a chain of GPUs inside each ([its
-#   article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
-#   Inside a node it uses NVLink, PCIe or shared memory ([its
+# - NCCL's [trees](../../notebooks/algorithms/tree.ipynb) connect nodes. Inside a node it uses
+#   NVLink, PCIe or shared memory ([its
 #   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
 # - The backend `by_hand` takes shared memory for an `all_reduce` if all its ranks are on one
 #   machine, with an x86 processor: others do not keep the order of writes, and then a rank could
@@ -238,8 +233,7 @@ STEPS = [hierarchical, leaders_only, between_machines]
 # %% [markdown]
 # ## Read on
 #
-# - The page [Several machines](../../docs/clusters.md): machines made on one machine, on which the
-#   two rings can be measured.
+# - The page [Several machines](../../docs/clusters.md): a lab that measures the two rings.
 # - The lesson [new_group](../../notebooks/new_group.ipynb): groups, and who must create them.
 #
 # Next lesson: [which_one_when](../../notebooks/algorithms/which_one_when.ipynb).

@@ -1,25 +1,22 @@
-"""How long an all_reduce of 4 ranks took on an idle machine with two cores: no lesson, but data.
+"""How long an all_reduce took on an idle machine with two cores: no lesson, but data.
 
-benchmarks/algorithms.py measured it, and wrote measured.json beside this file.
+benchmarks/algorithms.py measured it with 4 ranks and with 2, and wrote measured.json beside this
+file.
 """
 
 import json
 from pathlib import Path
 
 FILE = Path(__file__).with_name("measured.json")
+WORLDS = json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def _document():
-    return json.loads(FILE.read_text(encoding="utf-8"))
-
-
-def where():
+def where(ranks):
     """4 ranks on 2 cores."""
-    found = _document()
-    return f"{found['ranks']} ranks on {found['machine'].split(', ')[1]}"
+    return f"{ranks} ranks on {WORLDS[str(ranks)]['machine'].split(', ')[1]}"
 
 
-def times(*names):
+def times(ranks, *names):
     """For each of these algorithms or backends: (bytes, seconds) of each size."""
-    found = _document()["all_reduce"]
+    found = WORLDS[str(ranks)]["all_reduce"]
     return {name: [(int(size), seconds[name]) for size, seconds in found.items()] for name in names}

@@ -98,8 +98,8 @@ if __name__ == "__main__":
 # the first step, the sum of rank 0 and rank 3. It has sent its last piece, and still holds it.
 #
 # In the picture each panel shows what all ranks hold after a step. Follow a column, which is one
-# piece: its sum grows by one rank in each step, until one rank has it all. Then it is copied from
-# rank to rank.
+# piece: its sum grows by one rank in each step, until it is whole. Then it is copied from rank to
+# rank.
 #
 # </details>
 
@@ -114,8 +114,8 @@ if __name__ == "__main__":
 # of the network add, as with NVLS
 # ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 #
-# What a ring pays for it is time. There are `2 (n - 1)` steps, one after the other, and a message
-# has a cost of its own, however short it is.
+# What a ring pays is time. There are `2 (n - 1)` steps, one after the other, and a message has a
+# cost of its own, however short it is.
 #
 # This step counts with a tensor that cannot be cut evenly, and with some that are shorter than the
 # ring is long.
@@ -156,9 +156,9 @@ STEPS = [ring, uneven_ring]
 # - gloo's `all_reduce` is a ring, too ([its
 #   source](https://github.com/pytorch/gloo/blob/main/gloo/allreduce.cc)). It cuts each piece in
 #   segments: one of them is under way while another is added.
-# - The same ring as data that say who sends what to whom is
-#   [`ring.py`](../../collectives/algorithms/ring.py). The backend `by_hand` executes it:
-#   `COLLECTIVES_ALGORITHM=ring collectives run all_reduce --backend by_hand` runs a lesson on it.
+# - [`ring.py`](../../collectives/algorithms/ring.py) has the same ring as data. The backend
+#   `by_hand` executes it: `COLLECTIVES_ALGORITHM=ring collectives run all_reduce --backend by_hand`
+#   runs a lesson on it.
 # - `collectives count all_reduce --nproc 4` counts messages and bytes of all algorithms.
 
 # %% [markdown]

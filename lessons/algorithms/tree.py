@@ -41,8 +41,8 @@ def distances(n):
 # ## Down the tree
 #
 # The first message goes half of the way, to rank 2 of 4 or rank 4 of 8. Then the distances become
-# smaller. A rank receives once, and from then on it sends in each step. Ranks that are not there,
-# if n is no power of two, get no message.
+# smaller. A rank receives once, and from then on it sends in each step. If n is no power of two,
+# some distances lead to no rank.
 
 
 # %%
@@ -78,8 +78,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 3 messages in 2 steps: every rank but the root receives one. Nobody can do with fewer messages.
-# The second picture is that of eight ranks: 7 messages in 3 steps.
+# 3 messages in 2 steps: every rank but the root receives one. The second picture is that of eight
+# ranks: 7 messages in 3 steps.
 #
 # </details>
 
@@ -87,7 +87,7 @@ if __name__ == "__main__":
 # ## Up the tree and down again
 #
 # If the messages go the other way, in the opposite order, and every rank adds what arrives, the
-# root has the sum: this is a reduce. A reduce and a broadcast are an `all_reduce`.
+# root has the sum: this is a reduce. Then a broadcast completes the `all_reduce`.
 
 
 # %%
@@ -126,28 +126,25 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The root receives 2, and rank 3 none. In each step some ranks are idle. All ranks together send
-# 3 + 3 messages, and on a [ring](../../notebooks/algorithms/ring.ipynb) four times as many, of a
-# quarter of the size. For a short tensor the tree is better, and for a long one the ring.
+# The root receives 2, and rank 3 none: in each step some ranks are idle. All ranks send 3 + 3
+# messages. On a [ring](../../notebooks/algorithms/ring.ipynb), they send four times as many, of a
+# quarter of the size.
 #
 # </details>
 
 # %% [markdown]
 # ## Two trees at once
 #
-# A tree can be made good for long tensors. First, cut the tensor in chunks: while a rank passes on
-# one chunk, it receives the next one. Then a rank in the middle of a binary tree sends each chunk
-# twice, to its two children, and half of the ranks, the leaves, send nothing at all. So take two
-# trees. One half of the tensor goes down the first tree, the other half down the second. The second
-# tree has the same form, with the ranks in reverse order or one place further, so that a leaf of
-# one tree is in the middle of the other. A rank is in the middle of one tree only: there it sends
-# its half to two children, so it sends one tensor in all.
+# For a long tensor, cut it in chunks: a rank passes on one chunk while it receives the next one.
+# But in a binary tree, a rank in the middle sends each chunk to two children, and half of the
+# ranks, the leaves, send nothing. So take two trees, and send one half of the tensor down each. The
+# second tree has the ranks in reverse order or one place further, so that a leaf of one tree is in
+# the middle of the other. Each rank has two children in one tree only: it sends one tensor in all.
 #
-# It was found by Sanders, Speck and Träff. The hard part is the timetable: no rank may send to two
-# others, or receive from two, in the same step. So each link has one of two colours, one for even
-# steps and one for odd steps, and no rank sends or receives on two links of one colour. The
-# schedule is [`double_tree.py`](../../collectives/algorithms/double_tree.py). The step runs it on
-# your four ranks. The picture is computed, for eight ranks.
+# The hard part is the timetable: no rank may send to two others, or receive from two, in the same
+# step. So each link is used in even steps or in odd steps only. The schedule is
+# [`double_tree.py`](../../collectives/algorithms/double_tree.py). The step runs it on your four
+# ranks. The picture is computed, for eight ranks.
 
 
 # %%
@@ -181,8 +178,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Rank 4 is a leaf in the second tree, and rank 5 is in its middle. Only rank 7 is a leaf in both:
-# seven ranks cannot be paired. Look at rank 5 in the picture. It receives from rank 6 in an even
-# step and from rank 3 in an odd step, and it sends in one of each.
+# seven ranks cannot be paired.
 #
 # </details>
 
@@ -202,7 +198,7 @@ STEPS = [tree, up_and_down, double_tree]
 # | double binary tree | about `k + 2 log2(n)` | `S` |
 #
 # The double tree has the bandwidth of a chain, and nearly the latency of a tree. That is why it can
-# replace a ring: the ring's `2 (n - 1)` steps become many, if there are thousands of ranks.
+# replace a ring among thousands of ranks.
 
 # %% [markdown]
 # ## What libraries do
@@ -214,8 +210,7 @@ STEPS = [tree, up_and_down, double_tree]
 # - MPICH broadcasts short tensors along a binomial tree ([its
 #   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/bcast)).
 # - gloo's `broadcast` is a binomial tree, too ([its
-#   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)). Its `reduce` is the first
-#   half of a ring, and then every rank sends its piece to the root.
+#   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)).
 # - Our backend `by_hand` takes a binomial tree over sockets for a `broadcast` of up to 256 KiB, and
 #   for a `reduce` of up to 256 KiB.
 

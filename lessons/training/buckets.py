@@ -105,7 +105,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The order of events
 #
-# One step is enough to see the order. A hook on each parameter notes how many buckets have been
+# One step shows the order. A hook on each parameter notes how many buckets have been
 # started. The gradient of the first weight comes last. At that moment another hook keeps
 # `backward()` waiting until the first bucket has been reduced, for at most 20 seconds. Nobody has
 # called `wait()` yet.
@@ -145,7 +145,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1, and it is reduced while `backward()` is still under way: another thread does the work.
+# 1, and it is reduced while `backward()` goes on: another thread does the work.
 #
 # </details>
 
@@ -182,7 +182,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With the largest: all 19280 bytes go in one call, which starts after the last gradient. Smaller
+# The largest: all 19280 bytes go in one call, which starts after the last gradient. Smaller
 # limits give more calls, and the same bytes in all. The last call holds 16384 bytes or more, and it
 # never overlaps, because the last gradient is in it.
 #
@@ -197,8 +197,8 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 # `check_training` compares `buckets` with one process, on every rank. `order_of_events` proves an
 # order, not a time. In `calls_and_bytes`, `counting` counts below the lesson, in the process group.
 #
-# How much time is gained depends on the network. On Linux, the command `collectives lab 2` makes
-# two machines out of one, with a cable of 50 megabits per second.
+# How much time is gained depends on the network. On Linux, `collectives lab 2` makes two machines
+# out of one, here with a cable of 50 megabits per second.
 # [overlap.py](../../lessons/training/overlap.py) trains eight layers there, each of which sleeps
 # 0.1 s in `backward()`. DDP has one bucket for each layer, and then one for all of them:
 #
@@ -231,8 +231,8 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 #
 # - Do not read or change a bucket between `all_reduce(async_op=True)` and `wait()`
 #   ([buffers](../../notebooks/mistakes/buffers.ipynb)).
-# - All ranks must start the buckets in the same order. DDP starts its buckets in their order only,
-#   even if a later one is full earlier.
+# - All ranks must start the buckets in the same order. DDP does, even if a later one is full
+#   earlier.
 # - A parameter that the loss does not use gets no gradient. Its bucket is never full, and here no
 #   error says so. DDP raises one in the next step.
 # - With gradient accumulation, `.grad` is there before `backward()` begins. The test in `start`

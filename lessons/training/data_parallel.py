@@ -213,9 +213,9 @@ STEPS = [data_parallel, weighted_shards, batch_size]
 # ## Pitfalls
 #
 # - The loss on rank 0 is that of its shard. For the loss of the batch, reduce it too.
-# - A sum for the mean is easy to miss with Adam, which divides by the size of the gradient.
+# - A sum for the mean is hard to see with Adam, which divides by the gradient's size.
 # - If a parameter got no gradient on one rank, `.grad` is None there. This loop then raises an
-#   error on that rank, and the others wait.
+#   error there, and the others wait.
 # - All ranks must call `all_reduce` for the same parameters in the same order.
 
 # %% [markdown]

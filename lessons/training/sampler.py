@@ -39,8 +39,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %% [markdown]
 # ## The code
 #
-# `shuffled` gets the epoch as its seed. To keep `train` as it is, the loader loads only the numbers
-# of the images, and `train` looks the images up.
+# `shuffled` gets the epoch as its seed. The loader loads only the numbers of the images, and
+# `train` looks the images up.
 
 
 # %%
@@ -74,15 +74,15 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Here they do not: all ranks shuffle with the same seed, and each takes other positions, like cards
-# that are dealt. Each rank loads 1792 / 4 = 448 images, and `drop_last=True` of the loader drops
-# the rest. The images of all ranks in a step are one batch of `shuffled`.
+# that are dealt. Each rank loads 1792 / 4 = 448 images: the loader's `drop_last=True` drops the
+# rest.
 #
 # </details>
 
 # %% [markdown]
 # ### The images that are taken twice
 #
-# Four ranks cannot share 1,797 images equally. But with DDP all ranks need equally many batches.
+# Four ranks cannot share 1,797 images equally, but DDP needs equally many batches on each.
 
 
 # %%
@@ -121,8 +121,8 @@ if __name__ == "__main__":
 # `all_reduce` of the others with zeros. This costs two short calls more in each step
 # ([counted](../../docs/exactness.md)).
 #
-# By default, DDP then still divides by the number of all ranks. With
-# `divide_by_initial_world_size=False`, it divides by the number of those that have a batch.
+# DDP still divides by the number of all ranks. With `divide_by_initial_world_size=False`, it
+# divides by the number of those that have a batch.
 
 
 # %%
@@ -151,10 +151,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Those of the others, to the last bit. Rank 3 trains 18 steps, and the others train 31. The
-# parameters are those of one process whose last 31 - 18 = 13 batches lack the images of rank 3.
-# Rank 3 stops after step 18 and keeps these parameters, until `Join` copies those of a rank that
-# trained to the end. It does not copy the state of the optimizer: this step trains without
-# momentum.
+# parameters are those of one process whose last 13 batches lack the images of rank 3. In the end,
+# `Join` copies the parameters of a rank that trained all steps. It does not copy the
+# optimizer's state: this step has no momentum.
 #
 # </details>
 
@@ -165,8 +164,7 @@ STEPS = [sampler, padding, uneven_inputs]
 # ## The proof
 #
 # One process trains with the batches of all ranks put together. If the sampler took other images,
-# or took them in another order, the parameters would not be equal. `padding` gathers the numbers of
-# all ranks and counts them.
+# or another order, the parameters would differ. `padding` counts the numbers of all ranks.
 
 # %% [markdown]
 # ## Make it wrong
@@ -193,11 +191,11 @@ STEPS = [sampler, padding, uneven_inputs]
 #
 # - Without `set_epoch` there is no error: the order of the first epoch repeats
 #   ([hearsay](../../notebooks/hearsay.ipynb) tests what is said of it).
-# - Call `set_epoch` before the loader is iterated. The order is drawn at that moment.
-# - A rank with one batch fewer and no `Join` stops all others:
-#   [order](../../notebooks/mistakes/order.ipynb) shows it.
-# - `Join` knows the collectives of DDP, not your own. If the loop calls `all_reduce` itself, the
-#   ranks that have finished do not take part in it.
+# - Call `set_epoch` before the loader is iterated: then the order is drawn.
+# - Without `Join`, a rank with one batch fewer stops all others
+#   ([order](../../notebooks/mistakes/order.ipynb)).
+# - `Join` knows the collectives of DDP. If the loop itself calls `all_reduce`, the ranks that have
+#   finished do not take part.
 
 # %% [markdown]
 # ## Write it yourself

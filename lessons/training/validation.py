@@ -128,8 +128,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Here a little too high: 238 images count as correct, and 237 are. In the picture, ranks 0 and 3
-# both take image 0. If its prediction were wrong, the accuracy would be too low. With a few images
-# for many ranks the difference is not small.
+# both take image 0. If its prediction were wrong, the accuracy would be too low. The fewer the
+# images, the larger the difference.
 #
 # </details>
 
@@ -165,8 +165,7 @@ STEPS = [validation, padded_validation]
 # ## Pitfalls
 #
 # - `gather` and `all_gather` put their result into other tensors. A program that calls them and
-#   then averages its own tensor prints the loss of one rank. Nobody notices, because the number is
-#   plausible, as above.
+#   then averages its own tensor prints the loss of one rank, a plausible number.
 # - All ranks must validate. If only rank 0 calls `validated`, the others wait, as
 #   [training](../../notebooks/mistakes/training.ipynb) shows.
 # - Print and save on rank 0, not on local rank 0: each machine has one of those.
