@@ -127,7 +127,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Closer: the tree takes 0.86 times as long with 4 ranks, and 1.02 times with 2. The model forgets
+# Closer: the tree takes 0.86 times as long with 4 ranks, and 1.03 times with 2. The model forgets
 # what a call costs besides its messages: here, the work of Python. With 4 ranks, two also share a
 # core: the tree has the fewest messages, and its idle ranks leave the core to others. For 64 MiB
 # the bytes decide, as in the model: recursive doubling is the slowest.

@@ -151,8 +151,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Those of the others, to the last bit. Rank 3 trains 18 steps, and the others train 31. The
-# parameters are those of one process whose last 13 batches lack the images of rank 3. In the end,
-# `Join` copies the parameters of a rank that trained all steps. It does not copy the
+# parameters are those of one process whose last 31 - 18 = 13 batches lack the images of rank 3. In
+# the end, `Join` copies the parameters of a rank that trained all steps. It does not copy the
 # optimizer's state: this step has no momentum.
 #
 # </details>
