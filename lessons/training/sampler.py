@@ -116,7 +116,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Ranks with fewer batches
 #
-# If each rank has a file of its own, one of them may run out of batches first. The others wait for
+# If each rank has its own file, one may run out of batches first. The others wait for
 # it in the next `backward()`. `Join` lets them go on: a rank that has finished takes part in the
 # `all_reduce` of the others with zeros. This costs two short calls more in each step
 # ([counted](../../docs/exactness.md)).
