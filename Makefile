@@ -27,7 +27,7 @@ help:
 	@echo "make test-all     run all tests"
 	@echo "make mutations    plant random faults one by one, and list those that no test notices"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"
-	@echo "make docs         make the generated parts of the documentation; ARGS=claims makes one"
+	@echo "make docs         make the generated parts of the documentation that take seconds; ARGS=claims makes one"
 	@echo "make constraints  pin the versions in constraints.txt anew; ARGS=--upgrade takes the newest"
 	@echo "make lint         check style, format and types"
 	@echo

@@ -14,8 +14,7 @@ from lesson_source import Source
 
 from collectives.course import chapters
 
-CHAPTERS = ("start", "calls", "training", "model_parallel", "myths")
-NAMES = [name for chapter in CHAPTERS for name in chapters.read()[chapter].names]
+NAMES = [name for chapter in chapters.read().values() for name in chapter.names]
 
 QUOTATION = re.compile(r"""\(`((?:torch|accelerate)/[\w./]+)`: "(.+?)"\)""")
 

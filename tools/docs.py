@@ -1,7 +1,7 @@
 """The generated parts of the documentation: `make docs`, or `make docs ARGS="claims steps"`.
 
-Tests make the parts that take seconds again, and compare them with what stands in the pages. Those
-that take minutes are slow tests.
+Without a name it makes those that take seconds. Tests make all parts again, and compare them with
+what stands in the pages.
 """
 
 import re
@@ -84,8 +84,13 @@ SECTIONS = {
 def main(names: list[str]) -> None:
     for name in names:
         if name not in SECTIONS:
-            sys.exit(f"{name!r} is no generated part: take {', '.join(SECTIONS)}.")
-    for section in [SECTIONS[name] for name in names] or SECTIONS.values():
+            known = [
+                f"  {one.name:13} {one.path}{' (takes minutes)' * one.slow}"
+                for one in SECTIONS.values()
+            ]
+            sys.exit("\n".join([f"{name!r} is no generated part. These are:", *known]))
+    quick = [section for section in SECTIONS.values() if not section.slow]
+    for section in [SECTIONS[name] for name in names] or quick:
         print(f"{section.name}: {section.path}", file=sys.stderr)
         section.write(section.make())
 
