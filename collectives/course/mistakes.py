@@ -22,7 +22,7 @@ from collectives.course.outcome import RankOutcome
 from collectives.launcher import start
 from collectives.launcher.call_record import Results, launch_recorded
 from collectives.launcher.failure import LaunchError
-from collectives.launcher.launch_spec import LaunchSpec
+from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.worker import Worker
 
 # While rank 0 of a launcher's world runs a mistake, the others wait this many seconds longer.

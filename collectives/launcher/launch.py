@@ -71,7 +71,7 @@ def _call_in_world(
 
         return join.join(worker, fn, args, backend, device, timeout)
     from collectives.launcher import start
-    from collectives.launcher.launch_spec import LaunchSpec
+    from collectives.launcher.rank_spec import LaunchSpec
     from collectives.launcher.server import default_start_method
     from collectives.launcher.watch import LaunchWatch
 

@@ -1,20 +1,49 @@
-"""The start-up parameters of a rank: its number, its store, and its caller's environment."""
+"""What a launch has to do, and the start-up parameters that each of its ranks gets for that."""
 
 import linecache
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.util import get_temp_dir
 from typing import IO, Any
 
 from collectives.backends import availability
-from collectives.launcher.launch_spec import LaunchSpec, SharedRank
+from collectives.launcher.server import default_start_method
+from collectives.launcher.worker import Worker
 from collectives.process_groups.mpi import pmi
 
 # Variables of torchrun's and mpiexec's own workers. A world that we start must not inherit them.
 _FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_LOCAL")
+
+
+@dataclass(frozen=True)
+class SharedRank:
+    """A rank whose peers are started elsewhere: the worker that starts it, and their store."""
+
+    worker: Worker
+    store_host: str
+    store_port: int
+    store_prefix: str
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """Start `nproc` ranks on this machine that call `fn`. launch.py has checked the arguments.
+
+    With `shared_rank`, start only that rank of a larger world; `nproc` is then 1.
+    """
+
+    fn: Callable[..., Any]
+    nproc: int
+    args: tuple[Any, ...]
+    backend: str
+    device: str
+    timeout: float  # seconds, for the whole launch
+    start_method: str = field(default_factory=default_start_method)
+    shared_rank: SharedRank | None = None
 
 
 class Descriptor:

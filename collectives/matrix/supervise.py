@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import torch.distributed as dist
 
 from collectives.launcher import start
-from collectives.launcher.launch_spec import LaunchSpec, SharedRank
+from collectives.launcher.rank_spec import LaunchSpec, SharedRank
 from collectives.launcher.store import launcher_store
 from collectives.launcher.worker import Worker
 from collectives.matrix import run
