@@ -77,7 +77,7 @@ def all_expected(names):
     return "".join(expected(files.find(name)) for name in names)
 
 
-# The lessons of the other chapters: test_wheel.py, and with mpiexec test_lab_worlds.py.
+# The lessons of the other chapters: test_wheel.py, and with mpiexec test_clusters.py.
 @pytest.mark.slow
 def test_torchrun_prints_what_every_notebook_shows():
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]

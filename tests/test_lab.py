@@ -11,16 +11,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from machines import PYTHON, knock, processes, said, serving, sh
+from machines import PYTHON, knock, needs_a_lab, needs_slurm, processes, said, serving, sh
 from processes import children, is_alive
 from typer.testing import CliRunner
 
 from collectives import Lab
 from collectives.backends.availability import Unavailable
 from collectives.cli import app
-from collectives.lab import available, output, slurm
+from collectives.lab import output, slurm
 
-pytestmark = pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
+pytestmark = needs_a_lab
 ROOT = Path(__file__).parent.parent
 RATE, DELAY = 200e6, 0.002
 
@@ -367,7 +367,7 @@ def test_a_lab_that_does_not_start_ends_within_its_limit(
     assert listing() == before
 
 
-@pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
+@needs_slurm
 def test_a_slurm_that_does_not_answer_is_a_sentence(tmp_path, monkeypatch):
     hangs(tmp_path, monkeypatch, "sinfo")
     monkeypatch.setattr("collectives.lab.slurm.LIMIT", 2.0)

@@ -6,6 +6,7 @@ import sys
 import types
 
 import pytest
+from machines import needs_a_lab
 from typer.testing import CliRunner
 
 from collectives import Lab
@@ -41,7 +42,7 @@ def test_a_missing_command_is_named_with_its_package(monkeypatch):
     assert available.missing().startswith("A lab of machines needs nft: apt install nftables.")
 
 
-@pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
+@needs_a_lab
 @pytest.mark.parametrize("limit", ["max_net_namespaces", "max_pid_namespaces"])
 def test_a_limit_of_namespaces_is_named(limit):
     """It is set in a user namespace of the test's own: nobody else's limit changes."""

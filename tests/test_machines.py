@@ -10,9 +10,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from machines import needs_a_lab
 
 from collectives import Lab
-from collectives.lab import available
 from tools import docs
 
 PAGE = (Path(__file__).parent.parent / "docs" / "machines.md").read_text(encoding="utf-8")
@@ -20,7 +20,6 @@ SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | 
 MEET, TRAIN = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.slow
-needs_a_lab = pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
 
 
 # By title of a section, when each machine raises; and what that means, in time limits.

@@ -14,13 +14,13 @@ import psutil
 import pytest
 import torch
 from lesson_source import Source
+from machines import needs_a_lab, needs_slurm
 from processes import free_port, started
-from test_lab_worlds import NEEDS_SLURM
 from torch.nn.functional import cross_entropy
 
 from collectives import Lab, digits, launch
 from collectives.course import chapters, files
-from collectives.lab import available, slurm
+from collectives.lab import slurm
 
 FILE = files.find("training/ddp").parent / "take_home" / "train.py"
 TORCHRUN = f"torchrun --nproc-per-node 2 --max-restarts 3 {{}} {FILE} --double --epochs 6"
@@ -178,8 +178,6 @@ def test_after_two_kills_and_a_sigterm_it_has_the_parameters_of_one_process(form
 
 # On two machines.
 
-needs_a_lab = pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
-
 
 @needs_a_lab
 @pytest.mark.slow
@@ -209,7 +207,7 @@ def test_a_rank_is_killed_on_one_of_two_machines_and_both_continue(variable, mee
 
 
 @needs_a_lab
-@NEEDS_SLURM
+@needs_slurm
 @pytest.mark.slow
 def test_it_trains_under_slurm(tmp_path):
     checkpoint = tmp_path / "checkpoint.pt"

@@ -1,4 +1,4 @@
-"""What Slurm's variables say of a worker. test_lab_worlds.py starts real steps."""
+"""What Slurm's variables say of a worker. test_clusters.py starts real steps."""
 
 import importlib.util
 import os

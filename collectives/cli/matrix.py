@@ -1,6 +1,7 @@
 """`collectives matrix`: its flags. The rest is in matrix_run.py."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import typer
@@ -76,11 +77,11 @@ def matrix(
     rank is compared with a closed form, and nothing else may have changed. All
     options but --quick, --timeout and --json can be given several times.
     """
-    flags = dict(locals())
+    request = SimpleNamespace(**locals())
     from collectives.launcher import server
 
     # It imports torch while this process does.
     server.start_server((*_PRELOADED, *backend_modules(backend)))
     from collectives.cli import matrix_run
 
-    raise typer.Exit(matrix_run.execute(matrix_run.Request(**flags)))
+    raise typer.Exit(matrix_run.execute(request))

@@ -3,8 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,33 +21,11 @@ from collectives.semantics import probe
 from collectives.semantics.cell import Cell
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the command line asks for, by its flags; None where it says nothing."""
+def execute(request: SimpleNamespace) -> int:
+    """Measure and report; the exit status. Under torchrun only rank 0 prints.
 
-    backend: list[str] | None = None
-    device: list[str] | None = None
-    collective: list[str] | None = None
-    dtype: list[str] | None = None
-    op: list[str] | None = None
-    nproc: list[int] | None = None
-    quick: bool = False
-    timeout: float | None = None
-    json_file: Path | None = None
-    html_file: Path | None = None
-    claims_file: Path | None = None
-    against: str | None = None
-    modules: list[str] | None = None
-
-    @property
-    def is_selection(self) -> bool:
-        """Whether some cells are left out on purpose."""
-        names = self.backend, self.device, self.collective, self.dtype, self.op, self.nproc
-        return self.quick or any(names)
-
-
-def execute(request: Request) -> int:
-    """Measure and report; the exit status. Under torchrun only rank 0 prints."""
+    `request` has the flags of `matrix`; None where the command line says nothing.
+    """
     prints = True
     try:
         worker = launcher_worker()
@@ -74,7 +51,7 @@ def execute(request: Request) -> int:
     return _compare(request, matrix)
 
 
-def _check(request: Request, worker: Worker | None) -> None:
+def _check(request: SimpleNamespace, worker: Worker | None) -> None:
     """Refuse at once what would fail after a minute of measuring."""
     sizes, timeout = request.nproc, request.timeout
     if worker and worker.uses_mpi:
@@ -99,21 +76,21 @@ def _before(against: str) -> dict:
     return recorded.named(against) or recorded.read(against)
 
 
-def _select(request: Request, worker: Worker | None) -> list[Cell]:
+def _select(request: SimpleNamespace, worker: Worker | None) -> list[Cell]:
     probe.import_modules(tuple(request.modules or ()))
     return selection.select(
-        request.backend,
-        request.collective,
-        request.dtype,
-        request.op,
-        [worker.world_size] if worker else request.nproc,
-        request.quick,
-        request.device,
+        backend=request.backend,
+        collective=request.collective,
+        dtype=request.dtype,
+        op=request.op,
+        world_sizes=[worker.world_size] if worker else request.nproc,
+        quick=request.quick,
+        device=request.device,
     )
 
 
 def _measure(
-    request: Request, cells: list[Cell], worker: Worker | None, prints: bool
+    request: SimpleNamespace, cells: list[Cell], worker: Worker | None, prints: bool
 ) -> tuple[list[dict], bool]:
     """The measured cells in the order of `cells`, and whether Ctrl-C ended the run early."""
     arguments = cells, tuple(request.modules or ()), request.timeout
@@ -170,15 +147,17 @@ def _print_tables(cells: list[dict]) -> None:
     print("\n".join([*grid.reasons(cells), grid.counts(cells)]))
 
 
-def _compare(request: Request, matrix: dict) -> int:
+def _compare(request: SimpleNamespace, matrix: dict) -> int:
     """Print how the matrix compares with the claims and with --against; the exit status."""
     sizes = [*(request.nproc or ()), 2]
-    everything = selection.select(request.backend, world_sizes=sizes, device=request.device)
+    everything = selection.select(backend=request.backend, world_sizes=sizes, device=request.device)
     probes = [dataclasses.asdict(cell) for cell in everything]
     reports = [claimed.report(matrix, claims.load(request.claims_file), probes)]
     if request.against is not None:
+        names = "backend", "device", "collective", "dtype", "op", "nproc", "quick"
+        is_selection = any(vars(request)[name] for name in names)
         before = _before(request.against)
-        reports.append(recorded.report(before, request.against, matrix, request.is_selection))
+        reports.append(recorded.report(before, request.against, matrix, is_selection))
     for text, _ in reports:
         if text:
             print(f"\n{text}")

@@ -5,6 +5,13 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+from collectives.lab import available, slurm
+
+needs_a_lab = pytest.mark.skipif(available.missing() is not None, reason=str(available.missing()))
+needs_slurm = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
+
 PYTHON = [sys.executable, "-IS", "-c"]
 
 # A server that takes connections but says nothing.
