@@ -28,17 +28,12 @@ def read(path: str | Path) -> dict:
 
     ValueError, in one sentence, if the file is no matrix or is newer than this program.
     """
-    not_ours = f"{path} is not a recorded matrix"
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        matrix = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{not_ours}: it is not text; {_ADVICE}") from None
-    try:
-        matrix = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        raise ValueError(f"{not_ours}: it is not JSON; {_ADVICE}") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is not JSON: {_ADVICE}") from None
     if fault := fault_of(matrix):
         raise ValueError(f"{path} {fault}")
     return matrix
@@ -76,43 +71,23 @@ def write(matrix: dict, path: Path) -> None:
 
 def fault_of(matrix) -> str | None:
     """Why this object is not a matrix that we can read: the rest of a sentence, or None."""
-    if not isinstance(matrix, dict) or "format" not in matrix or "cells" not in matrix:
-        return f"is not a recorded matrix: it has no `format` and `cells`; {_ADVICE}"
-    number = matrix["format"]
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        return f"is not a recorded matrix: its format is {number!r}, not a number; {_ADVICE}"
-    if number > FORMAT:
-        return (
-            f"has format {number}, this version of collectives reads up to {FORMAT}: "
-            "update collectives."
-        )
-    if not isinstance(matrix["cells"], list):
-        return f"is not a recorded matrix: its `cells` are no list; {_ADVICE}"
-    keys = set()
-    for count, cell in enumerate(matrix["cells"], 1):
-        if fault := _fault_of_cell(cell, count):
-            return fault
-        if key(cell) in keys:
-            return f"has the cell {name(cell)} twice: measure it anew."
-        keys.add(key(cell))
-    return None
-
-
-def _fault_of_cell(cell, count: int) -> str | None:
-    if not isinstance(cell, dict):
-        return f"is not a recorded matrix: its cell {count} lacks everything; {_ADVICE}"
-    if missing := ", ".join(sorted(FIELDS - cell.keys())):
-        return f"is not a recorded matrix: its cell {count} lacks {missing}; {_ADVICE}"
-    if not all(value is None or isinstance(value, str | int) for value in key(cell)):
-        return (
-            f"is not a recorded matrix: a field of its cell {count} is neither text nor a number; "
-            f"{_ADVICE}"
-        )
-    states = (*STATES, UNAVAILABLE)
-    if cell["state"] not in states:
-        return (
-            f"has a cell in the state {cell['state']!r}, which is not one of {', '.join(states)}."
-        )
+    try:
+        if matrix["format"] > FORMAT:
+            return (
+                f"has format {matrix['format']}, this version of collectives reads up to {FORMAT}: "
+                "update collectives."
+            )
+        seen = set()
+        for count, cell in enumerate(matrix["cells"], 1):
+            if missing := ", ".join(sorted(FIELDS - cell.keys())):
+                return f"is not a recorded matrix: its cell {count} lacks {missing}; {_ADVICE}"
+            if cell["state"] not in (*STATES, UNAVAILABLE):
+                return f"has a cell in the state {cell['state']!r}, which is not known."
+            if key(cell) in seen:
+                return f"has the cell {name(cell)} twice: measure it anew."
+            seen.add(key(cell))
+    except (AttributeError, KeyError, TypeError):
+        return f"is not a recorded matrix: {_ADVICE}"
     return None
 
 
