@@ -23,87 +23,80 @@ def true_cells():
             yield cell(dtype=dtype, op=op, state="refuses" if refused else "works", detail=detail)
 
 
-WORKS = Claim("gloo", "cpu", "works", form=("all_reduce",))
-NO_AVG = Claim(
-    "gloo",
-    "cpu",
-    "refuses",
-    "it divides in the tensor's type",
-    form=("all_reduce",),
-    ops=("AVG",),
-    dtypes=("int64",),
-)
+def claim(state="works", reason="", form="all_reduce", **fields):
+    return Claim("gloo", "cpu", state, reason, form=(form,), **fields)
+
+
+WORKS = claim()
+NO_AVG = claim("refuses", "it divides in its own type", ops=("AVG",), dtypes=("int64",))
 TRUE = (WORKS, NO_AVG)
+NO_DOUBLES = claim("refuses", "no doubles", dtypes=("float64",))
+GAPS = claim("wrong", "gaps", "all_reduce:noncontiguous")
 
 
-def test_a_matrix_that_is_as_claimed_has_no_findings():
+def test_what_differs_from_the_claims_is_found_once_for_each_claim_and_worse_comes_first():
     cells = list(true_cells())
     assert differences(matrix(*cells), TRUE, probes=cells) == []
-
-
-def test_a_claim_of_a_refusal_that_does_not_happen_is_found_as_better():
-    lie = Claim("gloo", "cpu", "refuses", "no doubles", form=("all_reduce",), dtypes=("float64",))
-    (found,) = differences(matrix(*true_cells()), (*TRUE, lie))
-    assert (found.kind, found.claim, len(found.cells)) == ("better", lie, 2)
-    assert "better, 2 cells: all_reduce(SUM, float64) on gloo/cpu, 2 ranks works" in str(found)
-    assert "no doubles" in str(found)
-
-
-def test_a_refusal_that_nobody_claimed_is_found_as_worse():
-    (found,) = differences(matrix(*true_cells()), (WORKS,))
+    (found,) = differences(matrix(*cells), (*TRUE, NO_DOUBLES))
+    assert (found.kind, found.claim, len(found.cells)) == ("better", NO_DOUBLES, 2)
+    text = "better, 2 cells: all_reduce(SUM, float64) on gloo/cpu, 2 ranks works; claimed: refuses"
+    assert str(found).startswith(f"{text}, because no doubles")
+    (found,) = differences(matrix(*cells), (WORKS,))
     assert (found.kind, found.claim, found.cells[0]["op"]) == ("worse", WORKS, "AVG")
     cell_in_words = "all_reduce(AVG, int64) on gloo/cpu, 2 ranks"
     assert f"worse, 1 cell: {cell_in_words} refuses (RuntimeError: result type" in str(found)
-
-
-def test_where_only_refusals_are_claimed_a_refusal_without_a_claim_is_found():
-    (found,) = differences(
-        matrix(cell(), cell("reduce", state="refuses", detail="RuntimeError: no")), (NO_AVG,)
-    )
-    assert found.kind == "unclaimed"
-    assert "no claim says so" in str(found)
+    wrong = (cell(dtype=dtype, state="wrong") for dtype in DTYPES)
+    found = differences(matrix(cell(op="AVG", dtype="int64"), *wrong), TRUE)
+    assert [(one.kind, len(one.cells)) for one in found] == [("worse", 3), ("better", 1)]
 
 
 def test_what_became_better_or_worse_than_claimed():
-    gaps = "all_reduce:noncontiguous"
-    wrong = Claim("gloo", "cpu", "wrong", "gaps", form=(gaps,))
     for found, ours, kinds in (
         *((cell(backend="x", state=state), TRUE, []) for state in ("works", "refuses")),
         *((cell(backend="x", state=state), TRUE, ["broken"]) for state in BROKEN),
         *((cell("all_reduce", "int64", "AVG", state), TRUE, ["worse"]) for state in BROKEN),
-        (cell(gaps, state="refuses"), (WORKS, wrong), ["better"]),
+        (cell("reduce", state="refuses"), (NO_AVG,), ["unclaimed"]),
+        (cell("all_reduce:noncontiguous", state="refuses"), (WORKS, GAPS), ["better"]),
         (cell(state="unavailable", detail="no GPU"), TRUE, []),
     ):
         assert [one.kind for one in differences(matrix(found), ours)] == kinds, found
 
 
 def test_a_claim_that_matches_no_cell_is_an_error_on_a_backend_that_is_probed():
-    idle = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",), dtypes=("int65",))
+    idle = claim("refuses", "why", dtypes=("int65",))
     misspelt = Claim("gloo", "cpu", "works", form=("all_reduce", "all_redcue"))
-    for claim, word in ((idle, "int65"), (misspelt, "'all_redcue'")):
-        (found,) = differences(matrix(cell()), (WORKS, claim), probes=[cell()])
+    for other, word in ((idle, "int65"), (misspelt, "'all_redcue'")):
+        (found,) = differences(matrix(cell()), (WORKS, other), probes=[cell()])
         assert (found.kind, word in str(found)) == ("unprobed", True)
-    other = Claim("nccl", "cuda", "works", form=("all_reduce",))
-    assert differences(matrix(cell()), (WORKS, other), probes=[cell()]) == []
+    elsewhere = Claim("nccl", "cuda", "works", form=("all_reduce",))
+    many = claim("refuses", "one shape", world_size=">=9")
+    assert differences(matrix(cell()), (WORKS, elsewhere, many), probes=[cell()]) == []
 
 
-def test_findings_about_one_claim_are_one_finding_and_worse_ones_come_first():
-    cells = [cell(op="AVG", dtype="int64"), *(cell(dtype=dtype, state="wrong") for dtype in DTYPES)]
-    found = differences(matrix(*cells), TRUE)
-    assert [(one.kind, len(one.cells)) for one in found] == [("worse", 3), ("better", 1)]
+OLD = claim("refuses", "not yet", torch="<=2.6")
+UNEVEN = claim("refuses", "one shape", "all_reduce:uneven", world_size=">=2")
+EVERY = (GAPS, NO_AVG, OLD, UNEVEN, WORKS)
 
 
-def test_the_most_specific_claim_decides():
-    variant = Claim("gloo", "cpu", "wrong", "gaps", form=("all_reduce:noncontiguous",))
-    every = (variant, NO_AVG, WORKS)
-    assert expected(cell("all_reduce:noncontiguous"), "2.13.0", every) is variant
-    assert expected(cell("all_reduce:async"), "2.13.0", every) is WORKS
-    assert expected(cell("all_reduce:async", "int64", "AVG"), "2.13.0", every) is NO_AVG
-    assert expected(cell("broadcast"), "2.13.0", every) is None
+@pytest.mark.parametrize(
+    ("found", "torch", "closest"),
+    [
+        (cell("all_reduce:noncontiguous"), "2.13.0", GAPS),
+        (cell("all_reduce:async"), "2.13.0", WORKS),
+        (cell("all_reduce:async", "int64", "AVG"), "2.13.0", NO_AVG),
+        (cell("broadcast"), "2.13.0", None),
+        (cell(), "2.6.0", OLD),
+        (cell(), "2.7.0+cpu", WORKS),
+        (cell("all_reduce:uneven", world_size=1), "2.13.0", WORKS),
+        (cell("all_reduce:uneven", world_size=12), "2.13.0", UNEVEN),
+    ],
+)
+def test_the_claim_that_describes_a_cell_most_closely_decides(found, torch, closest):
+    assert expected(found, torch, EVERY) is closest
 
 
 def test_two_claims_that_contradict_each_other_are_an_error():
-    rival = Claim("gloo", "cpu", "refuses", "why", form=("all_reduce",))
+    rival = claim("refuses", "why")
     with pytest.raises(ValueError, match="contradict"):
         expected(cell(), "2.13.0", (WORKS, rival))
     assert [
@@ -112,35 +105,12 @@ def test_two_claims_that_contradict_each_other_are_an_error():
 
 
 def test_our_own_claims_never_contradict_each_other():
-    forms = {form for claim in claims.table() for form in claim.form}
-    dtypes = {dtype for claim in claims.table() for dtype in claim.dtypes} | {"float32"}
+    forms = {form for one in claims.table() for form in one.form}
+    dtypes = {dtype for one in claims.table() for dtype in one.dtypes} | {"float32"}
     for form in forms:
         for dtype in dtypes:
             for op in (*OPS, None):
                 expected(cell(form, dtype, op), "2.13.0")
-
-
-def test_a_claim_about_some_versions_overrides_one_about_all():
-    old = Claim("gloo", "cpu", "refuses", "not yet", form=("all_reduce",), torch="<=2.6")
-    assert expected(cell(), "2.6.0", (old, WORKS)) is old
-    assert expected(cell(), "2.7.0", (old, WORKS)) is WORKS
-
-
-def test_a_claim_holds_for_its_versions_of_torch_only():
-    old = Claim("gloo", "cpu", "refuses", "not yet", form=("all_to_all",), torch="<2.12")
-    new = Claim("gloo", "cpu", "works", form=("all_to_all",), torch=">=2.12")
-    assert expected(cell("all_to_all"), "2.11.0+cpu", (old, new)) is old
-    assert expected(cell("all_to_all"), "2.13.0", (old, new)) is new
-
-
-def test_a_claim_holds_for_its_world_sizes_only():
-    uneven = Claim(
-        "gloo", "cpu", "refuses", "one shape", form=("all_reduce:uneven",), world_size=">=2"
-    )
-    assert expected(cell("all_reduce:uneven", world_size=1), "2.13.0", (WORKS, uneven)) is WORKS
-    assert expected(cell("all_reduce:uneven", world_size=12), "2.13.0", (WORKS, uneven)) is uneven
-    many = Claim("gloo", "cpu", "refuses", "one shape", form=("all_reduce",), world_size=">=9")
-    assert differences(matrix(cell()), (WORKS, many), probes=[cell()]) == []
 
 
 @pytest.mark.parametrize(

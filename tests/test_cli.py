@@ -66,13 +66,6 @@ def test_python_m_collectives_tells_its_version():
     assert (answer.returncode, answer.stdout) == (0, f"collectives {machine.version()}\n")
 
 
-def test_env_prints_every_fact():
-    result = collectives("env")
-    assert result.exit_code == 0
-    for name, value in machine.facts():
-        assert f"{name:<12} {value}" in result.stdout.splitlines()
-
-
 def test_status_0_when_every_step_is_proved(tmp_path):
     result = collectives("run", lesson(tmp_path, "[total]"), "--nproc", 2)
     assert result.exit_code == 0, result.output
