@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 import wrong_collectives
+from our_backends import needs_mpi
 from typer.testing import CliRunner
 
 from collectives import launch
-from collectives.backends import availability as backends
 from collectives.bench import bus, bus_table
 from collectives.bench.bus_trial import FORMS
 from collectives.cli import app
@@ -104,19 +104,7 @@ def test_sizes_are_read_as_in_nccl_tests():
 # Runs
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "gloo",
-        "by_hand",
-        pytest.param(
-            "mpi",
-            marks=pytest.mark.skipif(
-                backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("backend", ["gloo", "by_hand", pytest.param("mpi", marks=needs_mpi)])
 def test_nothing_is_wrong_in_any_collective_at_any_place(backend):
     found = bus.table(EVERY, launch(bus.in_ranks, 3, args=(EVERY,), backend=backend))
     assert (found.wrong, found.ranks, found.backend) == (0, 3, backend)
@@ -273,10 +261,8 @@ LAUNCHERS = {
 
 
 @pytest.mark.slow  # each rank imports torch
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpiexec", marks=needs_mpi)])
 def test_the_ranks_may_be_those_of_a_launcher_and_one_of_them_prints(launcher):
-    if launcher == "mpiexec" and backends.missing_for_mpi():
-        pytest.skip("needs the extra collectives[mpi]")
     words = ["collectives", "bench", "bus", "-b", "4K", "-e", "4K", "--iters", "2"]
     done = subprocess.run(
         [*LAUNCHERS[launcher], *words], capture_output=True, text=True, timeout=90

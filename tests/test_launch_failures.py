@@ -140,7 +140,6 @@ def test_a_rank_that_left_early_is_named_when_another_misses_it(backend):
     [
         ("SIGKILL", None),
         pytest.param("SIGTERM", None, marks=pytest.mark.slow),
-        pytest.param("SIGABRT", None, marks=pytest.mark.slow),
         pytest.param("SIGKILL", "by_hand", marks=[NEEDS_LINUX, pytest.mark.slow]),
     ],
 )

@@ -185,11 +185,11 @@ def test_a_launch_that_one_rank_leaves_out_ends(tmp_path):
         """
         if me == 0:
             try:
-                launch(total, timeout=3)
+                launch(total, timeout=1)
             except LaunchError as error:
                 write({"kind": error.kind, "lines": str(error).splitlines()})
         else:
-            time.sleep(8)
+            time.sleep(5)
         """,
     )
     assert facts[0]["kind"] == "hung", done.stderr

@@ -3,24 +3,26 @@
 import torch.distributed as dist
 
 
-class Lying(dist.ProcessGroup):
+class OnGloo(dist.ProcessGroup):
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
 
-    def allreduce(self, tensors, options):
-        if options.reduceOp == dist.ReduceOp.AVG:
-            options.reduceOp = dist.ReduceOp.SUM
-        return self._gloo.allreduce(tensors, options)
-
     def getBackendName(self):
-        return "lying"
+        return type(self).__name__.lower()
 
     def setGroupName(self, name):
         self._name = name
 
     def getGroupName(self):
         return self._name
+
+
+class Lying(OnGloo):
+    def allreduce(self, tensors, options):
+        if options.reduceOp == dist.ReduceOp.AVG:
+            options.reduceOp = dist.ReduceOp.SUM
+        return self._gloo.allreduce(tensors, options)
 
 
 if "lying" not in dist.Backend.backend_list:
