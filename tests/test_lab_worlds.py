@@ -30,8 +30,8 @@ LAUNCHERS = {
     "torchrun_in_srun": (["srun", "-N2", "--ntasks-per-node=1", *TORCHRUN, *C10D], True),
 }
 
-# gloo proves the lessons of all chapters, MPI those on the calls: test_doors.py has the others on one
-# machine. The other launchers only meet in another way.
+# gloo proves the lessons of all chapters, MPI those on the calls. The other launchers only meet in
+# another way.
 LESSONS = {"torchrun_static": NAMES, "mpiexec": CALLS}
 FEW = ("start", "all_reduce", "barrier")
 
