@@ -93,7 +93,7 @@ def pytest_generate_tests(metafunc):
         else:
             column, marks = sizes, []
         # Each test run has the others with 3 ranks, and gloo with what they leave out: with 4 ranks
-        # tests/test_doors.py runs the lessons.
+        # tests/test_hints.py runs the lessons.
         third = [min(column, key=lambda size: abs(size - 3))]
         always = [size for size in column if size not in (3, 4)] if backend == "gloo" else third
         for size in column:

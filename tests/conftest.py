@@ -1,6 +1,4 @@
-"""What all tests share: what the fork server imports, which skips are failures on CI, and a hint at
-tests that take long.
-"""
+"""What all tests share: what the fork server imports, and which skips are failures on CI."""
 
 import multiprocessing
 import os
@@ -11,9 +9,6 @@ import pytest
 # DistributedDataParallel and the functional collectives import the compiler: the server does it
 # once, for the ranks of all tests.
 PRELOAD = ["torch._dynamo", "torch.distributed.nn", "collectives.semantics.probe"]
-
-# On CI, a test that takes more seconds than this and is not marked `slow` is listed at the end.
-LIMIT = 20.0
 
 # Why a test is skipped where a program is missing. CI installs all of them: .ci/install.
 MISSING = re.compile(r"A lab of machines needs|Slurm needs|needs Chromium|needs the extra")
@@ -38,18 +33,3 @@ def pytest_runtest_makereport(item, call):
             report.outcome = "failed"
             report.longrepr = f"may not be skipped here. {reason}"
     return report
-
-
-def pytest_terminal_summary(terminalreporter):
-    if "CI" not in os.environ:
-        return
-    reports = [
-        report
-        for outcome in ("passed", "failed")
-        for report in terminalreporter.stats.get(outcome, ())
-        if report.duration > LIMIT and "slow" not in report.keywords
-    ]
-    if reports:
-        terminalreporter.section(f"over {LIMIT:.0f} s: shorten these tests, or mark them slow")
-    for report in sorted(reports, key=lambda report: -report.duration):
-        terminalreporter.write_line(f"{report.duration:6.1f} s  {report.nodeid}")

@@ -1,16 +1,13 @@
 """The numbers in a lesson's tables and in its answers to "Predict first" are those of the run."""
 
-import functools
 import re
 
-import nbformat
 import pytest
 from known_numbers import NAMES_OF_SOMETHING, NUMBER, in_expressions, is_in, numbers
 from lesson_source import Prediction, Source
 
-from collectives.course import chapters, files
+from collectives.course import chapters
 from collectives.course.results import aligned
-from tools import notebooks
 
 CHAPTERS = chapters.read()
 # A mistake and a myth are told by their own tests.
@@ -22,20 +19,10 @@ NAMES = [
 ]
 
 
-@functools.cache
-def printed(name: str) -> dict[str, str]:
-    """What the notebook of this lesson prints, by step. test_notebooks.py compares it with a run."""
-    notebook = nbformat.read(notebooks.path_of(files.find(name)), as_version=4)
-    runs = [re.search(r"^    run\((\w+)\)$", cell.source, re.MULTILINE) for cell in notebook.cells]
-    return {
-        run[1]: cell.outputs[0].text for run, cell in zip(runs, notebook.cells, strict=True) if run
-    }
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if Source(name).tables])
 def test_four_ranks_print_the_table(name):
     for step, table in Source(name).tables:
-        _, *rows = printed(name)[step].splitlines()
+        _, *rows = Source(name).printed[step].splitlines()
         _, *expected = aligned("", table).splitlines()
         assert rows == expected
 
@@ -77,7 +64,7 @@ def test_the_numbers_of_an_answer_are_those_of_the_run(name):
     faults = []
     for prediction in Source(name).predictions:
         # Without the column of ranks, which would hold each small number.
-        rows = without_ranks(printed(name)[prediction.step])
+        rows = without_ranks(Source(name).printed[prediction.step])
         if found := unfounded(prediction, rows):
             faults.append(f"{found} in {prediction.step}, which prints\n{rows}")
     assert not faults, "\n\n".join(faults)

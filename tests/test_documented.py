@@ -31,10 +31,9 @@ def without_source(source: Source) -> Iterator[str]:
 
 
 def misquoted(source: Source) -> Iterator[str]:
-    for item in source.not_run:
-        for file, words in QUOTATION.findall(item):
-            if words not in text_of(file):
-                yield f"{file} does not say: {words}"
+    for file, words in QUOTATION.findall(" ".join(source.prose.split())):
+        if words not in text_of(file):
+            yield f"{file} does not say: {words}"
 
 
 def text_of(file: str) -> str:

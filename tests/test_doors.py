@@ -1,19 +1,15 @@
-"""python, torchrun and mpiexec print what the notebook of a lesson shows, byte for byte."""
+"""python prints what the notebook of a lesson shows, byte for byte; what the other doors compare."""
 
-import os
 import re
 import runpy
 import subprocess
 import sys
 
-import nbformat
 import pytest
+from lesson_source import Source
 
-from collectives.backends import availability as backends
 from collectives.course import chapters, files
 from collectives.course.marks import world_of
-from collectives.process_groups.mpi import installed
-from tools import notebooks
 
 # Runs each lesson as a program, but all in the same process: importing torch takes longer than most
 # lessons.
@@ -30,37 +26,18 @@ NAMES = [
 ]
 
 
-def expected(lesson):
-    """What the committed notebook of a lesson shows; test_notebooks.py executes it anew."""
-    notebook = nbformat.read(notebooks.path_of(lesson), as_version=4)
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    return "".join(output.text for output in outputs if output.output_type == "stream")
-
-
 CALLS = [name for name in NAMES if "/" not in name]
 
 
-def run_calls(*launcher, **environ):
-    done = subprocess.run(
-        [*launcher, sys.executable, "-c", EVERY, *map(files.find, CALLS)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environ,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def all_expected(names):
+    """What the notebooks of these lessons show."""
+    return "".join(text for name in names for text in Source(name).printed.values())
 
 
-# One of each chapter: the notebooks of all of them are executed in test_notebooks.py.
+# The notebooks of all lessons are executed in test_notebooks.py. torchrun runs all in test_wheel.py,
+# and those on the calls over two machines in test_clusters.py, as mpiexec does.
 @pytest.mark.parametrize(
-    "lesson",
-    [
-        "all_reduce",
-        pytest.param("start", marks=pytest.mark.slow),
-        pytest.param("training/checkpoint", marks=pytest.mark.slow),
-        pytest.param("algorithms/backend_in_python", marks=pytest.mark.slow),
-    ],
+    "lesson", ["all_reduce", pytest.param("training/checkpoint", marks=pytest.mark.slow)]
 )
 def test_python_prints_what_the_notebook_shows(lesson):
     """In its own process, which imports only what the lesson imports."""
@@ -70,28 +47,7 @@ def test_python_prints_what_the_notebook_shows(lesson):
         text=True,
         timeout=150,
     )
-    assert (done.stdout, done.returncode) == (expected(files.find(lesson)), 0), done.stderr
-
-
-def all_expected(names):
-    return "".join(expected(files.find(name)) for name in names)
-
-
-# The lessons of the other chapters: test_wheel.py, and with mpiexec test_clusters.py.
-@pytest.mark.slow
-def test_torchrun_prints_what_every_notebook_shows():
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    assert run_calls(*torchrun, "--no-python") == all_expected(CALLS)
-
-
-@pytest.mark.slow  # test_chapter_modules.py runs one lesson under mpiexec each time
-@pytest.mark.skipif(
-    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
-)
-def test_mpiexec_prints_what_every_notebook_shows():
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    printed = run_calls(installed.mpiexec(), "-n", "4", **as_root)
-    assert defined(printed) == defined(all_expected(CALLS))
+    assert (done.stdout, done.returncode) == (all_expected([lesson]), 0), done.stderr
 
 
 def defined(text: str) -> str:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
+from lesson_source import Source
 
 from collectives.backends import availability
 from collectives.course import files
@@ -16,7 +16,6 @@ from collectives.course.runner import run_and_print, run_step
 from collectives.course.show import Display
 from collectives.matrix import recorded
 from collectives.semantics.check import Mismatch
-from tools import notebooks
 
 ROOT = Path(__file__).parent.parent
 PATH = ROOT / "lessons" / "hearsay.py"
@@ -37,8 +36,7 @@ def verdict(name: str) -> str:
 def test_the_verdict_quotes_what_the_run_prints(name):
     said = re.findall(r"\b(rank (\d)|every rank|the run) prints `([^`]+)`", verdict(name), re.I)
     assert said
-    printed = run_step(STEPS[name]).text
-    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    lines = [" ".join(line.split()) for line in Source("hearsay").printed[name].splitlines()]
     rows = dict(line.split(" ", 1) for line in lines[2:])
     for who, rank, quoted in said:
         if who.lower() == "the run":
@@ -153,18 +151,6 @@ def test_a_command_prints_what_the_lesson_shows(command, output, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(output), done.stderr
-
-
-@pytest.mark.slow
-def test_torchrun_prints_what_the_notebook_shows():
-    notebook = nbformat.read(notebooks.path_of(PATH), as_version=4)
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    shown = "".join(output.text for output in outputs if output.output_type == "stream")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", PATH], capture_output=True, text=True, timeout=200
-    )
-    assert done.stdout == shown, done.stderr
 
 
 # Where a claim cannot be tested.

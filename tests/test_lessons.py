@@ -1,5 +1,6 @@
 """Every lesson runs on every backend and world size, or is skipped with a reason."""
 
+import functools
 import re
 import time
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import LaunchError, launch, needs
+from collectives import LaunchError, check_training, launch, needs
 from collectives.backends import availability as backends
 from collectives.backends import claims
 from collectives.course import chapters, files
@@ -15,16 +16,18 @@ from collectives.course.marks import world_of
 from collectives.course.runner import run_step
 
 TIMEOUT = 100.0
+CHAPTERS = chapters.read()
 
 
-def run_steps(rank, world_size, device, steps):
-    """Runs in a rank: all these steps in one world, by lesson. An error names its step in a note."""
-    for lesson, functions in steps.items():
-        for step in functions:
+def run_lessons(rank, world_size, device, names, backend, limit):
+    """Runs in a rank: these lessons in one world. An error names its step in a note."""
+    for name in names:
+        for step in runnable(name, backend, device, world_size):
+            step.__globals__["check_training"] = functools.partial(check_training, limit=limit)
             try:
                 step(rank, world_size, device)
             except Exception as error:
-                error.add_note(f"in step {step.__name__} of {lesson}")
+                error.add_note(f"in step {step.__name__} of {name}")
                 raise
         # A receive from any rank must not take what the next lesson sends. On gloo a barrier may
         # raise the error of an earlier call, which error_at_wait makes on purpose.
@@ -32,50 +35,77 @@ def run_steps(rank, world_size, device, steps):
 
 
 def runnable(lesson, backend, device, world_size):
-    """The steps that this world can run. Isolated ones start worlds of their own: test_start.py."""
-    steps = [step for step in files.load(files.find(lesson)).STEPS if not world_of(step).isolated]
+    """The steps that this world can run. Others start worlds of their own, of whatever size this
+    one has: see test_start.py and test_notebooks.py.
+    """
     return [
         step
-        for step in steps
-        if world_of(step).ranks <= world_size
-        and world_of(step).backend in (None, backend)
+        for step in files.load(files.find(lesson)).STEPS
+        for world in [world_of(step)]
+        if not world.isolated
+        and not world.seconds
+        and world.ranks <= world_size
+        and world.backend in (None, backend)
         and not claims.refusal(step.__name__, backend, device)
     ]
 
 
+def faults_of(names, backend, device, world_size, limit=1e-9) -> dict[str, str]:
+    """What is wrong with which of these lessons.
+
+    All run in one world. If one fails there, each runs by itself, to name all that fail.
+    """
+
+    def fault(names):
+        arguments = {"args": (names, backend, limit), "backend": backend, "device": device}
+        try:
+            launch(run_lessons, world_size, timeout=TIMEOUT * len(names), **arguments)
+        except LaunchError as error:
+            return str(error)
+
+    together = fault(names)
+    each = {name: fault([name]) for name in names} if together else {}
+    found = {name: text for name, text in each.items() if text}
+    return found or ({"together": together} if together else {})
+
+
 def test_lessons(backend, device, world_size, record_property):
-    """All lessons in one world. If one fails there, each runs by itself, to name all that fail."""
     if reason := backends.unavailable(backend, device, world_size):
         pytest.skip(reason)
-    everywhere = [chapter for chapter in chapters.read().values() if chapter.runs_everywhere]
+    everywhere = [chapter for chapter in CHAPTERS.values() if chapter.runs_everywhere]
     names = [name for chapter in everywhere for name in chapter.names]
-    steps = {name: runnable(name, backend, device, world_size) for name in names}
-    faults = faults_of(steps, backend, device, world_size)
-    if faults:
-        faults |= {
-            name: fault
-            for name, functions in steps.items()
-            for fault in faults_of({name: functions}, backend, device, world_size).values()
-        }
+    faults = faults_of(names, backend, device, world_size)
     for name in names:
-        outcome = "failed" if name in faults else "passed" if steps[name] else "skipped"
+        runs = runnable(name, backend, device, world_size)
+        outcome = "failed" if name in faults else "passed" if runs else "skipped"
         record_property("lesson", (name, f"{backend}/{device}", outcome))
     assert not faults, "\n\n".join(faults.values())
 
 
-def faults_of(steps, backend, device, world_size) -> dict[str, str]:
-    """What went wrong in one world with these steps, by its name: nothing, or one error."""
-    try:
-        launch(
-            run_steps, world_size, args=(steps,), backend=backend, device=device, timeout=TIMEOUT
-        )
-    except LaunchError as error:
-        return {" + ".join(steps): str(error)}
-    return {}
+# The lessons say that they stay as far below the limit of check_training.
+LIMITS = {"training": 1e-12, "model_parallel": 1e-9}
+QUICK = [f"training/{name}" for name in ("data_parallel", "buckets", "ddp", "accumulation")]
+
+
+# With 4 ranks every lesson runs in test_notebooks.py.
+@pytest.mark.parametrize(
+    ("names", "world_size"),
+    [
+        pytest.param(QUICK, 3, id="some-training-3"),
+        pytest.param(CHAPTERS["model_parallel"].names, 2, id="model_parallel-2"),
+        *(
+            pytest.param(CHAPTERS[name].names, n, id=f"{name}-{n}", marks=pytest.mark.slow)
+            for name, n in [*(("training", n) for n in (1, 3, 8)), ("model_parallel", 8)]
+        ),
+    ],
+)
+def test_every_rank_trains_the_model_of_one_process(names, world_size):
+    limit = LIMITS[names[0].partition("/")[0]]
+    assert faults_of(names, "gloo", "cpu", world_size, limit) == {}
 
 
 def every_step():
-    paths = [path for chapter in chapters.read().values() for path in files.of_chapter(chapter)]
+    paths = [path for chapter in CHAPTERS.values() for path in files.of_chapter(chapter)]
     return [step for path in paths for step in files.load(path).STEPS]
 
 
@@ -122,20 +152,11 @@ def test_a_step_that_starts_processes_has_more_time():
     assert run_step(takes_a_second, 1, timeout=0.5).text.startswith("takes_a_second: proved")
 
 
-@pytest.mark.parametrize("n", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4)), 5])
-def test_the_root_waits_for_its_children_and_a_rank_for_all_above_it(n):
-    returned = launch(files.load(files.find("broadcast")).who_waits, n, timeout=TIMEOUT)
+def test_the_root_waits_for_its_children_and_a_rank_for_all_above_it():
+    """Measured with one rank a second late: not computed from the tree."""
+    returned = launch(files.load(files.find("broadcast")).who_waits, 5, timeout=TIMEOUT)
     lists = [result["had returned before it called"] for result in returned]
-    # Measured with one rank a second late: not computed from the tree.
-    assert (
-        lists
-        == {
-            2: [[], []],
-            3: [[], [2], [1]],
-            4: [[], [2], [1, 3], [0, 2]],
-            5: [[], [2, 4], [1, 3, 4], [0, 2, 4], [1, 2, 3]],
-        }[n]
-    )
+    assert lists == [[], [2, 4], [1, 3, 4], [0, 2, 4], [1, 2, 3]]
 
 
 def test_the_table_of_tokens_and_experts_is_what_the_run_does():

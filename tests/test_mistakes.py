@@ -226,7 +226,7 @@ def test_ranks_with_the_same_outcome_share_a_line(outcomes, lines, summary):
     assert mistake.summary(outcomes) == summary
 
 
-@pytest.mark.slow  # the lessons are printed under torchrun in test_doors.py
+@pytest.mark.slow  # the lessons are printed under torchrun in test_wheel.py
 def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
     """One of its ranks starts the worlds of the mistakes, of four ranks each, and prints; the other
     waits.

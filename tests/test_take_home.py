@@ -15,7 +15,7 @@ import pytest
 import torch
 from lesson_source import Source
 from machines import needs_a_lab, needs_slurm
-from processes import free_port, started
+from processes import started
 from torch.nn.functional import cross_entropy
 
 from collectives import Lab, digits, launch
@@ -101,23 +101,14 @@ def train(rank, world_size, device, checkpoint, stop_at, **changed):
     return False
 
 
-@pytest.mark.parametrize("world_size", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_it_trains_the_model_of_one_process_also_when_it_is_stopped_in_an_epoch(
-    world_size, tmp_path
-):
+@pytest.mark.parametrize("sizes", [(1, 1), pytest.param((4, 2), marks=pytest.mark.slow)])
+def test_it_trains_the_model_of_one_process_also_when_it_is_stopped_in_an_epoch(sizes, tmp_path):
+    """And when it continues on another number of ranks."""
     checkpoint = tmp_path / "kept.pt"
-    for stop_at, ended in ((33, False), (0, True)):
-        found = launch(train, world_size, args=(checkpoint, stop_at), backend="gloo")
-        assert found == [ended] * world_size
+    for n, stop_at, ended in zip(sizes, (33, 0), (False, True), strict=True):
+        found = launch(train, n, args=(checkpoint, stop_at), backend="gloo")
+        assert found == [ended] * n
         assert torch.load(checkpoint)["step"] == (48 if ended else 33)
-    assert error(checkpoint, 2) < 1e-9
-
-
-@pytest.mark.slow
-def test_it_continues_on_another_number_of_ranks(tmp_path):
-    checkpoint = tmp_path / "kept.pt"
-    assert launch(train, 4, args=(checkpoint, 33), backend="gloo") == [False] * 4
-    assert launch(train, 2, args=(checkpoint, 0), backend="gloo") == [True] * 2
     assert error(checkpoint, 2) < 1e-9
 
 
@@ -155,10 +146,9 @@ def first_steps(stdout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["c10d", "static"])
-def test_after_two_kills_and_a_sigterm_it_has_the_parameters_of_one_process(form, tmp_path):
+def test_after_two_kills_and_a_sigterm_it_has_the_parameters_of_one_process(tmp_path):
     checkpoint = tmp_path / "checkpoint.pt"
-    command = TORCHRUN.format(f"--master-port {free_port()}" if form == "static" else "")
+    command = TORCHRUN.format("")
     with started(command, tmp_path, OMP_NUM_THREADS="1") as process:
         for rank in (1, 0):
             kill_after_next_checkpoint(rank, checkpoint)

@@ -1,6 +1,5 @@
-"""The lessons on training are right at every world size, and their proof notices a wrong program."""
+"""What the lessons on training show and say; the proof that they share, and the data."""
 
-import functools
 import re
 import subprocess
 import sys
@@ -10,12 +9,10 @@ import pytest
 import torch
 from lesson_source import Source
 from processes import started
-from test_documented import QUOTATION, text_of
-from wrong_programs import check_each_is_noticed
+from test_lessons import QUICK
 
 from collectives import Curve, Mismatch, check_training, digits, launch
 from collectives.course import chapters, data_set, files
-from collectives.course.marks import world_of
 from collectives.course.results import table
 from collectives.lab import available
 from tools import training_table
@@ -23,47 +20,6 @@ from tools.docs import SECTIONS
 
 CHAPTER = chapters.read()["training"]
 SOURCES = {name: Source(name) for name in CHAPTER.names}
-# Those of these lessons run each time; the others are slow.
-QUICK = ("data_parallel", "buckets", "ddp", "accumulation")
-some_quickly = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if Path(name).name in QUICK else pytest.mark.slow)
-        for name in CHAPTER.names
-    ],
-)
-
-
-def run_all(rank, world_size, device, path):
-    """Runs in a rank: all steps of a lesson, in one world."""
-    module = files.load(path)
-    # The lessons say that they stay as far below their own limit.
-    module.check_training = functools.partial(check_training, limit=1e-12)
-    steps = [step for step in module.STEPS if world_of(step).ranks <= world_size]
-    for step in steps:
-        step(rank, world_size, device)
-    return [step.__name__ for step in steps]
-
-
-# With 4 ranks every lesson runs in test_notebooks.py.
-@pytest.mark.parametrize(
-    ("name", "world_size"),
-    [
-        pytest.param(name, n, marks=() if n == 3 and Path(name).name in QUICK else pytest.mark.slow)
-        for name in CHAPTER.names
-        for n in (1, 3, 8)
-    ],
-)
-def test_every_rank_trains_the_model_of_one_process(name, world_size):
-    limit = 450.0 if name == "training/failover" else 100.0  # it starts torchrun three times
-    found = launch(run_all, world_size, args=(files.find(name),), backend="gloo", timeout=limit)
-    assert found[0]
-    assert found == [found[0]] * world_size
-
-
-@some_quickly
-def test_the_proof_notices_every_wrong_program_and_says_what_the_lesson_says(name):
-    check_each_is_noticed(SOURCES[name], files.find(name), timeout=100.0)
 
 
 def write(rank, world_size, device, path, program):
@@ -77,7 +33,7 @@ def write(rank, world_size, device, path, program):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if Path(name).name in QUICK else pytest.mark.slow)
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
         for name in CHAPTER.names
         if SOURCES[name].answer
     ],
@@ -107,23 +63,14 @@ def test_a_validation_with_more_ranks_than_images_is_exact():
 def test_on_a_slow_network_many_buckets_are_faster_than_one():
     proof = SOURCES["training/buckets"].section("The proof")
     ((command, said),) = re.findall(r"^\$ (.*\\\n.*)\n(.*)$", proof, re.MULTILINE)
-    with started(command.replace("\\\n", ""), Path(__file__).parent.parent) as process:
+    # Faster than in the lesson, so that it takes less time: the ratio stays.
+    command = command.replace("\\\n", "").replace("50mbit", "100mbit")
+    with started(command, Path(__file__).parent.parent) as process:
         stdout, stderr = process.communicate(timeout=200)
     number = r"\d+\.\d"
     assert re.sub(number, "#", stdout) == re.sub(number, "#", said) + "\n", stderr
     # Ratios of 1.5 to 1.8 were measured, also beside other work.
     assert float(re.search(number, stdout).group()) > 1.1
-
-
-@pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the words are of torch 2.13")
-def test_the_words_of_a_package_stand_in_its_file():
-    quoted = [
-        (name, *found)
-        for name, source in SOURCES.items()
-        for found in QUOTATION.findall(" ".join(source.prose.split()))
-    ]
-    assert len(quoted) >= 4
-    assert [one for one in quoted if one[2] not in text_of(one[1])] == []
 
 
 # The table in the documentation.

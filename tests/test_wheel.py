@@ -75,12 +75,11 @@ def test_the_wheel_holds_the_package_and_the_lessons(wheel):
 
 
 @pytest.mark.slow
-def test_in_an_empty_folder_it_lists_and_runs_lessons_with_their_data(installed, tmp_path):
-    """The lesson on rings reads what was measured."""
+def test_in_an_empty_folder_it_lists_and_runs_lessons_and_tries_exercises(installed, tmp_path):
     command = installed / "collectives"
     here = CliRunner().invoke(app, ["list"]).stdout
     assert run(command, "list", folder=tmp_path).stdout == here
-    run(command, "run", "training/one_process", "algorithms/ring", folder=tmp_path)
+    run(command, "run", "mistakes/order", folder=tmp_path)
     run(command, "practice", "start", "mine", folder=tmp_path)
     solution = next(installed.parent.rglob("collectives_solutions/calls/neighbours.py"))
     Path(tmp_path, "mine", "calls", "neighbours.py").write_text(solution.read_text())
@@ -119,8 +118,3 @@ def test_in_an_empty_folder_torchrun_prints_what_every_notebook_shows(installed,
     program = [installed / "python", "-c", EVERY, *(lessons / f"{name}.py" for name in names)]
     done = run(*torchrun, "--no-python", *program, folder=tmp_path)
     assert done.stdout == all_expected(names)
-
-
-@pytest.mark.slow
-def test_in_an_empty_folder_it_shows_a_mistake(installed, tmp_path):
-    run(installed / "collectives", "run", "mistakes/order", folder=tmp_path)

@@ -6,8 +6,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import jupytext
+import nbformat
 
 from collectives.course import files
+from tools import notebooks
 
 # The sections for what the lesson says without having run it.
 NOT_RUN = ("On GPUs", "Documented, not run")
@@ -60,6 +62,17 @@ class Source:
     def section(self, name: str) -> str:
         """The prose below a heading; empty if the lesson does not have it."""
         return self.prose.partition(f"## {name}\n")[2].partition("\n## ")[0]
+
+    @cached_property
+    def printed(self) -> dict[str, str]:
+        """What its notebook shows, by step. test_notebooks.py compares it with a run."""
+        notebook = nbformat.read(notebooks.path_of(files.find(self.name)), as_version=4)
+        runs = [re.search(r"^ +run\((\w+)\)$", cell.source, re.M) for cell in notebook.cells]
+        return {
+            run[1]: cell.outputs[0].text
+            for run, cell in zip(runs, notebook.cells, strict=True)
+            if run
+        }
 
     @property
     def proposals(self) -> list[str]:

@@ -4,24 +4,20 @@ The kinds: an ignored root, off by one, wrong for n that is not a power of two, 
 lost, a deadlock, a message left behind, too much sent, an input overwritten, a forbidden call.
 """
 
+# What most of them are told.
+ALL_WRONG = "every rank: the result is wrong."
+HANGS = "it hangs: after 3 s the ranks still wait."
+TO_ITSELF = "itself, which a rank cannot do"
+
 WRONG = {
     "neighbours": [
         ("(rank - 1) % n, ", "rank - 1, ", "rank 0: the result is wrong."),
         ("(rank + 1) % n", "rank + 1", "rank 1: the result is wrong."),
     ],
     "shift_right": [
-        ("(rank + 1) % n)", "(rank - 1) % n)", "it hangs: after 3 s the ranks still wait."),
-        (
-            "work = dist.isend(x, (rank + 1) % n)",
-            "dist.send(x, (rank + 1) % n)",
-            "it hangs: after 3 s the ranks still wait.",
-        ),
+        ("work = dist.isend(x, (rank + 1) % n)", "dist.send(x, (rank + 1) % n)", HANGS),
         ("return received", "return x.copy_(received)", "`x` was changed"),
-        (
-            "    if n == 1:\n        return x.clone()\n",
-            "",
-            "itself, which a rank cannot do",
-        ),
+        ("    if n == 1:\n        return x.clone()\n", "", TO_ITSELF),
         (
             "return received",
             "return received.float()",
@@ -31,8 +27,8 @@ WRONG = {
         ("    work.wait()\n", "", "it does not wait for its isend: call `wait()` of the Work"),
     ],
     "exchange_in_pairs": [
-        ("return received", "return x", "every rank: the result is wrong."),
-        ("    dist.recv(received, peer)\n", "", "it hangs: after 3 s the ranks still wait."),
+        ("return received", "return x", ALL_WRONG),
+        ("    dist.recv(received, peer)\n", "", HANGS),
     ],
     "running_total": [
         ("total += before", "total = before", "rank 1: the result is wrong."),
@@ -45,12 +41,7 @@ WRONG = {
         ("total = x.clone()", "total = x", "`x` was changed"),
     ],
     "weighted_mean": [
-        (
-            "sums[0] / sums[1]",
-            "sums[0] / dist.get_world_size()",
-            "every rank: the result is wrong.",
-        ),
-        ("    dist.all_reduce(sums)\n", "", "every rank: the result is wrong."),
+        ("sums[0] / sums[1]", "sums[0] / dist.get_world_size()", ALL_WRONG),
         (
             "dist.all_reduce(sums)",
             "dist.reduce(sums, 0)",
@@ -58,11 +49,11 @@ WRONG = {
         ),
     ],
     "accuracy_over_unequal_shards": [
-        ("counts[1].double()", "len(labels)", "every rank: the result is wrong."),
+        ("counts[1].double()", "len(labels)", ALL_WRONG),
         (".item()", "", "it returned a Tensor, not a float."),
     ],
     "texts_as_padded_bytes": [
-        ("row[:length]", "row", "every rank: the result is wrong."),
+        ("row[:length]", "row", ALL_WRONG),
         (
             "text.encode()",
             "text.encode('ascii')",
@@ -78,12 +69,7 @@ WRONG = {
         ("(x, src=root)", "(x.long(), src=root)", "rank 1: the result is wrong."),
     ],
     "which_calls": [
-        ("src=dist.get_world_size() - 1", "src=0", "every rank: the result is wrong."),
-        (
-            "dist.all_to_all_single(b, x)",
-            "dist.scatter(b[:1], list(x.split(1)) if dist.get_rank() == 0 else None)",
-            "every rank: the result is wrong.",
-        ),
+        ("src=dist.get_world_size() - 1", "src=0", ALL_WRONG),
         (
             "dist.reduce_scatter_tensor(c, x)",
             "total = x.clone(); dist.all_reduce(total); dist.barrier(); c = total[[dist.get_rank()]]",
@@ -94,14 +80,9 @@ WRONG = {
         (
             "    dist.broadcast(shared, src=0)\n",
             "    if dist.get_rank() == 0:\n        dist.broadcast(shared, src=0)\n",
-            "it hangs: after 3 s the ranks still wait.",
+            HANGS,
         ),
-        ("src=0", "src=dist.get_world_size() - 1", "every rank: the result is wrong."),
-        (
-            "return shared.item(), total.item()",
-            "return shared.item(), samples",
-            "every rank: the result is wrong.",
-        ),
+        ("src=0", "src=dist.get_world_size() - 1", ALL_WRONG),
         (
             "return shared.item(), total.item()",
             "return shared, total",
@@ -109,11 +90,6 @@ WRONG = {
         ),
     ],
     "repair_the_groups": [
-        (
-            "        if dist.get_rank() in (left, left + 1):\n",
-            "        if dist.get_rank() == left:\n",
-            "3 ranks, run 1",  # It hangs, or a rank is wrong.
-        ),
         (
             "range(dist.get_world_size() - 1)",
             "reversed(range(dist.get_world_size() - 1))",
@@ -157,24 +133,22 @@ WRONG = {
         ),
     ],
     "one_after_another": [
-        ("        dist.barrier()\n", "", "every rank: the result is wrong."),
+        ("        dist.barrier()\n", "", ALL_WRONG),
         (
             "            spoken = speak()\n        dist.barrier()\n",
             "            dist.barrier()\n            spoken = speak()\n",
-            "every rank: the result is wrong.",
+            ALL_WRONG,
         ),
-        ("        dist.barrier()\n", "    dist.barrier()\n", "every rank: the result is wrong."),
     ],
     "reduce_scatter_from_reduces": [
         ("piece.clone()", "piece", "`pieces` was changed"),
         ("dst=root", "dst=0", "the result is wrong."),
-        ("output.copy_(total)", "output = total", "every rank: the result is wrong."),
     ],
     "one_call_per_step": [
         (
             "range(0, len(gradients), every)",
             "range(0, len(gradients) - every + 1, every)",
-            "every rank: the result is wrong.",
+            ALL_WRONG,
         ),
         (
             "        total = torch.stack(gradients[first : first + every]).sum(0)\n        dist.all_reduce(total)\n",
@@ -190,44 +164,23 @@ WRONG = {
         ),
     ],
     "a_checkpoint": [
-        ('["momentum"]', '["momentum"] * 0', "every rank: the result is wrong."),
-        (
-            '        self.generator.set_state(state["generator"])\n',
-            "",
-            "every rank: the result is wrong.",
-        ),
-        ('        self.steps = state["steps"]\n', "", "every rank: the result is wrong."),
-        (
-            "self.generator.get_state()",
-            "self.generator.initial_seed()",
-            "raised TypeError",
-        ),
+        ('["momentum"]', '["momentum"] * 0', ALL_WRONG),
+        ('        self.generator.set_state(state["generator"])\n', "", ALL_WRONG),
+        ('        self.steps = state["steps"]\n', "", ALL_WRONG),
+        ("self.generator.get_state()", "self.generator.initial_seed()", "raised TypeError"),
     ],
     "broadcast_from_sends": [
         ("dist.recv(x, src)", "dist.recv(x.clone(), src)", "rank 1: the result is wrong."),
-        ("rank != src", "True", "itself, which a rank cannot do"),
+        ("rank != src", "True", TO_ITSELF),
         (
             "dist.send(x, rank)",
             "dist.send(x, rank); dist.isend(x, rank)",
             "it does not wait for its isend",  # It would spoil the next call.
         ),
-        (
-            "dist.get_rank() == src",
-            "dist.get_rank() == 0",
-            "itself, which a rank cannot do",
-        ),
     ],
     "broadcast_as_a_tree": [
-        (
-            "place < distance and place + distance < n",
-            "place < distance",
-            "it hangs: after 3 s the ranks still wait.",
-        ),
-        (
-            "(dist.get_rank() - src) % n",
-            "dist.get_rank()",
-            "itself, which a rank cannot do",
-        ),
+        ("place < distance and place + distance < n", "place < distance", HANGS),
+        ("(dist.get_rank() - src) % n", "dist.get_rank()", TO_ITSELF),
         (
             "distance *= 2",
             "distance += 1",
@@ -244,11 +197,7 @@ WRONG = {
     ],
     "gather_from_sends": [
         ("x.clone() for", "x for", "`x` was changed"),
-        (
-            "        dist.send(x, dst)",
-            "        dist.send(x, 0)",
-            "itself, which a rank cannot do",
-        ),
+        ("        dist.send(x, dst)", "        dist.send(x, 0)", TO_ITSELF),
         (
             "rank != me",
             "rank > me",
@@ -258,10 +207,9 @@ WRONG = {
     "reduce_on_any_root": [
         ("total, received = x.clone()", "total, received = x", "`x` was changed"),
         ("total += received", "total = received", "rank 0: the result is wrong."),
-        ("rank != me", "rank != 0", "itself, which a rank cannot do"),
+        ("rank != me", "rank != 0", TO_ITSELF),
     ],
     "all_gather_as_a_ring": [
-        ("range(n - 1)", "range(n - 2)", "every rank: the result is wrong."),
         ("range(n - 1)", "range(n)", "it sent 2 messages; 1 is enough."),
         (
             "rows[(rank - step) % n]",
@@ -289,25 +237,16 @@ WRONG = {
             "len(x) // n * n",
             "raised RuntimeError: The expanded size of the tensor (2) must match",
         ),
-        ("    x.copy_(padded[: len(x)])\n", "", "every rank: the result is wrong."),
+        ("    x.copy_(padded[: len(x)])\n", "", ALL_WRONG),
     ],
     "all_reduce_as_a_ring": [
-        ("2 * (n - 1)", "2 * n - 3", "every rank: the result is wrong."),
-        (
-            "theirs + received if step < n - 1 else received",
-            "theirs + received",
-            "every rank: the result is wrong.",
-        ),
+        ("2 * (n - 1)", "2 * n - 3", ALL_WRONG),
         (
             "x.tensor_split(n)",
             "x[: len(x) // n * n].tensor_split(n)",
             "every rank: the result is wrong. The last right case: 2 ranks, 4 elements,",
         ),
-        (
-            "dist.isend(mine, (rank + 1) % n)",
-            "dist.isend(mine.clone(), (rank + 2) % n)",
-            "itself, which a rank cannot do",
-        ),
+        ("dist.isend(mine, (rank + 1) % n)", "dist.isend(mine.clone(), (rank + 2) % n)", TO_ITSELF),
     ],
     "all_to_all_pairwise": [
         (
@@ -315,12 +254,8 @@ WRONG = {
             "received[right]",
             "every rank: the result is wrong. The last right case: 2 ranks, 1000 elements,",
         ),
-        ("range(1, n)", "range(n)", "itself, which a rank cannot do"),
-        (
-            "(rank - distance) % n",
-            "(rank + distance) % n",
-            "it hangs: after 3 s the ranks still wait.",
-        ),
+        ("range(1, n)", "range(n)", TO_ITSELF),
+        ("(rank - distance) % n", "(rank + distance) % n", HANGS),
     ],
     "a_scan": [
         (
@@ -328,36 +263,18 @@ WRONG = {
             "x",
             "rank 2: the result is wrong. The last right case: 2 ranks, 1000 elements,",
         ),
-        ("return below", "return below + x", "every rank: the result is wrong."),
+        ("return below", "return below + x", ALL_WRONG),
     ],
     "sub_groups": [
-        (", group=group", "", "every rank: the result is wrong."),
+        (", group=group", "", ALL_WRONG),
         ("total = x.clone()", "total = x", "`x` was changed"),
-        (
-            "range(first, first + width)",
-            "range(first, first + width - 1)",
-            "every rank: the result is wrong.",
-        ),
     ],
     "average_the_gradients": [
-        ("        gradient /= dist.get_world_size()\n", "", "every rank: the result is wrong."),
-        (
-            "for gradient in gradients",
-            "for gradient in gradients[:-1]",
-            "every rank: the result is wrong.",
-        ),
+        ("        gradient /= dist.get_world_size()\n", "", ALL_WRONG),
+        ("for gradient in gradients", "for gradient in gradients[:-1]", ALL_WRONG),
     ],
     "one_bucket": [
-        (
-            "        gradient.copy_(piece.view_as(gradient))",
-            "        gradient = piece",
-            "every rank: the result is wrong.",
-        ),
-        (
-            "    dist.all_reduce(bucket)\n",
-            "    for gradient in gradients:\n        dist.all_reduce(gradient)\n",
-            "every rank: the result is wrong.",
-        ),
+        ("        gradient.copy_(piece.view_as(gradient))", "        gradient = piece", ALL_WRONG),
         (
             "    dist.all_reduce(bucket)\n",
             "    for part in bucket.split(1):\n        dist.all_reduce(part)\n",
@@ -373,24 +290,20 @@ WRONG = {
         ),
     ],
     "accuracy_of_padded_shards": [
-        (
-            "counted.sum().item() / samples",
-            "right.float().mean().item()",
-            "every rank: the result is wrong.",
-        ),
-        ("op=dist.ReduceOp.MAX", "op=dist.ReduceOp.SUM", "every rank: the result is wrong."),
+        ("counted.sum().item() / samples", "right.float().mean().item()", ALL_WRONG),
+        ("op=dist.ReduceOp.MAX", "op=dist.ReduceOp.SUM", ALL_WRONG),
     ],
     "the_last_micro_batches": [
-        (" or i == last", "", "every rank: the result is wrong."),
-        ("(i + 1) % every", "i % every", "every rank: the result is wrong."),
+        (" or i == last", "", ALL_WRONG),
+        ("(i + 1) % every", "i % every", ALL_WRONG),
     ],
     "one_data_set": [
         ("    dist.broadcast(shared, src=0)\n", "", "rank 1: the result is wrong."),
-        ("src=0", "src=dist.get_world_size() - 1", "every rank: the result is wrong."),
+        ("src=0", "src=dist.get_world_size() - 1", ALL_WRONG),
     ],
     "norm_of_sharded_gradients": [
-        ("gradient.square().sum()", "gradient.norm()", "every rank: the result is wrong."),
-        ("    dist.all_reduce(squares)\n", "", "every rank: the result is wrong."),
+        ("gradient.square().sum()", "gradient.norm()", ALL_WRONG),
+        ("    dist.all_reduce(squares)\n", "", ALL_WRONG),
     ],
     "left_first": [
         (
@@ -398,11 +311,7 @@ WRONG = {
             "return from_right, from_left",
             "every rank: the result is wrong. The last right case: 2 ranks, run 2.",
         ),
-        (
-            "dist.isend(x, right)]",
-            "dist.isend(x, left)]",
-            "it hangs: after 3 s the ranks still wait.",
-        ),
+        ("dist.isend(x, right)]", "dist.isend(x, left)]", HANGS),
     ],
     "only_rank_0_logs": [
         (
@@ -417,8 +326,7 @@ WRONG = {
         ),
     ],
     "early_stop": [
-        (", op=dist.ReduceOp.MAX", ", op=dist.ReduceOp.MIN", "every rank: the result is wrong."),
-        (", op=dist.ReduceOp.MAX", "", "every rank: the result is wrong."),
+        (", op=dist.ReduceOp.MAX", "", ALL_WRONG),
         ("largest < limit", "loss < limit", "rank 1: the result is wrong."),
     ],
     "the_same_buffer": [
@@ -430,7 +338,7 @@ WRONG = {
         ),
     ],
     "a_dictionary": [
-        ("in sorted(totals)", "in totals", "every rank: the result is wrong."),
+        ("in sorted(totals)", "in totals", ALL_WRONG),
         (
             "return list(totals.items())",
             "return sorted(totals.items())",
@@ -447,18 +355,14 @@ WRONG = {
     ],
     "a_column": [
         ("    matrix[:, 0] = column\n", "", "rank 1: the result is wrong."),
-        (
-            "matrix[:, 0] = column",
-            "matrix.copy_(column[:, None])",
-            "every rank: the result is wrong.",
-        ),
+        ("matrix[:, 0] = column", "matrix.copy_(column[:, None])", ALL_WRONG),
     ],
     "rank_in_a_group": [
         ("src=1", "src=0", "raised ValueError: Global rank 0 is not part of group"),
-        ("range(1, dist", "range(0, dist", "every rank: the result is wrong."),
+        ("range(1, dist", "range(0, dist", ALL_WRONG),
     ],
     "broadcast_from_all_reduce": [
-        ("        x.zero_()\n", "        pass\n", "every rank: the result is wrong."),
+        ("        x.zero_()\n", "        pass\n", ALL_WRONG),
         (
             "!= src",
             "!= 0",
@@ -466,16 +370,11 @@ WRONG = {
         ),
     ],
     "all_gather_from_broadcasts": [
-        ("src=root", "src=0", "every rank: the result is wrong."),
-        ("    pieces[dist.get_rank()].copy_(x)\n", "", "every rank: the result is wrong."),
-        (
-            "pieces[dist.get_rank()].copy_(x)",
-            "pieces[dist.get_rank()] = x.clone()",
-            "every rank: the result is wrong.",
-        ),
+        ("src=root", "src=0", ALL_WRONG),
+        ("    pieces[dist.get_rank()].copy_(x)\n", "", ALL_WRONG),
     ],
     "all_to_all_from_scatter": [
-        ("received[root]", "received[0]", "every rank: the result is wrong."),
+        ("received[root]", "received[0]", ALL_WRONG),
         ("src=root", "src=0", "raised ValueError: Argument ``scatter_list`` must"),
     ],
     "slowest_rank": [
@@ -491,21 +390,12 @@ WRONG = {
         ("dist.gather(x.square()", "dist.gather(x", "rank 0: the result is wrong."),
     ],
     "all_reduce_on_a_grid": [
-        (
-            "    dist.all_reduce(piece, group=columns[column])\n",
-            "",
-            "every rank: the result is wrong.",
-        ),
+        ("    dist.all_reduce(piece, group=columns[column])\n", "", ALL_WRONG),
         (
             "    dist.reduce_scatter_tensor(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n"
             "    dist.all_gather_into_tensor(x, piece, group=rows[row])\n",
             "    dist.all_reduce(x, group=rows[row])\n    dist.all_reduce(x, group=columns[column])\n",
             "every rank: it gave 64 bytes to all_reduce; 16 are enough.",
-        ),
-        (
-            "dist.reduce_scatter_tensor(piece, x, group=rows[row])",
-            "dist.all_reduce(x, group=rows[row]); dist.reduce_scatter_tensor(piece, x, group=rows[row])",
-            "every rank: the result is wrong.",
         ),
     ],
     "barrier_by_dissemination": [
@@ -514,7 +404,7 @@ WRONG = {
             "distance += 1",
             "every rank: it sent 3 messages; 2 are enough. The last right case: 3 ranks,",
         ),
-        ("while distance < n", "while distance < n // 2", "every rank: the result is wrong."),
+        ("while distance < n", "while distance < n // 2", ALL_WRONG),
     ],
     "weights_are_equal": [
         (
@@ -534,18 +424,12 @@ WRONG = {
             "",
             "every rank: `weights` was not changed.",
         ),
-        (
-            "    dist.all_gather_into_tensor(weights, mine)\n",
-            "    weights.chunk(n)[rank].copy_(mine)\n",
-            "every rank: `weights` is wrong.",
-        ),
         ("gradient / n", "gradient", "every rank: `weights` is wrong."),
         (
             "momentum.copy_(momentum / 2 + mean)",
             "momentum = momentum / 2 + mean",
             "every rank: `momentum` was not changed.",
         ),
-        ("weights.chunk(n)[rank]", "weights.chunk(n)[0]", "every rank: `weights` is wrong."),
         (
             "    dist.reduce_scatter_tensor(mean, gradient / n)\n",
             "    total = gradient / n\n    dist.all_reduce(total)\n    mean = total.chunk(n)[rank]\n",
@@ -582,7 +466,6 @@ WRONG = {
     ],
     "one_forward_one_backward": [
         ("n - 1 - rank", "n - rank", "rank 0: after F2 it keeps 3 micro-batches; the most is 2."),
-        ("n - 1 - rank", "m", "rank 0: after F2 it keeps 3 micro-batches; the most is 2."),
         ("n - 1 - rank", "rank", "rank 0: it never keeps 2 micro-batches at a time, and waits"),
         (
             "min(m, n - 1 - rank)",
@@ -619,16 +502,11 @@ WRONG = {
             "",
             "every rank: the result is wrong. The last right case: 2 ranks, 50",
         ),
-        (
-            "        block = arriving\n        new, new_log_sum = attend(query, *block)\n",
-            "        new, new_log_sum = attend(query, *arriving)\n",
-            "every rank: the result is wrong. The last right case: 2 ranks, 50",
-        ),
         ("range(n - 1)", "range(n)", "every rank: this rank's own block counts twice."),
         (
             "        work = dist.isend(block, (rank + 1) % n)\n",
             "        work = dist.send(block, (rank + 1) % n)\n",
-            "it hangs: after 3 s the ranks still wait.",
+            HANGS,
         ),
     ],
     "tokens_to_experts": [
