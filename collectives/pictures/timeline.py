@@ -171,12 +171,7 @@ def _bar(
 
 
 def _bar_lines(call: Call) -> list[str]:
-    name, *rest = happens_before.words(call)
-    return [*split_name(name, _LETTERS), *(one for part in rest for one in _split(part))]
-
-
-def _split(part: str) -> list[str]:
-    return split_name(part, _LETTERS) if len(part) > _LETTERS else [part]
+    return [line for part in happens_before.words(call) for line in split_name(part, _LETTERS)]
 
 
 def _draw_ticks(canvas: Canvas, ticks: list[Call], steps: Steps, lanes: Lanes) -> None:
