@@ -108,7 +108,6 @@ PYTHON = sys.executable
 NO_MPI = backends.missing_for_mpi() is not None
 needs_mpi = pytest.mark.skipif(NO_MPI, reason="needs the extra collectives[mpi]")
 DOORS = {
-    "python": lambda lesson: [PYTHON, lesson, "-n", 2],
     "torchrun": lambda lesson: [
         PYTHON,
         "-m",
@@ -129,8 +128,6 @@ def lesson(checkout) -> Path:
 @pytest.mark.parametrize(
     "door",
     [
-        # Without a launcher: as the command, below.
-        pytest.param("python", marks=pytest.mark.slow),
         pytest.param("torchrun", marks=pytest.mark.slow),
         pytest.param("mpiexec", marks=needs_mpi),
     ],

@@ -13,8 +13,8 @@ import pytest
 from figures import crossed, texts, too_small
 from matplotlib.colors import to_hex
 
-from collectives.pictures import picture
-from collectives.pictures.colours import PAGE, PALETTE
+from collectives.pictures import cables, picture
+from collectives.pictures.colours import PAGE, PALETTE, WRONG, contrast, tint
 
 
 def faults(find) -> dict:
@@ -95,8 +95,13 @@ def test_the_readers_settings_change_nothing_and_are_not_changed():
         assert dict(matplotlib.rcParams) == before
 
 
+def boxes_of(name: str) -> dict:
+    patches = drawn.figures()[name].axes[0].patches
+    return {one.get_gid(): one for one in patches if one.get_gid()}
+
+
 def test_the_picture_colours_the_ranks_that_wait_for_the_late_one():
-    boxes = {one.get_gid(): one for one in drawn.figures()["late"].axes[0].patches if one.get_gid()}
+    boxes = boxes_of("late")
     coloured = {gid for gid, box in boxes.items() if to_hex(box.get_facecolor()) != "#ffffff"}
     assert len(boxes) == 16
     assert coloured == {
@@ -105,9 +110,23 @@ def test_the_picture_colours_the_ranks_that_wait_for_the_late_one():
     }
 
 
-def boxes_of(name: str) -> dict:
-    patches = drawn.figures()[name].axes[0].patches
-    return {one.get_gid(): one for one in patches if one.get_gid()}
+def test_a_slow_pair_is_red_in_both_of_its_places():
+    boxes = boxes_of("pairs")
+    red = {gid for gid, box in boxes.items() if to_hex(box.get_facecolor()) == tint(WRONG)}
+    slow = {
+        f"pair/{a}-{b}" for pair, one in drawn.SLOW.items() if one for a, b in (pair, pair[::-1])
+    }
+    assert red == slow | {"all/0", "all/1", "all/2"}
+    assert set(boxes) - red == {"pair/0-1", "pair/1-0"}
+    assert contrast("#111111", tint(WRONG)) >= 4.5
+
+
+def test_an_arrow_for_each_send_and_only_those_of_node0_leave_it_in_red():
+    arrows = boxes_of("cables")
+    sends = {f"{name}/r{a}-r{b}" for name, _, sends, _ in drawn.PANELS for a, b in sends}
+    assert set(arrows) == sends
+    red = {gid for gid, one in arrows.items() if to_hex(one.get_edgecolor()) == cables._OUT}
+    assert red == {"in blocks/r1-r2", "round-robin/r0-r1", "round-robin/r2-r3", "leaders/r0-r2"}
 
 
 def test_a_sample_has_a_box_for_each_rank_that_takes_it():

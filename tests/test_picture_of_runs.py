@@ -84,10 +84,6 @@ def draw(results, name):
     return drawn.draw(name, before=before, after=after, op=OPS.get(name), in_place=in_place)
 
 
-def draw_right(name, world_size):
-    return draw([result[name] for result in right(world_size)], name)
-
-
 def draw_wrong(name, wrong):
     return draw(
         launch(call, 4, args=(name, WRONG[wrong]), backend="gloo", device="cpu", timeout=60.0), name
@@ -121,21 +117,15 @@ def values(figure, rank):
     return found
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+@pytest.mark.parametrize("world_size", [2, 3, 5])
 @pytest.mark.parametrize("name", FROM)
-def test_cells_have_the_colours_of_the_ranks_that_their_values_came_from(name, world_size):
-    figure = draw_right(name, world_size)
-    for rank in range(world_size):
-        assert colours(figure, rank) == FROM[name](rank, world_size)
-
-
-@pytest.mark.parametrize("name", FROM)
-def test_cells_have_their_values(name):
-    figure = draw_right(name, 3)
-    for rank, result in enumerate(right(3)):
-        after = result[name][1]
+def test_cells_have_their_values_on_the_colours_of_the_ranks_that_these_came_from(name, world_size):
+    results = [result[name] for result in right(world_size)]
+    figure = draw(results, name)
+    for rank, (_, after) in enumerate(results):
         held = [] if after is None else torch.cat([piece.reshape(-1) for piece in after]).tolist()
         assert values(figure, rank) == [str(value) for value in held]
+        assert colours(figure, rank) == FROM[name](rank, world_size)
 
 
 # What a wrong collective did, for rank r of 4.
@@ -173,17 +163,9 @@ def test_a_wrong_collective_shows(wrong):
 
 def test_a_scatter_that_permutes_shows_in_its_values():
     """Every piece comes from the root: the colours are right, only the numbers are not."""
-    as_it_should_be, wrong = (
-        draw_right("scatter", 4),
-        draw_wrong("scatter", "scatter that permutes"),
-    )
-    assert [values(as_it_should_be, rank)[0] for rank in range(4)] == [
-        "3000",
-        "5000",
-        "7000",
-        "9000",
-    ]
-    assert [values(wrong, rank)[0] for rank in range(4)] == ["5000", "7000", "9000", "3000"]
+    figure = draw_wrong("scatter", "scatter that permutes")
+    assert [colours(figure, rank) for rank in range(4)] == [[{3}]] * 4
+    assert [values(figure, rank) for rank in range(4)] == [["5000"], ["7000"], ["9000"], ["3000"]]
 
 
 def test_a_sum_where_a_maximum_was_asked_for_is_undefined():

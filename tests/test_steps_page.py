@@ -118,8 +118,6 @@ def rows(document):
     [
         ("all_reduce", "ring", 5, 3),
         ("all_reduce", "hierarchical", 8, 3),
-        pytest.param("barrier", "dissemination", 7, 3, marks=pytest.mark.slow),
-        pytest.param("gather", "binomial_tree", 16, 0, marks=pytest.mark.slow),
     ],
 )
 def test_an_address_shows_its_step(collective, name, n, step, tmp_path):

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
@@ -46,7 +45,7 @@ def draw(
     messages: Sequence[Sequence[Message]],
     title: str,
     op: str | None = None,
-) -> Figure:
+) -> Canvas:
     """The figure, for `picture.svg` and `picture.save`.
 
     `held[k][rank]` are the values of the pieces before step k, None for a piece that is not there;
@@ -56,12 +55,14 @@ def draw(
     before = _traceable(held[0])
     traced = [trace(before, _traceable(now), op=op, in_place=True) for now in held]
     panels = [origins for origins in traced if origins]
-    if not panels:
-        figure = _too_large(len(before), len(before[0]), title)
-    else:
-        figure = _drawn(held, messages, panels, title)
-    figure.set_label(f"{title}, step by step. {describe(held, messages)}")
-    return figure
+    words = f"{title}, step by step. {describe(held, messages)}"
+    if panels:
+        return _drawn(held, messages, panels, title, words)
+    canvas = Canvas(title, 6.4)
+    limits = f"at most {MOST_RANKS} ranks and {MOST_ELEMENTS} pieces can be drawn"
+    text = f"{len(before)} ranks, {len(before[0])} pieces: {limits}."
+    canvas.write(MARGIN, MARGIN + 0.4, text)
+    return canvas.end(1.0, words)
 
 
 def describe(held: Sequence, messages: Sequence[Sequence[Message]]) -> str:
@@ -94,7 +95,7 @@ def _text(value) -> str:
     return "" if value is None else Element(value).text
 
 
-def _drawn(held, messages, panels: list[Origins], title: str) -> Figure:
+def _drawn(held, messages, panels: list[Origins], title: str, words: str) -> Canvas:
     ranks, columns = len(held[0]), len(held[0][0])
     arrows = [[], *map(_arrows, messages)]
     tracks = max([0, *(one.track + 1 for step in arrows for one in step)])
@@ -113,8 +114,7 @@ def _drawn(held, messages, panels: list[Origins], title: str) -> Figure:
     top = MARGIN + 0.45
     below = top + bands * (height + 2 * LINE) + 0.05
     # Points of whole numbers: see _Boxes._add.
-    canvas = Canvas(round(72 * page) / 72, round(72 * (below + LINE * len(legend) + 0.1)) / 72)
-    canvas.title(title)
+    canvas = Canvas(title, round(72 * page) / 72)
     boxes = _Boxes(canvas)
     for number, panel in enumerate(panels):
         band, place = divmod(number, per_band)
@@ -132,7 +132,7 @@ def _drawn(held, messages, panels: list[Origins], title: str) -> Figure:
             _arrow(canvas, x, y, arrow, f"step{number}/{arrow.tail}-{arrow.head}")
     boxes.draw()
     canvas.lines(MARGIN, below + LINE / 2, legend)
-    return canvas.figure
+    return canvas.end(round(72 * (below + LINE * len(legend) + 0.1)) / 72, words)
 
 
 def _panel(boxes: "_Boxes", corner, sizes, panel: Origins, held, arrived) -> None:
@@ -142,14 +142,6 @@ def _panel(boxes: "_Boxes", corner, sizes, panel: Origins, held, arrived) -> Non
             cell = None if held[rank][column] is None else found
             place = left + column * pitch, top + rank * _ROW
             boxes.cell(place, width, cell, is_new=(rank, column) in arrived)
-
-
-def _too_large(ranks: int, pieces: int, title: str) -> Figure:
-    canvas = Canvas(6.4, 1.0)
-    canvas.title(title)
-    limits = f"at most {MOST_RANKS} ranks and {MOST_ELEMENTS} pieces can be drawn"
-    canvas.write(MARGIN, MARGIN + 0.4, f"{ranks} ranks, {pieces} pieces: {limits}.")
-    return canvas.figure
 
 
 class _Boxes:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-from collectives.pictures.colours import LIGHT, PALETTE, edge
-from collectives.pictures.page import LINE, MARGIN, WIDEST, Canvas, default_style, wrapped
+from collectives.pictures.colours import GREY, PALETTE, edge
+from collectives.pictures.page import CHIP, LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_CHIP, _PITCH = 0.66, 0.46
-_INSIDE, _OUT, _BACK = "#555555", edge(PALETTE[5]), edge(PALETTE[4])
+_PITCH = 0.46
+_OUT, _BACK = edge(PALETTE[5]), edge(PALETTE[4])
 _LEGEND = (
     "Red: from node0 through its cable to node1. Blue: back. Grey: on one machine. The bar shows "
     "the bytes that leave node0."
@@ -54,16 +51,14 @@ class Cables:
         return ", ".join(f"{panel.name}: {panel.size}" for panel in self.panels)
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Cables]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[Cables]) -> Canvas:
         """An arrow has the gid <name of its panel>/r0-r1."""
         step = (WIDEST - MARGIN) / len(self.panels)
         most = max(panel.megabytes for panel in self.panels)
         tallest = max(len(ranks) for panel in self.panels for ranks in panel.machines)
-        top = MARGIN + 0.35 + 2.4 * LINE
+        top = TOP + 2.4 * LINE
         bottom = top + _PITCH * tallest + 0.15
-        legend = wrapped(_LEGEND, WIDEST - 2 * MARGIN)
-        canvas = Canvas(WIDEST, bottom + 2.6 * LINE + LINE * len(legend) + MARGIN)
-        canvas.title(title)
+        canvas = Canvas(title)
         for number, panel in enumerate(self.panels):
             left, width = MARGIN + step * number, step - MARGIN
             canvas.write(left, top - 1.9 * LINE, panel.name, 10, weight="bold")
@@ -71,9 +66,8 @@ class Cables:
             size = f"node0 to node1: {panel.size}"
             canvas.write(left, bottom + 0.6 * LINE, size, 10, weight="bold")
             canvas.box(left, bottom + 1.3 * LINE, width * panel.megabytes / most, 0.14, _OUT)
-        canvas.lines(MARGIN, bottom + 3.2 * LINE, legend)
-        canvas.figure.set_label(" ".join([f"{title}.", *map(str, self.panels)]))
-        return canvas.figure
+        words = " ".join([f"{title}.", *map(str, self.panels)])
+        return canvas.end_with(_LEGEND, bottom + 2.2 * LINE, words)
 
 
 def _list(parts: Iterable) -> str:
@@ -83,27 +77,26 @@ def _list(parts: Iterable) -> str:
 def _draw_panel(canvas: Canvas, panel: Wiring, left: float, width: float, top: float) -> None:
     corners = {}
     for machine, ranks in enumerate(panel.machines):
-        x = left + 0.2 if machine == 0 else left + width - _CHIP - 0.2
-        look = {"facecolor": LIGHT, "edgecolor": _INSIDE, "linewidth": 0.8, "zorder": 0}
-        canvas.frame(x - 0.2, top, _CHIP + 0.4, _PITCH * len(ranks), 0.08, **look)
-        canvas.write(x + _CHIP / 2, top - 0.6 * LINE, f"node{machine}", ha="center")
+        x = left + 0.2 if machine == 0 else left + width - CHIP - 0.2
+        canvas.frame(x - 0.2, top, CHIP + 0.4, _PITCH * len(ranks))
+        canvas.write(x + CHIP / 2, top - 0.6 * LINE, f"node{machine}", ha="center")
         for number, rank in enumerate(ranks):
             corners[rank] = (x, top + _PITCH * (number + 0.5))
             canvas.chip(*corners[rank], rank)
     for a, b in panel.sends:
         (x0, y0), (x1, y1) = corners[a], corners[b]
-        look = {"mutation_scale": 9, "zorder": 3, "color": _INSIDE, "linewidth": 1.1}
+        look: dict[str, Any] = {"mutation_scale": 9, "zorder": 3, "color": GREY, "linewidth": 1.1}
         down = 1 if y1 > y0 else -1
         if x0 != x1:  # through the cable
             out = 1 if x1 > x0 else -1
-            tail, head = (_CHIP + 0.03, -0.03) if out > 0 else (-0.03, _CHIP + 0.03)
+            tail, head = (CHIP + 0.03, -0.03) if out > 0 else (-0.03, CHIP + 0.03)
             points = [(x0 + tail, y0 - 0.04 * out), (x1 + head, y1 - 0.04 * out)]
             look |= {"color": _OUT if out > 0 else _BACK, "linewidth": 2}
         elif abs(y1 - y0) < 1.5 * _PITCH:
-            points = [(x0 + _CHIP / 2, y0 + down * 0.14), (x0 + _CHIP / 2, y1 - down * 0.14)]
+            points = [(x0 + CHIP / 2, y0 + down * 0.14), (x0 + CHIP / 2, y1 - down * 0.14)]
         else:  # around the ranks between them, away from the cable
             is_left = x0 < left + width / 2
-            x = x0 - 0.01 if is_left else x0 + _CHIP + 0.01
+            x = x0 - 0.01 if is_left else x0 + CHIP + 0.01
             points = [(x, y0), (x, y1)]
             look["connectionstyle"] = f"arc3,rad={0.26 * down * (1 if is_left else -1)}"
         canvas.arrow(points, f"{panel.name}/r{a}-r{b}", **look)

@@ -3,7 +3,7 @@
 # Okabe and Ito's palette, which colour-blind readers can tell apart. Dark grey replaces its black,
 # which is for text.
 PALETTE = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#4d4d4d")
-DARK, LIGHT = "#111111", "#ffffff"
+DARK, GREY, LIGHT = "#111111", "#555555", "#ffffff"
 # What every picture stands on. It is opaque, so that a picture can be read on a dark page.
 PAGE = "#f4f4f1"
 WRONG = "#b00000"  # what failed, never returned or waits for ever

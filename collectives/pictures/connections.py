@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from collectives.pictures.colours import DARK, LIGHT, PAGE, PALETTE, edge, ink
+from collectives.pictures.colours import DARK, GREY, PAGE, PALETTE
 from collectives.pictures.page import (
     LINE,
     MARGIN,
-    SMALL,
+    TOP,
     WIDEST,
     Canvas,
+    Look,
     breadth,
     default_style,
-    wrapped,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _PITCH, _TALL = 0.56, 0.3
 
@@ -39,54 +35,39 @@ class Connections:
     links: Mapping[str, Sequence[tuple[str, str]]]
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Connections]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[Connections]) -> Canvas:
         step = min(2.9, (WIDEST - MARGIN) / len(self.machines))
-        tallest = max(map(len, self.machines.values()))
-        top = MARGIN + 0.75
-        bottom = top + _PITCH * tallest + 0.1
-        page = MARGIN + step * len(self.machines)
-        legend = [
-            line
-            for number, words in enumerate(self.links, 1)
-            for line in wrapped(f"{number}: {words}", page - 2 * MARGIN)
-        ]
-        canvas = Canvas(page, bottom + LINE * len(legend) + MARGIN + 0.1)
-        canvas.title(title)
+        top = TOP + 0.4
+        canvas = Canvas(title, MARGIN + step * len(self.machines))
         places: dict[str, tuple[float, float, float]] = {}
         for column, (machine, processes) in enumerate(self.machines.items()):
             left, width = MARGIN + step * column, step - 0.75
-            look = {"facecolor": LIGHT, "edgecolor": "#555555", "linewidth": 0.8, "zorder": 0}
-            canvas.frame(left, top, width, _PITCH * len(processes), 0.08, **look)
+            canvas.frame(left, top, width, _PITCH * len(processes))
             canvas.write(left + width / 2, top - 0.6 * LINE, machine, ha="center")
             wide = max(breadth(one, 9) for one in processes) + 0.2
             for row, process in enumerate(processes):
-                middle = left + width / 2, top + _PITCH * (row + 0.5)
-                places[f"{machine}/{process}"] = (*middle, wide)
-                _process(canvas, middle, wide, process)
+                x, y = left + width / 2, top + _PITCH * (row + 0.5)
+                places[f"{machine}/{process}"] = x, y, wide
+                box = x - wide / 2, y - _TALL / 2, wide, _TALL
+                look: Look = {"edgecolor": GREY}
+                colour = PAGE
+                if process.startswith("rank "):
+                    colour, look = PALETTE[int(process.split()[1])], {}
+                canvas.cell(*box, process, colour, size=9, weight="bold", **look)
         for number, links in enumerate(self.links.values(), 1):
             for start, end in links:
                 both = (end, start) in links
                 if not both or start < end:
                     style = "<|-|>" if both else "-|>"
                     _link(canvas, places[start], places[end], number, style, f"{start}-{end}")
-        canvas.lines(MARGIN, bottom + LINE, legend)
-        canvas.figure.set_label(f"{title}. {self._described()}")
-        return canvas.figure
-
-    def _described(self) -> str:
-        return " ".join(
+        y = top + _PITCH * max(map(len, self.machines.values()))
+        for number, words in enumerate(self.links, 1):
+            y = canvas.paragraph(f"{number}: {words}", y)
+        told = (
             f"{words.rstrip('.')}: {', '.join(f'{start} to {end}' for start, end in links)}."
             for words, links in self.links.items()
         )
-
-
-def _process(canvas: Canvas, middle: tuple[float, float], wide: float, name: str) -> None:
-    x, y = middle
-    is_rank = name.startswith("rank ")
-    colour = PALETTE[int(name.split()[1])] if is_rank else PAGE
-    look: dict[str, Any] = {"edgecolor": edge(colour) if is_rank else "#555555", "linewidth": 0.8}
-    canvas.box(x - wide / 2, y - _TALL / 2, wide, _TALL, colour, **look)
-    canvas.write(x, y, name, 9, ink(colour), ha="center", weight="bold")
+        return canvas.end(y + LINE / 2 + MARGIN, f"{title}. {' '.join(told)}")
 
 
 def _link(canvas: Canvas, start, end, number: int, style: str, gid: str) -> None:
@@ -105,4 +86,4 @@ def _link(canvas: Canvas, start, end, number: int, style: str, gid: str) -> None
         points = [(x0 + right * wide0 / 2, y0), (x1 - right * wide1 / 2, y1)]
         at = (points[0][0] + points[1][0]) / 2, (y0 + y1) / 2 - 0.13
     canvas.arrow(points, gid, **look)
-    canvas.write(*at, str(number), SMALL, ha="center")
+    canvas.write(*at, str(number), ha="center")

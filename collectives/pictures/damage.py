@@ -1,20 +1,17 @@
 """What a mistake damaged: the values that each rank got, beside those that it should have got."""
 
 import ast
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from collectives.pictures.colours import DARK, LIGHT, WRONG, tint
+from collectives.pictures.colours import GREY, LIGHT, WRONG, tint
 from collectives.pictures.drawn_cell import cell_width
 from collectives.pictures.elements import Element
-from collectives.pictures.page import LINE, MARGIN, VALUE, WIDEST, Canvas, default_style
+from collectives.pictures.page import LINE, MARGIN, TOP, VALUE, WIDEST, Canvas, default_style
 
 _LEFT, _BETWEEN, _CELL, _BELOW = MARGIN + 0.86, 0.6, 0.46, 0.11
-
-# A value and whether it is as it should be; None where a line of a table ends.
-Row = list[tuple[str, bool] | None]
+_WRONG = {"edgecolor": WRONG, "linewidth": 2.2, "zorder": 1.5}
 
 
 def draw(found: Mapping[int, str], *, title: str = "") -> Figure | None:
@@ -23,92 +20,62 @@ def draw(found: Mapping[int, str], *, title: str = "") -> Figure | None:
     `found`: by rank, what `check` said: "got [50.0], should be [60.0]".
     """
     try:
-        rows = {rank: _rows(text) for rank, text in sorted(found.items())}
+        rows = {rank: [*map(_lines, _values(text))] for rank, text in sorted(found.items())}
     except (ValueError, SyntaxError):  # nan, or an object
         return None
     if not rows:
         return None
-    cells = [cell for pair in rows.values() for row in pair for cell in row if cell]
-    width = max([0.5, *(cell_width(text) for text, _ in cells)])
-    spans = [max(_span(pair[at], width) for pair in rows.values()) for at in (0, 1)]
-    page = max(_LEFT + spans[0] + _BETWEEN + spans[1] + MARGIN, 4.2)
+    sides = [[line for pair in rows.values() for line in pair[side]] for side in (0, 1)]
+    texts = [Element(value).text for lines in sides for line in lines for value in line]
+    width = max([0.5, *map(cell_width, texts)])
+    got, expected = (width * max(map(len, lines)) for lines in sides)
+    page = max(_LEFT + got + _BETWEEN + expected + MARGIN, 4.2)
     if page > WIDEST:
         return None
-    figure = _drawn(rows, width, spans[0], page, title)
-    words = (f"Rank {rank} {text}." for rank, text in sorted(found.items()))
-    figure.set_label(" ".join([f"{title or 'What was damaged'}: what was damaged.", *words]))
-    return figure
+    words = " ".join(f"Rank {rank} {text}." for rank, text in sorted(found.items()))
+    return _drawn(rows, width, _LEFT + got + _BETWEEN, page, title, words)
 
 
 @default_style
-def _drawn(rows: dict, width: float, span: float, page: float, title: str) -> Figure:
-    top = MARGIN + 0.35 + LINE
-    lines = [1 + max(row.count(None) for row in pair) for pair in rows.values()]
-    bottom = top + _CELL * sum(lines) + _BELOW * len(rows)
-    canvas = Canvas(page, bottom + LINE + MARGIN / 2)
-    canvas.title(f"{title}: what was damaged")
-    lefts = {"got": _LEFT, "should be": _LEFT + span + _BETWEEN}
-    for name, x in lefts.items():
-        canvas.write(x, top - 0.6 * LINE, name)
-    y = top
-    for (rank, pair), count in zip(rows.items(), lines, strict=True):
+def _drawn(rows: dict, width: float, right: float, page: float, title: str, words: str) -> Canvas:
+    canvas, y, has_wrong = Canvas(f"{title}: what was damaged", page), TOP + LINE, False
+    canvas.write(_LEFT, y - 0.6 * LINE, "got")
+    canvas.write(right, y - 0.6 * LINE, "should be")
+    for rank, (got, expected) in rows.items():
         canvas.chip(MARGIN, y + _CELL / 2, rank)
-        for (name, x), row in zip(lefts.items(), pair, strict=True):
-            gid = f"{name.split()[0]}/r{rank}"
-            _row(canvas, x, y, width, row, gid, is_got=name == "got")
-        y += _CELL * count + _BELOW
-    got = [cell for row, _ in rows.values() for cell in row if cell]
-    if not all(is_right for _, is_right in got):  # else nothing was got
-        canvas.write(MARGIN, bottom + LINE / 2, "Red: not what it should be.")
-    return canvas.figure
+        good = [*_places(expected)]
+        for name, x, lines in (("got", _LEFT, got), ("should", right, expected)):
+            if lines == [[]]:
+                canvas.write(x, y + _CELL / 2, "nothing", style="italic")
+            for number, (line, column, value) in enumerate(_places(lines)):
+                is_wrong = (line, column, value) not in good
+                has_wrong |= is_wrong
+                ground = tint(WRONG) if is_wrong else LIGHT
+                look = _WRONG if is_wrong else {"edgecolor": GREY}
+                box = x + width * column, y + _CELL * line, width, _CELL
+                gid, text = f"{name}/r{rank}/e{number}", Element(value).text
+                canvas.cell(*box, text, ground, gid, size=VALUE, weight="bold", **look)
+        y += _CELL * max(len(got), len(expected)) + _BELOW
+    if has_wrong:  # else nothing was got
+        canvas.write(MARGIN, y + LINE / 2, "Red: not what it should be.")
+    label = f"{title or 'What was damaged'}: what was damaged. {words}"
+    return canvas.end(y + LINE + MARGIN / 2, label)
 
 
-def _row(canvas: Canvas, x: float, y: float, width: float, row: Row, gid: str, is_got: bool):
-    element, left = 0, x
-    if not row:
-        canvas.write(x, y + _CELL / 2, "nothing", style="italic")
-    for cell in row:
-        if cell is None:
-            x, y = left, y + _CELL
-            continue
-        text, is_right = cell
-        look = {"edgecolor": "#555555", "linewidth": 0.8}
-        if is_got and not is_right:
-            look = {"edgecolor": WRONG, "linewidth": 2.2, "zorder": 1.5}
-        ground = tint(WRONG) if is_got and not is_right else LIGHT
-        canvas.box(x, y, width, _CELL, ground, f"{gid}/e{element}", **look)
-        canvas.write(x + width / 2, y + _CELL / 2, text, VALUE, DARK, ha="center", weight="bold")
-        x, element = x + width, element + 1
-
-
-def _span(row: Row, width: float) -> float:
-    return width * max((len([*line]) for _, line in groupby(row, bool)), default=0)
-
-
-def _rows(text: str) -> list[Row]:
+def _values(text: str) -> list:
     """What a rank got and what it should have got. ValueError, SyntaxError: these are no values."""
     got, _, expected = text.removeprefix("got ").partition(", should be ")
-    values = [list(_flat(ast.literal_eval(part))) for part in (got, expected)]
-    lists = [[*one, *[None] * (max(map(len, values)) - len(one))] for one in values]
-    right = [a == b for a, b in zip(*lists, strict=True)]
+    return [ast.literal_eval(part) for part in (got, expected)]
+
+
+def _lines(value) -> list[list]:
+    """The innermost lists."""
+    if isinstance(value, list) and any(isinstance(part, list) for part in value):
+        return [line for part in value for line in _lines(part)]
+    return [value if isinstance(value, list) else [value]]
+
+
+def _places(lines: list[list]) -> list[tuple[int, int, object]]:
     return [
-        [
-            None if value is _GAP else (Element(value).text, is_right)
-            for value, is_right in zip(one, right, strict=False)
-        ]
-        for one in values
+        (at, column, value) for at, line in enumerate(lines) for column, value in enumerate(line)
     ]
-
-
-_GAP = object()  # between the lines of a table
-
-
-def _flat(value) -> Iterator:
-    """The single values, with a _GAP between the lists in a list."""
-    if not isinstance(value, list):
-        yield value
-        return
-    for number, part in enumerate(value):
-        if number and isinstance(part, list):
-            yield _GAP
-        yield from _flat(part)

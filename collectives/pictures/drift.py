@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from collectives.pictures.colours import PALETTE, edge
-from collectives.pictures.page import LINE, MARGIN, WIDEST, Canvas, default_style, wrapped
+from collectives.pictures.colours import GREY, PALETTE, edge
+from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, Look, default_style
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_LEFT, _HEIGHT, _PART = MARGIN + 0.7, 2.4, 0.75
-_GREY = "#767676"
+_LEFT, _TOP, _HEIGHT, _PART = MARGIN + 0.7, TOP + 2.6 * LINE, 2.4, 0.75
+_LEGEND = (
+    "Coloured: each rank changes it in a step. Dotted: before the next step, all ranks get the "
+    "number of rank 0."
+)
 
 
 @dataclass(frozen=True)
@@ -31,57 +30,36 @@ class Drift:
         return f"{self.steps[-1][1]:.4f}"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Drift]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[Drift]) -> Canvas:
         """A line for each step of a rank, with the gid <step>/r<rank>."""
         values = [value for rank in ranks for step in rank.steps for value in step]
         low, high = min(values), max(values)
-        legend = wrapped(
-            f"{self.what} Coloured: each rank changes it in a step. Dotted: before the next step, "
-            "all ranks get the number of rank 0.",
-            WIDEST - 2 * MARGIN,
-        )
-        top = MARGIN + 0.35 + 2.6 * LINE
-        bottom = top + _HEIGHT
-        canvas = Canvas(WIDEST, bottom + LINE * (len(legend) + 2) + MARGIN)
-        canvas.title(title)
-        for rank in range(len(ranks)):
-            canvas.chip(MARGIN + 0.8 * rank, MARGIN + 0.35 + 0.6 * LINE, rank)
+        canvas, told = Canvas(title), []
+        canvas.chips(len(ranks))
 
         def y(value: float) -> float:
             # Rounded: the last bits differ from machine to machine.
-            return round(bottom - _HEIGHT * (value - low) / ((high - low) or 1.0), 4)
+            return round(_TOP + _HEIGHT * (high - value) / ((high - low) or 1.0), 4)
 
         for value in (low, high):
             canvas.write(_LEFT - 0.12, y(value), f"{value:.3f}", ha="right")
-            canvas.axes.plot([_LEFT - 0.08, _LEFT - 0.02], [y(value)] * 2, color=_GREY, lw=0.8)
+            canvas.axes.plot([_LEFT - 0.08, _LEFT - 0.02], [y(value)] * 2, color=GREY, lw=0.8)
         width = (WIDEST - _LEFT - MARGIN) / len(self.steps)
         for number in range(len(self.steps)):
-            x = _LEFT + width * number
-            canvas.write(
-                x + _PART * width / 2, bottom + LINE, f"step {self.done + number + 1}", ha="center"
-            )
+            name, x = f"step {self.done + number + 1}", _LEFT + width * number
+            middle, end = x + _PART * width / 2, x + _PART * width
+            canvas.write(middle, _TOP + _HEIGHT + LINE, name, ha="center")
             for rank, one in enumerate(ranks):
                 before, after = one.steps[number]
                 if one.steps[number + 1 :]:
                     ys = [y(after), y(one.steps[number + 1][0])]
-                    canvas.axes.plot([x + _PART * width, x + width], ys, ":", color=_GREY, lw=1)
-                canvas.axes.plot(
-                    [x, x + _PART * width],
-                    [y(before), y(after)],
-                    color=edge(PALETTE[rank]),
-                    linewidth=2,
-                    gid=f"{number}/r{rank}",
-                )
-        canvas.lines(MARGIN, bottom + 2.3 * LINE, legend)
-        canvas.figure.set_label(f"{title}. {self.what} {_describe(ranks)}")
-        return canvas.figure
-
-
-def _describe(ranks: Sequence[Drift]) -> str:
-    """The picture in sentences, for readers who cannot see it."""
-    found = []
-    for number in range(len(ranks[0].steps)):
-        one_step = (rank.steps[number] for rank in ranks)
-        said = [f"{a:.3f} to {b:.3f} on rank {rank}" for rank, (a, b) in enumerate(one_step)]
-        found.append(f"Step {ranks[0].done + number + 1}: {', '.join(said)}.")
-    return " ".join(found)
+                    canvas.axes.plot([end, x + width], ys, ":", color=GREY, lw=1)
+                look: Look = {
+                    "color": edge(PALETTE[rank]),
+                    "linewidth": 2,
+                    "gid": f"{number}/r{rank}",
+                }
+                canvas.axes.plot([x, end], [y(before), y(after)], **look)
+                told.append(f"In {name}, rank {rank} goes from {before:.3f} to {after:.3f}.")
+        words = f"{title}. {self.what} {' '.join(told)}"
+        return canvas.end_with(f"{self.what} {_LEGEND}", _TOP + _HEIGHT + 1.4 * LINE, words)

@@ -6,7 +6,7 @@ stand side by side as far as the page is wide, and then below each other, in ban
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from collectives.pictures.drawn_cell import cell_width
@@ -82,9 +82,9 @@ def layout(calls: Sequence[CallPanel], top: float) -> tuple[float, list[Band]]:
         block = _block(call)
         right = rows[-1][-1].left + rows[-1][-1].width + BETWEEN if rows else WIDEST
         if right + block.width + MARGIN <= WIDEST:
-            rows[-1].append(_at(block, right))
+            rows[-1].append(replace(block, left=right))
         else:
-            rows.append([_at(block, MARGIN + LABEL)])
+            rows.append([replace(block, left=MARGIN + LABEL)])
     for blocks in rows:
         has_caption = any(block.call.caption for block in blocks)
         tops = [top + LINE * (2.1 if has_caption else 1)]
@@ -94,10 +94,6 @@ def layout(calls: Sequence[CallPanel], top: float) -> tuple[float, list[Band]]:
         bands.append(Band(blocks, tops))
         top = tops[-1] + 0.1
     return max(block.left + block.width for band in bands for block in band.blocks), bands
-
-
-def _at(block: Block, left: float) -> Block:
-    return Block(block.call, block.cell, block.spans, block.gap, block.places, left)
 
 
 def _depths(block: Block, rank: int) -> list[float]:

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from collectives.pictures.colours import PALETTE, edge, ink
-from collectives.pictures.page import (
-    LINE,
-    MARGIN,
-    SMALL,
-    WIDEST,
-    Canvas,
-    breadth,
-    default_style,
-    wrapped,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from collectives.pictures.colours import DARK, PALETTE
+from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, breadth, default_style
 
 _BAR, _PITCH = 0.36, 0.62
 _MANY = 1e10  # bytes, from which on they are given in GB
@@ -47,56 +34,37 @@ class MemoryBars:
     def _most(self) -> int:
         return max(self.limit, *(sum(parts.values()) for parts in self.bars.values()))
 
+    def _text(self, size: int) -> str:
+        return f"{size / 1e9:,.0f} GB" if self._most > _MANY else f"{size / 1e3:,.0f} kB"
+
     @default_style
-    def draw(self, title: str, ranks: Sequence[MemoryBars]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[MemoryBars]) -> Canvas:
         """The bars of rank 0, all on one scale. A part has the gid <bar>/<kind>."""
-        kinds = list(dict.fromkeys(kind for parts in self.bars.values() for kind in parts))
+        canvas, told = Canvas(title), []
+        kinds = dict.fromkeys(kind for parts in self.bars.values() for kind in parts)
         colours = dict(zip(kinds, _KINDS, strict=False))
-        most = self._most
-        unit, name_of_unit = (1e9, "GB") if most > _MANY else (1e3, "kB")
+        canvas.key(colours)
         left = MARGIN + max(breadth(name, 11) for name in self.bars) + 0.1
-        room = WIDEST - left - MARGIN - breadth(f"10,000 {name_of_unit} in all") - 0.1
-        limit = left + room * self.limit / most
-        top = MARGIN + 0.35 + 1.6 * LINE
-        bottom = top + _PITCH * len(self.bars)
-        legend = wrapped(self._legend(unit, name_of_unit), WIDEST - 2 * MARGIN)
-        canvas = Canvas(WIDEST, bottom + LINE * len(legend) + MARGIN)
-        canvas.title(title)
-        x = MARGIN
-        for kind in kinds:
-            canvas.box(x, top - 1.7 * LINE, 0.16, 0.16, colours[kind])
-            canvas.write(x + 0.22, top - 1.7 * LINE + 0.08, kind)
-            x += 0.42 + breadth(kind)
+        scale = (WIDEST - left - MARGIN - breadth("10,000 GB in all") - 0.1) / self._most
+        limit, top = left + scale * self.limit, TOP + 1.6 * LINE
         for number, (name, parts) in enumerate(self.bars.items()):
             x, y = left, top + _PITCH * number
             canvas.write(MARGIN, y + _BAR / 2, name, 10, weight="bold")
             for kind, size in parts.items():
-                width, colour = room * size / most, colours[kind]
-                text = f"{size / unit:,.0f} {name_of_unit}"
-                look = {"edgecolor": edge(colour), "linewidth": 0.8}
-                canvas.box(x, y, width, _BAR, colour, f"{name}/{kind}", **look)
-                if breadth(text) + 0.1 < width:
-                    canvas.write(x + width / 2, y + _BAR / 2, text, SMALL, ink(colour), ha="center")
+                width, text = scale * size, self._text(size)
+                if breadth(text) + 0.1 >= width:
+                    text = ""
+                canvas.cell(x, y, width, _BAR, text, colours[kind], f"{name}/{kind}")
                 x += width
-            total = f"{sum(parts.values()) / unit:,.0f} {name_of_unit} in all"
+            total = f"{self._text(sum(parts.values()))} in all"
             if x < limit < x + 0.2 + breadth(total):  # behind the line
                 x = limit
             canvas.write(x + 0.1, y + _BAR / 2, total)
+            held = ", ".join(f"{kind} {size:,} bytes" for kind, size in parts.items())
+            told.append(f"{name}: {held}.")
+        bottom = top + _PITCH * len(self.bars) - 0.15
+        legend = f"The bytes that {self.whose} holds, all bars on one scale."
         if self.limit:
-            canvas.box(limit, top - 0.1, 0.02, bottom - top, "black", "limit")
-        canvas.lines(MARGIN, bottom + 0.3 * LINE, legend)
-        canvas.figure.set_label(f"{title}. {self._describe()}")
-        return canvas.figure
-
-    def _legend(self, unit: float, name_of_unit: str) -> str:
-        text = f"The bytes that {self.whose} holds, all bars on one scale."
-        if self.limit:
-            text += f" The line stands at {self.limit / unit:,.0f} {name_of_unit}."
-        return text
-
-    def _describe(self) -> str:
-        """The picture in sentences, for readers who cannot see it."""
-        return " ".join(
-            f"{name}: {', '.join(f'{kind} {size:,} bytes' for kind, size in parts.items())}."
-            for name, parts in self.bars.items()
-        )
+            canvas.box(limit, top - 0.1, 0.02, bottom - top + 0.1, DARK, "limit")
+            legend += f" The line stands at {self._text(self.limit)}."
+        return canvas.end_with(legend, bottom, f"{title}. {' '.join(told)}")

@@ -2,15 +2,24 @@
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
 from collectives.pictures.colours import PALETTE, edge
-from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, default_style, wrapped
+from collectives.pictures.page import (
+    CHIP,
+    LINE,
+    MARGIN,
+    Canvas,
+    Look,
+    breadth,
+    default_style,
+    wrapped,
+)
 from collectives.recording.call import WORLD, Call
 from collectives.semantics.calls import BY_NAME, GROUPS
 
-_CHIP, _ACROSS, _DOWN = 0.66, 1.15, 0.85
+_ACROSS, _DOWN = 1.15, 0.85
 _ROWS, _COLUMNS = edge(PALETTE[4]), edge(PALETTE[5])
+
+_LEGEND = "Each row is a group, and each column is one: a rank is in one of each kind."
 
 Groups = list[tuple[int, ...]]
 
@@ -27,23 +36,6 @@ def grid(calls: Sequence[Call]) -> tuple[Groups, Groups] | None:
     if any(len(cell) != 1 for row in cells for cell in row) or len(set(ranks)) != len(ranks):
         return None
     return (rows, columns) if set(ranks) == {rank for one in columns for rank in one} else None
-
-
-def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Figure:
-    """The figure. The outline of a group has the gid of its ranks: group/0-1."""
-    rows, columns = grid
-    figure = _drawn(calls, rows, columns, title)
-    figure.set_label(f"{title}. {_describe(calls, grid)}")
-    return figure
-
-
-def _describe(calls: Sequence[Call], grid: tuple[Groups, Groups]) -> str:
-    """The same in sentences, for readers who cannot see it."""
-    return " ".join(
-        f"{kind} {', '.join(map(str, group))}: {_calls_of(calls, group)}."
-        for kind, groups in zip(("Row", "Column"), grid, strict=True)
-        for group in groups
-    )
 
 
 def _meets(call: Call) -> bool:
@@ -68,33 +60,35 @@ def _calls_of(calls: Sequence[Call], group: tuple[int, ...]) -> str:
 
 
 @default_style
-def _drawn(calls: Sequence[Call], rows: Groups, columns: Groups, title: str) -> Figure:
+def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Canvas:
+    """The outline of a group has the gid of its ranks: group/0-1."""
+    rows, columns = grid
     left, top = MARGIN + 0.35, MARGIN + 0.45
     right, bottom = left + _ACROSS * len(columns), top + _DOWN * len(rows)
     beside = max(breadth(_calls_of(calls, row)) for row in rows)
-    width = max(right + 0.1 + beside + MARGIN, 4.6)
-    legend = "Each row is a group, and each column is one: a rank is in one of each kind."
-    lines = wrapped(legend, width - 2 * MARGIN)
-    canvas = Canvas(width, bottom + 2.2 * LINE + LINE * len(lines) + MARGIN / 2)
-    canvas.title(title)
-    outline = {"facecolor": "none", "linewidth": 1.6}
+    page = max(right + 0.1 + beside + MARGIN, 4.6)
+    canvas, told = Canvas(title, page), []
+    outline: Look = {"facecolor": "none", "linewidth": 1.6, "radius": 0.12, "zorder": 1}
     for number, row in enumerate(rows):
         y, gid = top + _DOWN * number + 0.19, _gid(row)
         width, height = right - left - 0.09, _DOWN - 0.38
-        canvas.frame(left, y, width, height, 0.12, edgecolor=_ROWS, gid=gid, **outline)
+        canvas.frame(left, y, width, height, edgecolor=_ROWS, gid=gid, **outline)
         canvas.write(right + 0.06, y + _DOWN / 2 - 0.19, _calls_of(calls, row))
+        told.append(f"Row {', '.join(map(str, row))}: {_calls_of(calls, row)}.")
         for place, column in enumerate(columns):
             (rank,) = set(row) & set(column)
-            canvas.chip(left + _ACROSS * (place + 0.5) - _CHIP / 2 - 0.04, y + 0.235, rank)
+            canvas.chip(left + _ACROSS * (place + 0.5) - CHIP / 2 - 0.04, y + 0.235, rank)
     for number, column in enumerate(columns):
         x, gid = left + _ACROSS * number + 0.14, _gid(column)
         width, height = _ACROSS - 0.36, bottom - top
-        canvas.frame(x, top, width, height, 0.12, edgecolor=_COLUMNS, gid=gid, **outline)
-        middle = x + _ACROSS / 2 - 0.18
+        canvas.frame(x, top, width, height, edgecolor=_COLUMNS, gid=gid, **outline)
         text = _calls_of(calls, column)
-        canvas.lines(middle, bottom + 0.13, text.split(", "), ha="center")
+        canvas.lines(x + _ACROSS / 2 - 0.18, bottom + 0.13, text.split(", "), ha="center")
+        told.append(f"Column {', '.join(map(str, column))}: {text}.")
+    lines = wrapped(_LEGEND, page - 2 * MARGIN)
     canvas.lines(MARGIN, bottom + 2.7 * LINE, lines)
-    return canvas.figure
+    height = bottom + 2.2 * LINE + LINE * len(lines) + MARGIN / 2
+    return canvas.end(height, f"{title}. {' '.join(told)}")
 
 
 def _gid(group: tuple[int, ...]) -> str:

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from matplotlib.figure import Figure
-
-from collectives.pictures.colours import DARK, PALETTE, edge, ink
+from collectives.pictures.colours import DARK, PALETTE
 from collectives.pictures.drawn_cell import draw_cell
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.origin import Row
@@ -19,12 +17,12 @@ _BEYOND = 0.42  # from one panel of a column to the next, beside its rows
 
 
 @default_style
-def draw(calls: Sequence[CallPanel]) -> Figure:
-    """The figure. A cell has the gid call<n>/before/r<rank>/e<index>, or .../after/..."""
+def draw(calls: Sequence[CallPanel]) -> Canvas:
+    """A cell has the gid call<n>/before/r<rank>/e<index>, or .../after/..."""
     height = _ROW * len(calls[0].origins.before) + _BEYOND
     # The last panel, or an empty place beside it, is the legend.
     rows = len(calls) // _COLUMNS + 1
-    canvas = Canvas(WIDEST, MARGIN + height * rows)
+    canvas = Canvas()
     lefts = _lefts(calls)
     for number, call in enumerate(calls):
         row, column = divmod(number, _COLUMNS)
@@ -34,8 +32,7 @@ def draw(calls: Sequence[CallPanel]) -> Figure:
     ranks = f"0 to {len(calls[0].origins.before) - 1}: the ranks"
     canvas.lines(left, top, [ranks, "Left: before the call. Right: after it."])
     draw_legend(canvas, calls, left, top + 2 * LINE, _LEGEND)
-    canvas.figure.set_label(" ".join(map(in_words, calls)))
-    return canvas.figure
+    return canvas.end(MARGIN + height * rows, " ".join(map(in_words, calls)))
 
 
 def _lefts(calls: Sequence[CallPanel]) -> list[float]:
@@ -64,10 +61,8 @@ def _panel(canvas: Canvas, left: float, top: float, call: CallPanel, gid: str) -
         "after": (middle + _ARROW, call.origins.after),
     }
     for rank in range(len(call.origins.before)):
-        y, colour = top + 0.13 + _ROW * rank, PALETTE[rank]
-        canvas.box(left, y, _CHIP, _CELL, colour, edgecolor=edge(colour), linewidth=0.8)
-        style = {"ha": "center", "weight": "bold"}
-        canvas.write(left + _CHIP / 2, y + _CELL / 2, str(rank), SMALL, ink(colour), **style)
+        y = top + 0.13 + _ROW * rank
+        canvas.cell(left, y, _CHIP, _CELL, str(rank), PALETTE[rank], weight="bold")
         for name, (x, rows) in sides.items():
             _row(canvas, x, y, width, rows[rank], f"{gid}/{name}/r{rank}")
     y = top + 0.13 + _ROW * len(call.origins.before) / 2

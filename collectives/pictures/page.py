@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from collectives.pictures.colours import DARK, PAGE, PALETTE, edge, ink
+from collectives.pictures.colours import DARK, GREY, LIGHT, PAGE, PALETTE, edge, ink
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 WIDEST = 850 / 96  # the column of a notebook: a wider picture would shrink, and its letters with it
 SMALL, VALUE = 8.5, 12  # points: 11.3 and 16 pixels
 MARGIN, LINE = 0.2, 0.21
+TOP = MARGIN + 0.35  # below the title
+CHIP = 0.66  # the width of the name of a rank
+
+# How a shape or a line of matplotlib looks.
+Look = dict[str, Any]
+THIN: Look = {"linewidth": 0.8}
 
 # What figures are drawn and written with, whatever the reader's settings are.
 STYLE: list[str | dict[str, Any]] = [
@@ -32,7 +38,7 @@ STYLE: list[str | dict[str, Any]] = [
 P = ParamSpec("P")
 
 
-def default_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+def default_style(draw: Callable[P, Canvas | Figure]) -> Callable[P, Figure]:
     """Mark a function that draws: the reader's settings of matplotlib do not change its figure.
 
     subtle: a layout that matplotlib computes is fixed: it would change each time that it is saved.
@@ -43,7 +49,8 @@ def default_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         import matplotlib.style
 
         with matplotlib.style.context(STYLE):
-            figure = draw(*args, **kwargs)
+            found = draw(*args, **kwargs)
+            figure = found.figure if isinstance(found, Canvas) else found
             if figure.get_layout_engine():
                 figure.draw_without_rendering()
                 figure.set_layout_engine("none")
@@ -53,17 +60,37 @@ def default_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 class Canvas:
-    """A figure on which things are placed in inches from the top left."""
+    """A figure on which things are placed in inches from the top left. `end` gives it its height.
 
-    def __init__(self, width: float, height: float):
+    The title takes the room above TOP.
+    """
+
+    def __init__(self, title: str = "", width: float = WIDEST):
         from matplotlib.figure import Figure
 
-        self.figure = Figure(figsize=(width, height), dpi=100, facecolor=PAGE)
-        self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        self.width = width
+        self.figure = Figure(dpi=100, facecolor=PAGE)
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.axis("off")
+        if title:
+            self.write(MARGIN, MARGIN + 0.1, title, 10, weight="bold", gid="title")
 
-    def title(self, text: str) -> None:
-        self.write(MARGIN, MARGIN + 0.1, text, 10, weight="bold", gid="title")
+    def end(self, height: float, words: str) -> Canvas:
+        """The page is so high. `words` say what it shows to readers who cannot see it."""
+        self.figure.set_size_inches(self.width, height)
+        self.axes.set(xlim=(0, self.width), ylim=(height, 0))
+        self.figure.set_label(words)
+        return self
+
+    def paragraph(self, text: str, y: float) -> float:
+        """Write a text, as wide as the page, below this height; return where it ends."""
+        lines = wrapped(text, self.width - 2 * MARGIN)
+        self.lines(MARGIN, y + LINE, lines)
+        return y + LINE * len(lines)
+
+    def end_with(self, legend: str, y: float, words: str) -> Canvas:
+        """The page ends with this text, which stands below `y`."""
+        return self.end(self.paragraph(legend, y) + LINE / 2 + MARGIN, words)
 
     def write(
         self, x: float, y: float, text: str, size: float = SMALL, colour: str = DARK, **style
@@ -71,17 +98,47 @@ class Canvas:
         style = {"va": "center_baseline"} | style
         self.axes.text(x, y, text, fontsize=size, color=colour, **style)
 
-    def lines(self, x: float, y: float, lines: list[str], **style) -> None:
+    def lines(self, x: float, y: float, lines: Sequence[str], **style) -> None:
         """Lines of small text, the first one centred on `y`."""
         for number, line in enumerate(lines):
             self.write(x, y + number * LINE, line, **style)
 
     def chip(self, x: float, y: float, rank: int) -> None:
         """The name of a rank on its colour: the key to all other colours."""
-        colour = PALETTE[rank]
-        look: dict[str, Any] = {"edgecolor": edge(colour), "linewidth": 0.8}
-        self.box(x, y - 0.13, 0.66, 0.26, colour, **look)
-        self.write(x + 0.33, y, f"rank {rank}", 9, ink(colour), ha="center", weight="bold")
+        self.cell(x, y - 0.13, CHIP, 0.26, f"rank {rank}", PALETTE[rank], size=9, weight="bold")
+
+    def chips(self, ranks: int) -> None:
+        """The names of all ranks, in a row below the title."""
+        for rank in range(ranks):
+            self.chip(MARGIN + 0.8 * rank, TOP + 0.6 * LINE, rank)
+
+    def key(self, colours: Mapping[str, str]) -> None:
+        """What the colours mean, in a row below the title."""
+        x = MARGIN
+        for name, colour in colours.items():
+            self.box(x, TOP + 0.03, 0.16, 0.16, colour)
+            self.write(x + 0.22, TOP + 0.11, name)
+            x += 0.42 + breadth(name)
+
+    def cell(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        text: str,
+        colour: str,
+        gid: str | None = None,
+        *,
+        size: float = SMALL,
+        weight: str = "normal",
+        **look: Any,
+    ) -> None:
+        """A box with a text in its middle, and an edge in a darker form of its colour."""
+        self.box(x, y, width, height, colour, gid, **{"edgecolor": edge(colour)} | THIN | look)
+        if text:
+            style = {"ha": "center", "weight": weight}
+            self.write(x + width / 2, y + height / 2, text, size, ink(colour), **style)
 
     def box(
         self,
@@ -99,13 +156,14 @@ class Canvas:
         self.axes.add_patch(Rectangle((x, y), width, height, **look))
 
     def frame(
-        self, x: float, y: float, width: float, height: float, radius: float, **look: Any
+        self, x: float, y: float, width: float, height: float, radius: float = 0.08, **look: Any
     ) -> None:
         """A box with round corners."""
         from matplotlib.patches import FancyBboxPatch
 
+        plain: Look = {"facecolor": LIGHT, "edgecolor": GREY, "zorder": 0} | THIN
         shape = f"round,pad=0,rounding_size={radius}"
-        self.axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, **look))
+        self.axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, **(plain | look)))
 
     def arrow(self, points: Sequence[tuple[float, float]], gid: str, **look: Any) -> Patch:
         """An arrow along these points, straight from each to the next.
@@ -115,7 +173,7 @@ class Canvas:
         from matplotlib.patches import FancyArrowPatch
         from matplotlib.path import Path
 
-        plain: dict[str, Any] = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "gid": gid}
+        plain: Look = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "gid": gid}
         if "connectionstyle" in look:
             patch = FancyArrowPatch(points[0], points[-1], **(plain | look))
         else:

@@ -31,12 +31,22 @@ from collectives.pictures.layout import (
     layout,
 )
 from collectives.pictures.origin import Cell
-from collectives.pictures.page import LINE, MARGIN, STYLE, Canvas, breadth, default_style, wrapped
+from collectives.pictures.page import (
+    CHIP,
+    LINE,
+    MARGIN,
+    STYLE,
+    Canvas,
+    breadth,
+    default_style,
+    wrapped,
+)
 from collectives.pictures.text import sentences
 
 # On a page, a wide picture shrinks to the page's width.
 _ATTRIBUTES = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
 
+_COLOUR = "Colour: the rank that a value came from"
 # The samples in the legend that need one, and what they mean.
 _SAMPLES = {
     "received": "from another rank",
@@ -47,16 +57,27 @@ _SAMPLES = {
 
 
 @default_style
-def draw(calls: Sequence[CallPanel]) -> Figure:
+def draw(calls: Sequence[CallPanel]) -> Canvas:
     """Draw calls of the same ranks in one picture.
 
     Cells have the gid `before/r<rank>/e<index>` or `after/...`; those of the second call begin with
     `call2/`.
     """
-    figure = _drawn(calls)
-    # svg makes this the alternative text.
-    figure.set_label(" ".join(map(in_words, calls)))
-    return figure
+    width, bands = layout(calls, MARGIN)
+    below = bands[-1].tops[-1] + 0.1
+    page = max(width, 3.6)
+    notes = dict.fromkeys(note for call in calls for note in (*call.origins.notes, *call.notes))
+    lines = [line for note in notes for line in wrapped(note, page - MARGIN)]
+    canvas = Canvas(width=page + MARGIN)
+    for band in bands:
+        _chips(canvas, band)
+        for block in band.blocks:
+            number = next(at for at, call in enumerate(calls, 1) if call is block.call)
+            _block(canvas, block, band.tops, f"call{number}/" if number > 1 else "")
+    below = draw_legend(canvas, calls, MARGIN, below, page - MARGIN)
+    canvas.lines(MARGIN, below, lines)
+    height = below + LINE * len(lines) + MARGIN / 2
+    return canvas.end(height, " ".join(map(in_words, calls)))
 
 
 def in_words(call: CallPanel) -> str:
@@ -103,42 +124,12 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=200, metadata=metadata)
 
 
-def _drawn(calls: Sequence[CallPanel]) -> Figure:
-    width, bands = layout(calls, MARGIN)
-    below = bands[-1].tops[-1] + 0.1
-    page = max(width, 3.6)
-    notes = dict.fromkeys(note for call in calls for note in (*call.origins.notes, *call.notes))
-    lines = [line for note in notes for line in wrapped(note, page - MARGIN)]
-    legend = _legend(calls, page - MARGIN)
-    height = below + LINE * (legend[-1][1] + 1 + len(lines)) + MARGIN / 2
-    canvas = Canvas(page + MARGIN, height)
-    for band in bands:
-        _chips(canvas, band)
-        for block in band.blocks:
-            number = next(at for at, call in enumerate(calls, 1) if call is block.call)
-            _block(canvas, block, band.tops, f"call{number}/" if number > 1 else "")
-    draw_legend(canvas, calls, MARGIN, below, page - MARGIN)
-    canvas.lines(MARGIN, below + LINE * (legend[-1][1] + 1), lines)
-    return canvas.figure
-
-
-def draw_legend(
-    canvas: Canvas, calls: Sequence[CallPanel], left: float, top: float, width: float
-) -> None:
-    for x, line, state, words in _legend(calls, width):
-        y = top + line * LINE
-        if state:
-            ranks = (0, 1) if state == "reduced" else ()
-            fill(canvas, left + x, y - 0.08, 0.26, 0.16, Cell("", 0, state, ranks))
-        canvas.write(left + x + (0.34 if state else 0), y, words)
-
-
 def _chips(canvas: Canvas, band: Band) -> None:
     roots = {block.call.origins.root for block in band.blocks}
     for rank, y in enumerate(band.tops[:-1]):
         canvas.chip(MARGIN, y + CELL / 2, rank)
         if roots == {rank}:
-            canvas.write(MARGIN + 0.33, y + CELL / 2 + 0.22, "root", ha="center", weight="bold")
+            canvas.write(MARGIN + CHIP / 2, y + CELL / 2 + 0.22, "root", ha="center", weight="bold")
 
 
 def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None:
@@ -176,22 +167,25 @@ def _arrow(canvas: Canvas, block: Block, y: float, prefix: str) -> None:
         canvas.write((begin + end) / 2, above, line, ARROW_SIZE, ha="center", weight="bold")
 
 
-def _legend(calls: Sequence[CallPanel], width: float) -> list[tuple[float, int, str, str]]:
-    """(x, line, state or "", words) of each entry; in one line if the page is wide enough."""
+def draw_legend(
+    canvas: Canvas, calls: Sequence[CallPanel], left: float, top: float, width: float
+) -> float:
+    """What the cells mean, in one line if `width` has room for it. Returns where it ends."""
     states = {state for call in calls for state in call.origins.states()}
-    entries = [("", "Colour: the rank that a value came from")]
     cells = [cell for call in calls for row in call.origins.after for cell in row or ()]
     if any(cell.state == "untouched" and not cell.ranks for cell in cells):
         states.add("unknown")
     # A minimum or maximum is made from no other values: a note says what its stripes mean.
     if {call.origins.op for call in calls} <= {"MIN", "MAX"}:
         states.discard("reduced")
-    entries += [(state, words) for state, words in _SAMPLES.items() if state in states]
-    found, x, line = [], 0.0, 0
-    for state, words in entries:
-        needed = breadth(words) + (0.34 if state else 0)
-        if x and x + needed > width:
-            x, line = 0.0, line + 1
-        found.append((x, line, state, words))
+    canvas.write(left, top, _COLOUR)
+    x = breadth(_COLOUR) + 0.2
+    for state in (one for one in _SAMPLES if one in states):
+        needed = 0.34 + breadth(_SAMPLES[state])
+        if x + needed > width:
+            x, top = 0.0, top + LINE
+        ranks = (0, 1) if state == "reduced" else ()
+        fill(canvas, left + x, top - 0.08, 0.26, 0.16, Cell("", 0, state, ranks))
+        canvas.write(left + x + 0.34, top, _SAMPLES[state])
         x += needed + 0.2
-    return found
+    return top + LINE

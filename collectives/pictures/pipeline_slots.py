@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from collectives.pictures.colours import LIGHT, PALETTE, edge, ink, tint
-from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
+from collectives.pictures.colours import LIGHT, PALETTE, edge, tint
+from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, Look, default_style
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-HEIGHT, PITCH, LEFT = 0.3, 0.4, MARGIN + 0.8
+_HEIGHT, _PITCH, _LEFT = 0.3, 0.4, MARGIN + 0.8
 COLOURS = {
     "forward": PALETTE[6],
     "backward": PALETTE[7],
@@ -74,69 +70,50 @@ class PipelineSlots:
     def length(self) -> int:
         return max(slot + self.lengths.get(one[1], 1) for one, slot in self.begins.items())
 
-    @property
-    def count(self) -> int:
-        """The number of ranks."""
-        return 1 + max(rank for rank, *_ in self.begins)
-
-    def waiting(self, rank: int) -> int:
-        """The slots in which this rank has nothing to do."""
-        kinds = (kind for one, kind, *_ in self.begins if one == rank)
-        return self.length - sum(self.lengths.get(kind, 1) for kind in kinds)
+    def waiting(self) -> list[int]:
+        """By rank, the slots in which it has nothing to do."""
+        found = [self.length] * (1 + max(rank for rank, *_ in self.begins))
+        for rank, kind, *_ in self.begins:
+            found[rank] -= self.lengths.get(kind, 1)
+        return found
 
     def __str__(self) -> str:
         return f"{self.length} slots"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[PipelineSlots]) -> Figure:
-        """A pass has the gid <schedule>/r<rank>/<kind>/<micro-batch>."""
-        top = MARGIN + 0.35 + 1.6 * LINE
-        bottom = top + PITCH * self.count
-        legend = wrapped(_LEGEND, WIDEST - 2 * MARGIN)
-        canvas = Canvas(WIDEST, bottom + LINE * (len(legend) + 0.6) + MARGIN)
-        canvas.title(f"{title}: {self.name}, {self.length} slots")
-        draw_kinds(canvas, ("forward", "backward"), MARGIN + 0.38)
-        self.draw_lanes(canvas, top, min(0.32, (WIDEST - LEFT - MARGIN) / self.length))
-        canvas.lines(MARGIN, bottom + 0.6 * LINE, legend)
-        canvas.figure.set_label(f"{title}: {self.name}. {self.describe()}")
-        return canvas.figure
+    def draw(self, title: str, ranks: Sequence[PipelineSlots]) -> Canvas:
+        """A pass has the gid <schedule>/r<rank>/<kind>/<micro-batch>, and /1 if it is of part 1."""
+        return draw_orders([self], title, ["forward", "backward"], _LEGEND)
 
-    def draw_lanes(self, canvas: Canvas, top: float, step: float) -> None:
-        """The lanes of all ranks, with slots of this width. Later parts of a rank are pale."""
-        for rank in range(self.count):
-            y = top + PITCH * rank
-            canvas.chip(MARGIN, y + HEIGHT / 2, rank)
-            canvas.box(LEFT, y, step * self.length, HEIGHT, LIGHT)
-        for (rank, kind, number, part), slot in self.begins.items():
-            x, y, width = LEFT + step * slot, top + PITCH * rank, step * self.lengths.get(kind, 1)
+
+def draw_orders(
+    orders: Sequence[PipelineSlots], title: str, kinds: Sequence[str], legend: str
+) -> Canvas:
+    """A panel for each order, with a lane for each rank. Later parts of a rank are pale."""
+    canvas, told = Canvas(title), []
+    canvas.key({kind: COLOURS[kind] for kind in kinds})
+    step = min(0.32, (WIDEST - _LEFT - MARGIN) / max(one.length for one in orders))
+    y = TOP + 1.6 * LINE
+    for one in orders:
+        waits = " or ".join(map(str, sorted({*one.waiting()})))
+        heading = f"{one.name}: {one.length} slots, each rank waits in {waits}"
+        canvas.write(MARGIN, y + 0.1, heading, 9.5, weight="bold")
+        told.append(f"{heading}.")
+        y += 0.27
+        for rank in range(len(one.waiting())):
+            canvas.chip(MARGIN, y + _PITCH * rank + _HEIGHT / 2, rank)
+            canvas.box(_LEFT, y + _PITCH * rank, step * one.length, _HEIGHT, LIGHT)
+        for (rank, kind, number, part), slot in sorted(one.begins.items()):
             colour = tint(COLOURS[kind]) if part else COLOURS[kind]
-            gid = f"{self.name}/r{rank}/{kind}/{number}" + f"/{part}" * (part > 0)
-            line = edge(colour)  # a dark box has no line that is darker
-            look = {"edgecolor": LIGHT if line == colour else line, "linewidth": 0.8}
-            canvas.box(x, y, width, HEIGHT, colour, gid, **look)
-            canvas.write(
-                x + width / 2, y + HEIGHT / 2, str(number), SMALL, ink(colour), ha="center"
-            )
-
-    def describe(self) -> str:
-        """The picture in sentences, for readers who cannot see it."""
-        found = []
-        for rank in range(self.count):
-            passes = sorted((slot, *one[1:]) for one, slot in self.begins.items() if one[0] == rank)
-            words = (
-                f"{kind} {number}{f' of part {part}' * (part > 0)} in slot {slot}"
-                for slot, kind, number, part in passes
-            )
-            found.append(f"Rank {rank}: {', '.join(words)}.")
-        return " ".join(found)
-
-
-def draw_kinds(canvas: Canvas, kinds: Sequence[str], y: float) -> None:
-    """What each colour means."""
-    for number, kind in enumerate(kinds):
-        x = MARGIN + 1.2 * number
-        canvas.box(x, y, 0.16, 0.16, COLOURS[kind])
-        canvas.write(x + 0.22, y + 0.08, kind)
+            gid = f"{one.name}/r{rank}/{kind}/{number}" + f"/{part}" * (part > 0)
+            is_dark = edge(colour) == colour  # a dark box has no line that is darker
+            look: Look = {"edgecolor": LIGHT} if is_dark else {}
+            box = _LEFT + step * slot, y + _PITCH * rank, step * one.lengths.get(kind, 1), _HEIGHT
+            canvas.cell(*box, str(number), colour, gid, **look)
+            of_part = f" of part {part}" * (part > 0)
+            told.append(f"Rank {rank}: {kind} {number}{of_part} in slot {slot}.")
+        y += _PITCH * len(one.waiting()) + 0.18
+    return canvas.end_with(legend, y - 0.2, f"{title}. {' '.join(told)}")
 
 
 def _needed(kind: str, number: int, stage: int, last: int) -> tuple[str, int, int] | None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from collectives.pictures.colours import DARK, LIGHT, PALETTE, edge
-from collectives.pictures.page import LINE, MARGIN, WIDEST, Canvas, default_style
+from collectives.pictures.colours import DARK, LIGHT, PALETTE
+from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import Tensor
 
 _LEGEND = "In each row: above, who writes; below, who reads. The colours are those of the ranks."
@@ -54,17 +53,14 @@ class SharedRows:
         )
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[SharedRows]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[SharedRows]) -> Canvas:
         """A panel from barrier to barrier. A box: <what>/<stage>/<row>/<first column>/r<rank>."""
         stages = 1 + max(stage for one in ranks for stage, _ in one.touched)
         count, length = self.shape
         pitch = _WRITE + _GAP + _READ * len(ranks) + _APART
         width = (WIDEST - 2 * MARGIN - _LEFT - _BETWEEN * (stages - 1)) / stages
-        top = MARGIN + 0.35 + 2.8 * LINE
-        canvas = Canvas(WIDEST, top + pitch * count + LINE + MARGIN)
-        canvas.title(title)
-        for rank in range(len(ranks)):
-            canvas.chip(MARGIN + 0.8 * rank, MARGIN + 0.35 + 0.6 * LINE, rank)
+        canvas, top, told = Canvas(title), TOP + 2.8 * LINE, []
+        canvas.chips(len(ranks))
         for row in range(count):
             canvas.write(MARGIN, top + pitch * row + (pitch - _APART) / 2, f"row {row}")
         for stage in range(stages):
@@ -80,16 +76,11 @@ class SharedRows:
                 if what == "reads":
                     y, height = y + _WRITE + _GAP + _READ * rank, _READ
                 box = left + width * first / length, y, width * (last + 1 - first) / length, height
-                look: dict[str, Any] = {"edgecolor": edge(PALETTE[rank]), "linewidth": 0.8}
-                canvas.box(*box, PALETTE[rank], f"{what}/{stage}/{row}/{first}/r{rank}", **look)
-        canvas.write(MARGIN, top + pitch * count + LINE / 2, _LEGEND)
-        told = (
-            f"Part {stage + 1}: rank {rank} {what} {first} to {last} of row {row}."
-            for stage in range(stages)
-            for rank, what, row, first, last in _spans(ranks, stage)
-        )
-        canvas.figure.set_label(f"{title}. {' '.join(told)}")
-        return canvas.figure
+                canvas.cell(*box, "", PALETTE[rank], f"{what}/{stage}/{row}/{first}/r{rank}")
+                told.append(f"Part {stage + 1}: rank {rank} {what} {first} to {last} of row {row}.")
+        bottom = top + pitch * count
+        canvas.write(MARGIN, bottom + LINE / 2, _LEGEND)
+        return canvas.end(bottom + LINE + MARGIN, f"{title}. {' '.join(told)}")
 
 
 def _spans(ranks: Sequence[SharedRows], stage: int) -> Iterator[tuple[int, str, int, int, int]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from collectives.pictures.colours import LIGHT, PALETTE, edge
-from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
+from collectives.pictures.colours import GREY, LIGHT, PALETTE
+from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import Tensor
 
 _LEGEND = (
@@ -49,46 +48,24 @@ class Slices:
         return ", ".join(shapes)
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Slices]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[Slices]) -> Canvas:
         """All on one scale. The slice of a rank has the gid <name>/r<rank>."""
         shapes = [one.whole for one in self.slices.values()]
         room = WIDEST - 2 * MARGIN - _BETWEEN * (len(shapes) - 1)
-        scale = min(room / sum(w for _, w in shapes), _LARGEST / max(h for h, _ in shapes))
-        top = MARGIN + 0.35 + 3.4 * LINE
-        bottom = top + scale * max(h for h, _ in shapes)
-        legend = wrapped(f"{self.legend} {_COLOURS}", WIDEST - 2 * MARGIN)
-        canvas = Canvas(WIDEST, bottom + LINE * (len(legend) + 1) + MARGIN)
-        canvas.title(title)
-        for rank in range(len(ranks)):
-            canvas.chip(MARGIN + 0.8 * rank, MARGIN + 0.35 + 0.8 * LINE, rank)
-        x = MARGIN
-        for name, whole in self.slices.items():
-            canvas.write(x, top - 0.7 * LINE, name.removesuffix(".weight"), SMALL)
-            look: dict[str, Any] = {"edgecolor": "#555555", "linewidth": 0.8}
-            height, width = whole.whole
-            canvas.box(x, top, scale * width, scale * height, LIGHT, **look)
+        highest = max(height for height, _ in shapes)
+        scale = min(room / sum(width for _, width in shapes), _LARGEST / highest)
+        canvas, x, y, told = Canvas(title), MARGIN, TOP + 3.2 * LINE, []
+        canvas.chips(len(ranks))
+        for name, (height, width) in zip(self.slices, shapes, strict=True):
+            canvas.write(x, y - 0.7 * LINE, name.removesuffix(".weight"))
+            canvas.cell(x, y, scale * width, scale * height, "", LIGHT, edgecolor=GREY)
             for rank, one in enumerate(rank.slices[name] for rank in ranks):
-                _draw_slice(canvas, one, (x, top), scale, rank, f"{name}/r{rank}")
+                row, column = one.first
+                rows, columns = one.shape
+                box = x + scale * column, y + scale * row, scale * columns, scale * rows
+                canvas.cell(*box, "", PALETTE[rank], f"{name}/r{rank}")
+                part = f"{rows} x {columns} of {height} x {width}"
+                told.append(f"{name}: rank {rank} holds {part}, from {one.first} on.")
             x += scale * width + _BETWEEN
-        canvas.lines(MARGIN, bottom + LINE, legend)
-        canvas.figure.set_label(f"{title}. {_describe(ranks)}")
-        return canvas.figure
-
-
-def _draw_slice(
-    canvas: Canvas, one: Slice, corner: tuple[float, float], scale: float, rank: int, gid: str
-) -> None:
-    colour = PALETTE[rank]
-    x, y = corner[0] + scale * one.first[1], corner[1] + scale * one.first[0]
-    height, width = (scale * length for length in one.shape)
-    canvas.box(x, y, width, height, colour, gid, edgecolor=edge(colour), linewidth=0.8)
-
-
-def _describe(ranks: Sequence[Slices]) -> str:
-    """The picture in sentences, for readers who cannot see it."""
-    found = []
-    for name in ranks[0].slices:
-        for rank, one in enumerate(rank.slices[name] for rank in ranks):
-            part, whole = (" x ".join(map(str, shape)) for shape in (one.shape, one.whole))
-            found.append(f"{name}: rank {rank} holds {part} of {whole}, from {one.first} on.")
-    return " ".join(found)
+        words = f"{title}. {' '.join(told)}"
+        return canvas.end_with(f"{self.legend} {_COLOURS}", y + scale * highest, words)

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from collectives.pictures import happens_before
@@ -42,21 +41,6 @@ Steps = dict[tuple[int, int], tuple[int, int]]
 Meetings = dict[tuple[str, int | None, str], dict[int, int]]
 
 
-def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
-    """The figure, for `picture.svg` and `picture.save`.
-
-    If there is nothing to draw, or too much, the figure says so in words.
-
-    The gid of a bar is r<rank>/c<number>, and that of an arrow names both ends: r0/c1-r1/c0. A bar
-    that goes on in another row has /row1 after it there. The dots where the members of a collective
-    meet have the gid <name>/<group>/<seq>.
-    """
-    figure = _drawn(sorted(calls, key=lambda call: (call.rank, call.number)), title)
-    # svg makes this the alternative text.
-    figure.set_label(f"{title or 'What the ranks called, by order'}. {describe(calls)}")
-    return figure
-
-
 def describe(calls: Sequence[Call]) -> str:
     """The same in sentences, for readers who cannot see it."""
     sentences = []
@@ -68,7 +52,15 @@ def describe(calls: Sequence[Call]) -> str:
 
 
 @default_style
-def _drawn(calls: list[Call], title: str) -> Figure:
+def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
+    """A lane for each rank, or, if there is nothing to draw, or too much, words that say so.
+
+    The gid of a bar is r<rank>/c<number>, and that of an arrow names both ends: r0/c1-r1/c0. A bar
+    that goes on in another row has /row1 after it there. The dots where the members of a collective
+    meet have the gid <name>/<group>/<seq>.
+    """
+    calls = sorted(calls, key=lambda call: (call.rank, call.number))
+    told = f"{title or 'What the ranks called, by order'}. {describe(calls)}"
     messages = happens_before.in_every_run(calls, happens_before.messages(calls))
     flow = happens_before.data_flow(calls)
     ticks, has_spans = _ticks(calls), any(call.name == SPAN for call in calls)
@@ -76,7 +68,7 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     length = max((end for _, end in steps.values()), default=0)
     if refusal := _refusal(ranks, length):
-        return _page(title, [refusal], 5, TOP).figure
+        return _page(title, [refusal], 5, TOP, told)
     # subtle: which of them gets which message differs from run to run, so they are one bar.
     any_source = {
         _key(call): row
@@ -93,7 +85,7 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     legend = _legend(messages, together, met, ticks)
     legend += ["Arrows of a call with a root: who gives to whom, not the way."] * bool(with_root)
     legend += ["White: the rank's own work."] * has_spans
-    canvas = _page(title, legend, lanes.right, lanes.bottom)
+    canvas = _page(title, legend, lanes.right, lanes.bottom, told)
     for row in range(lanes.rows):
         for rank in ranks:
             y = lanes.y(rank, row)
@@ -108,7 +100,7 @@ def _drawn(calls: list[Call], title: str) -> Figure:
     _draw_ticks(canvas, ticks, steps, lanes)
     _arrows(canvas, messages + with_root, steps, lanes)
     _meetings(canvas, met, lanes)
-    return canvas.figure
+    return canvas
 
 
 def _ticks(calls: list[Call]) -> list[Call]:
@@ -149,14 +141,13 @@ def _legend(
     return found
 
 
-def _page(title: str, legend: list[str], right: float, bottom: float) -> Canvas:
+def _page(title: str, legend: list[str], right: float, bottom: float, words: str) -> Canvas:
     right = max(right, LEFT + 2 * STEP, MARGIN + breadth(title, 12))
     lines = wrapped(" ".join(legend), right - MARGIN)
-    canvas = Canvas(right + MARGIN, bottom + LINE * len(lines) + 0.15)
-    canvas.title(title)
+    canvas = Canvas(title, right + MARGIN)
     for number, line in enumerate(lines):
         canvas.write(MARGIN, bottom + LINE * (number + 0.4), line, gid=f"below{number}")
-    return canvas
+    return canvas.end(bottom + LINE * len(lines) + 0.15, words)
 
 
 def _bar(
@@ -180,12 +171,7 @@ def _bar(
 
 
 def _bar_lines(call: Call) -> list[str]:
-    name, *rest = happens_before.words(call)
-    return [*split_name(name, _LETTERS), *(one for part in rest for one in _split(part))]
-
-
-def _split(part: str) -> list[str]:
-    return split_name(part, _LETTERS) if len(part) > _LETTERS else [part]
+    return [line for part in happens_before.words(call) for line in split_name(part, _LETTERS)]
 
 
 def _draw_ticks(canvas: Canvas, ticks: list[Call], steps: Steps, lanes: Lanes) -> None:

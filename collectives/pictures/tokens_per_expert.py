@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from collectives.pictures.colours import PAGE, PALETTE, ink
-from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
+from collectives.pictures.page import LINE, MARGIN, SMALL, TOP, WIDEST, Canvas, Look, default_style
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_HEIGHT, _BETWEEN = 2.2, 0.4
+_HEIGHT, _BETWEEN, _LEFT, _TOP = 2.2, 0.4, MARGIN + 0.35, TOP + 3 * LINE
 _LEGEND = (
     "Each band is an expert, in the colour of the rank that holds it. From left to right: the "
     "steps of the training. From bottom to top: the tokens of a step, by the expert that they "
@@ -33,62 +29,38 @@ class TokensPerExpert:
         return ", ".join(f"{name}: {steps[-1]}" for name, steps in self.trainings.items())
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[TokensPerExpert]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[TokensPerExpert]) -> Canvas:
         """A panel for each training. The band of an expert has the gid <training>/<expert>."""
-        count = len(self.trainings)
-        left, top = MARGIN + 0.35, MARGIN + 0.35 + 3 * LINE
-        width = (WIDEST - left - MARGIN - _BETWEEN * (count - 1)) / count
-        bottom = top + _HEIGHT
-        legend = wrapped(_LEGEND, WIDEST - 2 * MARGIN)
-        canvas = Canvas(WIDEST, bottom + LINE * (len(legend) + 1.5) + MARGIN)
-        canvas.title(title)
-        for rank in range(len(ranks)):
-            canvas.chip(MARGIN + 0.8 * rank, MARGIN + 0.35 + 0.6 * LINE, rank)
+        from matplotlib.patches import Polygon
+
+        count, bottom = len(self.trainings), _TOP + _HEIGHT
+        width = (WIDEST - _LEFT - MARGIN - _BETWEEN * (count - 1)) / count
+        canvas, told = Canvas(title), []
+        canvas.chips(len(ranks))
         for number, (name, steps) in enumerate(self.trainings.items()):
-            x = left + number * (width + _BETWEEN)
-            canvas.write(x, top - 0.7 * LINE, name, 10, weight="bold")
-            canvas.write(x, bottom + 0.7 * LINE, "step 1")
-            canvas.write(x + width, bottom + 0.7 * LINE, f"step {len(steps)}", ha="right")
-            for value in (0, sum(steps[0])):
-                y = bottom - _HEIGHT * value / sum(steps[0])
-                canvas.write(x - 0.05, y, str(value), SMALL, ha="right")
-            _draw_bands(canvas, name, steps, (x, bottom), width, len(ranks))
-        canvas.lines(MARGIN, bottom + 2 * LINE, legend)
-        canvas.figure.set_label(f"{title}. {self._describe()}")
-        return canvas.figure
-
-    def _describe(self) -> str:
-        """The picture in sentences, for readers who cannot see it."""
-        return " ".join(
-            f"{name}, expert {expert}: {steps[0][expert]} tokens in step 1, "
-            f"{steps[-1][expert]} in step {len(steps)}."
-            for name, steps in self.trainings.items()
-            for expert in range(len(steps[0]))
-        )
-
-
-def _draw_bands(
-    canvas: Canvas,
-    name: str,
-    steps: list[list[int]],
-    corner: tuple[float, float],
-    width: float,
-    ranks: int,
-) -> None:
-    """From the bottom left corner upwards. The number of an expert stands where it has most."""
-    from matplotlib.patches import Polygon
-
-    scale, experts = _HEIGHT / sum(steps[0]), len(steps[0])
-    xs = [corner[0] + width * step / (len(steps) - 1) for step in range(len(steps))]
-    for expert in range(experts):
-        low, high = (
-            [corner[1] - scale * sum(one[:end]) for one in steps] for end in (expert, expert + 1)
-        )
-        points = [*zip(xs, low, strict=True), *reversed([*zip(xs, high, strict=True)])]
-        colour = PALETTE[expert * ranks // experts]
-        look: dict[str, Any] = {"facecolor": colour, "edgecolor": PAGE, "linewidth": 1}
-        canvas.axes.add_patch(Polygon(points, gid=f"{name}/{expert}", **look))
-        widest = max(range(2, len(steps) - 2), key=lambda step: steps[step][expert])
-        if low[widest] - high[widest] > LINE:
-            middle = (low[widest] + high[widest]) / 2
-            canvas.write(xs[widest], middle, str(expert), SMALL, ink(colour), ha="center")
+            tokens, experts, last = sum(steps[0]), len(steps[0]), len(steps)
+            left = _LEFT + number * (width + _BETWEEN)
+            canvas.write(left, _TOP - 0.7 * LINE, name, 10, weight="bold")
+            canvas.write(left, bottom + 0.7 * LINE, "step 1")
+            canvas.write(left + width, bottom + 0.7 * LINE, f"step {last}", ha="right")
+            canvas.write(left - 0.05, bottom, "0", ha="right")
+            canvas.write(left - 0.05, _TOP, str(tokens), ha="right")
+            xs = [left + width * step / (last - 1) for step in range(last)]
+            low = [bottom] * last
+            for expert in range(experts):
+                taken = [step[expert] for step in steps]
+                high = [y - _HEIGHT * one / tokens for y, one in zip(low, taken, strict=True)]
+                colour = PALETTE[expert * len(ranks) // experts]
+                points = [*zip(xs, low, strict=True), *reversed([*zip(xs, high, strict=True)])]
+                look: Look = {"facecolor": colour, "edgecolor": PAGE, "gid": f"{name}/{expert}"}
+                canvas.axes.add_patch(Polygon(points, linewidth=1, **look))
+                widest = max(range(2, last - 2), key=taken.__getitem__)
+                if low[widest] - high[widest] > LINE:  # room for the number of the expert
+                    middle = xs[widest], (low[widest] + high[widest]) / 2
+                    canvas.write(*middle, str(expert), SMALL, ink(colour), ha="center")
+                told.append(
+                    f"{name}, expert {expert}: {taken[0]} tokens in step 1, {taken[-1]} in step "
+                    f"{last}."
+                )
+                low = high
+        return canvas.end_with(_LEGEND, bottom + 1.2 * LINE, f"{title}. {' '.join(told)}")

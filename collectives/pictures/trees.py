@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from collectives.algorithms import lockstep, table
 from collectives.pictures.colours import DARK, PALETTE, edge, ink
-from collectives.pictures.page import LINE, MARGIN, SMALL, Canvas, default_style, wrapped
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from collectives.pictures.page import MARGIN, TOP, Canvas, default_style
 
 _ACROSS, _DOWN, _RADIUS = 0.47, 0.72, 0.17
 _LEGEND = "The number at an arrow is the step in which it is first used."
@@ -45,45 +41,30 @@ class Trees:
         return f"{trees} tree{'s' * (trees > 1)}, {links} links"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Trees]) -> Figure:
+    def draw(self, title: str, ranks: Sequence[Trees]) -> Canvas:
         """Every rank returned the same."""
         places = [_places(parents) for parents in self.parents]
         widths = [_ACROSS * len(found) for found in places]
         depth = max(level for found in places for _, level in found.values())
-        left, top = MARGIN, MARGIN + 0.75
-        page = max(2 * MARGIN + sum(widths) + 0.4 * (len(widths) - 1), 4.6)
-        colours = len(self.parents) > 1
-        legend = wrapped(_LEGEND + _EVEN_AND_ODD * colours, page - 2 * MARGIN)
-        below = top + depth * _DOWN + 0.45
-        canvas = Canvas(page, below + LINE * len(legend) + 0.1)
-        canvas.title(title)
+        left, top = MARGIN, TOP + 0.4
+        canvas = Canvas(title, max(2 * MARGIN + sum(widths) + 0.4 * (len(widths) - 1), 4.6))
+        has_several, told = len(self.parents) > 1, []
         for tree, (parents, found) in enumerate(zip(self.parents, places, strict=True)):
             at = {
                 rank: (left + _ACROSS * (column + 0.5), top + _DOWN * level)
                 for rank, (column, level) in found.items()
             }
-            if colours:
-                canvas.write(left, top - 0.36, f"tree {tree + 1}", SMALL)
+            if has_several:
+                canvas.write(left, top - 0.36, f"tree {tree + 1}")
             for rank, (source, step) in parents.items():
-                colour = DARK if step % 2 or not colours else "#9a9a9a"
+                colour = DARK if step % 2 or not has_several else "#9a9a9a"
                 _link(canvas, at[source], at[rank], step, colour, f"tree{tree}/{source}-{rank}")
+                told.append(f"Tree {tree + 1}: rank {source} sends to rank {rank} in step {step}.")
             for rank, (x, y) in at.items():
                 _node(canvas, x, y, rank)
             left += widths[tree] + 0.4
-        canvas.lines(MARGIN, below + LINE / 2, legend)
-        canvas.figure.set_label(f"{title}. {self._described()}")
-        return canvas.figure
-
-    def _described(self) -> str:
-        return " ".join(
-            f"Tree {tree}: "
-            + ", ".join(
-                f"rank {source} sends to rank {rank} in step {step}"
-                for rank, (source, step) in parents.items()
-            )
-            + "."
-            for tree, parents in enumerate(self.parents, 1)
-        )
+        legend = _LEGEND + _EVEN_AND_ODD * has_several
+        return canvas.end_with(legend, top + depth * _DOWN + 0.3, f"{title}. {' '.join(told)}")
 
 
 def _places(parents: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
@@ -111,7 +92,7 @@ def _link(canvas: Canvas, start, end, step: int, colour: str, gid: str) -> None:
     canvas.arrow(points, gid, color=colour, linewidth=1.4, mutation_scale=8)
     side = 0.1 if to_x > x else -0.1
     middle = x + 0.62 * (to_x - x) + side, y + 0.62 * (to_y - y) - 0.08
-    canvas.write(*middle, str(step), SMALL, ha="center")
+    canvas.write(*middle, str(step), ha="center")
 
 
 def _node(canvas: Canvas, x: float, y: float, rank: int) -> None:

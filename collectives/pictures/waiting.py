@@ -4,17 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.figure import Figure
-
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.pictures import happens_before
 from collectives.pictures.colours import WRONG
-from collectives.pictures.page import LINE, MARGIN, Canvas, breadth, default_style, wrapped
+from collectives.pictures.page import CHIP, LINE, MARGIN, Canvas, breadth, default_style, wrapped
 from collectives.recording.call import SPAN, Call
 from collectives.semantics.calls import GROUPS
 
-MOST_RANKS = 8
 _NODE = 0.36  # the room that a rank takes on the circle
 _ARROW = {"mutation_scale": 14, "linewidth": 1.8, "joinstyle": "round", "color": WRONG}
 Point = tuple[float, float]
@@ -30,11 +27,8 @@ class Wait:
     def words(self) -> list[str]:
         """What stands beside its arrow: the call, and where the program makes it."""
         name, *rest = (word for word in happens_before.words(self.call) if word != "never returned")
-        return [
-            " ".join([name, *rest[:1]]),
-            *rest[1:],
-            *[f"line {self.call.line}"][: self.call.line],
-        ]
+        found = [" ".join([name, *rest[:1]]), *rest[1:]]
+        return [*found, f"line {self.call.line}"] if self.call.line else found
 
 
 def waits(calls: Sequence[Call]) -> list[Wait]:
@@ -61,15 +55,6 @@ def _elsewhere(calls: Sequence[Call], call: Call) -> list[int]:
     )
 
 
-def draw(calls: Sequence[Call], *, title: str = "") -> Figure:
-    """The figure, for `picture.svg` and `picture.save`. An arrow has the gid waits/r0-r1."""
-    found = waits(calls)
-    ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
-    figure = _drawn(found, ranks, title)
-    figure.set_label(f"{title or 'Who waits for whom'}. {describe(calls)}")
-    return figure
-
-
 def describe(calls: Sequence[Call]) -> str:
     """The same in sentences, for readers who cannot see it."""
     found = waits(calls)
@@ -94,16 +79,16 @@ def _moral(found: list[Wait]) -> str:
 
 
 @default_style
-def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
+def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
+    """An arrow has the gid waits/r0-r1."""
+    found = waits(calls)
+    ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     radius = 0.85 if len(ranks) <= 4 else 1.6
     side = max([0.6, *(breadth(line) for one in found for line in one.words())])
     width = max(4.6, 2 * (radius + side + 0.3 + MARGIN), 2 * MARGIN + breadth(title, 12))
     middle = MARGIN + 0.35 + 3 * LINE + radius
-    bottom = middle + radius + 3.7 * LINE
-    lines = wrapped(_moral(found), width - 2 * MARGIN)
-    canvas = Canvas(width, bottom + LINE * len(lines) + MARGIN / 2)
-    canvas.title(title)
-    circle = Circle((width / 2, middle), radius, ranks)
+    canvas = Canvas(title, width)
+    circle = _Circle((width / 2, middle), radius, ranks)
     asks = {one.call.rank: one.ranks for one in found}
     for one in found:
         rank, on_arrow = one.call.rank, len(one.ranks) == 1
@@ -119,9 +104,12 @@ def _drawn(found: list[Wait], ranks: list[int], title: str) -> Figure:
         _words(canvas, circle.on(turn, outside), turn, one)
     for rank in ranks:
         x, y = circle.on(circle.turn(rank))
-        canvas.chip(x - 0.33, y, rank)
+        canvas.chip(x - CHIP / 2, y, rank)
+    bottom = middle + radius + 3.7 * LINE
+    lines = wrapped(_moral(found), width - 2 * MARGIN)
     canvas.lines(MARGIN, bottom, lines)
-    return canvas.figure
+    words = f"{title or 'Who waits for whom'}. {describe(calls)}"
+    return canvas.end(bottom + LINE * len(lines) + MARGIN / 2, words)
 
 
 def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
@@ -137,7 +125,7 @@ def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
         canvas.write(x, top + number * LINE, line, ha=ha, gid=f"words/r{one.call.rank}/{number}")
 
 
-class Circle:
+class _Circle:
     """Ranks on a circle, clockwise: two side by side, else the first on top."""
 
     def __init__(self, centre: Point, radius: float, ranks: list[int]):
