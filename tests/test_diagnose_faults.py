@@ -65,13 +65,9 @@ def _is_of(process, folder):
 @linux
 def test_a_stopped_rank_is_told_from_one_that_computes(tmp_path):
     verdict, _ = diagnose(tmp_path, *program("stopped"))
-    (guilty,) = verdict["guilty"]
-    assert (verdict["verdict"], guilty["rank"], guilty["line"]) == (
-        "hang",
-        2,
-        lines_of("stopped")["2"],
-    ), verdict["says"]
-    assert verdict["says"].startswith("hang: rank 2 stopped")
+    assert verdict["says"].startswith("hang: rank 2 stopped"), verdict["says"]
+    places = [(one["rank"], one["line"]) for one in verdict["guilty"]]
+    assert places == [(2, lines_of("stopped")["2"])]
 
 
 def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
@@ -106,26 +102,6 @@ def _write_for_ever(file):
     for number in range(10**9):
         writer.enter(number, None, CallArgs("all_reduce", tensors=(f"float32[{number % 9}]",)), {})
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
-
-
-@pytest.mark.slow  # reads a hundred times
-def test_a_log_with_a_header_has_all_of_its_header(tmp_path):
-    """Read while it is begun, a hundred times: else its process would be taken for another rank, of
-    another world.
-    """
-    for _ in range(100):
-        with open(tmp_path / "log", "wb+") as file:
-            file.truncate(SIZE)
-            reader = Reader(file)
-            if (child := os.fork()) == 0:
-                Writer(file, 3, 4, world=77)
-                os._exit(0)
-            while (head := reader.head()) is None:
-                pass
-            found = head["pid"], head["rank"], head["world_size"], head["world"]
-            assert found == (child, 3, 4, 77)
-            os.waitpid(child, 0)
-            reader.close()
 
 
 def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(tmp_path):
@@ -429,15 +405,16 @@ def test_a_signal_that_ends_diagnose_also_ends_the_program(number, tmp_path, tem
         assert time.monotonic() < until
         time.sleep(0.05)
     process.send_signal(number)
-    assert process.communicate(timeout=60)[1] == ""
+    said = "\ninterrupted\n" if number == signal.SIGINT else ""
+    assert process.communicate(timeout=60)[1] == said
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     if number == signal.SIGKILL:  # its folder is all that stays
         (folder,) = temporary.iterdir()
         shutil.rmtree(folder)
 
 
-@pytest.mark.slow  # most other tests start their ranks by fork, and `launch` by a fork server
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.slow  # `launch` starts its ranks by a fork server, and most other tests by fork
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_ranks_are_seen_however_they_are_started(start, tmp_path):
     verdict, _ = diagnose(tmp_path, *program("skip", "3", start), hang_after=8)
     assert [one["rank"] for one in verdict["guilty"]] == [2], verdict["says"]

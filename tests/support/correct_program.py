@@ -27,17 +27,6 @@ def functional(rank, n):
     dist.broadcast(x, 0)
 
 
-def pipeline(rank, n):
-    """Each rank works for a while, then passes on; the last ones wait long."""
-    x = torch.ones(2)
-    for _ in range(2):
-        if rank > 0:
-            dist.recv(x, rank - 1)
-        time.sleep(0.4)
-        if rank < n - 1:
-            dist.send(x, rank + 1)
-
-
 def branches(rank, n):
     """Roots and others call from different lines; the main rank goes first."""
     x = torch.ones(3)
@@ -65,11 +54,7 @@ def groups(rank, n):
     x = torch.ones(3)
     for _ in range(3):
         for row in rows:
-            if (
-                rank in dist.get_process_group_ranks(row)
-                if row is not dist.GroupMember.NON_GROUP_MEMBER
-                else False
-            ):
+            if row is not dist.GroupMember.NON_GROUP_MEMBER:
                 dist.all_reduce(x, group=row)
     if rank < 2:
         own = dist.new_group([0, 1], use_local_synchronization=True)
@@ -86,18 +71,6 @@ def gives_up(rank, n):
     except RuntimeError:
         pass
     dist.barrier()
-
-
-def overlapped(rank, n):
-    works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(20)]
-    time.sleep(0.1 * rank)
-    for work in works:
-        work.wait()
-    pairs = [(dist.isend, (rank + 1) % n), (dist.irecv, (rank - 1) % n)]
-    for work in dist.batch_isend_irecv(
-        [dist.P2POp(call, torch.ones(2), peer) for call, peer in pairs]
-    ):
-        work.wait()
 
 
 def many_calls(rank, n):
