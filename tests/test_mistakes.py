@@ -153,30 +153,23 @@ def lines(calls):
     }
 
 
-# A run that does not show what it should must fail.
-
-
-def test_a_mistake_without_its_symptom_fails_the_lesson(capsys):
-    @mark_mistake("hangs", ranks=1)
-    def harmless(rank, world_size, device):
-        return rank
-
-    assert run_and_print(harmless, Display()) == (1, "should have been: hangs")
-    assert (
-        capsys.readouterr().err
-        == "harmless: goes unnoticed\n  every rank   returned\nshould have been: hangs\n"
-    )
-
-
-def test_a_cure_with_a_symptom_fails_the_lesson(capsys):
-    @cure(ranks=1)
+@pytest.mark.parametrize(
+    ("mark", "printed"),
+    [
+        (
+            mark_mistake("hangs", ranks=1),
+            "goes unnoticed\n  every rank   returned\nshould have been: hangs\n",
+        ),
+        (cure(ranks=1), "raises an error\n  every rank   raised KeyError: 'y'\n"),
+    ],
+    ids=["a mistake without its symptom", "a cure with a symptom"],
+)
+def test_what_does_not_show_what_it_should_fails_the_lesson(mark, printed, capsys):
     def quack(rank, world_size, device):
-        raise KeyError("x")
+        return {"x": rank}["x" if "goes unnoticed" in printed else "y"]
 
-    assert run_and_print(quack, Display())[0] == 1
-    assert (
-        "quack: raises an error\n  every rank   raised KeyError: 'x'\n" in capsys.readouterr().err
-    )
+    assert run_and_print(mark(quack), Display())[0] == 1
+    assert capsys.readouterr().err.startswith(f"quack: {printed}")
 
 
 def test_an_unknown_symptom_is_refused():
@@ -232,14 +225,7 @@ def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
     waits.
     """
     file = FOLDER / "data.py"
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     joined = subprocess.run([*torchrun, file], capture_output=True, text=True, timeout=200)
     monkeypatch.setattr(sys, "argv", [file.name])
     runpy.run_path(str(file), run_name="__main__")

@@ -2,38 +2,39 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 import torch
 import torch.distributed as dist
+from diagnosing import ENVIRON, diagnose, script
 from torch.distributed import distributed_c10d as c10d
 
 from collectives import LaunchError, launch
-from collectives.course.runner import run_step
-from collectives.course.show import Display
 from collectives.recording import record
 from collectives.semantics.calls import BY_NAME
 
 PROGRAM = """
-import json
-from collectives import launch
-from test_one_recorder import depths
+    import json
+    from collectives import launch
+    from test_one_recorder import depths
 
-if __name__ == "__main__":
-    print(json.dumps(launch(depths, 2, record="tensors")))
+    if __name__ == "__main__":
+        print(json.dumps(launch(depths, 2, record="tensors")))
 """
+
+
+def functions():
+    """All that is wrapped, by name."""
+    found = {name: getattr(c10d, name) for name in BY_NAME if hasattr(c10d, name)}
+    found |= {f"dist.{name}": getattr(dist, name) for name in found if hasattr(dist, name)}
+    return found | {"wait": c10d.Work.wait}
 
 
 def depths(rank=0, world_size=1, device=None):
     """By name: how many functions stand around that of torch, its own decorators included."""
-    functions = {name: getattr(c10d, name) for name in BY_NAME if hasattr(c10d, name)}
-    functions |= {f"dist.{name}": getattr(dist, name) for name in functions if hasattr(dist, name)}
-    functions["wait"] = c10d.Work.wait
     found = {}
-    for name, function in functions.items():
+    for name, function in functions().items():
         found[name] = 0
         while function := getattr(function, "__wrapped__", None):
             found[name] += 1
@@ -56,24 +57,11 @@ def test_a_launch_wraps_each_call_once(diagnose, record, expected):
         assert set(added(found)) == {expected}
 
 
-def test_a_lesson_with_timeline_and_picture_wraps_each_call_once():
-    display = Display(timeline=True, picture=True)
-    for found in run_step(depths, 2, "gloo", record=display.record).results:
-        assert set(added(found)) == {1}
-
-
 @pytest.mark.slow
-def test_a_program_under_diagnosis_wraps_each_call_once(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "-m", "collectives", "diagnose", "--", sys.executable, program],
-        env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_program_under_diagnosis_wraps_each_call_once(tmp_path, monkeypatch):
+    here = os.path.dirname(__file__)
+    monkeypatch.setitem(ENVIRON, "PYTHONPATH", os.pathsep.join([here, f"{here}/support"]))
+    _, done = diagnose(tmp_path, *script(tmp_path, PROGRAM), timeout=300)
     for found in json.loads(done.stdout):
         assert set(added(found)) == {1}
 
@@ -83,8 +71,8 @@ def refused_barrier():
         dist.barrier()
 
 
-def test_a_recording_inside_a_recording_adds_no_wrapper():
-    before = depths()
+def test_a_recording_inside_a_recording_adds_no_wrapper_and_leaves_torch_as_it_was():
+    before = functions()
     with record.recording() as outer:
         once = depths()
         with record.recording() as inner:
@@ -92,7 +80,7 @@ def test_a_recording_inside_a_recording_adds_no_wrapper():
             refused_barrier()
         assert depths() == once
         refused_barrier()
-    assert depths() == before
+    assert functions() == before
     assert [len(calls) for calls in (inner, outer)] == [1, 2]
 
 
@@ -117,10 +105,9 @@ def dies(rank, world_size, device):
     dist.barrier()
 
 
-@pytest.mark.parametrize("diagnose", [None, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_error_tells_what_the_ranks_called_before_one_died(diagnose):
+def test_an_error_tells_what_the_ranks_called_before_one_died():
     with pytest.raises(LaunchError) as caught:
-        launch(dies, 2, backend="gloo", diagnose=diagnose, record="calls")
+        launch(dies, 2, backend="gloo", record="calls")
     calls = [(call.rank, call.number, call.name) for call in caught.value.calls]
     assert calls == [(0, 0, "all_reduce"), (0, 1, "barrier"), (1, 0, "all_reduce")]
     assert caught.value.calls[0].tensors == ("float32[2]",)

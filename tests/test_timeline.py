@@ -153,11 +153,7 @@ def test_what_failed_and_what_was_never_left_is_marked():
     assert {box.get_linestyle() for box in boxes.values()} == {"--"}
     assert arrows(figure) == {}
     assert {"send\nto 1\nfailed", "recv\nfrom 0\nnever returned"} <= set(texts(figure))
-
-
-def test_the_call_in_which_a_rank_died_says_so():
-    calls = program("send:1", "recv:0...")
-    (figure,) = illustration.draw(calls, "dies", died={1: "died (SIGABRT)"})
+    (figure,) = illustration.draw(program("send:1", "recv:0..."), "", died={1: "died (SIGABRT)"})
     assert "recv\nfrom 0\ndied (SIGABRT)" in texts(figure)
 
 

@@ -104,11 +104,12 @@ def plain(call: Call) -> list:
 
 
 def from_plain(values: list) -> Call:
-    return Call(*map(_as_tuples, values))
+    return Call(*as_tuples(values))
 
 
-def _as_tuples(value):
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+def as_tuples(value):
+    """A value from JSON, with tuples in place of lists."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ and what it noticed. Nothing here needs torch.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import mmap
 import os
@@ -17,44 +18,36 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from .call import Call, CallArgs, RiskyCall
-from .call_text import decode, encode
+from .call import Call, CallArgs, RiskyCall, as_tuples
 
 SLOTS = 4096
 _HEADER = 4096
 
-# `rank` is -1 as long as it is not known. `count`: how many calls were entered. `began`, `ended`:
-# when the process began, and when it ended by itself. `asked`: the number of the reader's last
-# question. `world`: the same number in all ranks of one world. `written`: how much was ever written
-# into the ring of texts.
-_NAMES = [
-    "pid",
-    "parent",
-    "rank",
-    "world_size",
-    "count",
-    "began",
-    "ended",
-    "asked",
-    "world",
-    "written",
-]
-_HEAD = struct.Struct("<8s q q q q q q q q q q")
+# The header: `rank` is -1 as long as it is not known. `count`: how many calls were entered.
+# `began`, `ended`: when the process began, and when it ended by itself. `asked`: the number of the
+# reader's last question. `world`: the same number in all ranks of one world. `written`: how much
+# was ever written into the ring of texts.
 _MAGIC = b"calls  2"
-_RANK, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN = 24, 40, 56, 64, 72, 80
+_NAMES = [
+    *("pid", "parent", "rank", "world_size", "count"),
+    *("began", "ended", "asked", "world", "written"),
+]
+# Where some of them lie, in words of 8 bytes.
+_RANK, _SIZE, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN = 3, 4, 5, 7, 8, 9, 10
 
 # Instead of a rank: the process joins a world as another one than its launcher said, and notes that
 # in another file.
 MOVED = -2
 
-# number, seq, of, entered, left, source, and how much had been written before its text and its
-# error. -1 stands for None; `number` is written last.
+# A slot: number, seq, of, entered, left, source, and how much had been written before its text and
+# its error. -1 stands for None; `number` is written last.
 _ENTRY = struct.Struct("<q q q q q q q q")
 _AFTER_NUMBER = struct.Struct("<q q q q q q q")
-_LEFT, _SOURCE, _ERROR = 32, 40, 56
+_LEFT, _SOURCE, _ERROR = 4, 5, 7
 _TEXTS = _HEADER + SLOTS * _ENTRY.size
 _RING = 2**22
 _LENGTH = struct.Struct("<H")
+_LONGEST = 2**16 - 1
 # Where the single texts lie: the answer to the reader's last question, the exception that ended the
 # process, and its hints.
 ANSWER = _TEXTS + _RING
@@ -96,30 +89,29 @@ class Writer:
         self.count = self.written = 0
         self.texts: dict[CallArgs, int] = {}
         self.noticed: dict[tuple, list] = {}
-        process = os.getpid(), os.getppid(), rank, world_size
-        _HEAD.pack_into(self.memory, 0, b"", *process, 0, time.monotonic_ns(), 0, 0, world, 0)
+        head = os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0, world, 0
+        for place, value in enumerate(head, 1):
+            self.words[place] = value
         self.memory[: len(_MAGIC)] = _MAGIC  # last: whoever sees it sees the rest
 
     def set_place(self, rank: int, world_size: int, world: int) -> None:
-        self.words[_WORLD // 8] = world
-        self.words[_RANK // 8 + 1] = world_size
-        self.words[_RANK // 8] = rank
+        self.words[_WORLD], self.words[_SIZE], self.words[_RANK] = world, world_size, rank
 
     def place(self) -> tuple[int, int]:
         """The rank and the world size; -1 while they are not known."""
-        return struct.unpack_from("<q q", self.memory, _RANK)
+        return self.words[_RANK], self.words[_SIZE]
 
     def world(self) -> int:
-        return struct.unpack_from("<q", self.memory, _WORLD)[0]
+        return self.words[_WORLD]
 
     def set_moved(self) -> None:
-        self.words[_RANK // 8] = MOVED
+        self.words[_RANK] = MOVED
 
     def set_ended(self) -> None:
-        self.words[_ENDED // 8] = time.monotonic_ns()
+        self.words[_ENDED] = time.monotonic_ns()
 
     def asked(self) -> int:
-        return struct.unpack_from("<q", self.memory, _ASKED)[0]
+        return self.words[_ASKED]
 
     def put(self, place: int, text: bytes) -> None:
         """All or nothing: the length comes last. A text that is too long is left out."""
@@ -131,26 +123,27 @@ class Writer:
     def enter(self, seq: int | None, of: int | None, what: CallArgs, given: dict) -> int:
         text = self.texts.get(what)
         if text is None:
-            text = self.texts[what] = self._write(encode(what))
+            text = self.texts[what] = self._write(_encoded(what))
         number, self.count = self.count, self.count + 1
-        words, place = self.words, _HEADER + number % SLOTS * _ENTRY.size
+        place = _place(number)
         seq, of = -1 if seq is None else seq, -1 if of is None else of
-        words[place // 8] = -1
+        self.words[place] = -1
         now = time.monotonic_ns()
-        _AFTER_NUMBER.pack_into(self.memory, place + 8, seq, of, now, -1, -1, text, -1)
-        words[place // 8] = number
-        words[_COUNT // 8] = self.count  # that of all threads: one that was slow takes nothing back
+        _AFTER_NUMBER.pack_into(self.memory, 8 * place + 8, seq, of, now, -1, -1, text, -1)
+        self.words[place] = number
+        # That of all threads: one that was slow takes nothing back.
+        self.words[_COUNT] = self.count
         return number
 
     def leave(self, number: int, error: str | None, source: int | None) -> None:
         if self.count - number > SLOTS:  # its slot is another's by now
             return
-        place = _HEADER + number % SLOTS * _ENTRY.size
+        place = _place(number)
         if error is not None:
-            self.words[(place + _ERROR) // 8] = self._write(error.encode()[:160])
+            self.words[place + _ERROR] = self._write(error.encode()[:160])
         if source is not None:
-            self.words[(place + _SOURCE) // 8] = source
-        self.words[(place + _LEFT) // 8] = time.monotonic_ns()
+            self.words[place + _SOURCE] = source
+        self.words[place + _LEFT] = time.monotonic_ns()
 
     def done(self, number: int, given: dict) -> None:
         pass
@@ -158,7 +151,7 @@ class Writer:
     def notice(self, kind: str, what: CallArgs, at: tuple[str, int, str] | None) -> None:
         key = kind, what, at
         if key not in self.noticed and len(self.noticed) < _NOTICED:
-            self.noticed[key] = [kind, encode(what).decode(), at]
+            self.noticed[key] = [kind, list(vars(what).values()), at]
             self.put(HINTS, json.dumps(list(self.noticed.values())).encode())
 
     def _write(self, text: bytes) -> int:
@@ -172,7 +165,7 @@ class Writer:
         if begin // _RING != self.written // _RING:
             self.texts.clear()
         self.written = begin + size
-        self.words[_WRITTEN // 8] = self.written  # first: from now on what lay there cannot be read
+        self.words[_WRITTEN] = self.written  # first: from now on what lay there cannot be read
         place = _TEXTS + begin % _RING
         _LENGTH.pack_into(self.memory, place, len(text))
         self.memory[place + _LENGTH.size : place + size] = text
@@ -201,18 +194,19 @@ class Reader:
 
     def head(self) -> dict | None:
         """None for a file that is not one of ours, or not ready yet."""
-        magic, *values = _HEAD.unpack_from(self.memory, 0)
-        return dict(zip(_NAMES, values, strict=True)) if magic == _MAGIC else None
+        if self.memory[: len(_MAGIC)] != _MAGIC:
+            return None
+        return dict(zip(_NAMES, self.words[1 : 1 + len(_NAMES)], strict=True))
 
     def text(self, place: int) -> bytes:
         """Empty if there is none, or if it is just being written."""
-        (length,) = struct.unpack_from("<q", self.memory, place)
+        length = self.words[place // 8]
         text = self.memory[place + 8 : place + 8 + length]
-        return text if struct.unpack_from("<q", self.memory, place)[0] == length else b""
+        return text if self.words[place // 8] == length else b""
 
     def ask(self, question: int) -> None:
         """Have the process answer where it stands."""
-        self.words[_ASKED // 8] = question
+        self.words[_ASKED] = question
 
     def poll(self, has_ended: bool = False) -> Iterator[Call]:
         """The calls that were entered or left since the last time, in order; each once or twice.
@@ -233,7 +227,7 @@ class Reader:
         for number in [*sorted(self.open), *new]:
             call = self._read(number, head["rank"])
             before = self.open.get(number)
-            if call is None and self.words[_place(number) // 8] < number:
+            if call is None and self.words[_place(number)] < number:
                 self.late.append(number)
             elif call is None:  # overwritten while we looked elsewhere
                 self._lose(1, number + 1)
@@ -259,13 +253,13 @@ class Reader:
             head, noticed = self.head(), json.loads(self.text(HINTS))
             rank = head["rank"] if head else -1
             return [
-                RiskyCall(kind, Call(rank, -1, **vars(decode(what.encode()))), at and tuple(at))
-                for kind, what, at in noticed
+                RiskyCall(kind, Call(rank, -1, **vars(CallArgs(*what))), at)
+                for kind, what, at in as_tuples(noticed)
             ]
         return []
 
     def _read(self, number: int, rank: int) -> Call | None:
-        place = _place(number)
+        place = 8 * _place(number)
         slot = self.memory[place : place + _ENTRY.size]
         found, seq, of, entered, left, source, text, error = _ENTRY.unpack(slot)
         if found != number or self.memory[place : place + 8] != slot[:8]:
@@ -279,17 +273,27 @@ class Reader:
         )
         noted: dict = {"seq": seq, "of": of, "source": source, "error": error}
         times: dict = {"entered": entered, "left": left}
-        return Call(rank=rank, number=number, **noted, **times, **vars(decode(text)))
+        return Call(rank=rank, number=number, **noted, **times, **vars(_decoded(text)))
 
     def _written(self, begin: int) -> bytes | None:
         """A text of the ring; None if it is no longer there."""
         place = _TEXTS + begin % _RING
         (length,) = _LENGTH.unpack_from(self.memory, place)
         text = self.memory[place + _LENGTH.size : place + _LENGTH.size + length]
-        (written,) = struct.unpack_from("<q", self.memory, _WRITTEN)
-        return text if written <= begin + _RING else None
+        return text if self.words[_WRITTEN] <= begin + _RING else None
 
 
 def _place(number: int) -> int:
-    """Of the call's slot."""
-    return _HEADER + number % SLOTS * _ENTRY.size
+    """Of the call's slot, in words of 8 bytes."""
+    return (_HEADER + number % SLOTS * _ENTRY.size) // 8
+
+
+def _encoded(what: CallArgs) -> bytes:
+    text = json.dumps(list(vars(what).values())).encode()
+    # Only a call that names thousands of ranks is too long.
+    return text if len(text) <= _LONGEST else _encoded(CallArgs(what.name[:40], what.group[:100]))
+
+
+@functools.lru_cache(4096)
+def _decoded(text: bytes) -> CallArgs:
+    return CallArgs(*as_tuples(json.loads(text)))

@@ -35,6 +35,10 @@ def entries() -> list[list]:
             frames = [
                 (frame["filename"], frame["line"], frame["name"]) for frame in entry["frames"]
             ]
+            entry["input_dtypes"] = [
+                str(getattr(torch, name.lower(), name)).removeprefix("torch.")  # "Long": "int64"
+                for name in entry["input_dtypes"]
+            ]
             found.append([*(entry[field] for field in _FIELDS), named(frames)])
     return found
 

@@ -1,6 +1,6 @@
-"""Correct programs.
+"""Correct programs. Diagnose must not report any of them.
 
-Diagnose must not report any of them: python correct_program.py NAME, or under torchrun.
+python correct_program.py NAME...   # one after the other
 """
 
 import contextlib
@@ -25,17 +25,6 @@ def functional(rank, n):
         x = functional.all_reduce(x, "sum", dist.group.WORLD) / n
         x = functional.all_gather_tensor(x, 0, dist.group.WORLD)[:4]
     dist.broadcast(x, 0)
-
-
-def pipeline(rank, n):
-    """Each rank works for a while, then passes on; the last ones wait long."""
-    x = torch.ones(2)
-    for _ in range(2):
-        if rank > 0:
-            dist.recv(x, rank - 1)
-        time.sleep(0.4)
-        if rank < n - 1:
-            dist.send(x, rank + 1)
 
 
 def branches(rank, n):
@@ -65,11 +54,7 @@ def groups(rank, n):
     x = torch.ones(3)
     for _ in range(3):
         for row in rows:
-            if (
-                rank in dist.get_process_group_ranks(row)
-                if row is not dist.GroupMember.NON_GROUP_MEMBER
-                else False
-            ):
+            if row is not dist.GroupMember.NON_GROUP_MEMBER:
                 dist.all_reduce(x, group=row)
     if rank < 2:
         own = dist.new_group([0, 1], use_local_synchronization=True)
@@ -86,18 +71,6 @@ def gives_up(rank, n):
     except RuntimeError:
         pass
     dist.barrier()
-
-
-def overlapped(rank, n):
-    works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(20)]
-    time.sleep(0.1 * rank)
-    for work in works:
-        work.wait()
-    pairs = [(dist.isend, (rank + 1) % n), (dist.irecv, (rank - 1) % n)]
-    for work in dist.batch_isend_irecv(
-        [dist.P2POp(call, torch.ones(2), peer) for call, peer in pairs]
-    ):
-        work.wait()
 
 
 def many_calls(rank, n):
@@ -147,7 +120,7 @@ def other_order(rank, n):
     dropped.
     """
     tensors = [torch.ones(10) for _ in range(6)]
-    works = [dist.all_reduce(x, async_op=True) for x in tensors]
+    works = [dist.all_reduce(x, async_op=True) for x in tensors]  # some are dropped
     for i in (3, 1, 0) if rank else (0, 2):
         works[i].wait()
     while not works[4].is_completed():
@@ -332,52 +305,28 @@ def some_leave_early(rank, n):
 
 
 # These start or end worlds and processes themselves.
-WHOLE = [
-    "leaves_at_once",
-    "thinks_better_of_it",
-    "begins_again",
-    "alone_in_the_world",
-    "ensembles",
-    "forks",
-]
+WHOLE = [leaves_at_once, thinks_better_of_it, begins_again, alone_in_the_world, ensembles, forks]
 
 
 def steps(module):
-    """The names of a module's programs that run in an existing world."""
-    takes = {
-        name: [*inspect.signature(one).parameters]
-        for name, one in vars(module).items()
-        if inspect.isfunction(one)
-    }
+    """A module's programs that run in an existing world."""
     return [
-        name
-        for name, parameters in takes.items()
-        if parameters == ["rank", "n"] and name not in WHOLE
+        one
+        for one in vars(module).values()
+        if inspect.isfunction(one)
+        and [*inspect.signature(one).parameters] == ["rank", "n"]
+        and one not in WHOLE
     ]
 
 
-def body(rank, programs, name, n, file):
+def main(rank, names, n, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
-    programs[name](rank, n)
+    for name in names:
+        globals()[name](rank, n)
     if name != "thinks_better_of_it":
         dist.destroy_process_group()
 
 
-def main(programs):
-    name, n = sys.argv[1], 4
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo")
-        programs[name](dist.get_rank(), dist.get_world_size())
-        dist.destroy_process_group()
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            mp.start_processes(
-                body,
-                (programs, name, n, f"{folder}/store"),
-                nprocs=n,
-                start_method=(sys.argv[2:] or ["fork"])[0],
-            )
-
-
 if __name__ == "__main__":
-    main(globals())
+    with tempfile.TemporaryDirectory() as folder:
+        mp.start_processes(main, (sys.argv[1:], 4, f"{folder}/store"), 4, start_method="fork")

@@ -1,12 +1,8 @@
-"""Correct programs that train a model.
-
-Diagnose must not report any of them: python correct_training.py NAME, or under torchrun.
-"""
+"""Correct programs that train a model. Diagnose must not report any of them."""
 
 import shutil
 import tempfile
 
-import correct_program
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -166,7 +162,3 @@ def differentiates_through(rank, n):
     x = torch.ones(2, requires_grad=True)
     y = differentiable.all_reduce(x * (rank + 1))
     sum(differentiable.all_gather(y)).sum().backward()
-
-
-if __name__ == "__main__":
-    correct_program.main(globals())

@@ -6,11 +6,9 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import faulty_program
-from processes import hear_signals
 
 PROGRAM = Path(faulty_program.__file__)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
@@ -58,24 +56,3 @@ def script(tmp_path, text):
     file = tmp_path / "script.py"
     file.write_text(textwrap.dedent(text))
     return [sys.executable, str(file)]
-
-
-def diagnose_a_sleeper(tmp_path):
-    """Diagnose a program that only sleeps; return the process of diagnose and the program's pid."""
-    file = tmp_path / "pid"
-    command = script(
-        tmp_path,
-        f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)",
-    )
-    process = subprocess.Popen(
-        [*DIAGNOSE, "--", *command],
-        env=ENVIRON,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_signals,
-    )
-    until = time.monotonic() + 60
-    while not file.exists() or not file.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return process, int(file.read_text())

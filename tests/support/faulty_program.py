@@ -28,25 +28,8 @@ def healthy(rank, n):
     x = torch.ones(4) * rank
     for _ in range(5):
         dist.all_reduce(x)
-    evens = dist.new_group(range(0, n, 2))
-    dist.barrier(evens)
-    works = [dist.isend(x, (rank + 1) % n), dist.irecv(torch.empty(4), (rank - 1) % n)]
-    for work in works:
-        work.wait()
-    sizes = [rank + 1] * n
-    dist.all_to_all_single(
-        torch.empty(sum(range(1, n + 1))), torch.ones(n * (rank + 1)), list(range(1, n + 1)), sizes
-    )
-    dist.all_gather_object([None] * n, {"rank": rank})
-    if rank == 0:
-        dist.broadcast(x, 0)
-        dist.gather(x, [torch.empty(4) for _ in range(n)])
-    else:
-        dist.broadcast(x, 0)
-        dist.gather(x)
-    os.write(
-        1, f"rank {rank} of {n}: {x[0].item()}\n".encode()
-    )  # in one piece: the ranks share the pipe
+    # In one piece: the ranks share the pipe.
+    os.write(1, f"rank {rank} of {n}: {x[0].item()}\n".encode())
 
 
 def skip(rank, n):
@@ -57,69 +40,9 @@ def skip(rank, n):
     dist.barrier()  # <- 2
 
 
-def alone(rank, n):
-    if rank == 0:
-        dist.barrier()  # <- 0
-    time.sleep(0.5)
-
-
-def early_exit(rank, n):
-    x = torch.ones(4)
-    for _ in range(5 - (rank == 1)):
-        dist.all_reduce(x)
-
-
 def circle(rank, n):
     dist.recv(torch.empty(1), (rank + 1) % n)  # <- all
     dist.send(torch.ones(1), (rank - 1) % n)
-
-
-def example(rank, n):
-    if rank == 2:
-        dist.recv(torch.empty(1), 1)  # <- 2
-    dist.all_reduce(torch.ones(1024))
-    if rank == 1:
-        dist.send(torch.ones(1), 2)
-
-
-def tags(rank, n):
-    if rank == 0:
-        dist.send(torch.ones(1), 1, tag=1)  # <- 0
-    elif rank == 1:
-        dist.recv(torch.empty(1), 0, tag=2)  # <- 1
-
-
-def order(rank, n):
-    x = torch.ones(4)
-    if rank == 1:
-        dist.broadcast(x, 0)  # <- 1
-        dist.all_reduce(x)
-    else:
-        dist.all_reduce(x)
-        dist.broadcast(x, 0)
-
-
-def equal_order(rank, n):
-    a, b = torch.ones(4), torch.zeros(4)
-    if rank == 1:
-        dist.all_reduce(b)  # <- 1
-        dist.all_reduce(a)
-    else:
-        dist.all_reduce(a)
-        dist.all_reduce(b)
-
-
-def op(rank, n):
-    dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)  # <- 0
-
-
-def shape(rank, n):
-    dist.all_reduce(torch.ones(8 if rank == 1 else 4))  # <- 1
-
-
-def splits(rank, n):
-    sizes = [1] * n if rank else [2, *[1] * (n - 2), 0]
-    dist.all_to_all_single(torch.empty(n), torch.ones(n), sizes, [1] * n)  # <- 0
 
 
 def short_buffer(rank, n):
@@ -127,18 +50,6 @@ def short_buffer(rank, n):
         dist.send(torch.ones(4), 1)  # <- 0
     elif rank == 1:
         dist.recv(torch.empty(2), 0)  # <- 1
-
-
-def members(rank, n):
-    dist.new_group([0, 1] if rank != 2 else [1, 2])  # <- 2
-    dist.barrier()
-
-
-def raises(rank, n):
-    dist.barrier()
-    if rank == 1:
-        raise ValueError("bad data")  # <- 1
-    dist.all_reduce(torch.ones(1))
 
 
 def dies(rank, n):
@@ -155,21 +66,10 @@ def crashes(rank, n):
     dist.all_reduce(torch.ones(1))
 
 
-def objects(rank, n):
-    dist.broadcast_object_list(["a"] * (2 if rank == 1 else 3), 0)  # <- 1
-
-
 def leaves(rank, n):
     dist.barrier()
     if rank == 1:
         sys.exit()  # <- 1
-    dist.all_reduce(torch.ones(1))
-
-
-def slow(rank, n):
-    dist.barrier()
-    if rank == 2:
-        time.sleep(60)  # <- 2
     dist.all_reduce(torch.ones(1))
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from collectives.diagnosis.rules.compare import Difference, compare
 from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, State, is_lost, timed_out
@@ -30,14 +29,12 @@ def failed(snapshot: Snapshot) -> Verdict | None:
     rank = min(found, key=order)
     state, here = found[rank], snapshot.place(rank)
     if state.status == "died":
-        blamed, headline = [rank], f"died: rank {rank} {state.text}"
+        blamed, what = [rank], f"rank {rank} {state.text}"
     else:
         blamed = _raised_alike(found, rank)
-        text = found[rank if rank in blamed else blamed[0]].text
-        headline = f"raised: {ranks(blamed)}: {text}"
-    guilty = tuple(map(snapshot.place, blamed))
-    group = here.group if here.name else None
-    return snapshot.verdict(state.status, headline, guilty=guilty, group=group, seq=here.seq)
+        what = f"{ranks(blamed)}: {found[rank if rank in blamed else blamed[0]].text}"
+    about = here if here.name else None
+    return snapshot.verdict(state.status, what, map(snapshot.place, blamed), about)
 
 
 def _failed(snapshot: Snapshot, rank: int) -> bool:
@@ -154,10 +151,8 @@ def left_early(snapshot: Snapshot) -> Verdict | None:
         left = [other for other in others if _left_before(states.get(other), states[rank].at)]
         if left:
             what = f"{ranks(left)} left before {kind_of(call)} was done"
-            headline = f"raised: {what}; rank {rank}: {states[rank].text}"
-            fields: dict[str, Any] = {"group": call.group, "seq": call.seq}
-            guilty = tuple(map(snapshot.place, left))
-            return snapshot.verdict("raised", headline, guilty=guilty, **fields)
+            what += f"; rank {rank}: {states[rank].text}"
+            return snapshot.verdict("raised", what, map(snapshot.place, left), call)
     return None
 
 
@@ -184,7 +179,5 @@ def lost(snapshot: Snapshot) -> Verdict | None:
     slow = [other for other, line in seen.items() if line[0] and line != (here.file, here.line)]
     if slow and here.name and timed_out(text):
         what = f"{ranks(slow)} had not come to {kind_of(here)} when rank {rank} gave up"
-        guilty = tuple(map(snapshot.place, slow))
-        fields: dict[str, Any] = {"guilty": guilty, "group": here.group, "seq": here.seq}
-        return snapshot.verdict("slow", f"slow: {what}: {text}", **fields)
-    return snapshot.verdict("raised", f"raised: rank {rank}: {text}", guilty=(here,))
+        return snapshot.verdict("slow", f"{what}: {text}", map(snapshot.place, slow), here)
+    return snapshot.verdict("raised", f"rank {rank}: {text}", [here])

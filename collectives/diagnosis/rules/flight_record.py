@@ -6,19 +6,6 @@ from collections.abc import Iterator
 from collectives.diagnosis.rules.matching import Matching
 from collectives.recording.call import WORLD, Call, group_label
 
-_DTYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Char": "int8",
-    "Byte": "uint8",
-    "Bool": "bool",
-}
-
 
 def match_records(
     answers: dict[int, dict], members: dict[str, tuple[int, ...]], world_size: int
@@ -55,7 +42,7 @@ def _calls(rank: int, entries: list, members: dict, world: int) -> Iterator[Call
             group=group,
             members=members.get(group, ()),
             seq=seq - 1,
-            tensors=tuple(f"{_DTYPES.get(dtype, dtype)}{size}" for size, dtype in shapes),
+            tensors=tuple(f"{dtype}{size}" for size, dtype in shapes),
             left=1 if retired else None,
             file=file,
             line=line,

@@ -1,13 +1,12 @@
 """Ranks that wait for others in a collective: who has not joined it, or came too late. Pure."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.mismatch import mismatch, out_of_step
 from collectives.diagnosis.rules.rank_state import NOT_ENDED
-from collectives.diagnosis.rules.report import ranks
+from collectives.diagnosis.rules.report import numbered, ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import find_cycle
 from collectives.recording.call import Call
@@ -32,10 +31,9 @@ def circular(snapshot: Snapshot) -> Verdict | None:
     found = [verdict for verdict in verdicts if verdict is not None]
     if found:  # each is true; the one that blames fewest ranks says most
         return min(found, key=lambda verdict: len(verdict.guilty))
-    guilty = tuple(snapshot.inside[rank] for rank in sorted(cycle))
-    headline = f"hang: {ranks(cycle)} wait for each other"
-    fields: dict[str, Any] = {"guilty": guilty, "cycle": cycle, "group": guilty[0].group}
-    return snapshot.verdict("hang", headline, notes=[note], **fields)
+    guilty = [snapshot.inside[rank] for rank in sorted(cycle)]
+    what = f"{ranks(cycle)} wait for each other"
+    return snapshot.verdict("hang", what, guilty, guilty[0], notes=[note], cycle=cycle)
 
 
 def not_joined(snapshot: Snapshot) -> Verdict | None:
@@ -67,21 +65,20 @@ def never_joined(
     is_done = call.name == "init_process_group" or all(one.left for one in joined.values())
     if len(elsewhere) == len(absent) and (is_done or not snapshot.waiting):
         return None
-    what = f"{call.name} #{seq} of group {call.group}"
     computing = [rank for rank in absent if rank in snapshot.computing or rank in elsewhere]
     if computing and not ended and not cycle:
         kind, blamed = "slow", tuple(computing)
-        says = f"{ranks(computing)} {'has' if len(computing) == 1 else 'have'} not joined {what}"
+        has = "has" if len(computing) == 1 else "have"
+        what = f"{ranks(computing)} {has} not joined {numbered(call)}"
     else:
         kind, blamed = "hang", minority({rank: rank in joined for rank in (*joined, *absent)})
-        says = f"{ranks(absent)} never joined {what}"
+        what = f"{ranks(absent)} never joined {numbered(call)}"
         if len(absent) > len(joined):
-            says = f"only {ranks(joined)} joined {what}"
+            what = f"only {ranks(joined)} joined {numbered(call)}"
     places = {rank: joined.get(rank) or snapshot.place(rank) for rank in blamed}
     notes = [*notes, *out_of_step(sequence, places, before=seq)]
-    guilty = tuple(places[rank] for rank in sorted(places))
-    fields: dict[str, Any] = {"guilty": guilty, "cycle": cycle, "group": call.group, "seq": seq}
-    return snapshot.verdict(kind, f"{kind}: {says}", notes=notes, **fields)
+    guilty = [places[rank] for rank in sorted(places)]
+    return snapshot.verdict(kind, what, guilty, call, notes=notes, cycle=cycle)
 
 
 def _will_never_join(snapshot: Snapshot, sequence: Sequence, rank: int) -> bool:
@@ -113,16 +110,7 @@ def came_late(snapshot: Snapshot) -> Verdict | None:
         return None
     waited = (gave_up_at - first.entered) / 1e9
     came_after = (min(call.entered for call in late.values()) - first.entered) / 1e9
-    what = f"{first.name} #{first.seq} of group {first.group}"
-    return snapshot.verdict(
-        "slow",
-        f"slow: {ranks(late)} came to {what} when rank {first.rank} had given up",
-        calls,
-        [
-            f"rank {first.rank} gave up after {waited:.1f} s; "
-            f"the other side came after {came_after:.1f} s"
-        ],
-        guilty=tuple(late.values()),
-        group=first.group,
-        seq=first.seq,
-    )
+    what = f"{ranks(late)} came to {numbered(first)} when rank {first.rank} had given up"
+    note = f"rank {first.rank} gave up after {waited:.1f} s; "
+    note += f"the other side came after {came_after:.1f} s"
+    return snapshot.verdict("slow", what, late.values(), first, calls, [note])

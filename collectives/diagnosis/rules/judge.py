@@ -19,7 +19,6 @@ causes others: ranks that wait, time out or are ended. So the order goes from ca
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from collectives.diagnosis.rules.failures import failed, left_early, lost
 from collectives.diagnosis.rules.joining import came_late, circular, not_joined
@@ -64,9 +63,8 @@ def judge(
     for rule in _RULES:
         if (verdict := rule(snapshot)) is not None:
             return verdict
-    return snapshot.verdict(
-        "ok", f"ok: {ranks(numbers)}: all {matching.matched} collectives and messages fitted"
-    )
+    what = f"{ranks(numbers)}: all {matching.matched} collectives and messages fitted"
+    return snapshot.verdict("ok", what)
 
 
 def stopped(snapshot: Snapshot) -> Verdict | None:
@@ -74,8 +72,8 @@ def stopped(snapshot: Snapshot) -> Verdict | None:
     held = [rank for rank, state in snapshot.states.items() if state.stopped]
     if not held or not snapshot.stalled or not snapshot.inside:
         return None
-    headline = f"hang: {ranks(held)} stopped, as by SIGSTOP or a debugger"
-    return snapshot.verdict("hang", headline, guilty=tuple(map(snapshot.place, held)))
+    what = f"{ranks(held)} stopped, as by SIGSTOP or a debugger"
+    return snapshot.verdict("hang", what, map(snapshot.place, held))
 
 
 def same_rank(snapshot: Snapshot) -> Verdict | None:
@@ -88,10 +86,9 @@ def same_rank(snapshot: Snapshot) -> Verdict | None:
     wrong = [rank for rank in joining if named[rank] != rank and counts[named[rank]] > 1]
     if not wrong or not snapshot.stalled:
         return None
-    headline = join_as(wrong, {named[rank] for rank in wrong})
-    guilty = tuple(joining[rank] for rank in wrong)
-    fields: dict[str, Any] = {"guilty": guilty, "group": guilty[0].group, "seq": guilty[0].seq}
-    return snapshot.verdict("hang", headline, **fields)
+    guilty = [joining[rank] for rank in wrong]
+    what = join_as(wrong, {named[rank] for rank in wrong})
+    return snapshot.verdict("hang", what, guilty, guilty[0])
 
 
 def silent(snapshot: Snapshot) -> Verdict | None:
@@ -101,14 +98,13 @@ def silent(snapshot: Snapshot) -> Verdict | None:
         return None
     # Without the store only its own machine is known not to answer.
     known = {rank: one for rank, one in unheard.items() if one.text == "does not answer"}
-    guilty = tuple(map(snapshot.place, known or unheard))
-    if not known:
-        headline = f"hang: {ranks(unheard)} {next(iter(unheard.values())).text}"
-        return snapshot.verdict("hang", headline, guilty=guilty, field="machine")
-    names = sorted({one.machine for one in known.values()})
-    does = "does" if len(names) == 1 else "do"
-    headline = f"hang: {', '.join(names)} {does} not answer: {ranks(known)} cannot be reached"
-    return snapshot.verdict("hang", headline, guilty=guilty, field="machine")
+    what = f"{ranks(unheard)} {next(iter(unheard.values())).text}"
+    if known:
+        names = sorted({one.machine for one in known.values()})
+        does = "does" if len(names) == 1 else "do"
+        what = f"{', '.join(names)} {does} not answer: {ranks(known)} cannot be reached"
+    guilty = map(snapshot.place, known or unheard)
+    return snapshot.verdict("hang", what, guilty, field="machine")
 
 
 _RULES = (

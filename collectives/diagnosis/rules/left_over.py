@@ -1,12 +1,10 @@
 """Messages and collectives that wait in vain, where no earlier rule explains it. Pure."""
 
-from typing import Any
-
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.mismatch import mismatch
 from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, OUT_OF_SIGHT
-from collectives.diagnosis.rules.report import ranks
+from collectives.diagnosis.rules.report import numbered, ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
@@ -44,9 +42,8 @@ def _other_end(snapshot: Snapshot, call: Call) -> Verdict | None:
     who = f"{ranks(missing)} to receive its message"
     if kind_of(call) in RECEIVES:
         who = f"a message from {ranks(missing)}"
-    guilty = tuple(map(snapshot.place, blamed))
-    headline = f"{kind}: rank {rank} waits for {who}"
-    return snapshot.verdict(kind, headline, guilty=guilty, group=call.group)
+    guilty = map(snapshot.place, blamed)
+    return snapshot.verdict(kind, f"rank {rank} waits for {who}", guilty, call)
 
 
 def left_over(snapshot: Snapshot) -> Verdict | None:
@@ -63,10 +60,9 @@ def left_over(snapshot: Snapshot) -> Verdict | None:
 def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
     if not snapshot.stalled or not snapshot.inside or snapshot.computing:
         return None
-    guilty = tuple(snapshot.inside.values())
-    waits = "waits" if len(guilty) == 1 else "wait"
-    headline = f"hang: {ranks(snapshot.inside)} {waits}, and nothing moves"
-    return snapshot.verdict("hang", headline, guilty=guilty)
+    waits = "waits" if len(snapshot.inside) == 1 else "wait"
+    what = f"{ranks(snapshot.inside)} {waits}, and nothing moves"
+    return snapshot.verdict("hang", what, snapshot.inside.values())
 
 
 def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | None:
@@ -81,10 +77,9 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
         return None
     call = next(iter(joined.values()))
     blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
-    guilty = tuple(joined.get(rank) or snapshot.place(rank) for rank in blamed)
-    what = f"{ranks(absent)} never joined {call.name} #{seq} of group {call.group}"
-    fields: dict[str, Any] = {"guilty": guilty, "group": call.group, "seq": seq, "field": "call"}
-    return snapshot.verdict("mismatch", f"mismatch: {what}", joined, **fields)
+    guilty = [joined.get(rank) or snapshot.place(rank) for rank in blamed]
+    what = f"{ranks(absent)} never joined {numbered(call)}"
+    return snapshot.verdict("mismatch", what, guilty, call, joined, field="call")
 
 
 def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
@@ -95,7 +90,6 @@ def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
         if call.name in RECEIVES and states[call.rank].text == LEFT:  # it served others to the end
             continue
         guilty = (call, snapshot.place(call.peer)) if call.peer in states else (call,)
-        headline = f"mismatch: the message of rank {call.rank} has no other end"
-        fields: dict[str, Any] = {"guilty": guilty, "group": call.group, "field": "call"}
-        return snapshot.verdict("mismatch", headline, {call.rank: call}, **fields)
+        what = f"the message of rank {call.rank} has no other end"
+        return snapshot.verdict("mismatch", what, guilty, call, {call.rank: call}, field="call")
     return None

@@ -3,7 +3,7 @@
 from collectives.diagnosis.rules import failures
 from collectives.diagnosis.rules.compare import Difference
 from collectives.diagnosis.rules.matching import Sequence
-from collectives.diagnosis.rules.report import against, locations
+from collectives.diagnosis.rules.report import against, locations, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
@@ -36,21 +36,13 @@ def mismatch(
     elif field == "call":
         what = f"different calls as #{call.seq} of group {call.group}"
     else:
-        what = f"{field} of {kind_of(call)} #{call.seq} of group {call.group}"
+        what = f"{field} of {numbered(call)}"
     places = {rank: calls[rank] for rank in difference.guilty}
     notes = []
     if sequence is not None and not is_message and field != "order":
         notes = out_of_step(sequence, places, before=call.seq or 0)
-    return snapshot.verdict(
-        "mismatch",
-        f"mismatch: {what}: {against(difference.guilty, calls)}",
-        calls,
-        notes,
-        guilty=tuple(places.values()),
-        group=call.group,
-        seq=call.seq if call.name != "wait" else None,
-        field=field,
-    )
+    what = f"{what}: {against(difference.guilty, calls)}"
+    return snapshot.verdict("mismatch", what, places.values(), call, calls, notes, field=field)
 
 
 def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:

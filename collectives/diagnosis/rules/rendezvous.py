@@ -46,7 +46,7 @@ def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict
         return None
     lines = {rank: (f"in {format_call(call)}", location(call)) for rank, call in wrong.items()}
     lines = world.lines | lines
-    says = write(join_as(wrong, {calls[rank].rank for rank in wrong}), lines, [])
+    says = write(f"hang: {join_as(wrong, {calls[rank].rank for rank in wrong})}", lines, [])
     return Verdict("hang", says, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)
 
 

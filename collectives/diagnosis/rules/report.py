@@ -31,6 +31,11 @@ def format_call(call: Call) -> str:
     return f"wait() for {text}" if call.awaited else text
 
 
+def numbered(call: Call) -> str:
+    """As in all_reduce #7 of group WORLD."""
+    return f"{call.awaited or call.name} #{call.seq} of group {call.group}"
+
+
 def location(call: Call) -> str:
     """As in train.py:88 in step."""
     if not call.file:
@@ -61,10 +66,10 @@ def against(guilty: Iterable[int], all_of_them: Iterable[int]) -> str:
 
 
 def join_as(wrong: Collection[int], named: Collection[int]) -> str:
-    """The headline for ranks that joined with the numbers of other ranks."""
+    """As in ranks 2,3 join as ranks 0,1, which others are."""
     is_one = len(wrong) == 1
     others = "another is" if is_one else "others are"
-    return f"hang: {ranks(wrong)} join{'s' * is_one} as {ranks(named)}, which {others}"
+    return f"{ranks(wrong)} join{'s' * is_one} as {ranks(named)}, which {others}"
 
 
 def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:

@@ -151,18 +151,23 @@ class Snapshot:
     def verdict(
         self,
         kind: str,
-        headline: str,
+        what: str,
+        guilty: Iterable[Call] = (),
+        about: Call | None = None,
         calls: dict[int, Call] | None = None,
         notes: Iterable[str] = (),
         **fields,
     ) -> Verdict:
-        """`calls`: by rank, those to tell of. `fields`: of the Verdict."""
+        """`about`: a call of the group. `calls`: by rank, those to tell of. `fields`: Verdict's."""
+        if about is not None:
+            fields |= {"group": about.group, "seq": about.seq}
+        guilty = tuple(guilty)
         # If one of these gives up, it may set the others free.
-        waiting = [*fields.get("guilty", ()), *self.inside.values()]
-        limits = [call.timeout for call in waiting if call.left is None]
-        limits = [limit for limit in limits if limit is not None]
-        fields["gives_up"] = min(limits, default=None)
+        waiting = [call for call in (*guilty, *self.inside.values()) if call.left is None]
+        limits = [call.timeout for call in waiting if call.timeout is not None]
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
         machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
+        fields |= {"gives_up": min(limits, default=None), "lines": lines, "machines": machines}
+        headline = f"{kind}: {what}"
         says = headline if kind == "ok" else write(headline, lines, list(notes))
-        return Verdict(kind, says, lines=lines, machines=machines, **fields)
+        return Verdict(kind, says, guilty, **fields)

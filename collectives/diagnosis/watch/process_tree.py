@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 
 def adopt_orphans(wanted: int = 1) -> int:
     """Make orphans of our children our own, to lose sight of none; return the former setting."""
@@ -26,29 +28,20 @@ def end_with_parent() -> None:
 
 
 def children() -> set:
-    import psutil
-
     return set(psutil.Process().children())
 
 
 def end_all(process: subprocess.Popen, folder: Path, others: set) -> None:
     """Kill what is left of the program: its process tree and its orphans, but not `others`."""
-    import psutil
-
     _end_ranks(process, folder)
     until = time.monotonic() + 10
-    while time.monotonic() < until:
-        found = [
-            one
-            for one in _family(process, folder, others)
-            if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
-        ]
-        if not found:
-            break
+    found = _family(folder, others)
+    while found and time.monotonic() < until:
         for one in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         psutil.wait_procs(found, timeout=0.5)
+        found = _family(folder, others)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
 
@@ -58,38 +51,36 @@ def _end_ranks(process: subprocess.Popen, folder: Path) -> None:
 
     The command itself is stopped meanwhile, for it would only complain.
     """
-    import psutil
-
     if process.poll() is not None:  # its number may be another's by now
         return
     with contextlib.suppress(psutil.Error):
         command = psutil.Process(process.pid)
         command.suspend()
-        below, known = (
-            command.children(recursive=True),
-            {int(file.name.partition("-")[0]) for file in folder.glob("*.calls")},
-        )
-        between = [
-            one
-            for one in below
-            if one.pid not in known and any(other.ppid() == one.pid for other in below)
-        ]
-        for one in sorted(
-            set(below) - set(between), key=lambda one: one.pid not in known
-        ):  # a rank, then the child it waits for
+        below = command.children(recursive=True)
+        known = {int(file.name.partition("-")[0]) for file in folder.glob("*.calls")}
+        parents = {one.ppid() for one in below}
+        between = [one for one in below if one.pid in parents - known]
+        # A rank, then the child that it waits for.
+        for one in sorted(set(below) - set(between), key=lambda one: one.pid not in known):
             one.kill()
         psutil.wait_procs(between, timeout=0.3)
 
 
-def _family(process: subprocess.Popen, folder: Path, others: set) -> list:
-    import psutil
-
-    found: dict[int, psutil.Process] = {}
-    for child in children() - others:  # the program, and the orphans that we adopted
+def _family(folder: Path, others: set) -> set:
+    """What runs of the program: its process tree, and the orphans that we adopted."""
+    found = set()
+    for child in children() - others:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found |= {one.pid: one for one in [child, *child.children(recursive=True)]}
+            found |= {child, *child.children(recursive=True)}
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if one.pid != os.getpid() and one.environ().get("COLLECTIVES_DIAGNOSE") == str(folder):
-                found[one.pid] = one
-    return list(found.values())
+            if one.environ().get("COLLECTIVES_DIAGNOSE") == str(folder):
+                found.add(one)
+    return {one for one in found if one.pid != os.getpid() and _runs(one)}
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
