@@ -191,12 +191,16 @@ def _check(case: Case, memory: dict[str, Any], result: Any, expected: Any) -> No
     if case.op and not values.has_meaning(case.op, case.dtype):
         raise Mismatch(f"{case.op} has no meaning for {_name(case.dtype)}, and was not refused")
     for name, part in memory.items():
-        if isinstance(part, _Memory):
-            part.check(name)
-        elif isinstance(part, list):
-            for number, item in enumerate(part):
-                item.check(f"{name}[{number}]")
+        _check_memory(name, part)
     _same(result, expected, "returned")
+
+
+def _check_memory(name: str, part: Any) -> None:
+    if isinstance(part, _Memory):
+        part.check(name)
+    elif isinstance(part, list):
+        for number, item in enumerate(part):
+            _check_memory(f"{name}[{number}]", item)
 
 
 def _same(got: Any, expected: Any, what: str) -> None:
