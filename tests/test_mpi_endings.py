@@ -127,7 +127,6 @@ def write_malformed_line() -> None:
         os.write(int(os.environ["PMI_FD"]), b"no command\n")
 
 
-def test_a_line_that_is_not_pmi_ends_the_launch_with_a_sentence(capfd):
+def test_a_line_that_is_not_pmi_ends_the_launch():
     error = failing(lambda rank, world_size, device, line: None, args=(MalformedLine(),))
-    assert error.kind != "hung", error
-    assert "rank 1 sent its process manager a line that is not PMI-1" in capfd.readouterr().err
+    assert (error.rank, error.kind) == (1, "died"), error

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from collectives.algorithms import layout
 from collectives.process_groups.work import Batch
 from collectives.recording import counts
+from collectives.semantics.check import kind
 
 
 def _ready(value: Any) -> Any:
@@ -116,13 +117,13 @@ class PythonProcessGroup(dist.ProcessGroup):
         piece = pieces[self._rank]
         if piece.numel() != own.numel() or piece.dtype != own.dtype:
             self._refuse(
-                f"{what}: this rank's own piece is {_kind(own)}, its place is {_kind(piece)}: "
+                f"{what}: this rank's own piece is {kind(own)}, its place is {kind(piece)}: "
                 "they must be alike."
             )
 
     def _check_whole(self, what: str, whole: torch.Tensor, piece: torch.Tensor) -> None:
         if whole.numel() != self._size * piece.numel() or whole.dtype != piece.dtype:
-            self._refuse(f"{what}: {_kind(whole)} is not {self._size} times {_kind(piece)}.")
+            self._refuse(f"{what}: {kind(whole)} is not {self._size} times {kind(piece)}.")
 
     def _lengths_of_parts(self, what: str, tensor: torch.Tensor, splits: list[int]) -> list[int]:
         """The number of elements for each rank: `splits` rows each, or equal parts of all rows."""
@@ -291,8 +292,3 @@ class PythonProcessGroup(dist.ProcessGroup):
 
 def _op(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else opts.reduceOp
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    """As in "float32[3, 4]"."""
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
