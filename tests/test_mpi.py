@@ -23,32 +23,18 @@ def mpi(fn, nproc=3, **options):
     return launch(fn, nproc, backend="mpi", **options)
 
 
-def test_the_name_mpi_means_our_process_group():
+def test_the_name_mpi_means_our_process_group_and_other_backends_keep_theirs():
     def fn(rank, world_size, device):
-        return (
-            dist.get_backend(),
-            type(dist.group.WORLD).__name__,
-            dist.get_rank(),
-            dist.get_world_size(),
-        )
-
-    assert mpi(fn) == [("mpi", "ProcessGroupMPI", rank, 3) for rank in range(3)]
-
-
-def test_other_backends_keep_their_names_beside_it():
-    def fn(rank, world_size, device):
-        names = [
-            dist.Backend("gloo"),
-            dist.Backend("GLOO"),
-            dist.Backend("MPI"),
-            dist.Backend(dist.Backend.MPI),
-        ]
+        names = ["gloo", "GLOO", "MPI", dist.Backend.MPI]
         group = dist.new_group(backend="gloo")
-        x = torch.tensor([rank])
-        dist.all_reduce(x, group=group)
-        return names, x.item(), dist.get_backend(group)
+        dist.all_reduce(x := torch.tensor([rank]), group=group)
+        own = type(dist.group.WORLD).__name__, dist.get_backend(), dist.get_rank()
+        return *own, [str(dist.Backend(name)) for name in names], dist.get_backend(group), x.item()
 
-    assert mpi(fn, 2) == [(["gloo", "gloo", "mpi", "mpi"], 1, "gloo")] * 2
+    found = mpi(fn, 2)
+    for rank, (*own, names, other, total) in enumerate(found):
+        assert own == ["ProcessGroupMPI", "mpi", rank]
+        assert (names, other, total) == (["gloo", "gloo", "mpi", "mpi"], "gloo", 1)
 
 
 # Reductions

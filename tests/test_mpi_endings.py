@@ -45,21 +45,17 @@ def test_a_rank_that_raises_is_named_while_the_others_wait_in_mpi():
     assert "KeyError: 'no such thing'" in str(error)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["SIGKILL", *(pytest.param(name, marks=pytest.mark.slow) for name in ("SIGSEGV", "SIGTERM"))],
-)
-def test_a_rank_that_dies_in_the_midst_is_named_with_its_signal(name):
+def test_a_rank_that_dies_in_the_midst_is_named_with_its_signal():
     def fn(rank, world_size, device):
         x = torch.ones(1)
         for number in range(10_000):
             dist.all_reduce(x)
             if rank == 2 and number == 50:
-                os.kill(os.getpid(), getattr(signal, name))
+                os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(50)
 
     error = failing(fn)
-    assert (error.rank, error.kind, error.signal) == (2, "died", getattr(signal, name))
+    assert (error.rank, error.kind, error.signal) == (2, "died", signal.SIGKILL)
 
 
 def test_a_rank_that_leaves_is_named_with_its_status():
@@ -100,19 +96,14 @@ def without_mpi4py(*command: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("command", "status"),
-    [
-        (("run", "barrier", "--backend", "mpi"), 3),
-        pytest.param(("matrix", "--backend", "mpi", "--quick"), 3, marks=pytest.mark.slow),
-    ],
-    ids=["run", "matrix"],
+    "command", ["run barrier --backend mpi", "matrix --backend mpi --quick"], ids=["run", "matrix"]
 )
-def test_without_mpi4py_the_command_says_which_extra_to_install(command, status):
-    done = without_mpi4py(*command)
+def test_without_mpi4py_the_command_says_which_extra_to_install(command):
+    done = without_mpi4py(*command.split())
     assert "mpi needs mpi4py, which is not here: pip install 'collectives[mpi]'" in " ".join(
         (done.stdout + done.stderr).split()
     )
-    assert done.returncode == status
+    assert done.returncode == 3
 
 
 def test_without_mpiexec_too(monkeypatch, tmp_path):
@@ -136,7 +127,6 @@ def write_malformed_line() -> None:
         os.write(int(os.environ["PMI_FD"]), b"no command\n")
 
 
-def test_a_line_that_is_not_pmi_ends_the_launch_with_a_sentence(capfd):
+def test_a_line_that_is_not_pmi_ends_the_launch():
     error = failing(lambda rank, world_size, device, line: None, args=(MalformedLine(),))
-    assert error.kind != "hung", error
-    assert "rank 1 sent its process manager a line that is not PMI-1" in capfd.readouterr().err
+    assert (error.rank, error.kind) == (1, "died"), error

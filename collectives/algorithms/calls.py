@@ -1,11 +1,11 @@
 """The collectives of torch.distributed, each executed by an algorithm of the table.
 
 They block until the call is done on this rank. Tensors must be contiguous and on the CPU, else they
-raise ValueError before any message. `op` may be a Reduction that was looked up before. `tag`
-belongs to the call: it must be the same on all ranks.
+raise ValueError before any message. `op` may be a Reduction that was looked up before.
 """
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from collectives.algorithms.blocks import copy, joined
 from collectives.algorithms.execute import execute
 from collectives.algorithms.layout import check_layout, flat
 from collectives.algorithms.links import Links
-from collectives.algorithms.reductions import Reduction, reduction
-from collectives.algorithms.schedule import Pieces, Run, Step, among, steps
+from collectives.algorithms.reductions import Combine, Reduction, reduction
+from collectives.algorithms.schedule import Step, among, numbers, steps
 
 
 def all_reduce(
@@ -25,19 +25,19 @@ def all_reduce(
     tensor: Tensor,
     op: ReduceOp | Reduction,
     algorithm: str,
-    tag: int = 0,
     per_node: int | None = None,
 ) -> None:
     """`per_node` ranks share a machine: for the algorithm "hierarchical". All, if left out."""
     flat = _flat("all_reduce", tensor)
     how = reduction(op, tensor.dtype)
     how.before(flat)
-    _in_pieces("all_reduce", links, flat, how, algorithm, tag, per_node=per_node)
+    pieces = _cut("all_reduce", links, flat, algorithm, per_node)
+    _execute("all_reduce", links, pieces, algorithm, how.combine, per_node=per_node)
     how.after(flat, links.size)
 
 
 def reduce(
-    links: Links, tensor: Tensor, root: int, op: ReduceOp | Reduction, algorithm: str, tag: int = 0
+    links: Links, tensor: Tensor, root: int, op: ReduceOp | Reduction, algorithm: str
 ) -> None:
     """Only the root's tensor changes."""
     flat = _flat("reduce", tensor)
@@ -45,62 +45,50 @@ def reduce(
     # subtle: partial sums pass through the other ranks, and must not be left in their tensors.
     work = flat if links.rank == root else joined([flat])
     how.before(work)
-    _in_pieces("reduce", links, work, how, algorithm, tag, root)
+    pieces = _cut("reduce", links, work, algorithm)
+    _execute("reduce", links, pieces, algorithm, how.combine, root)
     if links.rank == root:
         how.after(flat, links.size)
 
 
-def broadcast(links: Links, tensor: Tensor, root: int, algorithm: str, tag: int = 0) -> None:
-    flat = _flat("broadcast", tensor)
-    _in_pieces("broadcast", links, flat, None, algorithm, tag, root)
+def broadcast(links: Links, tensor: Tensor, root: int, algorithm: str) -> None:
+    pieces = _cut("broadcast", links, _flat("broadcast", tensor), algorithm)
+    _execute("broadcast", links, pieces, algorithm, root=root)
 
 
-def all_gather(
-    links: Links, outputs: list[Tensor], own: Tensor, algorithm: str, tag: int = 0
-) -> None:
+def all_gather(links: Links, outputs: Sequence[Tensor], own: Tensor, algorithm: str) -> None:
     """`outputs[r]` becomes rank r's `own`. They may have different sizes."""
     pieces = [_flat("all_gather", tensor) for tensor in outputs]
     _place(pieces[links.rank], _flat("all_gather", own))
-    execute(_plan("all_gather", links, algorithm, links.size), links, pieces, None, tag)
+    _execute("all_gather", links, pieces, algorithm)
 
 
 def gather(
-    links: Links,
-    outputs: list[Tensor] | None,
-    own: Tensor,
-    root: int,
-    algorithm: str,
-    tag: int = 0,
+    links: Links, outputs: Sequence[Tensor] | None, own: Tensor, root: int, algorithm: str
 ) -> None:
     """On the root, `outputs[r]` becomes rank r's `own`."""
     flat = _flat("gather", own)
     pieces = _rooted_pieces("gather", links, outputs, flat, root, algorithm)
     _place(pieces[(links.rank - root) % links.size], flat)
-    execute(_plan("gather", links, algorithm, links.size, root), links, pieces, None, tag)
+    _execute("gather", links, pieces, algorithm, root=root)
 
 
 def scatter(
-    links: Links,
-    output: Tensor,
-    inputs: list[Tensor] | None,
-    root: int,
-    algorithm: str,
-    tag: int = 0,
+    links: Links, output: Tensor, inputs: Sequence[Tensor] | None, root: int, algorithm: str
 ) -> None:
     """`output` becomes the root's `inputs[rank]`."""
     flat = _flat("scatter", output)
     pieces = _rooted_pieces("scatter", links, inputs, flat, root, algorithm)
-    execute(_plan("scatter", links, algorithm, links.size, root), links, pieces, None, tag)
+    _execute("scatter", links, pieces, algorithm, root=root)
     _place(flat, pieces[(links.rank - root) % links.size])
 
 
 def reduce_scatter(
     links: Links,
     output: Tensor,
-    inputs: list[Tensor],
+    inputs: Sequence[Tensor],
     op: ReduceOp | Reduction,
     algorithm: str,
-    tag: int = 0,
 ) -> None:
     """`output` becomes the reduction of all ranks' `inputs[rank]`. The inputs do not change."""
     flat = _flat("reduce_scatter", output)
@@ -109,51 +97,47 @@ def reduce_scatter(
     work = joined(parts)
     how.before(work)
     pieces = list(work.split([part.numel() for part in parts]))
-    execute(_plan("reduce_scatter", links, algorithm, links.size), links, pieces, how.combine, tag)
+    _execute("reduce_scatter", links, pieces, algorithm, how.combine)
     _place(flat, pieces[links.rank])
     how.after(flat, links.size)
 
 
 def all_to_all(
-    links: Links,
-    outputs: list[Tensor],
-    inputs: list[Tensor],
-    algorithm: str,
-    tag: int = 0,
+    links: Links, outputs: Sequence[Tensor], inputs: Sequence[Tensor], algorithm: str
 ) -> None:
     """`outputs[r]` becomes rank r's `inputs[rank]`."""
     pieces = [_flat("all_to_all", tensor) for tensor in (*inputs, *outputs)]
     _check_even("all_to_all", links, algorithm, pieces)
-    execute(_plan("all_to_all", links, algorithm, links.size), links, pieces, None, tag)
+    _execute("all_to_all", links, pieces, algorithm)
 
 
-def barrier(links: Links, algorithm: str, tag: int = 0) -> None:
+def barrier(links: Links, algorithm: str) -> None:
     """Return after every rank has called it."""
-    word = torch.zeros(1, dtype=torch.uint8)
-    execute(_plan("barrier", links, algorithm, 1), links, [word], None, tag)
+    _execute("barrier", links, [torch.zeros(1, dtype=torch.uint8)], algorithm)
 
 
-def _in_pieces(
+def _cut(
+    collective: str, links: Links, flat: Tensor, algorithm: str, per_node: int | None = None
+) -> list[Tensor]:
+    """One tensor in as many pieces as the algorithm wants."""
+    chosen = table.find(collective, algorithm, links.size)
+    count = chosen.pieces(links.size, flat.nbytes, per_node or links.size)
+    return list(flat.tensor_split(count))
+
+
+def _execute(
     collective: str,
     links: Links,
-    flat: Tensor,
-    how: Reduction | None,
+    pieces: list[Tensor],
     algorithm: str,
-    tag: int,
+    combine: Combine | None = None,
     root: int = 0,
     per_node: int | None = None,
 ) -> None:
-    """Cut one tensor in as many pieces as the algorithm wants, and execute it."""
+    chosen = table.find(collective, algorithm, links.size)
     per_node = per_node or links.size
-    chosen = table.find(collective, algorithm, links.size)
-    count = chosen.pieces(links.size, flat.nbytes, per_node)
-    plan = _steps(chosen, links.rank, links.size, count, root, per_node)
-    execute(plan, links, list(flat.tensor_split(count)), how.combine if how else None, tag)
-
-
-def _plan(collective: str, links: Links, algorithm: str, pieces: int, root: int = 0) -> list[Step]:
-    chosen = table.find(collective, algorithm, links.size)
-    return _steps(chosen, links.rank, links.size, pieces, root, 1)
+    plan = _steps(chosen, links.rank, links.size, len(pieces), root, per_node)
+    execute(plan, links, pieces, combine)
 
 
 @functools.lru_cache(maxsize=256)
@@ -164,19 +148,16 @@ def _steps(
     # In the schedule the root is rank 0, and the others are counted from it on.
     schedule = chosen.steps((rank - root) % n, n, pieces, per_node)
     renamed = among(schedule, lambda peer: (peer + root) % n)
-    return [_plain(step) for step in steps(renamed)]
-
-
-def _plain(step: Step) -> Step:
-    return Step(
-        int(step.to), int(step.source), _numbers(step.send), _numbers(step.receive), step.reduce
-    )
-
-
-def _numbers(which: Pieces) -> Pieces:
-    if isinstance(which, Run):
-        return Run(int(which.start), int(which.length))
-    return [int(one) for one in which] if isinstance(which, list) else int(which)
+    return [
+        Step(
+            int(step.to),
+            int(step.source),
+            list(numbers(step.send, pieces)),
+            list(numbers(step.receive, pieces)),
+            step.reduce,
+        )
+        for step in steps(renamed)
+    ]
 
 
 def _flat(what: str, tensor: Tensor) -> Tensor:
@@ -187,7 +168,7 @@ def _flat(what: str, tensor: Tensor) -> Tensor:
 def _rooted_pieces(
     what: str,
     links: Links,
-    pieces: list[Tensor] | None,
+    pieces: Sequence[Tensor] | None,
     own: Tensor,
     root: int,
     algorithm: str,

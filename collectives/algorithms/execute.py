@@ -8,7 +8,7 @@ import torch
 from collectives.algorithms.blocks import copy, in_blocks, joined
 from collectives.algorithms.links import Links
 from collectives.algorithms.reductions import Combine
-from collectives.algorithms.schedule import NOBODY, Pieces, Run, Schedule, steps
+from collectives.algorithms.schedule import NOBODY, Pieces, Schedule, numbers, steps
 
 
 def execute(
@@ -16,7 +16,6 @@ def execute(
     links: Links,
     pieces: list[torch.Tensor],
     combine: Combine | None,
-    tag: int,
 ) -> None:
     """Take all steps of this rank. `pieces` are flat tensors, in the order of their numbers.
 
@@ -35,26 +34,21 @@ def execute(
         if to == source == links.rank:
             copy(incoming, outgoing)
         else:
-            _move(links, to, outgoing, source, incoming, tag)
+            _move(links, to, outgoing, source, incoming)
         if not is_plain:
             _put(incoming, received, combine if step.reduce else None, source < links.rank)
 
 
 def _move(
-    links: Links,
-    to: int,
-    outgoing: torch.Tensor,
-    source: int,
-    incoming: torch.Tensor,
-    tag: int,
+    links: Links, to: int, outgoing: torch.Tensor, source: int, incoming: torch.Tensor
 ) -> None:
     # Both sides know the sizes: a message without bytes is not sent.
     if outgoing.numel() and incoming.numel():
-        links.exchange(to, outgoing, source, incoming, tag)
+        links.exchange(to, outgoing, source, incoming)
     elif outgoing.numel():
-        links.send(to, outgoing, tag)
+        links.send(to, outgoing)
     elif incoming.numel():
-        links.receive(source, incoming, tag)
+        links.receive(source, incoming)
 
 
 def _put(
@@ -74,13 +68,8 @@ def _put(
 
 def _select(pieces: list[torch.Tensor], which: Pieces) -> list[torch.Tensor]:
     """The pieces of a message. Those that are neighbours in memory become one."""
-    if isinstance(which, Run):
-        start, count = int(which.start), int(which.length)
-        numbers = [number % len(pieces) for number in range(start, start + count)]
-    else:
-        numbers = [int(number) for number in (which if isinstance(which, list) else [which])]
     found: list[torch.Tensor] = []
-    for piece in (pieces[number] for number in numbers):
+    for piece in (pieces[number] for number in numbers(which, len(pieces))):
         if found and _are_neighbours(found[-1], piece):
             found[-1] = found[-1].as_strided((found[-1].numel() + piece.numel(),), (1,))
         elif piece.numel():

@@ -16,15 +16,13 @@ class Links(Protocol):
     rank: int
     size: int
 
-    def send(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
+    def send(self, peer: int, tensor: torch.Tensor) -> None:
         """Return when the tensor may be written again."""
 
-    def receive(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
+    def receive(self, peer: int, tensor: torch.Tensor) -> None:
         """Return when the tensor is filled."""
 
-    def exchange(
-        self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor, tag: int
-    ) -> None:
+    def exchange(self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor) -> None:
         """Send and receive at once: neither may wait for the other."""
 
 
@@ -35,21 +33,21 @@ class GroupLinks:
         self.group = group
         self.rank, self.size = group.rank(), group.size()
 
-    def send(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
-        self.group.send([as_bytes(tensor)], peer, tag).wait()
+    def send(self, peer: int, tensor: torch.Tensor) -> None:
+        self._start_send(peer, tensor).wait()
 
-    def receive(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
-        self.group.recv([as_bytes(tensor)], peer, tag).wait()
+    def receive(self, peer: int, tensor: torch.Tensor) -> None:
+        self._start_receive(peer, tensor).wait()
 
-    def exchange(
-        self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor, tag: int
-    ) -> None:
-        works = [
-            self.group.send([as_bytes(sent)], to, tag),
-            self.group.recv([as_bytes(received)], source, tag),
-        ]
-        for work in works:
+    def exchange(self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor) -> None:
+        for work in [self._start_send(to, sent), self._start_receive(source, received)]:
             work.wait()
+
+    def _start_send(self, peer: int, tensor: torch.Tensor) -> dist.Work:
+        return self.group.send([as_bytes(tensor)], peer, 0)
+
+    def _start_receive(self, peer: int, tensor: torch.Tensor) -> dist.Work:
+        return self.group.recv([as_bytes(tensor)], peer, 0)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

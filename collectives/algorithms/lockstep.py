@@ -6,7 +6,7 @@ It moves no tensors. A test uses it to prove schedules right without running the
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from collectives.algorithms.schedule import NOBODY, Pieces, Run, Schedule, Step, steps
+from collectives.algorithms.schedule import NOBODY, Schedule, Step, numbers, steps
 
 
 class Message(NamedTuple):
@@ -43,13 +43,6 @@ def _matched(step: list[Step], pieces: int, k: int) -> list[Message]:
         if own.source != NOBODY and step[int(own.source)].to != rank:
             raise ValueError(f"step {k}: rank {rank} waits for rank {own.source}, which sends none")
     return found
-
-
-def numbers(which: Pieces, pieces: int) -> tuple[int, ...]:
-    """The numbers of the pieces of a message."""
-    if isinstance(which, Run):
-        return tuple((int(which.start) + i) % pieces for i in range(int(which.length)))
-    return tuple(map(int, which)) if isinstance(which, list) else (int(which),)
 
 
 def play(steps: list[list[Message]], memory: list[list[Any]]) -> Iterator[list[list[Any]]]:

@@ -1,5 +1,6 @@
 """What the reductions of torch.distributed mean for the executor: which torch function combines."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ _BITWISE: dict[str, Combine] = {
     "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor,
 }
+NO_AVERAGE = " A quotient is no integer: use SUM in a type that can hold one, then divide."
 
 
 class Reduction(NamedTuple):
@@ -41,12 +43,26 @@ class Reduction(NamedTuple):
             in_blocks(lambda block: block.div_(n), parts)
 
 
+_OPS = {number.value: name for name, number in dist.ReduceOp.RedOpType.__members__.items()}
+
+
+# subtle: the hash of a ReduceOp is its number. To compare two of them takes ten times as long.
+def op_name(op: dist.ReduceOp) -> str:
+    """As in "SUM"."""
+    return _OPS[hash(op)]
+
+
 def reduction(op: dist.ReduceOp | Reduction, dtype: torch.dtype) -> Reduction:
     """Raises ValueError if torch cannot combine this dtype with this op."""
     if isinstance(op, Reduction):
         return op
-    members = dist.ReduceOp.RedOpType.__members__.items()
-    name = next(name for name, known in members if op == known)  # type: ignore[comparison-overlap]
+    name = op_name(op)
+    found = _reduction(name, dtype)
+    return found._replace(factor=_factor(op, dtype)) if name == "PREMUL_SUM" else found
+
+
+@functools.cache
+def _reduction(name: str, dtype: torch.dtype) -> Reduction:
     known = _known(dtype)
     if not known:
         raise ValueError(
@@ -55,11 +71,9 @@ def reduction(op: dist.ReduceOp | Reduction, dtype: torch.dtype) -> Reduction:
     if name == "AVG" and (dtype.is_floating_point or dtype.is_complex):
         return Reduction(torch.add, average=True)
     if name == "PREMUL_SUM" and dtype != torch.bool:
-        return Reduction(torch.add, factor=_factor(op, dtype))
+        return Reduction(torch.add)
     if name not in known:
-        advice = ""
-        if name == "AVG":
-            advice = " A quotient is no integer: use SUM in a type that can hold one, then divide."
+        advice = NO_AVERAGE if name == "AVG" else ""
         raise ValueError(f"there is no {name} for {dtype}, only {', '.join(known)}.{advice}")
     return Reduction(known[name])
 

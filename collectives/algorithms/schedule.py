@@ -65,6 +65,13 @@ def steps(schedule: Schedule) -> Iterator[Step]:
             yield part
 
 
+def numbers(which: Pieces, pieces: int) -> tuple[int, ...]:
+    """The numbers of the pieces of a message."""
+    if isinstance(which, Run):
+        return tuple((int(which.start) + i) % pieces for i in range(int(which.length)))
+    return tuple(map(int, which)) if isinstance(which, list) else (int(which),)
+
+
 def when(condition: bool | np.ndarray, peer: Number) -> Number:
     """The peer where the condition holds, otherwise nobody."""
     return np.where(condition, peer, NOBODY)

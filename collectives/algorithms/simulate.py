@@ -96,26 +96,12 @@ class _Costs:
         self.own[senders] = leaving + out_latency if network.sender_waits else leaving
         self.own[self.receivers] = np.maximum(self.own[self.receivers], arriving)
         self.others = in_latency + arriving
-        everyone = len(self.receivers) == len(ranks)
-        self.shift = int(-self.sources[0] % len(ranks)) if everyone else 0
-        is_shift = everyone and np.array_equal(self.sources, (ranks - self.shift) % len(ranks))
-        self.after = self._shifted if is_shift else self._selected
 
-    def _selected(self, clock: np.ndarray, times: int) -> np.ndarray:
+    def after(self, clock: np.ndarray, times: int) -> np.ndarray:
         for _ in range(times):
             arrived = clock[self.sources] + self.others
             clock = clock + self.own
             clock[self.receivers] = np.maximum(clock[self.receivers], arrived)
-        return clock
-
-    def _shifted(self, clock: np.ndarray, times: int) -> np.ndarray:
-        """The same, in half the time, if every rank receives from the one so many places before."""
-        clock, arrived, shift = clock.copy(), np.empty_like(clock), self.shift
-        for _ in range(times):
-            np.add(clock[: len(clock) - shift], self.others[shift:], out=arrived[shift:])
-            np.add(clock[len(clock) - shift :], self.others[:shift], out=arrived[:shift])
-            clock += self.own
-            np.maximum(clock, arrived, out=clock)
         return clock
 
 

@@ -116,7 +116,8 @@ def in_ranks(
             dtype = values.DTYPES[request.dtype]
             count = elements(collective, nbytes, dtype.itemsize, n)
             world = rank, tuple(range(n)), request.root, dist.group.WORLD, device
-            case = Sized(*world, dtype, request.op, "", count)
+            op = request.op if calls.CALLS[FORMS[collective]].reduces else None
+            case = Sized(*world, dtype, op, "", count)
             places = [place for place in PLACES if place not in missing(collective)]
             found.append({place: _measured(collective, case, place, request) for place in places})
     return dist.get_backend(), device.type, found

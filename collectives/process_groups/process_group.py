@@ -8,15 +8,15 @@ and by older names. Here each call is checked and passed on as one of a dozen pl
 import collections
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from collectives.algorithms import layout
-from collectives.process_groups import checks
 from collectives.process_groups.work import Batch
 from collectives.recording import counts
+from collectives.semantics.check import kind
 
 
 def _ready(value: Any) -> Any:
@@ -100,14 +100,42 @@ class PythonProcessGroup(dist.ProcessGroup):
                 f"{what}: this group cannot be used any more, because {self.broken}: "
                 f"make a new one. [{self.backend}]"
             )
-        checks.check_rank(what, root_or_peer, self.size(), self.backend)
+        if not 0 <= root_or_peer < self._size:
+            self._refuse(f"{what}: the group has ranks 0 to {self._size - 1}, not {root_or_peer}.")
         layout.check_layout(f"{what}: {self.backend}", *tensors)
 
-    def _check_list(
-        self, what: str, pieces: list[torch.Tensor], own: torch.Tensor, index: int
-    ) -> None:
-        checks.check_list(what, pieces, self.size(), self.backend)
-        checks.check_own_piece(what, pieces[index], own, self.backend)
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ValueError(f"{reason} [{self.backend}]")
+
+    def _check_length(self, what: str, pieces: list[torch.Tensor]) -> None:
+        if len(pieces) != self._size:
+            self._refuse(f"{what}: {len(pieces)} tensors in a list for {self._size} ranks.")
+
+    def _check_list(self, what: str, pieces: list[torch.Tensor], own: torch.Tensor) -> None:
+        """A piece for each rank, and this rank's like its tensor in the other buffer."""
+        self._check_length(what, pieces)
+        piece = pieces[self._rank]
+        if piece.numel() != own.numel() or piece.dtype != own.dtype:
+            self._refuse(
+                f"{what}: this rank's own piece is {kind(own)}, its place is {kind(piece)}: "
+                "they must be alike."
+            )
+
+    def _check_whole(self, what: str, whole: torch.Tensor, piece: torch.Tensor) -> None:
+        if whole.numel() != self._size * piece.numel() or whole.dtype != piece.dtype:
+            self._refuse(f"{what}: {kind(whole)} is not {self._size} times {kind(piece)}.")
+
+    def _lengths_of_parts(self, what: str, tensor: torch.Tensor, splits: list[int]) -> list[int]:
+        """The number of elements for each rank: `splits` rows each, or equal parts of all rows."""
+        rows, size = tensor.shape[0] if tensor.dim() else 1, self._size
+        splits = [int(count) for count in splits]
+        if not splits and rows % size:
+            self._refuse(f"{what}: {rows} rows cannot be split evenly among {size} ranks: say how.")
+        splits = splits or [rows // size] * size
+        if len(splits) != size or sum(splits) != rows:
+            self._refuse(f"{what}: splits {splits} do not divide {rows} rows among {size} ranks.")
+        row = tensor.numel() // max(1, rows)
+        return [count * row for count in splits]
 
     def _start(self, work: dist.Work, opts: Any = None) -> dist.Work:
         """Start a call. `opts.asyncOp` says whether the caller goes on meanwhile."""
@@ -139,7 +167,7 @@ class PythonProcessGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
         what, (output,), (pieces,) = "reduce_scatter", outputs, inputs
         self._check(what, output, *pieces)
-        self._check_list(what, pieces, output, self.rank())
+        self._check_list(what, pieces, output)
         return self._start(self._reduce_scatter(output, pieces, _op(opts)), opts)
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> dist.Work:
@@ -152,7 +180,7 @@ class PythonProcessGroup(dist.ProcessGroup):
         what = "reduce_scatter_tensor"
         self._check(what, *outputs, *wholes)
         for output, whole in zip(outputs, wholes, strict=True):
-            checks.check_pieces(what, whole, self.size(), output, self.backend)
+            self._check_whole(what, whole, output)
         return self._start(self._reduce_scatter_single(outputs, wholes, _op(opts)), opts)
 
     # Collectives that only move bytes
@@ -171,7 +199,7 @@ class PythonProcessGroup(dist.ProcessGroup):
         rows = list(zip(*outputs, strict=True))
         self._check("all_gather", *inputs, *(piece for row in rows for piece in row))
         for own, row in zip(inputs, rows, strict=True):
-            self._check_list("all_gather", list(row), own, self.rank())
+            self._check_list("all_gather", list(row), own)
         return self._start(self._all_gather(rows, inputs), opts)
 
     def all_gather_single(self, output: Any, own: Any, opts: Any = None) -> dist.Work:
@@ -182,7 +210,7 @@ class PythonProcessGroup(dist.ProcessGroup):
         what = "all_gather_into_tensor"
         self._check(what, *outputs, *inputs)
         for output, own in zip(outputs, inputs, strict=True):
-            checks.check_pieces(what, output, self.size(), own, self.backend)
+            self._check_whole(what, output, own)
         return self._start(self._all_gather_single(outputs, inputs), opts)
 
     @_takes_tensors
@@ -191,7 +219,7 @@ class PythonProcessGroup(dist.ProcessGroup):
         pieces = outputs[0] if self.rank() == root else []
         self._check("gather", own, *pieces, root_or_peer=root)
         if pieces:
-            self._check_list("gather", pieces, own, root)
+            self._check_list("gather", pieces, own)
         return self._start(self._gather(own, pieces, root), opts)
 
     @_takes_tensors
@@ -200,15 +228,15 @@ class PythonProcessGroup(dist.ProcessGroup):
         pieces = inputs[0] if self.rank() == root else []
         self._check("scatter", own, *pieces, root_or_peer=root)
         if pieces:
-            self._check_list("scatter", pieces, own, root)
+            self._check_list("scatter", pieces, own)
         return self._start(self._scatter(own, pieces, root), opts)
 
     @_takes_tensors
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        what, rank = "all_to_all", self.rank()
+        what = "all_to_all"
         self._check(what, *outputs, *inputs)
-        checks.check_list(what, outputs, self.size(), self.backend)
-        self._check_list(what, inputs, outputs[rank], rank)
+        self._check_length(what, outputs)
+        self._check_list(what, inputs, outputs[self._rank])
         return self._start(self._all_to_all(outputs, inputs), opts)
 
     @_takes_tensors
@@ -217,8 +245,8 @@ class PythonProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         what = "all_to_all_single"
         self._check(what, output, whole)
-        recv = checks.lengths_of_parts(what, output, output_splits, self._size, self.backend)
-        send = checks.lengths_of_parts(what, whole, input_splits, self._size, self.backend)
+        recv = self._lengths_of_parts(what, output, output_splits)
+        send = self._lengths_of_parts(what, whole, input_splits)
         return self._start(self._all_to_all_single(output, whole, recv, send), opts)
 
     @_takes_tensors
@@ -264,12 +292,3 @@ class PythonProcessGroup(dist.ProcessGroup):
 
 def _op(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else opts.reduceOp
-
-
-_OPS = {number.value: name for name, number in dist.ReduceOp.RedOpType.__members__.items()}
-
-
-# subtle: the hash of a ReduceOp is its number. To compare two of them takes ten times as long.
-def op_name(op: dist.ReduceOp) -> str:
-    """As in "SUM"."""
-    return _OPS[hash(op)]

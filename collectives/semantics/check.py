@@ -74,5 +74,10 @@ def _context(got: Any) -> str:
     backend = f", {dist.get_backend()}" if dist.is_initialized() else ""
     first = got[0] if isinstance(got, list | tuple) and got else got
     if isinstance(first, torch.Tensor):
-        return f", {str(first.dtype).removeprefix('torch.')}{list(first.shape)}{backend}"
+        return f", {kind(first)}{backend}"
     return backend
+
+
+def kind(tensor: "torch.Tensor") -> str:
+    """As in "float32[3, 4]"."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -88,6 +88,15 @@ class Case:
             return dist._make_nccl_premul_sum(float(values.FACTOR))
         return getattr(dist.ReduceOp, str(self.op))
 
+    def options(self, root: str | None) -> dict[str, Any]:
+        """The group, the root under this name if the call takes one, and the reduction."""
+        found = {"group": self.group}
+        if root is not None:
+            found[root] = self.root
+        if self.op is not None:
+            found["op"] = self.reduce_op
+        return found
+
     def lengths(self, rank: int | None = None) -> list[int]:
         """How many elements each rank brings, or how many `rank` has for each rank.
 
@@ -122,6 +131,15 @@ class Case:
 
     def _shape(self, length: int | None) -> tuple[int, ...]:
         return self.shape if length is None else (length,)
+
+
+def in_order(root: str | None = None) -> Callable[[Function, Case, Any], Any]:
+    """A call that takes the buffers in the plan's order. `root` is its parameter for the root."""
+
+    def call(function: Function, case: Case, buffers: Any) -> Any:
+        return function(*vars(buffers).values(), **case.options(root), async_op=case.is_async)
+
+    return call
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from collectives.semantics import forms, values
 from collectives.semantics.cell import Cell
-from collectives.semantics.check import Mismatch, bits
+from collectives.semantics.check import Mismatch, bits, kind
 from collectives.semantics.form import ANYTHING, Buffer, Case
 
 # Around each tensor, in bytes: a multiple of every dtype's size.
@@ -189,14 +189,19 @@ def _tensors(part: Any) -> Any:
 def _check(case: Case, memory: dict[str, Any], result: Any, expected: Any) -> None:
     """Raise Mismatch unless everything is as it must be."""
     if case.op and not values.has_meaning(case.op, case.dtype):
-        raise Mismatch(f"{case.op} has no meaning for {_name(case.dtype)}, and was not refused")
+        dtype = str(case.dtype).removeprefix("torch.")
+        raise Mismatch(f"{case.op} has no meaning for {dtype}, and was not refused")
     for name, part in memory.items():
-        if isinstance(part, _Memory):
-            part.check(name)
-        elif isinstance(part, list):
-            for number, item in enumerate(part):
-                item.check(f"{name}[{number}]")
+        _check_memory(name, part)
     _same(result, expected, "returned")
+
+
+def _check_memory(name: str, part: Any) -> None:
+    if isinstance(part, _Memory):
+        part.check(name)
+    elif isinstance(part, list):
+        for number, item in enumerate(part):
+            _check_memory(f"{name}[{number}]", item)
 
 
 def _same(got: Any, expected: Any, what: str) -> None:
@@ -204,8 +209,8 @@ def _same(got: Any, expected: Any, what: str) -> None:
     if expected is ANYTHING:
         return
     if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
-        if _type(got) != _type(expected):
-            raise Mismatch(f"{what}: got {_type(got)}, should be {_type(expected)}")
+        if kind(got) != kind(expected):
+            raise Mismatch(f"{what}: got {kind(got)}, should be {kind(expected)}")
         if not torch.equal(bits(got), bits(expected)):
             texts = [_show(got), _show(expected)]
             if texts[0] == texts[1]:
@@ -223,14 +228,6 @@ def complement(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype is torch.bool:
         return ~tensor
     return (~bits(tensor)).view(tensor.dtype).view(tensor.shape)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _type(tensor: torch.Tensor) -> str:
-    return f"{_name(tensor.dtype)}{list(tensor.shape)}"
 
 
 def _show(tensor: torch.Tensor) -> str:

@@ -43,32 +43,32 @@ class ThreadLinks:
         queues = {(a, b): queue.SimpleQueue() for a in range(n) for b in range(n)}
         return [cls(rank, queues, limit) for rank in range(n)]
 
-    def send(self, peer, tensor, tag):
-        self._wait(self._start(peer, tensor, tag), peer)
+    def send(self, peer, tensor):
+        self._wait(self._start(peer, tensor), peer)
 
-    def receive(self, peer, tensor, tag):
+    def receive(self, peer, tensor):
         try:
-            sent, its_tag, taken = self.queues[peer, self.rank].get(timeout=self.limit)
+            sent, taken = self.queues[peer, self.rank].get(timeout=self.limit)
         except queue.Empty:
             raise TimeoutError(f"rank {self.rank}: rank {peer} sent nothing") from None
-        if (its_tag, sent.numel(), sent.dtype) != (tag, tensor.numel(), tensor.dtype):
+        if (sent.numel(), sent.dtype) != (tensor.numel(), tensor.dtype):
             raise ValueError(
-                f"rank {self.rank}: rank {peer} sent {sent.dtype}[{sent.numel()}] with tag "
-                f"{its_tag}, should be {tensor.dtype}[{tensor.numel()}] with tag {tag}"
+                f"rank {self.rank}: rank {peer} sent {sent.dtype}[{sent.numel()}], "
+                f"should be {tensor.dtype}[{tensor.numel()}]"
             )
         as_bytes(tensor).numpy()[:] = as_bytes(sent).numpy()
         self.received += tensor.nbytes
         taken.set()
 
-    def exchange(self, to, sent, source, received, tag):
-        taken = self._start(to, sent, tag)
-        self.receive(source, received, tag)
+    def exchange(self, to, sent, source, received):
+        taken = self._start(to, sent)
+        self.receive(source, received)
         self._wait(taken, to)
 
-    def _start(self, peer, tensor, tag) -> threading.Event:
+    def _start(self, peer, tensor) -> threading.Event:
         taken = threading.Event()
         self.messages, self.sent = self.messages + 1, self.sent + tensor.nbytes
-        self.queues[self.rank, peer].put((tensor, tag, taken))
+        self.queues[self.rank, peer].put((tensor, taken))
         return taken
 
     def _wait(self, taken: threading.Event, peer: int) -> None:

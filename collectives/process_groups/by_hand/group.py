@@ -5,7 +5,7 @@ only after its receive has begun, as on gloo and MPI: so a program does not rely
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,18 +13,17 @@ import torch.distributed as dist
 
 from collectives.algorithms import calls
 from collectives.algorithms.layout import flat
+from collectives.algorithms.reductions import op_name, reduction
 from collectives.process_groups.by_hand import choice, memory, pipeline
 from collectives.process_groups.by_hand.links import SocketLinks
 from collectives.process_groups.by_hand.messages import Messages, Receive, Send
 from collectives.process_groups.by_hand.rendezvous import COLLECTIVES, MESSAGES, Rendezvous
-from collectives.process_groups.by_hand.tensors import describe, find_reduction, parts, type_name
+from collectives.process_groups.by_hand.tensors import describe, type_name
 from collectives.process_groups.by_hand.work import Collective, Queue
-from collectives.process_groups.process_group import PythonProcessGroup, op_name
+from collectives.process_groups.process_group import PythonProcessGroup
 
 Op = dist.ReduceOp
 Tensors = Sequence[torch.Tensor]
-Shared = memory.SharedMemory | None  # None if the call goes over sockets
-Body = Callable[[str, Shared], None]  # of a call: it takes the algorithm
 
 
 class ProcessGroupByHand(PythonProcessGroup):
@@ -42,7 +41,7 @@ class ProcessGroupByHand(PythonProcessGroup):
         self.queue = Queue()
         self.changed = threading.Condition()  # one of its calls has ended
         self.calls = 0
-        self.shared: Shared = None
+        self.shared: memory.SharedMemory | None = None
 
     def _agree(self) -> None:
         """Raises ValueError on all ranks if they are to take different algorithms."""
@@ -85,9 +84,18 @@ class ProcessGroupByHand(PythonProcessGroup):
         return super()._start(work)
 
     def _collective(
-        self, what: str, collective: str, signature: str, tensors: Tensors, body: Body
+        self,
+        collective: str,
+        signature: str,
+        tensors: Sequence[torch.Tensor],
+        each: Sequence[tuple[Any, ...]],
+        name: str | None = None,
     ) -> Collective:
-        """A pending call: `body(algorithm)` executes it. Its signature is alike on all ranks."""
+        """A pending call: the collective with each of these arguments, one after the other.
+
+        The signature is alike on all ranks. `name` is torch's, if that is another one.
+        """
+        what = name or collective
         nbytes = sum([tensor.nbytes for tensor in tensors])
         call = choice.Call(collective, nbytes, self.links.size, self.algorithm, self.per_machine)
         algorithm = choice.choose(call, self.shares_memory)
@@ -100,7 +108,12 @@ class ProcessGroupByHand(PythonProcessGroup):
                 self.links.begin(numbered, deadline)
                 chosen = self._open_memory(call)
             self.links.begin(f"{numbered} {chosen}", deadline)
-            body(chosen, self.shared if chosen == choice.SHARED_MEMORY else None)
+            for arguments in each:
+                if chosen == choice.SHARED_MEMORY:
+                    getattr(pipeline, collective)(self.shared, *arguments)
+                else:
+                    more = {"per_node": self.per_machine} if collective == "all_reduce" else {}
+                    getattr(calls, collective)(self.links, *arguments, chosen, **more)
 
         return Collective(what, self, list(tensors), execute)
 
@@ -118,111 +131,65 @@ class ProcessGroupByHand(PythonProcessGroup):
     # Reductions
 
     def _all_reduce(self, tensors: Tensors, op: Op) -> Collective:
-        reductions = [find_reduction(op, tensor.dtype) for tensor in tensors]
-
-        def body(algorithm: str, shared: Shared) -> None:
-            for tensor, reduction in zip(tensors, reductions, strict=True):
-                if shared is not None:
-                    pipeline.all_reduce(shared, flat(tensor), reduction)
-                else:
-                    per_node = self.per_machine
-                    calls.all_reduce(self.links, tensor, reduction, algorithm, per_node=per_node)
-
+        each = [(tensor, reduction(op, tensor.dtype)) for tensor in tensors]
         signature = f"{op_name(op)} {describe(*tensors)}"
-        return self._collective("all_reduce", "all_reduce", signature, tensors, body)
+        return self._collective("all_reduce", signature, tensors, each)
 
     def _reduce(self, tensor: torch.Tensor, root: int, op: Op) -> Collective:
-        reduction = find_reduction(op, tensor.dtype)
-
-        def body(algorithm: str, shared: Shared) -> None:
-            if shared is not None:
-                pipeline.all_reduce(shared, flat(tensor), reduction, root)
-            else:
-                calls.reduce(self.links, tensor, root, reduction, algorithm)
-
+        each = [(tensor, root, reduction(op, tensor.dtype))]
         signature = f"{op_name(op)} to {root} {describe(tensor)}"
-        return self._collective("reduce", "reduce", signature, [tensor], body)
+        return self._collective("reduce", signature, [tensor], each)
 
     def _reduce_scatter(self, output: torch.Tensor, pieces: Tensors, op: Op) -> Collective:
+        each = [(output, pieces, reduction(op, output.dtype))]
         counts = [piece.numel() for piece in pieces]
         signature = f"{op_name(op)} {counts} {type_name(output.dtype)}"
-        body = self._reduce_scatter_body([(output, pieces)], op)
-        tensors = [output, *pieces]
-        return self._collective("reduce_scatter", "reduce_scatter", signature, tensors, body)
+        return self._collective("reduce_scatter", signature, [output, *pieces], each)
 
     def _reduce_scatter_single(self, outputs: Tensors, wholes: Tensors, op: Op) -> Collective:
-        pairs = zip(outputs, wholes, strict=True)
-        rows = [(output, parts(whole, self.links.size)) for output, whole in pairs]
-        signature = f"{op_name(op)} {describe(*outputs)}"
-        body, tensors = self._reduce_scatter_body(rows, op), [*outputs, *wholes]
-        return self._collective("reduce_scatter_tensor", "reduce_scatter", signature, tensors, body)
-
-    def _reduce_scatter_body(self, rows: Sequence[tuple[torch.Tensor, Tensors]], op: Op) -> Body:
-        reductions = [find_reduction(op, output.dtype) for output, _ in rows]
-
-        def body(algorithm: str, shared: Shared) -> None:
-            for (output, pieces), reduction in zip(rows, reductions, strict=True):
-                if shared is not None:
-                    inputs = [flat(piece) for piece in pieces]
-                    pipeline.reduce_scatter(shared, flat(output), inputs, reduction)
-                else:
-                    calls.reduce_scatter(self.links, output, list(pieces), reduction, algorithm)
-
-        return body
+        each = [
+            (output, self._parts(whole), reduction(op, output.dtype))
+            for output, whole in zip(outputs, wholes, strict=True)
+        ]
+        signature, tensors = f"{op_name(op)} {describe(*outputs)}", [*outputs, *wholes]
+        return self._collective(
+            "reduce_scatter", signature, tensors, each, name="reduce_scatter_tensor"
+        )
 
     # Collectives that only move bytes
 
     def _broadcast(self, tensors: Tensors, root: int) -> Collective:
-        def body(algorithm: str, shared: Shared) -> None:
-            for tensor in tensors:
-                if shared is not None:
-                    pipeline.broadcast(shared, flat(tensor), root)
-                else:
-                    calls.broadcast(self.links, tensor, root, algorithm)
-
         signature = f"from {root} {describe(*tensors)}"
-        return self._collective("broadcast", "broadcast", signature, tensors, body)
+        return self._collective("broadcast", signature, tensors, [(x, root) for x in tensors])
 
     def _all_gather(self, rows: Sequence[Tensors], inputs: Tensors) -> Collective:
         signature = "; ".join(
             f"{[piece.numel() for piece in row]} {type_name(row[0].dtype)}" for row in rows
         )
         tensors = [*inputs, *(piece for row in rows for piece in row)]
-        body = self._all_gather_body(rows, inputs)
-        return self._collective("all_gather", "all_gather", signature, tensors, body)
+        each = list(zip(rows, inputs, strict=True))
+        return self._collective("all_gather", signature, tensors, each)
 
     def _all_gather_single(self, outputs: Tensors, inputs: Tensors) -> Collective:
-        rows = [parts(output, self.links.size) for output in outputs]
-        body, tensors = self._all_gather_body(rows, inputs), [*outputs, *inputs]
-        signature = describe(*inputs)
-        return self._collective("all_gather_into_tensor", "all_gather", signature, tensors, body)
-
-    def _all_gather_body(self, rows: Sequence[Tensors], inputs: Tensors) -> Body:
-        def body(algorithm: str, shared: Shared) -> None:
-            for row, own in zip(rows, inputs, strict=True):
-                if shared is not None:
-                    pipeline.all_gather(shared, [flat(piece) for piece in row], flat(own))
-                else:
-                    calls.all_gather(self.links, list(row), own, algorithm)
-
-        return body
+        each = list(zip(map(self._parts, outputs), inputs, strict=True))
+        signature, tensors = describe(*inputs), [*outputs, *inputs]
+        return self._collective(
+            "all_gather", signature, tensors, each, name="all_gather_into_tensor"
+        )
 
     def _gather(self, own: torch.Tensor, pieces: Tensors, root: int) -> Collective:
-        def body(algorithm: str, shared: Shared) -> None:
-            calls.gather(self.links, list(pieces) or None, own, root, algorithm)
-
         signature = f"to {root} {type_name(own.dtype)}"
-        return self._collective("gather", "gather", signature, [own, *pieces], body)
+        each = [(pieces or None, own, root)]
+        return self._collective("gather", signature, [own, *pieces], each)
 
     def _scatter(self, own: torch.Tensor, pieces: Tensors, root: int) -> Collective:
-        def body(algorithm: str, shared: Shared) -> None:
-            calls.scatter(self.links, own, list(pieces) or None, root, algorithm)
-
         signature = f"from {root} {type_name(own.dtype)}"
-        return self._collective("scatter", "scatter", signature, [own, *pieces], body)
+        each = [(own, pieces or None, root)]
+        return self._collective("scatter", signature, [own, *pieces], each)
 
     def _all_to_all(self, outputs: Tensors, inputs: Tensors) -> Collective:
-        return self._all_to_all_pieces("all_to_all", outputs, inputs, [*outputs, *inputs])
+        signature = type_name(inputs[0].dtype)
+        return self._collective("all_to_all", signature, [*outputs, *inputs], [(outputs, inputs)])
 
     def _all_to_all_single(
         self,
@@ -231,25 +198,16 @@ class ProcessGroupByHand(PythonProcessGroup):
         recv_counts: list[int],
         send_counts: list[int],
     ) -> Collective:
-        outputs, inputs = flat(output).split(recv_counts), flat(whole).split(send_counts)
-        return self._all_to_all_pieces("all_to_all_single", outputs, inputs, [output, whole])
-
-    def _all_to_all_pieces(
-        self, what: str, outputs: Tensors, inputs: Tensors, tensors: Tensors
-    ) -> Collective:
-        def body(algorithm: str, shared: Shared) -> None:
-            calls.all_to_all(self.links, list(outputs), list(inputs), algorithm)
-
-        return self._collective(what, "all_to_all", type_name(tensors[-1].dtype), tensors, body)
+        each = [(flat(output).split(recv_counts), flat(whole).split(send_counts))]
+        signature, tensors = type_name(whole.dtype), [output, whole]
+        return self._collective("all_to_all", signature, tensors, each, name="all_to_all_single")
 
     def _barrier(self) -> Collective:
-        def body(algorithm: str, shared: Shared) -> None:
-            if shared is not None:
-                pipeline.barrier(shared)
-            else:
-                calls.barrier(self.links, algorithm)
+        return self._collective("barrier", "", [], [()])
 
-        return self._collective("barrier", "barrier", "", [], body)
+    def _parts(self, whole: torch.Tensor) -> Tensors:
+        """The part for each rank, in the tensor's own memory."""
+        return flat(whole).tensor_split(self.links.size)
 
     # Point to point
 

@@ -58,17 +58,15 @@ class SocketLinks(Links):
         self.label = text.ljust(LABEL_TEXT, b"\0")
         self.deadline = deadline
 
-    def send(self, peer: int, tensor: torch.Tensor, tag: int = 0) -> None:
+    def send(self, peer: int, tensor: torch.Tensor) -> None:
         """Returns when the memory of `tensor` may be written again."""
         self._send(peer, self._outgoing(tensor))
 
-    def receive(self, peer: int, tensor: torch.Tensor, tag: int = 0) -> None:
+    def receive(self, peer: int, tensor: torch.Tensor) -> None:
         """Returns when `tensor` is filled."""
         self._receive(peer, self._incoming(tensor))
 
-    def exchange(
-        self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor, tag: int = 0
-    ) -> None:
+    def exchange(self, to: int, sent: torch.Tensor, source: int, received: torch.Tensor) -> None:
         """Send and receive at once, so that a circle of ranks does not wait for itself."""
         outgoing, incoming = self._outgoing(sent), self._incoming(received)
         while outgoing.left and incoming.left:

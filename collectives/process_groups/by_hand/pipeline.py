@@ -9,12 +9,15 @@ Every element is reduced in the order of the ranks, by one rank or by all in the
 result has the same bits on all ranks and in every run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from collectives.algorithms.layout import flat
 from collectives.algorithms.reductions import Reduction
 from collectives.process_groups.by_hand.memory import BANKS, SLOT, SharedMemory, copy_bytes
+
+Tensors = Sequence[torch.Tensor]
 
 # Up to so many bytes every rank reduces everything itself, which saves a barrier.
 _SMALL = 2**16
@@ -64,15 +67,23 @@ def _multiply(
         reduction.before(shared.slots(tensor.dtype, bank, 0, count)[shared.links.rank])
 
 
-def all_reduce(
-    shared: SharedMemory, tensor: torch.Tensor, reduction: Reduction, root: int | None = None
+def all_reduce(shared: SharedMemory, tensor: torch.Tensor, reduction: Reduction) -> None:
+    _reduce_whole(shared, flat(tensor), reduction, reads=True)
+
+
+def reduce(shared: SharedMemory, tensor: torch.Tensor, root: int, reduction: Reduction) -> None:
+    """Only the root's tensor changes."""
+    _reduce_whole(shared, flat(tensor), reduction, reads=shared.links.rank == root)
+
+
+def _reduce_whole(
+    shared: SharedMemory, tensor: torch.Tensor, reduction: Reduction, reads: bool
 ) -> None:
-    """`tensor` has one dimension. With a root, only that rank gets the result."""
     rank, size = shared.links.rank, shared.links.size
     length = SLOT // tensor.element_size()
-    numel, reads = tensor.numel(), root in (None, rank)
+    numel = tensor.numel()
     if tensor.nbytes <= _SMALL:
-        _all_reduce_small(shared, tensor, reduction, reads)
+        _reduce_small(shared, tensor, reduction, reads)
         return
 
     def span(chunk: int) -> tuple[int, int]:
@@ -98,7 +109,7 @@ def all_reduce(
     _run(shared, -(-numel // length), write, reduce_part, read)
 
 
-def _all_reduce_small(
+def _reduce_small(
     shared: SharedMemory, tensor: torch.Tensor, reduction: Reduction, reads: bool
 ) -> None:
     """One chunk, which every rank reduces itself: written out, because small calls are many."""
@@ -130,9 +141,10 @@ def _reduce(
 
 
 def reduce_scatter(
-    shared: SharedMemory, output: torch.Tensor, inputs: list[torch.Tensor], reduction: Reduction
+    shared: SharedMemory, output: torch.Tensor, inputs: Tensors, reduction: Reduction
 ) -> None:
     """`inputs[r]` goes to rank r, which gets the sum of these. Their lengths may differ."""
+    output, inputs = flat(output), [flat(piece) for piece in inputs]
     rank, size = shared.links.rank, shared.links.size
     length = SLOT // output.element_size() // size  # of each piece in a slot
     width = output.element_size()
@@ -156,8 +168,9 @@ def reduce_scatter(
     _run(shared, _chunks(inputs, length), write, reduce_own)
 
 
-def all_gather(shared: SharedMemory, outputs: list[torch.Tensor], own: torch.Tensor) -> None:
+def all_gather(shared: SharedMemory, outputs: Tensors, own: torch.Tensor) -> None:
     """`outputs[r]` gets the tensor of rank r. Their lengths may differ."""
+    outputs, own = [flat(piece) for piece in outputs], flat(own)
     rank = shared.links.rank
     length = SLOT // own.element_size()
 
@@ -180,7 +193,8 @@ def all_gather(shared: SharedMemory, outputs: list[torch.Tensor], own: torch.Ten
 
 
 def broadcast(shared: SharedMemory, tensor: torch.Tensor, root: int) -> None:
-    """Every rank gets the root's tensor, which has one dimension."""
+    """Every rank gets the root's tensor."""
+    tensor = flat(tensor)
     length = SLOT // tensor.element_size()
     is_root = shared.links.rank == root
 
@@ -201,6 +215,6 @@ def barrier(shared: SharedMemory) -> None:
     _run(shared, 1, lambda chunk, bank: None, lambda chunk, bank: None)
 
 
-def _chunks(tensors: list[torch.Tensor], length: int) -> int:
+def _chunks(tensors: Tensors, length: int) -> int:
     """At least one, so that the ranks compare their calls even if there is nothing to move."""
     return max(1, *(-(-tensor.numel() // length) for tensor in tensors))

@@ -9,7 +9,6 @@ import contextlib
 import os
 import selectors
 import socket
-import sys
 import threading
 import uuid
 
@@ -55,22 +54,11 @@ class Manager:
                         is_open = self._serve_rank(sender, unread=key.data)
                     except OSError:  # the rank is gone
                         is_open = False
-                    except (KeyError, ValueError) as error:
-                        self._abandon(self.own_ends.index(sender), error)
-                        return
+                    except (KeyError, ValueError):  # a line that is not PMI-1
+                        is_open = False
+                        sender.shutdown(socket.SHUT_RDWR)  # its MPI_Init fails, instead of waiting
                     if not is_open:
                         selector.unregister(sender)
-
-    def _abandon(self, rank: int, error: Exception) -> None:
-        """Hang up on all ranks: MPI_Init then fails, where it would wait for ever."""
-        print(
-            f"collectives: the MPI world ends, because rank {rank} sent its process manager a line "
-            f"that is not PMI-1: {error!r}",
-            file=sys.stderr,
-        )
-        for end in self.own_ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
 
     def _serve_rank(self, end: socket.socket, unread: bytearray) -> bool:
         """Read from a rank and answer each whole line; False when the rank has closed its end."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from collectives.algorithms.reductions import NO_AVERAGE, op_name
 from collectives.process_groups.mpi.library import MPI
-from collectives.process_groups.process_group import op_name
 
 _TYPES = {
     torch.uint8: MPI.UINT8_T,
@@ -41,8 +41,6 @@ _HALF: dict[str, Callable[..., Any]] = {
     "MIN": torch.minimum,
     "MAX": torch.maximum,
 }
-
-_NO_AVG = " A quotient is no integer: use SUM in a type that can hold one, then divide."
 
 
 def address(tensor: torch.Tensor) -> MPI.buffer:
@@ -106,7 +104,7 @@ def _reduction(name: str, dtype: torch.dtype) -> Reduction:
         raise ValueError(f"mpi cannot reduce {dtype}, it only moves it: reduce in float32.")
     known = _ops(dtype)
     if name not in known:
-        advice = _NO_AVG if name == "AVG" else ""
+        advice = NO_AVERAGE if name == "AVG" else ""
         raise ValueError(f"mpi has no {name} for {dtype}, only {', '.join(known)}.{advice}")
     if is_half:
         # MPI moves two bytes for each element, and torch does the arithmetic.

@@ -1,8 +1,9 @@
 """The differentiable collectives of torch.distributed.nn: what each rank gets, and its gradients.
 
 Backward is the mirror image of forward: where data was gathered, gradients are scattered; where it
-was copied to all ranks, gradients are summed. The gradient of rank r's output is rank r's term, so
-that sums of gradients have a closed form too.
+was copied to all ranks, gradients are summed. The gradients of rank r's outputs are rank r's term,
+so that sums of gradients have a closed form too. A result is a list of the outputs, and one of the
+inputs' gradients.
 """
 
 from collections.abc import Callable
@@ -13,20 +14,33 @@ import torch
 from collectives.semantics.form import ANYTHING, Case, Form, Function, Plan, received, sent
 
 
-def _back(outputs: Any, gradients: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[Any]:
-    """Run backward. Return a list of the outputs, and a list of the inputs' gradients."""
-    outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
-    torch.autograd.backward(
-        outputs,
-        [gradient.to(output.device) for output, gradient in zip(outputs, gradients, strict=True)],
-    )
-    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in inputs]
-    return [[output.detach() for output in outputs], grads]
+def _call(root: str | None = None) -> Callable[[Function, Case, Any], Any]:
+    """Call with the buffers in the order of the plan, and run backward from all outputs."""
+
+    def call(function: Function, case: Case, buffers: Any) -> Any:
+        *_, last = vars(buffers).values()
+        inputs = last if isinstance(last, list) else [last]
+        for tensor in inputs:
+            tensor.requires_grad_()
+        outputs = function(*vars(buffers).values(), **case.options(root))
+        outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+        gradients, start = [], 0
+        for output in outputs:
+            gradients.append(case.term(case.rank, start, output.numel()).to(output.device))
+            start += output.numel()
+        torch.autograd.backward(outputs, gradients)
+        grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in inputs]
+        return [[output.detach() for output in outputs], grads]
+
+    return call
 
 
-def _gradients(case: Case, count: int) -> list[torch.Tensor]:
-    """The gradients of this rank's outputs."""
-    return [case.term(case.rank, piece * case.length) for piece in range(count)]
+def _broadcast(function: Function, case: Case, buffers: Any) -> Any:
+    # The call may write into its input, which autograd forbids for a leaf.
+    def on_a_copy(tensor: torch.Tensor, **options: Any) -> Any:
+        return function(tensor.clone(), **options)
+
+    return _call("src")(on_a_copy, case, buffers)
 
 
 def _all(case: Case, make: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
@@ -37,25 +51,12 @@ def _reduced(case: Case) -> Plan:
     return {"input": sent(case.term(case.rank)), "result": [[case.reduced()], [case.reduced()]]}
 
 
-def _all_reduce(function: Function, case: Case, buffers: Any) -> Any:
-    return _back(
-        function(buffers.input.requires_grad_(), case.reduce_op, case.group),
-        _gradients(case, 1),
-        [buffers.input],
-    )
-
-
 def _reduced_at_root(case: Case) -> Plan:
     after = case.reduced() if case.is_root else ANYTHING
     return {
         "input": sent(case.term(case.rank)),
         "result": [[after], [case.term(case.root_in_group)]],
     }
-
-
-def _reduce(function: Function, case: Case, buffers: Any) -> Any:
-    output = function(buffers.input.requires_grad_(), case.root, case.reduce_op, case.group)
-    return _back(output, _gradients(case, 1), [buffers.input])
 
 
 def _from_root(case: Case) -> Plan:
@@ -66,28 +67,11 @@ def _from_root(case: Case) -> Plan:
     }
 
 
-def _broadcast(function: Function, case: Case, buffers: Any) -> Any:
-    # The call may write into its input, which autograd forbids for a leaf: hence the clone.
-    return _back(
-        function(buffers.input.requires_grad_().clone(), case.root, case.group),
-        _gradients(case, 1),
-        [buffers.input],
-    )
-
-
 def _gathered(case: Case) -> Plan:
     return {
         "input": sent(case.moved(case.rank)),
         "result": [_all(case, case.moved), [case.reduced(case.rank * case.length)]],
     }
-
-
-def _all_gather(function: Function, case: Case, buffers: Any) -> Any:
-    return _back(
-        function(buffers.input.requires_grad_(), case.group),
-        _gradients(case, case.size),
-        [buffers.input],
-    )
 
 
 def _gathered_at_root(case: Case) -> Plan:
@@ -96,14 +80,6 @@ def _gathered_at_root(case: Case) -> Plan:
         "input": sent(case.moved(case.rank)),
         "result": [after, [case.term(case.root_in_group, case.rank * case.length)]],
     }
-
-
-def _gather(function: Function, case: Case, buffers: Any) -> Any:
-    return _back(
-        function(buffers.input.requires_grad_(), case.root, case.group),
-        _gradients(case, case.size),
-        [buffers.input],
-    )
 
 
 def _scattered(case: Case) -> Plan:
@@ -116,24 +92,12 @@ def _scattered(case: Case) -> Plan:
     }
 
 
-def _scatter(function: Function, case: Case, buffers: Any) -> Any:
-    inputs = [tensor.requires_grad_() for tensor in buffers.inputs]
-    return _back(function(inputs, case.root, case.group), _gradients(case, 1), inputs)
-
-
 def _piece_of_sum(case: Case) -> Plan:
     return {
         "output": received(case.reduced(case.rank * case.length)),
         "inputs": [sent(case.term(case.rank, rank * case.length)) for rank in range(case.size)],
         "result": [[case.reduced(case.rank * case.length)], _all(case, case.term)],
     }
-
-
-def _reduce_scatter(function: Function, case: Case, buffers: Any) -> Any:
-    inputs = [tensor.requires_grad_() for tensor in buffers.inputs]
-    return _back(
-        function(buffers.output, inputs, case.reduce_op, case.group), _gradients(case, 1), inputs
-    )
 
 
 def _pairs(case: Case) -> Plan:
@@ -145,11 +109,6 @@ def _pairs(case: Case) -> Plan:
     }
 
 
-def _all_to_all(function: Function, case: Case, buffers: Any) -> Any:
-    inputs = [tensor.requires_grad_() for tensor in buffers.inputs]
-    return _back(function(buffers.outputs, inputs, case.group), _gradients(case, case.size), inputs)
-
-
 def _pairs_in_one(case: Case) -> Plan:
     pairs = _pairs(case)
     after, back = (torch.cat(part) for part in pairs["result"])
@@ -158,11 +117,6 @@ def _pairs_in_one(case: Case) -> Plan:
         "input": sent(torch.cat([buffer.after for buffer in pairs["inputs"]])),
         "result": [[after], [back]],
     }
-
-
-def _all_to_all_single(function: Function, case: Case, buffers: Any) -> Any:
-    output = function(buffers.output, buffers.input.requires_grad_(), group=case.group)
-    return _back(output, [torch.cat(_gradients(case, case.size))], [buffers.input])
 
 
 def _form(
@@ -185,12 +139,12 @@ def _form(
 
 FORMS = (
     _form("broadcast", "broadcast", _from_root, _broadcast),
-    _form("all_reduce", "all_reduce", _reduced, _all_reduce, True),
-    _form("reduce", "reduce", _reduced_at_root, _reduce, True),
-    _form("all_gather", "all_gather", _gathered, _all_gather),
-    _form("gather", "gather", _gathered_at_root, _gather),
-    _form("scatter", "scatter", _scattered, _scatter),
-    _form("reduce_scatter", "reduce_scatter", _piece_of_sum, _reduce_scatter, True),
-    _form("all_to_all", "all_to_all", _pairs, _all_to_all),
-    _form("all_to_all", "all_to_all_single", _pairs_in_one, _all_to_all_single),
+    _form("all_reduce", "all_reduce", _reduced, _call(), True),
+    _form("reduce", "reduce", _reduced_at_root, _call("dst"), True),
+    _form("all_gather", "all_gather", _gathered, _call()),
+    _form("gather", "gather", _gathered_at_root, _call("dst")),
+    _form("scatter", "scatter", _scattered, _call("src")),
+    _form("reduce_scatter", "reduce_scatter", _piece_of_sum, _call(), True),
+    _form("all_to_all", "all_to_all", _pairs, _call()),
+    _form("all_to_all", "all_to_all_single", _pairs_in_one, _call()),
 )

@@ -3,7 +3,6 @@
 Data goes along the chain of ranks, 0 to 1 to 2, so that no two ranks wait for each other.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -13,18 +12,15 @@ from collectives.semantics.form import Case, Form, Function, Plan, received, sen
 _VARIANTS = ("noncontiguous", "empty", "scalar", "subgroup")
 
 
-def _chain(case: Case, messages: int = 1) -> Plan:
+def _messages(case: Case) -> Plan:
     """Each rank but the last sends; each but the first receives."""
-    outgoing = [sent(case.moved(2 * case.rank + number)) for number in range(messages)]
-    incoming = [received(case.moved(2 * case.rank - 2 + number)) for number in range(messages)]
+    numbers = range(2 if case.variant == "tag" else 1)
+    outgoing = [sent(case.moved(2 * case.rank + number)) for number in numbers]
+    incoming = [received(case.moved(2 * case.rank - 2 + number)) for number in numbers]
     return {
         "outgoing": outgoing if case.rank < case.size - 1 else [],
         "incoming": incoming if case.rank > 0 else [],
     }
-
-
-def _messages(case: Case) -> Plan:
-    return _chain(case, 2 if case.variant == "tag" else 1)
 
 
 def _messages_and_source(case: Case) -> Plan:
@@ -39,51 +35,46 @@ def _tags(tensors: list[Any]) -> list[tuple[int, Any]]:
 
 
 def _send(function: Function, case: Case, buffers: Any) -> Any:
-    """The receiver asks for the last message first: the tag decides which message it gets."""
-    _wait(
-        dist.irecv(tensor, case.ranks[case.rank - 1], case.group, tag)
-        for tag, tensor in reversed(_tags(buffers.incoming))
-    )
-    for tag, tensor in _tags(buffers.outgoing):
-        function(tensor, case.ranks[case.rank + 1], group=case.group, tag=tag)
+    return _pass_on(case, buffers, dist.irecv, function, blocking=function)
 
 
 def _isend(function: Function, case: Case, buffers: Any) -> Any:
-    for tag, tensor in reversed(_tags(buffers.incoming)):
-        dist.recv(tensor, case.ranks[case.rank - 1], case.group, tag)
-    _wait(
-        function(tensor, case.ranks[case.rank + 1], group=case.group, tag=tag)
-        for tag, tensor in _tags(buffers.outgoing)
-    )
+    return _pass_on(case, buffers, dist.recv, function, blocking=dist.recv)
 
 
 def _recv(function: Function, case: Case, buffers: Any) -> Any:
-    source = None if case.variant == "any_source" else case.ranks[case.rank - 1]
-    found = [
-        function(tensor, source, group=case.group, tag=tag)
-        for tag, tensor in reversed(_tags(buffers.incoming))
-    ]
-    _wait(
-        dist.isend(tensor, case.ranks[case.rank + 1], case.group, tag)
-        for tag, tensor in _tags(buffers.outgoing)
-    )
-    return found
+    return _pass_on(case, buffers, function, dist.isend, blocking=function)
 
 
 def _irecv(function: Function, case: Case, buffers: Any) -> Any:
+    return _pass_on(case, buffers, function, dist.isend, blocking=None)
+
+
+def _pass_on(
+    case: Case, buffers: Any, receive: Function, send: Function, blocking: Function | None
+) -> list[Any]:
+    """Receive, then send. Returns what `receive` did; `blocking` is the one that gives no Work.
+
+    The receiver asks for the last message first: the tag decides which message it gets.
+    """
     source = None if case.variant == "any_source" else case.ranks[case.rank - 1]
-    _wait(
-        function(tensor, source, group=case.group, tag=tag)
+    came = [
+        receive(tensor, source, group=case.group, tag=tag)
         for tag, tensor in reversed(_tags(buffers.incoming))
-    )
-    _wait(
-        dist.isend(tensor, case.ranks[case.rank + 1], case.group, tag)
+    ]
+    if receive is not blocking:
+        _wait(came)
+    works = [
+        send(tensor, case.ranks[case.rank + 1], group=case.group, tag=tag)
         for tag, tensor in _tags(buffers.outgoing)
-    )
+    ]
+    if send is not blocking:
+        _wait(works)
+    return came
 
 
-def _wait(works: Iterable[Any]) -> None:
-    for work in list(works):  # all are under way before the first is waited for
+def _wait(works: list[Any]) -> None:
+    for work in works:
         work.wait()
 
 

@@ -4,7 +4,17 @@ from typing import Any
 
 import torch.distributed as dist
 
-from collectives.semantics.form import ANYTHING, Buffer, Case, Form, Function, Plan, received, sent
+from collectives.semantics.form import (
+    ANYTHING,
+    Buffer,
+    Case,
+    Form,
+    Function,
+    Plan,
+    in_order,
+    received,
+    sent,
+)
 
 _VARIANTS = ("noncontiguous", "lazy", "empty", "scalar", "async", "subgroup")
 
@@ -13,39 +23,21 @@ def _in_place(case: Case) -> Plan:
     return {"tensor": Buffer(case.term(case.rank), case.reduced())}
 
 
-def _all_reduce(function: Function, case: Case, buffers: Any) -> Any:
-    return function(buffers.tensor, op=case.reduce_op, group=case.group, async_op=case.is_async)
-
-
 def _to_root(case: Case) -> Plan:
     return {"tensor": Buffer(case.term(case.rank), case.reduced() if case.is_root else ANYTHING)}
 
 
-def _reduce(function: Function, case: Case, buffers: Any) -> Any:
-    return function(
-        buffers.tensor, dst=case.root, op=case.reduce_op, group=case.group, async_op=case.is_async
-    )
-
-
-def starts(case: Case) -> list[int]:
-    """Where each rank's piece begins in the array that the pieces make up."""
-    lengths = case.lengths()
-    return [sum(lengths[:rank]) for rank in range(case.size)]
-
-
 def _pieces(case: Case) -> Plan:
-    lengths = [length if case.uneven else None for length in case.lengths()]
-    pieces = list(zip(starts(case), lengths, strict=True))
+    lengths = case.lengths()
+    starts = [sum(lengths[:rank]) for rank in range(case.size)]
+    pieces = [
+        (start, length if case.uneven else None)
+        for start, length in zip(starts, lengths, strict=True)
+    ]
     return {
         "output": received(case.reduced(*pieces[case.rank])),
         "inputs": [sent(case.term(case.rank, *piece)) for piece in pieces],
     }
-
-
-def _reduce_scatter(function: Function, case: Case, buffers: Any) -> Any:
-    return function(
-        buffers.output, buffers.inputs, op=case.reduce_op, group=case.group, async_op=case.is_async
-    )
 
 
 def _one_long_input(case: Case) -> Plan:
@@ -55,20 +47,10 @@ def _one_long_input(case: Case) -> Plan:
     }
 
 
-def _reduce_scatter_tensor(function: Function, case: Case, buffers: Any) -> Any:
-    return function(
-        buffers.output, buffers.input, op=case.reduce_op, group=case.group, async_op=case.is_async
-    )
-
-
 def _several(case: Case) -> Plan:
     """Three tensors that one call reduces together."""
     spans = [(0, None), (1, 2 * case.length), (5, 3)]
     return {"tensors": [Buffer(case.term(case.rank, *span), case.reduced(*span)) for span in spans]}
-
-
-def _all_reduce_coalesced(function: Function, case: Case, buffers: Any) -> Any:
-    return function(buffers.tensors, op=case.reduce_op, group=case.group, async_op=case.is_async)
 
 
 def _coalescing_manager(function: Function, case: Case, buffers: Any) -> Any:
@@ -79,15 +61,15 @@ def _coalescing_manager(function: Function, case: Case, buffers: Any) -> Any:
 
 
 FORMS = (
-    Form("all_reduce", "all_reduce", _in_place, _all_reduce, reduces=True, variants=_VARIANTS),
+    Form("all_reduce", "all_reduce", _in_place, in_order(), reduces=True, variants=_VARIANTS),
     Form(
         "all_reduce",
         "all_reduce_coalesced",
         _several,
-        _all_reduce_coalesced,
+        in_order(),
         reduces=True,
         dtypes="few",
-        variants=_VARIANTS[:1],
+        variants=("noncontiguous",),
     ),
     Form(
         "all_reduce",
@@ -98,12 +80,14 @@ FORMS = (
         dtypes="few",
         variants=("async",),
     ),
-    Form("reduce", "reduce", _to_root, _reduce, reduces=True, variants=(*_VARIANTS, "root")),
+    Form(
+        "reduce", "reduce", _to_root, in_order("dst"), reduces=True, variants=(*_VARIANTS, "root")
+    ),
     Form(
         "reduce_scatter",
         "reduce_scatter",
         _pieces,
-        _reduce_scatter,
+        in_order(),
         reduces=True,
         variants=("uneven", *_VARIANTS),
     ),
@@ -111,7 +95,7 @@ FORMS = (
         "reduce_scatter",
         "reduce_scatter_tensor",
         _one_long_input,
-        _reduce_scatter_tensor,
+        in_order(),
         reduces=True,
         variants=_VARIANTS,
     ),
