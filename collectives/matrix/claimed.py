@@ -68,7 +68,7 @@ def _difference(claim: Claim | None, has_claims: bool, state: str) -> tuple[str 
         return compare(claim.state, state), f"; claimed: {claim.state}{because}"
     if has_claims:
         return "unclaimed" if state != "works" else None, "; no claim says so"
-    return "broken" if state in BROKEN else None, ""
+    return "broken" if state in BROKEN else None, "; nothing is claimed of this backend"
 
 
 def _describe(kind: str, reason: str, cells: list[dict]) -> str:
