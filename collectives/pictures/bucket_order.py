@@ -44,7 +44,7 @@ class BucketOrder:
             for number, (gradient, _) in enumerate(gradients):
                 box = _LEFT + slot * number, top, slot, _HEIGHT
                 look: Look = {"edgecolor": PAGE, "linewidth": 1}
-                canvas.cell(*box, gradient, PALETTE[7], f"{name}/{gradient}", **look)
+                canvas.cell(box, gradient, PALETTE[7], f"{name}/{gradient}", **look)
             order = ", ".join(gradient for gradient, _ in gradients)
             told.append(f"{name}: backward() computes {order}.")
             end = len(gradients) + 1
@@ -52,7 +52,7 @@ class BucketOrder:
                 top += _PITCH
                 canvas.write(MARGIN, top + _HEIGHT / 2, f"bucket {number + 1}")
                 box = _LEFT + slot * start, top, slot * (end - start), _HEIGHT
-                canvas.cell(*box, f"{size:,} bytes", PALETTE[1], f"{name}/{number}", linewidth=1)
+                canvas.cell(box, f"{size:,} bytes", PALETTE[1], f"{name}/{number}", linewidth=1)
                 told.append(f"{size:,} bytes start after {gradients[start - 1][0]}.")
             top += _PITCH
         return canvas.end_with(_LEGEND, top, f"{title}. {' '.join(told)}")

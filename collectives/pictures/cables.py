@@ -65,7 +65,7 @@ class Cables:
             _draw_panel(canvas, panel, left, width, top)
             size = f"node0 to node1: {panel.size}"
             canvas.write(left, bottom + 0.6 * LINE, size, 10, weight="bold")
-            canvas.box(left, bottom + 1.3 * LINE, width * panel.megabytes / most, 0.14, _OUT)
+            canvas.box((left, bottom + 1.3 * LINE, width * panel.megabytes / most, 0.14), _OUT)
         words = " ".join([f"{title}.", *map(str, self.panels)])
         return canvas.end_with(_LEGEND, bottom + 2.2 * LINE, words)
 
@@ -78,7 +78,7 @@ def _draw_panel(canvas: Canvas, panel: Wiring, left: float, width: float, top: f
     corners = {}
     for machine, ranks in enumerate(panel.machines):
         x = left + 0.2 if machine == 0 else left + width - CHIP - 0.2
-        canvas.frame(x - 0.2, top, CHIP + 0.4, _PITCH * len(ranks))
+        canvas.frame((x - 0.2, top, CHIP + 0.4, _PITCH * len(ranks)))
         canvas.write(x + CHIP / 2, top - 0.6 * LINE, f"node{machine}", ha="center")
         for number, rank in enumerate(ranks):
             corners[rank] = (x, top + _PITCH * (number + 0.5))

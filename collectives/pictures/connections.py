@@ -42,7 +42,7 @@ class Connections:
         places: dict[str, tuple[float, float, float]] = {}
         for column, (machine, processes) in enumerate(self.machines.items()):
             left, width = MARGIN + step * column, step - 0.75
-            canvas.frame(left, top, width, _PITCH * len(processes))
+            canvas.frame((left, top, width, _PITCH * len(processes)))
             canvas.write(left + width / 2, top - 0.6 * LINE, machine, ha="center")
             wide = max(breadth(one, 9) for one in processes) + 0.2
             for row, process in enumerate(processes):
@@ -53,7 +53,7 @@ class Connections:
                 colour = PAGE
                 if process.startswith("rank "):
                     colour, look = PALETTE[int(process.split()[1])], {}
-                canvas.cell(*box, process, colour, size=9, weight="bold", **look)
+                canvas.cell(box, process, colour, bold=True, size=9, **look)
         for number, links in enumerate(self.links.values(), 1):
             for start, end in links:
                 both = (end, start) in links

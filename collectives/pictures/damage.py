@@ -54,7 +54,7 @@ def _drawn(rows: dict, width: float, right: float, page: float, title: str, word
                 look = _WRONG if is_wrong else {"edgecolor": GREY}
                 box = x + width * column, y + _CELL * line, width, _CELL
                 gid, text = f"{name}/r{rank}/e{number}", Element(value).text
-                canvas.cell(*box, text, ground, gid, size=VALUE, weight="bold", **look)
+                canvas.cell(box, text, ground, gid, bold=True, size=VALUE, **look)
         y += _CELL * max(len(got), len(expected)) + _BELOW
     if has_wrong:  # else nothing was got
         canvas.write(MARGIN, y + LINE / 2, "Red: not what it should be.")

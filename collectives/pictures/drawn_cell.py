@@ -5,7 +5,7 @@ A value from another rank has a thick edge. A reduced value has a stripe for eac
 
 from collectives.pictures.colours import DARK, LIGHT, PALETTE, WRONG, ink
 from collectives.pictures.origin import Cell
-from collectives.pictures.page import SMALL, VALUE, Canvas
+from collectives.pictures.page import SMALL, VALUE, Box, Canvas
 
 _NO_RANK, _EDGE = "#dcdcdc", "#555555"
 _PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}
@@ -23,20 +23,12 @@ def cell_width(text: str, spare: float = 0.17) -> float:
     return 0.125 * len(text) + spare
 
 
-def draw_cell(
-    canvas: Canvas,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    cell: Cell,
-    gid: str,
-    size: float = VALUE,
-) -> None:
+def draw_cell(canvas: Canvas, box: Box, cell: Cell, gid: str, size: float = VALUE) -> None:
     """A cell with its value, in letters of this size."""
-    ground = fill(canvas, x, y, width, height, cell, gid)
+    ground = fill(canvas, box, cell, gid)
+    x, y, width, height = box
     if _look(cell) in ("reduced", "undefined", "unknown"):  # text cannot be read on a pattern
-        canvas.box(x + 0.05 * width, y + 0.17 * height, 0.9 * width, 0.66 * height, ground)
+        canvas.box((x + 0.05 * width, y + 0.17 * height, 0.9 * width, 0.66 * height), ground)
     style = {"colour": ink(ground), "ha": "center"}
     canvas.write(x + width / 2, y + height / 2, cell.text, size, weight="bold", **style)
 
@@ -46,38 +38,25 @@ def draw_label(canvas: Canvas, x: float, y: float, label: str) -> None:
     canvas.write(x, y, label, SMALL, ha="center")
 
 
-def fill(
-    canvas: Canvas,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    cell: Cell,
-    gid: str | None = None,
-) -> str:
-    """The background of a cell. Returns the colour behind its text."""
-    ground = _ground(cell)
-    canvas.box(x, y, width, height, ground, gid, **_LOOKS.get(_look(cell), _PLAIN))
+def fill(canvas: Canvas, box: Box, cell: Cell, gid: str | None = None) -> str:
+    """The background of a cell, with a stripe for each rank that contributed to a reduced value.
+
+    Returns the colour behind its text.
+    """
+    if cell.state in ("reduced", "undefined"):
+        ground = LIGHT
+    else:
+        ground = PALETTE[cell.ranks[0]] if cell.ranks else _NO_RANK
+    canvas.box(box, ground, gid, **_LOOKS.get(_look(cell), _PLAIN))
     if cell.state == "reduced":
-        _stripes(canvas, x, y, width, height, cell, gid)
+        x, y, width, height = box
+        step = width / len(cell.ranks)
+        for number, rank in enumerate(cell.ranks):
+            stripe = x + number * step, y, step, height
+            canvas.box(stripe, PALETTE[rank], gid and f"{gid}/r{rank}")
     return ground
 
 
 def _look(cell: Cell) -> str:
     """A value that stayed may still be that of several ranks."""
     return "unknown" if cell.state == "untouched" and not cell.ranks else cell.state
-
-
-def _stripes(
-    canvas: Canvas, x: float, y: float, width: float, height: float, cell: Cell, gid: str | None
-) -> None:
-    """A stripe for each rank that contributed."""
-    step = width / len(cell.ranks)
-    for number, rank in enumerate(cell.ranks):
-        canvas.box(x + number * step, y, step, height, PALETTE[rank], gid and f"{gid}/r{rank}")
-
-
-def _ground(cell: Cell) -> str:
-    if cell.state in ("reduced", "undefined"):
-        return LIGHT
-    return PALETTE[cell.ranks[0]] if cell.ranks else _NO_RANK

@@ -27,11 +27,11 @@ class ReturnedBefore(list[int]):
             canvas.write(MARGIN, y + _ROW / 2, f"rank {late} is late", weight="bold")
             told.append(f"When rank {late} is late:")
             for rank in range(len(ranks)):
-                text, colour, weight = "waits", tint(PALETTE[late]), "bold"
+                text, colour, waits = "waits", tint(PALETTE[late]), True
                 if rank == late or rank in returned:
-                    text, colour, weight = "late" if rank == late else "returned", LIGHT, "normal"
+                    text, colour, waits = "late" if rank == late else "returned", LIGHT, False
                 box = _LEFT + _CELL * rank, y, _CELL, _ROW
-                look: Look = {"edgecolor": GREY, "size": 10, "weight": weight}
-                canvas.cell(*box, text, colour, f"{late}-{rank}", **look)
+                look: Look = {"edgecolor": GREY, "size": 10, "bold": waits}
+                canvas.cell(box, text, colour, f"{late}-{rank}", **look)
                 told.append(f"rank {rank} {text}.")
         return canvas.end_with(_LEGEND, _TOP + _ROW * len(ranks), f"{title}. {' '.join(told)}")

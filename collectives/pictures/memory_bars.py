@@ -54,7 +54,7 @@ class MemoryBars:
                 width, text = scale * size, self._text(size)
                 if breadth(text) + 0.1 >= width:
                     text = ""
-                canvas.cell(x, y, width, _BAR, text, colours[kind], f"{name}/{kind}")
+                canvas.cell((x, y, width, _BAR), text, colours[kind], f"{name}/{kind}")
                 x += width
             total = f"{self._text(sum(parts.values()))} in all"
             if x < limit < x + 0.2 + breadth(total):  # behind the line
@@ -65,6 +65,6 @@ class MemoryBars:
         bottom = top + _PITCH * len(self.bars) - 0.15
         legend = f"The bytes that {self.whose} holds, all bars on one scale."
         if self.limit:
-            canvas.box(limit, top - 0.1, 0.02, bottom - top + 0.1, DARK, "limit")
+            canvas.box((limit, top - 0.1, 0.02, bottom - top + 0.1), DARK, "limit")
             legend += f" The line stands at {self._text(self.limit)}."
         return canvas.end_with(legend, bottom, f"{title}. {' '.join(told)}")

@@ -72,7 +72,7 @@ def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Canv
     for number, row in enumerate(rows):
         y, gid = top + _DOWN * number + 0.19, _gid(row)
         width, height = right - left - 0.09, _DOWN - 0.38
-        canvas.frame(left, y, width, height, edgecolor=_ROWS, gid=gid, **outline)
+        canvas.frame((left, y, width, height), edgecolor=_ROWS, gid=gid, **outline)
         canvas.write(right + 0.06, y + _DOWN / 2 - 0.19, _calls_of(calls, row))
         told.append(f"Row {', '.join(map(str, row))}: {_calls_of(calls, row)}.")
         for place, column in enumerate(columns):
@@ -81,7 +81,7 @@ def draw(calls: Sequence[Call], grid: tuple[Groups, Groups], title: str) -> Canv
     for number, column in enumerate(columns):
         x, gid = left + _ACROSS * number + 0.14, _gid(column)
         width, height = _ACROSS - 0.36, bottom - top
-        canvas.frame(x, top, width, height, edgecolor=_COLUMNS, gid=gid, **outline)
+        canvas.frame((x, top, width, height), edgecolor=_COLUMNS, gid=gid, **outline)
         text = _calls_of(calls, column)
         canvas.lines(x + _ACROSS / 2 - 0.18, bottom + 0.13, text.split(", "), ha="center")
         told.append(f"Column {', '.join(map(str, column))}: {text}.")

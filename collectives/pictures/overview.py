@@ -62,7 +62,7 @@ def _panel(canvas: Canvas, left: float, top: float, call: CallPanel, gid: str) -
     }
     for rank in range(len(call.origins.before)):
         y = top + 0.13 + _ROW * rank
-        canvas.cell(left, y, _CHIP, _CELL, str(rank), PALETTE[rank], weight="bold")
+        canvas.cell((left, y, _CHIP, _CELL), str(rank), PALETTE[rank], bold=True)
         for name, (x, rows) in sides.items():
             _row(canvas, x, y, width, rows[rank], f"{gid}/{name}/r{rank}")
     y = top + 0.13 + _ROW * len(call.origins.before) / 2
@@ -74,7 +74,7 @@ def _row(canvas: Canvas, x: float, y: float, width: float, row: Row, gid: str) -
     number = 0
     for _, piece in groupby(row or (), lambda cell: cell.piece):
         for cell in piece:
-            draw_cell(canvas, x, y, width, _CELL, cell, f"{gid}/e{number}", SMALL)
+            draw_cell(canvas, (x, y, width, _CELL), cell, f"{gid}/e{number}", SMALL)
             x, number = x + width, number + 1
         x += _PIECE
 

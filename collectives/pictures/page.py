@@ -24,6 +24,9 @@ MARGIN, LINE = 0.2, 0.21
 TOP = MARGIN + 0.35  # below the title
 CHIP = 0.66  # the width of the name of a rank
 
+# The left and upper edge, the width and the height.
+Box = tuple[float, float, float, float]
+
 # How a shape or a line of matplotlib looks.
 Look = dict[str, Any]
 THIN: Look = {"linewidth": 0.8}
@@ -105,7 +108,8 @@ class Canvas:
 
     def chip(self, x: float, y: float, rank: int) -> None:
         """The name of a rank on its colour: the key to all other colours."""
-        self.cell(x, y - 0.13, CHIP, 0.26, f"rank {rank}", PALETTE[rank], size=9, weight="bold")
+        box = x, y - 0.13, CHIP, 0.26
+        self.cell(box, f"rank {rank}", PALETTE[rank], bold=True, size=9)
 
     def chips(self, ranks: int) -> None:
         """The names of all ranks, in a row below the title."""
@@ -116,51 +120,39 @@ class Canvas:
         """What the colours mean, in a row below the title."""
         x = MARGIN
         for name, colour in colours.items():
-            self.box(x, TOP + 0.03, 0.16, 0.16, colour)
+            self.box((x, TOP + 0.03, 0.16, 0.16), colour)
             self.write(x + 0.22, TOP + 0.11, name)
             x += 0.42 + breadth(name)
 
     def cell(
         self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
+        box: Box,
         text: str,
         colour: str,
         gid: str | None = None,
-        *,
-        size: float = SMALL,
-        weight: str = "normal",
-        **look: Any,
+        bold=False,
+        size=SMALL,
+        **look,
     ) -> None:
         """A box with a text in its middle, and an edge in a darker form of its colour."""
-        self.box(x, y, width, height, colour, gid, **{"edgecolor": edge(colour)} | THIN | look)
+        self.box(box, colour, gid, **{"edgecolor": edge(colour)} | THIN | look)
         if text:
-            style = {"ha": "center", "weight": weight}
+            x, y, width, height = box
+            style = {"ha": "center", "weight": "bold" if bold else "normal"}
             self.write(x + width / 2, y + height / 2, text, size, ink(colour), **style)
 
-    def box(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        colour: str,
-        gid: str | None = None,
-        **look: Any,
-    ) -> None:
+    def box(self, box: Box, colour: str, gid: str | None = None, **look: Any) -> None:
         from matplotlib.patches import Rectangle
 
+        x, y, width, height = box
         look = {"facecolor": colour, "gid": gid, "clip_on": False, "linewidth": 0} | look
         self.axes.add_patch(Rectangle((x, y), width, height, **look))
 
-    def frame(
-        self, x: float, y: float, width: float, height: float, radius: float = 0.08, **look: Any
-    ) -> None:
+    def frame(self, box: Box, radius: float = 0.08, **look: Any) -> None:
         """A box with round corners."""
         from matplotlib.patches import FancyBboxPatch
 
+        x, y, width, height = box
         plain: Look = {"facecolor": LIGHT, "edgecolor": GREY, "zorder": 0} | THIN
         shape = f"round,pad=0,rounding_size={radius}"
         self.axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, **(plain | look)))

@@ -54,4 +54,4 @@ def _draw_cell(canvas: Canvas, x: float, row: int, is_slow: bool, gid: str) -> N
     colour = tint(WRONG if is_slow else PALETTE[2])
     look = {"edgecolor": WRONG, "linewidth": 1.8, "zorder": 1.5} if is_slow else {"edgecolor": GREY}
     box = x, _TOP + _ROW * row, _CELL, _ROW
-    canvas.cell(*box, _WORDS[is_slow], colour, gid, size=VALUE, weight="bold", **look)
+    canvas.cell(box, _WORDS[is_slow], colour, gid, bold=True, size=VALUE, **look)

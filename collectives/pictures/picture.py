@@ -149,7 +149,7 @@ def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None
                 zip(row or (), block.places[name][rank], strict=True)
             ):
                 gid = f"{prefix}{name}/r{rank}/e{number}"
-                draw_cell(canvas, left + x, top + y, block.cell, CELL, cell, gid)
+                draw_cell(canvas, (left + x, top + y, block.cell, CELL), cell, gid)
                 if cell.state == "reduced" and has_labels(block.call):
                     draw_label(canvas, left + x + block.cell / 2, top + y + CELL + 0.08, cell.label)
     _arrow(canvas, block, (tops[0] + tops[-1] - 0.11) / 2, prefix)
@@ -185,7 +185,7 @@ def draw_legend(
         if x + needed > width:
             x, top = 0.0, top + LINE
         ranks = (0, 1) if state == "reduced" else ()
-        fill(canvas, left + x, top - 0.08, 0.26, 0.16, Cell("", 0, state, ranks))
+        fill(canvas, (left + x, top - 0.08, 0.26, 0.16), Cell("", 0, state, ranks))
         canvas.write(left + x + 0.34, top, _SAMPLES[state])
         x += needed + 0.2
     return top + LINE

@@ -102,14 +102,14 @@ def draw_orders(
         y += 0.27
         for rank in range(len(one.waiting())):
             canvas.chip(MARGIN, y + _PITCH * rank + _HEIGHT / 2, rank)
-            canvas.box(_LEFT, y + _PITCH * rank, step * one.length, _HEIGHT, LIGHT)
+            canvas.box((_LEFT, y + _PITCH * rank, step * one.length, _HEIGHT), LIGHT)
         for (rank, kind, number, part), slot in sorted(one.begins.items()):
             colour = tint(COLOURS[kind]) if part else COLOURS[kind]
             gid = f"{one.name}/r{rank}/{kind}/{number}" + f"/{part}" * (part > 0)
             is_dark = edge(colour) == colour  # a dark box has no line that is darker
             look: Look = {"edgecolor": LIGHT} if is_dark else {}
             box = _LEFT + step * slot, y + _PITCH * rank, step * one.lengths.get(kind, 1), _HEIGHT
-            canvas.cell(*box, str(number), colour, gid, **look)
+            canvas.cell(box, str(number), colour, gid, **look)
             of_part = f" of part {part}" * (part > 0)
             told.append(f"Rank {rank}: {kind} {number}{of_part} in slot {slot}.")
         y += _PITCH * len(one.waiting()) + 0.18

@@ -42,14 +42,14 @@ class ProfileLanes:
             for rank, spans in enumerate(ranks_spans):
                 rows = _rows(spans)
                 canvas.chip(MARGIN, y + _BAR / 2, rank)
-                canvas.box(_LEFT, y, scale * end, len(rows) * _PITCH, LIGHT)
+                canvas.box((_LEFT, y, scale * end, len(rows) * _PITCH), LIGHT)
                 for place, row in enumerate(rows):
                     for number, (what, begin, stop) in enumerate(row):
                         width = scale * (stop - begin)
                         box = _LEFT + scale * begin, y + place * _PITCH, max(width, 0.01), _BAR
                         gid = f"{name}/r{rank}/{what}/{place}.{number}"
                         text = what if width > 0.075 * len(what) else ""
-                        canvas.cell(*box, text, _COLOURS[what], gid, linewidth=0.6)
+                        canvas.cell(box, text, _COLOURS[what], gid, linewidth=0.6)
                 y += len(rows) * _PITCH + 0.3
                 busy = sum(stop - begin for what, begin, stop in spans if what != _CALL)
                 told.append(f"{name}, rank {rank}: computes {busy:.0f} of {end:.0f} ms.")

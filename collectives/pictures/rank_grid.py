@@ -51,7 +51,7 @@ class RankGrid:
                     box = x + _LEFT + cell * column, top + 0.03, cell, _ROW - 0.06
                     text = "" if isinstance(value, bool) else str(value)
                     colour, gid = PALETTE[rank] if value else LIGHT, f"{name}/r{rank}/{column}"
-                    canvas.cell(*box, text, colour, gid, edgecolor=GREY)
+                    canvas.cell(box, text, colour, gid, edgecolor=GREY)
                 told.append(f"{name}, rank {rank}: {_text(one.rows[name])}.")
         bottom = TOP + height * -(-len(self.rows) // across)
         return canvas.end_with(self.legend, bottom, f"{title}. {self.legend} {' '.join(told)}")

@@ -69,4 +69,4 @@ def _draw_row(canvas: Canvas, name: str, takers: dict[int, list[int]], y: float)
         for level, rank in enumerate(ranks or [None]):
             colour = LIGHT if rank is None else PALETTE[rank]
             box = x, y + _HEIGHT * level, _WIDTH, _HEIGHT
-            canvas.cell(*box, str(sample), colour, f"{name}/{place}/r{rank}")
+            canvas.cell(box, str(sample), colour, f"{name}/{place}/r{rank}")

@@ -67,16 +67,16 @@ class SharedRows:
             left = MARGIN + _LEFT + (width + _BETWEEN) * stage
             if stage:
                 line = left - _BETWEEN / 2
-                canvas.box(line - 0.01, top - 0.05, 0.02, pitch * count, DARK)
+                canvas.box((line - 0.01, top - 0.05, 0.02, pitch * count), DARK)
                 canvas.write(line, top - 0.8 * LINE, "barrier", ha="center")
             for row in range(count):
-                canvas.box(left, top + pitch * row, width, pitch - _APART, LIGHT)
+                canvas.box((left, top + pitch * row, width, pitch - _APART), LIGHT)
             for rank, what, row, first, last in _spans(ranks, stage):
                 y, height = top + pitch * row, _WRITE
                 if what == "reads":
                     y, height = y + _WRITE + _GAP + _READ * rank, _READ
                 box = left + width * first / length, y, width * (last + 1 - first) / length, height
-                canvas.cell(*box, "", PALETTE[rank], f"{what}/{stage}/{row}/{first}/r{rank}")
+                canvas.cell(box, "", PALETTE[rank], f"{what}/{stage}/{row}/{first}/r{rank}")
                 told.append(f"Part {stage + 1}: rank {rank} {what} {first} to {last} of row {row}.")
         bottom = top + pitch * count
         canvas.write(MARGIN, bottom + LINE / 2, _LEGEND)

@@ -58,12 +58,12 @@ class Slices:
         canvas.chips(len(ranks))
         for name, (height, width) in zip(self.slices, shapes, strict=True):
             canvas.write(x, y - 0.7 * LINE, name.removesuffix(".weight"))
-            canvas.cell(x, y, scale * width, scale * height, "", LIGHT, edgecolor=GREY)
+            canvas.cell((x, y, scale * width, scale * height), "", LIGHT, edgecolor=GREY)
             for rank, one in enumerate(rank.slices[name] for rank in ranks):
                 row, column = one.first
                 rows, columns = one.shape
                 box = x + scale * column, y + scale * row, scale * columns, scale * rows
-                canvas.cell(*box, "", PALETTE[rank], f"{name}/r{rank}")
+                canvas.cell(box, "", PALETTE[rank], f"{name}/r{rank}")
                 part = f"{rows} x {columns} of {height} x {width}"
                 told.append(f"{name}: rank {rank} holds {part}, from {one.first} on.")
             x += scale * width + _BETWEEN

@@ -163,7 +163,7 @@ def _bar(
     for row, left, right in lanes.parts(*at):
         y = lanes.y(call.rank, row) - lanes.height / 2
         name = gid if row == first else f"{gid}/row{row}"
-        canvas.box(left, y, right - left, lanes.height, ground, name, **look)
+        canvas.box((left, y, right - left, lanes.height), ground, name, **look)
     # In a long bar the text stands at the beginning. The rest of the bar is its wait for others.
     x, y = lanes.x(at[0], first) + MIDDLE, lanes.y(call.rank, first)
     style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.05, "zorder": 4}

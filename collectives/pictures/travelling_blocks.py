@@ -69,7 +69,7 @@ class TravellingBlocks:
                         if (query, key) in one.pairs:
                             fill, line_colour = colour, LIGHT
                         box = x, y + _SIDE * line, _SIDE, _SIDE
-                        canvas.cell(*box, "", fill, f"{gid}/{query}-{key}", edgecolor=line_colour)
+                        canvas.cell(box, "", fill, f"{gid}/{query}-{key}", edgecolor=line_colour)
                 pairs = ", ".join(f"{i} with {j}" for i, j in one.pairs) or "nothing"
                 told.append(
                     f"Rank {rank} has in round {number} the keys of rank {one.owner} and computes "
