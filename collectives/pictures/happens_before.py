@@ -45,7 +45,7 @@ def messages(calls: Iterable[Call]) -> list[Order]:
             sent[call.rank, call.peer, call.group, call.tag].append(call)
     ends = _ends(calls)
     for call in _in_order(calls):
-        if call.name in RECEIVES and (end := ends.get(_key(call))):
+        if call.name in RECEIVES and (end := ends.get(call.key)):
             ranks = (call.source, end.source, call.peer)
             source = next((rank for rank in ranks if rank is not None), None)
             if queue := sent[source, call.rank, call.group, call.tag]:
@@ -61,13 +61,11 @@ def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
     So each of them is said to arrive with that last receive.
     """
     last = {
-        _key(end): max(row, key=lambda end: end.number)
-        for row in rows_from_any(calls)
-        for end in row
+        end.key: max(row, key=lambda end: end.number) for row in rows_from_any(calls) for end in row
     }
-    orders = (Order(order.before, last.get(_key(order.after), order.after)) for order in found)
+    orders = (Order(order.before, last.get(order.after.key, order.after)) for order in found)
     # Sorted, because the order in which they arrived differs from run to run.
-    return sorted(orders, key=lambda order: (_key(order.after), _key(order.before)))
+    return sorted(orders, key=lambda order: (order.after.key, order.before.key))
 
 
 def rows_from_any(calls: Iterable[Call]) -> list[list[Call]]:
@@ -78,7 +76,7 @@ def rows_from_any(calls: Iterable[Call]) -> list[list[Call]]:
             call.rank != found[-1][0].rank or not (call.name == "wait" or _from_any(call))
         ):
             is_open = False
-        if _from_any(call) and (end := ends.get(_key(call))):
+        if _from_any(call) and (end := ends.get(call.key)):
             if not is_open:
                 found.append([])
             found[-1].append(end)
@@ -100,7 +98,7 @@ def data_flow(calls: Iterable[Call]) -> list[Order]:
         for members in together.values()
         for giver in members
         for taker in members
-        if giver is not taker and _gives(giver, taker) and (end := ends.get(_key(taker)))
+        if giver is not taker and _gives(giver, taker) and (end := ends.get(taker.key))
     ]
 
 
@@ -118,23 +116,23 @@ def steps(
     weight: dict[tuple, int] = defaultdict(int)
     previous = None
     for call in _in_order(calls):
-        enter, leave = (_key(call), "enter"), (_key(call), "leave")
+        enter, leave = (call.key, "enter"), (call.key, "leave")
         if previous and previous.rank == call.rank:
-            graph[enter].add((_key(previous), "leave"))
+            graph[enter].add((previous.key, "leave"))
         else:
             graph[enter] = set()
         graph[leave].add(enter)
-        weight[enter, leave] = 0 if _key(call) in instant else 1
+        weight[enter, leave] = 0 if call.key in instant else 1
         previous = call
     for order in orders:
-        graph[_key(order.after), "leave"].add((_key(order.before), "enter"))
-        weight[(_key(order.before), "enter"), (_key(order.after), "leave")] = 1
+        graph[order.after.key, "leave"].add((order.before.key, "enter"))
+        weight[(order.before.key, "enter"), (order.after.key, "leave")] = 1
     at: dict[tuple, int] = {}
     for event in TopologicalSorter(graph).static_order():
         at[event] = max((at[before] + weight[before, event] for before in graph[event]), default=0)
     end = max(at.values(), default=0)
     return {
-        _key(call): (at[_key(call), "enter"], end if call.left is None else at[_key(call), "leave"])
+        call.key: (at[call.key, "enter"], end if call.left is None else at[call.key, "leave"])
         for call in calls
     }
 
@@ -188,7 +186,7 @@ def _ends(calls: Iterable[Call]) -> dict[tuple[int, int | None], Call]:
         if call.name == "wait":
             ends.setdefault((call.rank, call.of), call)
         elif not call.is_async:
-            ends[_key(call)] = call
+            ends[call.key] = call
     return ends
 
 
@@ -197,8 +195,4 @@ def _from_any(call: Call) -> bool:
 
 
 def _in_order(calls: Iterable[Call]) -> list[Call]:
-    return sorted(calls, key=_key)
-
-
-def _key(call: Call) -> tuple[int, int]:
-    return call.rank, call.number
+    return sorted(calls, key=lambda call: call.key)

@@ -59,25 +59,25 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     that goes on in another row has /row1 after it there. The dots where the members of a collective
     meet have the gid <name>/<group>/<seq>.
     """
-    calls = sorted(calls, key=lambda call: (call.rank, call.number))
+    calls = sorted(calls, key=lambda call: call.key)
     told = f"{title or 'What the ranks called, by order'}. {describe(calls)}"
     messages = happens_before.in_every_run(calls, happens_before.messages(calls))
     flow = happens_before.data_flow(calls)
     ticks, has_spans = _ticks(calls), any(call.name == SPAN for call in calls)
-    steps = happens_before.steps(calls, messages + flow, {_key(call) for call in ticks})
+    steps = happens_before.steps(calls, messages + flow, {call.key for call in ticks})
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     length = max((end for _, end in steps.values()), default=0)
     if refusal := _refusal(ranks, length):
         return _page(title, [refusal], 5, TOP, told)
     # subtle: which of them gets which message differs from run to run, so they are one bar.
     any_source = {
-        _key(call): row
+        call.key: row
         for row in happens_before.rows_from_any(calls)
         if all(call.name != "wait" for call in row)
         for call in row
     }
     bars = [call for call in calls if call not in ticks]
-    most = max(len(_bar_lines(call)) + (_key(call) in any_source) for call in bars)
+    most = max(len(_bar_lines(call)) + (call.key in any_source) for call in bars)
     lanes = Lanes({rank: at for at, rank in enumerate(ranks)}, length, 0.14 * max(most, 2) + 0.12)
     together = [order.before for order in flow if order.before.name in ALL_TO_ALL]
     met = _met(together, steps)
@@ -92,10 +92,10 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
             canvas.axes.plot([LEFT, lanes.right], [y, y], color="#aaaaaa", linewidth=0.6, zorder=0)
             canvas.chip(MARGIN, y, rank)
     for call in bars:
-        receives = any_source.get(_key(call), [call])
+        receives = any_source.get(call.key, [call])
         if call is receives[0]:
             times = len(receives)
-            at = steps[_key(call)][0], steps[_key(receives[-1])][1]
+            at = steps[call.key][0], steps[receives[-1].key][1]
             _bar(canvas, call, at, lanes, [f"{times} times"] * (times > 1))
     _draw_ticks(canvas, ticks, steps, lanes)
     _arrows(canvas, messages + with_root, steps, lanes)
@@ -177,7 +177,7 @@ def _bar_lines(call: Call) -> list[str]:
 def _draw_ticks(canvas: Canvas, ticks: list[Call], steps: Steps, lanes: Lanes) -> None:
     drawn: Counter[tuple[int, int]] = Counter()
     for call in ticks:
-        step, _ = steps[_key(call)]
+        step, _ = steps[call.key]
         row = lanes.row(step)
         x = lanes.x(step, row) + 0.025 * min(drawn[call.rank, step], 3)
         drawn[call.rank, step] += 1
@@ -196,7 +196,7 @@ def _met(calls: list[Call], steps: Steps) -> Meetings:
     waits = set()
     for call in calls:
         key = call.group, call.seq, call.name
-        members[key][call.rank] = steps[_key(call)][0]
+        members[key][call.rank] = steps[call.key][0]
         if not call.is_async:
             waits.add(key)
     return {
@@ -237,7 +237,7 @@ def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> 
         return abs(lanes.places[order.before.rank] - lanes.places[order.after.rank])
 
     for order in sorted(orders, key=length, reverse=True):  # the heads of short ones lie on top
-        before, after = _key(order.before), _key(order.after)
+        before, after = order.before.key, order.after.key
         end = steps[after][1]
         trunk = before if order.before.name in FROM_ROOT else after
         track = tracks[end].setdefault(trunk, len(tracks[end]))
@@ -247,7 +247,3 @@ def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> 
         look["linestyle"] = "--" if order.after.peer is None else "-"
         arrow = canvas.arrow(points, gid, mutation_scale=10, **look)
         arrow.set_path_effects([withStroke(linewidth=3, foreground=PAGE)])
-
-
-def _key(call: Call) -> tuple[int, int]:
-    return call.rank, call.number

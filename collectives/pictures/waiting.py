@@ -33,10 +33,9 @@ class Wait:
 
 def waits(calls: Sequence[Call]) -> list[Wait]:
     """Every rank that waits for others, by rank."""
-    calls = [call for call in calls if call.name != SPAN]
-    matching = Matching(sorted(calls, key=lambda call: (call.rank, call.number)))
-    found = []
-    for call in sorted(calls, key=lambda call: (call.rank, call.number)):
+    calls = sorted((call for call in calls if call.name != SPAN), key=lambda call: call.key)
+    matching, found = Matching(calls), []
+    for call in calls:
         if call.left is None and (ranks := waits_for(matching, call) or _elsewhere(calls, call)):
             found.append(Wait(call, tuple(ranks)))
     return found

@@ -97,6 +97,11 @@ class Call:
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """The call among those of all ranks."""
+        return self.rank, self.number
+
 
 def plain(call: Call) -> list:
     """A call as JSON can hold it, without its copies of tensors."""

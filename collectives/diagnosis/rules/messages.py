@@ -37,7 +37,7 @@ class End:
         return self.waiting.popitem(last=False)[1]
 
     def put(self, call: Call) -> None:
-        self.waiting[_key(call)] = call
+        self.waiting[call.key] = call
         if len(self.waiting) > WINDOW:
             self.waiting.popitem(last=False)
             self.before += 1
@@ -49,10 +49,6 @@ def channel(call: Call, source: int | None = None) -> tuple:
     there = call.peer if source is None else source
     ranks = (call.rank, there) if call.name in SENDS else (there, call.rank)
     return call.group, *ranks, call.tag
-
-
-def _key(call: Call) -> tuple[int, int]:
-    return call.rank, call.number
 
 
 def _awaited(call: Call) -> tuple[int, int]:
@@ -73,7 +69,7 @@ class Messages:
             return self._meet(call, channel(call), self.sends, self.receives)
         if call.peer is None:
             self.mixed.add((call.group, call.rank, call.tag))
-            self.from_any[_key(call)] = call
+            self.from_any[call.key] = call
             return None
         return self._meet(call, channel(call), self.receives, self.sends)
 
@@ -116,7 +112,7 @@ class Messages:
 
     def is_unmatched(self, call: Call) -> bool:
         """Whether the call, or the one that it waits for, has (or had) no other end."""
-        if any(_key(one) == _awaited(call) for one in self.unmatched()):
+        if any(one.key == _awaited(call) for one in self.unmatched()):
             return True
         for own, others in ((self.sends, self.receives), (self.receives, self.sends)):
             for key in [key for key, end in own.items() if end.failed == _awaited(call)]:
