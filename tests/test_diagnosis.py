@@ -41,7 +41,7 @@ class Program:
             fields.setdefault("tag", 0)
         fields = {"file": "train.py", "line": 10, "function": "step"} | fields
         self.calls.append(
-            Call(rank, self.numbers[rank], name, members=members, left=left, **fields)
+            Call(name, rank=rank, number=self.numbers[rank], members=members, left=left, **fields)
         )
         self.numbers[rank] += 1
         return self
@@ -553,8 +553,8 @@ def test_a_call_that_waits_too_long_is_forgotten_and_the_others_still_match():
     def note_all(rank, name):
         for number in range(n):
             both = {"members": (0, 1), "tensors": floats(number), "left": LEFT}
-            matching.note(Call(rank, 2 * number, name, peer=1 - rank, tag=0, **both))
-            matching.note(Call(rank, 2 * number + 1, "all_reduce", seq=number, **both))
+            matching.note(Call(name, rank=rank, number=2 * number, peer=1 - rank, tag=0, **both))
+            matching.note(Call("all_reduce", rank=rank, number=2 * number + 1, seq=number, **both))
 
     note_all(0, "isend")
     assert len(matching.messages.unmatched()) == WINDOW
@@ -647,7 +647,7 @@ def test_the_rank_that_left_before_a_call_was_done_is_blamed_and_not_its_peers()
 def test_a_collective_that_has_no_record_is_compared_by_what_its_calls_say():
     """The Flight Recorder has names of its own: of backends, and those given to dist.record_comm."""
     calls = {
-        rank: Call(rank, 0, "FSDP::all_gather (layer1)", members=(0, 1), tensors=("float32[4]",))
+        rank: Call("FSDP::all_gather (layer1)", members=(0, 1), rank=rank, tensors=("float32[4]",))
         for rank in range(2)
     }
     assert compare(calls) is None

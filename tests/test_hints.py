@@ -211,7 +211,7 @@ def test_the_lessons_on_the_calls_give_no_hint():
 
 def noticed(kind, rank=0, **fields):
     where = {"members": (0, 1), "file": "train.py", "line": 12}
-    call = Call(rank, -1, "all_reduce", tensors=("float32[4]",), op="SUM", **where, **fields)
+    call = Call("all_reduce", rank=rank, tensors=("float32[4]",), op="SUM", **where, **fields)
     return RiskyCall(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
 
 

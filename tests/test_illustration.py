@@ -217,7 +217,7 @@ def other():
 
 def in_the_program(tmp_path, name, line) -> Call:
     (tmp_path / "program.py").write_text(PROGRAM)
-    return Call(0, 0, name, file=str(tmp_path / "program.py"), line=line)
+    return Call(name, rank=0, number=0, file=str(tmp_path / "program.py"), line=line)
 
 
 @pytest.mark.parametrize(

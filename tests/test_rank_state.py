@@ -181,7 +181,7 @@ TOGETHER = {
 @pytest.mark.parametrize("case", TOGETHER)
 def test_ranks_together(case):
     ranks, destroyed, expected = TOGETHER[case]
-    calls = {rank: Call(rank, 0, "destroy_process_group", entered=7) for rank in destroyed}
+    calls = {rank: Call("destroy_process_group", rank=rank, entered=7) for rank in destroyed}
     found = states(dict(enumerate(ranks)), calls, are_all_known=True)
     ended = State("running", "was ended by its launcher")
     for one, status in zip(found.values(), expected.split(), strict=True):
@@ -193,7 +193,7 @@ def test_ranks_together(case):
 
 
 def test_a_rank_that_had_destroyed_its_groups_returned_then():
-    calls = {1: Call(1, 0, "destroy_process_group", entered=7)}
+    calls = {1: Call("destroy_process_group", rank=1, entered=7)}
     found = states({0: noted("KeyError", 10), 1: gone(LATE)}, calls, are_all_known=True)
     assert found[1] == State("returned", at=7)
 

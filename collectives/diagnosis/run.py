@@ -159,7 +159,7 @@ def _at_the_end(job: Job, code: int) -> Verdict:
         file, line, function = raised["where"]
         rank = int(raised["rank"]) if raised["rank"] is not None else -1
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"
-        guilty = Call(rank, -1, "", file=file, line=line, function=function)
+        guilty = Call("", rank=rank, file=file, line=line, function=function)
         says = f"raised: {who}: {raised['text']}\n  {location(guilty)}"
         return Verdict("raised", says, (guilty,), lines=verdict.lines)
     if verdict.kind == "not-distributed":

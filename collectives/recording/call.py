@@ -54,24 +54,16 @@ def was_refused(error: str) -> bool:
     return bool(_REFUSED.match(error))
 
 
-@dataclass(frozen=True)
-class Call:
-    """What a rank asked for in one call, where and when, and how the call ended.
+@dataclass(frozen=True, eq=False)
+class CallArgs:
+    """What a call asks for, and where: the same when a line of a program makes the call again.
 
-    A "wait" has the group, seq, peer, op, tag and tensors of the call whose Work it waits for.
-
-    `before` and `after` hold copies of the tensors (or lists of tensors) by parameter name, if the
-    recording keeps them. `after` of a call that returned a Work is copied when `wait()` has
-    returned; it is None if nobody waited.
+    An object equals only itself, so that a dictionary finds it without comparing long fields.
     """
 
-    rank: int  # the global rank that calls
-    number: int  # 0, 1, 2, ... in this rank, in order of entry
     name: str  # torch.distributed's own: "all_reduce", "irecv"; "wait" for Work.wait()
     group: str = WORLD  # the same on all members; for a call that makes a group, the parent
     members: tuple[int, ...] = ()  # the group's global ranks, in the group's order
-    seq: int | None = None  # its index, from 0, in its sequence; None for send, recv and their like
-    of: int | None = None  # for "wait": the number of the call whose Work is waited for
     awaited: str | None = None  # for "wait": the name of that call; for a span: what is done
     # The global rank of src or dst: the root, or the other side of a message (None: any source).
     # For init_process_group: the rank that the caller names.
@@ -89,11 +81,28 @@ class Call:
     file: str = ""  # the caller's, outside of torch and of this package
     line: int = 0
     function: str = ""
+    group_name: str = ""  # what the program calls the group: its group_desc, or a mesh's dimension
+
+
+@dataclass(frozen=True)
+class Call(CallArgs):
+    """What a rank asked for in one call, where and when, and how the call ended.
+
+    A "wait" has the group, seq, peer, op, tag and tensors of the call whose Work it waits for.
+
+    `before` and `after` hold copies of the tensors (or lists of tensors) by parameter name, if the
+    recording keeps them. `after` of a call that returned a Work is copied when `wait()` has
+    returned; it is None if nobody waited.
+    """
+
+    rank: int = -1  # the global rank that calls
+    number: int = -1  # 0, 1, 2, ... in this rank, in order of entry
+    seq: int | None = None  # its index, from 0, in its sequence; None for send, recv and their like
+    of: int | None = None  # for "wait": the number of the call whose Work is waited for
     entered: int = 0  # nanoseconds, on this machine's monotonic clock
     left: int | None = None  # None while the rank is inside
     error: str | None = None  # the exception that it raised, in one line
     source: int | None = None  # for receives: the global rank that sent, where torch says so
-    group_name: str = ""  # what the program calls the group: its group_desc, or a mesh's dimension
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
 
@@ -115,34 +124,6 @@ def from_plain(values: list) -> Call:
 def as_tuples(value):
     """A value from JSON, with tuples in place of lists."""
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True, eq=False)
-class CallArgs:
-    """The fields of a Call that stay the same when a line of a program makes the call again.
-
-    An object equals only itself, so that a dictionary finds it without comparing long fields.
-    """
-
-    name: str
-    group: str = WORLD
-    members: tuple[int, ...] = ()
-    awaited: str | None = None
-    peer: int | None = None
-    op: str | None = None
-    tag: int | None = None
-    tensors: tuple[str, ...] = ()
-    splits: tuple | None = None
-    ranks: tuple | None = None
-    is_async: bool = False
-    timeout: float | None = None
-    backend: str = ""
-    device: str = ""
-    gaps: bool = False
-    file: str = ""
-    line: int = 0
-    function: str = ""
-    group_name: str = ""
 
 
 @dataclass(frozen=True)

@@ -253,8 +253,7 @@ class Reader:
             head, noticed = self.head(), json.loads(self.text(HINTS))
             rank = head["rank"] if head else -1
             return [
-                RiskyCall(kind, Call(rank, -1, **vars(CallArgs(*what))), at)
-                for kind, what, at in as_tuples(noticed)
+                RiskyCall(kind, Call(*what, rank=rank), at) for kind, what, at in as_tuples(noticed)
             ]
         return []
 

@@ -162,7 +162,9 @@ def draw(title: str = "", **arguments) -> Figure:
 def reductions(*groups: tuple[int, ...]) -> list[Call]:
     """An all_reduce of every member, group after group."""
     return [
-        Call(rank, number, "all_reduce", f"group {group}", group, seq=0, left=1, op="SUM")
+        Call(
+            "all_reduce", f"group {group}", group, op="SUM", rank=rank, number=number, seq=0, left=1
+        )
         for number, group in enumerate(groups)
         for rank in group
     ]

@@ -18,7 +18,7 @@ def program(*ranks: str, members=None) -> list[Call]:
             name, _, peer = word.rstrip("!.").partition(":")
             if name == "span":
                 times = {"entered": 1000 * number, "left": 1000 * number + 500}
-                calls.append(Call(rank, number, name, awaited=peer, **times))
+                calls.append(Call(name, awaited=peer, rank=rank, number=number, **times))
                 continue
             pairwise = name in {"send", "isend", "recv", "irecv", "wait"}
             peer, _, tag = peer.partition("#")

@@ -36,8 +36,8 @@ def _calls(rank: int, entries: list, members: dict, world: int) -> Iterator[Call
         shapes = zip(sizes, dtypes, strict=False)
         file, line, function = where
         yield Call(
-            rank,
-            number,
+            rank=rank,
+            number=number,
             name=profiling_name.partition(":")[2].lstrip("_"),  # "gloo:all_reduce"
             group=group,
             members=members.get(group, ()),

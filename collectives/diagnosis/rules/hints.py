@@ -57,7 +57,7 @@ def write(found: Iterable[Hint]) -> list[tuple[str, str]]:
 
 def _changed(risk: RiskyCall) -> Hint:
     call, (file, line, function) = risk.call, risk.at or NOWHERE
-    wait = location(Call(call.rank, -1, "wait", file=file, line=line, function=function))
+    wait = location(Call("wait", file=file, line=line, function=function))
     cure = (
         "what was there or what is there now may be taken; "
         f"change it below that wait() ({wait}), or hand over a clone()"

@@ -110,7 +110,7 @@ class Snapshot:
             last = self.c10d.last.get(rank, last)
         if not file and last is not None:
             return last
-        return Call(rank, -1, "", file=file, line=line, function=function)
+        return Call("", rank=rank, file=file, line=line, function=function)
 
     def _died_in(self, rank: int) -> Call | None:
         return self._open_call(rank) if self.states[rank].status == "died" else None
