@@ -8,7 +8,7 @@ import time
 import pytest
 
 from collectives.diagnosis.rules.compare import compare
-from collectives.diagnosis.rules.judge import diagnose, judge
+from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import WINDOW
 from collectives.diagnosis.rules.rank_state import LEFT as LEFT_AT_THE_END
@@ -21,6 +21,10 @@ from collectives.recording.call_log import SLOTS, Reader, Writer
 
 LEFT = 1
 ENDED = State("returned")
+
+
+def diagnose(calls, states=None, stalled=True):
+    return judge(Matching(calls), states or {}, 0, stalled)
 
 
 class Program:

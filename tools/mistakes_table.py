@@ -16,7 +16,8 @@ from collectives.course import chapters, files
 from collectives.course import mistakes as mistake
 from collectives.course.outcome import RankOutcome
 from collectives.diagnosis.rules.hints import hints, write
-from collectives.diagnosis.rules.judge import diagnose
+from collectives.diagnosis.rules.judge import judge
+from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.snapshot import Verdict
 
@@ -62,7 +63,7 @@ def diagnosed(step: Any) -> tuple[str, Verdict]:
     with mock.patch.dict(os.environ, TORCH_DISTRIBUTED_DEBUG="OFF"):
         outcomes, results = mistake.run_isolated(step, record="calls")
     states = {rank: _state(outcome, step.__code__) for rank, outcome in enumerate(outcomes)}
-    verdict = diagnose(results.calls, states, step.world.ranks)
+    verdict = judge(Matching(results.calls), states, step.world.ranks, stalled=True)
     found = hints(results.risky_calls, verdict.kind)
     return mistake.summary(outcomes), replace(verdict, hints=found)
 

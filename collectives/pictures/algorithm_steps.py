@@ -149,9 +149,8 @@ class _Boxes:
 
     def __init__(self, canvas: Canvas):
         self.canvas = canvas
-        self.layers: list[dict] = [
-            defaultdict(list) for _ in range(3)
-        ]  # grounds, what is above them, edges
+        # Grounds, what is above them, and edges.
+        self.layers: list[dict] = [defaultdict(list) for _ in range(3)]
 
     def cell(self, corner: tuple[float, float], width: float, cell: Cell | None, is_new: bool):
         """A cell with its value, or the empty place of a piece that is not there."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_LABEL: dict[str, Any] = {"fontsize": SMALL, "color": DARK}
+
 
 @dataclass(frozen=True)
 class Times:
@@ -75,25 +77,11 @@ class Times:
             least = min(curve[k][1] for curve in self.curves.values())
             axes.plot(size, least, "o", color=DARK, markersize=4)
             if least < seconds:
-                axes.annotate(
-                    f"{seconds / least:.2g}x",
-                    (size, least),
-                    xytext=(7, -9),
-                    textcoords="offset points",
-                    fontsize=SMALL,
-                    color=DARK,
-                )
+                text = f"{seconds / least:.2g}x"
+                axes.annotate(text, (size, least), (7, -9), textcoords="offset points", **_LABEL)
 
     def _label_changes(self, axes: Axes) -> None:
         for size, name in self.fastest()[1:]:
             axes.axvline(size, color=DARK, linewidth=0.6, linestyle=":")
-            axes.annotate(
-                f"from here on {name}",
-                (size, 0.98),
-                xycoords=("data", "axes fraction"),
-                rotation=90,
-                va="top",
-                ha="right",
-                fontsize=SMALL,
-                color=DARK,
-            )
+            text, at = f"from here on {name}", axes.get_xaxis_transform()
+            axes.text(size, 0.98, text, rotation=90, va="top", ha="right", transform=at, **_LABEL)

@@ -167,18 +167,13 @@ def _chosen(
     return [(number, one) for number, one in found if number in numbers]
 
 
-def _can_be_traced(spec: CallSpec) -> bool:
-    """Whether it is a collective that takes tensors, and a known number of them."""
-    if spec.objects or spec.gives is None or spec.gets is None:
-        return False
-    return all(buffer.layout is not Layout.SEVERAL for buffer in spec.buffers)
-
-
 def _traced(together: list[Call]) -> CallPanel | None:
     """The data of one collective; None if half of the values or more cannot be traced."""
     first = together[0]
     spec = BY_NAME[first.name]
-    if not _can_be_traced(spec) or spec.gives is None or spec.gets is None:
+    if spec.objects or spec.gives is None or spec.gets is None:
+        return None
+    if any(buffer.layout is Layout.SEVERAL for buffer in spec.buffers):  # nobody knows how many
         return None
     before, after = ([getattr(call, when) for call in together] for when in ("before", "after"))
     if None in before or None in after:

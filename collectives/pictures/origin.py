@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from collectives.pictures.elements import Element, elements, length
 from collectives.pictures.promise import Made, Promise
 from collectives.pictures.reductions import OPS, is_reduction
-from collectives.pictures.sources import Sources
+from collectives.pictures.sources import Sources, state_of
 
 MOST_RANKS = 8  # more colours cannot be told apart, and there are 255 subsets of ranks to try
 MOST_ELEMENTS = 32  # of one rank; more cannot be read
@@ -164,11 +164,7 @@ def _promised(
         found = choose(old[source][at].value for source, at in made)
         made = [(source, at) for source, at in made if old[source][at].value == found]
     ranks = tuple(source for source, _ in made)
-    if len(ranks) > 1:
-        return "reduced", ranks
-    if ranks != (rank,):
-        return "received", ranks
-    return "untouched" if in_place and made == [(rank, place)] else "own", ranks
+    return state_of(rank, ranks, in_place and made == [(rank, place)]), ranks
 
 
 def _key_at(row: list[Element] | None, place: int):
@@ -176,10 +172,10 @@ def _key_at(row: list[Element] | None, place: int):
 
 
 def _rows(rows: list[list[Element] | None], make_cell: Callable) -> tuple[Row, ...]:
-    def cells(rank: int, row: list[Element]) -> Row:
-        return tuple(make_cell(rank, place, element) for place, element in enumerate(row))
-
-    return tuple(None if row is None else cells(rank, row) for rank, row in enumerate(rows))
+    return tuple(
+        row if row is None else tuple(make_cell(rank, *place) for place in enumerate(row))
+        for rank, row in enumerate(rows)
+    )
 
 
 def _notes(op: str | None, after: tuple[Row, ...]) -> Iterator[str]:

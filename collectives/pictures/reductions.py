@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from collectives.pictures.elements import Element, is_number
@@ -27,9 +27,8 @@ def reductions(rows: list, op: str) -> Iterator[tuple[int, frozenset[int], objec
         for size in range(2, len(column) + 1):
             for ranks in itertools.combinations(column, size):
                 values = [column[rank] for rank in ranks]
-                error = _error(op, values)
                 for result in _reduce(op, [one.value for one in values], len(rows)):
-                    yield place, frozenset(ranks), result, error(result)
+                    yield place, frozenset(ranks), result, _error(op, values, result)
 
 
 def _reduce(op: str, values: list, world_size: int) -> list:
@@ -63,19 +62,15 @@ def is_reduction(op: str, values: Sequence[Element], element: Element) -> bool:
     numbers: list[Any] = [one.value for one in values]
     if op in ("MIN", "MAX"):
         return element.value == {"MIN": min, "MAX": max}[op](numbers)
-    error = _error(op, values)
-    return any(equal(one, element, error(one)) for one in _reduce(op, numbers, len(numbers)))
+    results = _reduce(op, numbers, len(numbers))
+    return any(equal(one, element, _error(op, values, one)) for one in results)
 
 
-def _error(op: str, values: Sequence[Element]) -> Callable[[Any], float]:
+def _error(op: str, values: Sequence[Element], result) -> float:
     """How far rounding may have moved a result."""
     numbers: list[Any] = [one.value for one in values]
-    rounding = len(values) * _rounding(values[0].dtype, numbers[0])
-
-    def error(result) -> float:
-        return rounding * (abs(result) if op == "PRODUCT" else sum(map(abs, numbers)))
-
-    return error
+    size = abs(result) if op == "PRODUCT" else sum(map(abs, numbers))
+    return len(values) * _rounding(values[0].dtype, numbers[0]) * size
 
 
 def equal(result, element: Element, error: float) -> bool:

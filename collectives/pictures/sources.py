@@ -1,7 +1,7 @@
 """Which ranks can have made a value: one that held it, or several whose values reduce to it."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from collectives.pictures.elements import Element, is_number
 from collectives.pictures.reductions import equal, reductions
@@ -41,7 +41,7 @@ class Sources:
         if len(sets) > 1:
             return "untouched" if kept else "unknown", ()
         (ranks,) = sets
-        return _state(rank, ranks, kept), tuple(sorted(ranks))
+        return state_of(rank, ranks, kept), tuple(sorted(ranks))
 
     def _holders(self, element: Element, place: int | None) -> set[_Ranks]:
         here = slice(None) if place is None else slice(place, place + 1)
@@ -61,7 +61,8 @@ class Sources:
         }
 
 
-def _state(rank: int, ranks: _Ranks, kept: bool) -> str:
+def state_of(rank: int, ranks: Collection[int], kept: bool) -> str:
+    """The state of an element of this rank whose value these ranks made."""
     if len(ranks) > 1:
         return "reduced"
     if rank not in ranks:

@@ -53,15 +53,14 @@ def _origin(state: str, ranks: tuple[int, ...]) -> str:
     names = " and ".join(f"rank {rank}" for rank in ranks)
     endings = {
         "own": "",
+        "untouched": " untouched",
+        "overwritten": ", to be overwritten",
         "received": f" received from {names}",
         "reduced": f" reduced from {names}",
-    }
-    endings |= {
-        "overwritten": ", to be overwritten",
-        "unknown": " of unknown origin",
         "undefined": ", undefined",
+        "unknown": " of unknown origin",
     }
-    return endings.get(state, " untouched")
+    return endings[state]
 
 
 def _chips(row: Row) -> Text:

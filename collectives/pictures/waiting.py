@@ -94,7 +94,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
         for other in one.ranks:
             # Of two ranks that wait for each other, one takes the short way across.
             crossing = len(ranks) > 2 and rank > other and rank in asks.get(other, ())
-            along = circle.beside(rank, other) and not crossing
+            along = circle.step(rank, other) != 0 and not crossing
             points = circle.along(rank, other) if along else circle.across(rank, other)
             canvas.arrow(points, f"waits/r{rank}-r{other}", **_ARROW)
             on_arrow = on_arrow and along
@@ -141,7 +141,7 @@ class _Circle:
         radius = self.radius + outside
         return x + radius * math.cos(turn), y + radius * math.sin(turn)
 
-    def _step(self, rank: int, other: int) -> int:
+    def step(self, rank: int, other: int) -> int:
         """1 if the other rank is the next one clockwise, -1 if it is the one before, else 0."""
         count = len(self.ranks)
         ahead = (self.ranks.index(other) - self.ranks.index(rank)) % count
@@ -149,21 +149,17 @@ class _Circle:
             return 1
         return -1 if ahead == count - 1 else 0
 
-    def beside(self, rank: int, other: int) -> bool:
-        return self._step(rank, other) != 0
-
     def middle(self, rank: int, other: int) -> float:
-        return self.turn(rank) + self._step(rank, other) * self.apart / 2
+        return self.turn(rank) + self.step(rank, other) * self.apart / 2
 
     def along(self, rank: int, other: int) -> list[Point]:
         """The way along the circle to a rank beside this one."""
-        way, room = self._step(rank, other), _NODE / self.radius
+        way, room = self.step(rank, other), _NODE / self.radius
         begin = self.turn(rank) + way * room
         length = self.apart - 2 * room
         return [self.on(begin + way * length * part / 24) for part in range(25)]
 
     def across(self, rank: int, other: int) -> list[Point]:
-        """The straight way to another rank."""
         (x0, y0), (x1, y1) = self.on(self.turn(rank)), self.on(self.turn(other))
         share = _NODE / math.dist((x0, y0), (x1, y1))
         return [(x0 + (x1 - x0) * part, y0 + (y1 - y0) * part) for part in (share, 0.5, 1 - share)]

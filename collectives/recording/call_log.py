@@ -253,7 +253,8 @@ class Reader:
             head, noticed = self.head(), json.loads(self.text(HINTS))
             rank = head["rank"] if head else -1
             return [
-                RiskyCall(kind, Call(*what, rank=rank), at) for kind, what, at in as_tuples(noticed)
+                RiskyCall(kind, Call(rank=rank, **vars(CallArgs(*what))), at)
+                for kind, what, at in as_tuples(noticed)
             ]
         return []
 

@@ -68,33 +68,32 @@ class Log:
     def answer(self) -> None:
         """Write where the main thread is, and what torch itself has noted."""
         with self.answering:
-            self._answer()
+            count = self.writer.count
+            frames = _main_thread()
+            where = exit_hooks.named(frames)
+            above = [file for file, *_ in frames[: frames.index(where) if frames else 0]]
+            answer = {
+                "where": where,
+                "in_torch": any(f"{os.sep}torch{os.sep}" in file for file in above),
+                "count": count,
+                "last": self.is_ending,
+                "world": self.worlds,
+                "meets": self.meets,
+                "launched_as": _environ("RANK"),
+                "store": job_store(),
+                "exit": exit_hooks.exited and exit_hooks.exited[1],
+                "destroyed": self.destroyed == count,
+            }
+            records = flight_record.entries()
+            answer["collectives"] = [
+                entry for record, *entry in records if record >= self.first_record
+            ]
+            self.writer.put(call_log.ANSWER, json.dumps(answer).encode())
 
     def last_answer(self) -> None:
         """The same when the process ends: a launcher may kill it before the parent asks again."""
         self.is_ending = True
         self.answer()
-
-    def _answer(self) -> None:
-        count = self.writer.count
-        frames = _main_thread()
-        where = exit_hooks.named(frames)
-        above = [file for file, *_ in frames[: frames.index(where) if frames else 0]]
-        answer = {
-            "where": where,
-            "in_torch": any(f"{os.sep}torch{os.sep}" in file for file in above),
-            "count": count,
-            "last": self.is_ending,
-            "world": self.worlds,
-            "meets": self.meets,
-            "launched_as": _environ("RANK"),
-            "store": job_store(),
-            "exit": exit_hooks.exited and exit_hooks.exited[1],
-            "destroyed": self.destroyed == count,
-        }
-        records = flight_record.entries()
-        answer["collectives"] = [entry for record, *entry in records if record >= self.first_record]
-        self.writer.put(call_log.ANSWER, json.dumps(answer).encode())
 
     def on_process_start(self) -> None:
         """In a new process of multiprocessing: it may become a rank, unless a rank started it."""

@@ -18,7 +18,6 @@ causes others: ranks that wait, time out or are ended. So the order goes from ca
 """
 
 from collections import Counter
-from collections.abc import Iterable
 
 from collectives.diagnosis.rules.failures import failed, left_early, lost
 from collectives.diagnosis.rules.joining import came_late, circular, not_joined
@@ -28,20 +27,6 @@ from collectives.diagnosis.rules.mismatch import crossed_tags, differing
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.report import join_as, ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
-from collectives.recording.call import Call
-
-
-def diagnose(
-    calls: Iterable[Call],
-    states: dict[int, State] | None = None,
-    world_size: int = 0,
-    stalled: bool = True,
-) -> Verdict:
-    """The verdict on a program that made these calls.
-
-    `stalled`: nothing has moved for so long that a rank that waits hangs.
-    """
-    return judge(Matching(calls), states or {}, world_size, stalled)
 
 
 def judge(
@@ -51,9 +36,10 @@ def judge(
     stalled: bool,
     c10d: Matching | None = None,
 ) -> Verdict:
-    """The same for calls that are matched already.
+    """The verdict on a program that made these calls.
 
-    `c10d`: the collectives that torch's Flight Recorder noted, those from C++ too.
+    `stalled`: nothing has moved for so long that a rank that waits hangs. `c10d`: the collectives
+    that torch's Flight Recorder noted, those from C++ too.
     """
     numbers = sorted({*matching.last, *states, *range(world_size)})
     if not numbers:

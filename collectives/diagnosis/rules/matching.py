@@ -36,9 +36,6 @@ class Sequence:
             rank for rank in self.members if rank not in joined and self.counts[rank] <= seq
         )
 
-    def out_of_step(self) -> Difference | None:
-        return self.sites.out_of_step(self.pending)
-
 
 class Matching:
     """The calls of all ranks. `difference`: the first calls that belong together and do not fit.

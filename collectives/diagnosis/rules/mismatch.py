@@ -50,7 +50,7 @@ def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> lis
 
     Their calls there replace those in `places`, which holds the calls to blame.
     """
-    step = sequence.out_of_step()
+    step = sequence.sites.out_of_step(sequence.pending)
     if step is None or not set(step.guilty) <= set(places):
         return []
     since = next(iter(step.calls.values())).seq or 0

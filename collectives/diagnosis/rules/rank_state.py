@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.timing import LAUNCHER_REACTS_NS
 from collectives.recording.call import Call
+from collectives.recording.stack import NOWHERE, Frame
 
 # What an exception says if another rank is gone or did not come: the cause is elsewhere.
 _TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
@@ -29,9 +30,6 @@ LEFT = "left by os._exit, or was ended by its launcher"
 OUT_OF_SIGHT = ("elsewhere", "unheard")
 NOT_ENDED = ("running", "missing", *OUT_OF_SIGHT)
 
-Place = tuple[str, int, str]  # file, line, function
-NOWHERE: Place = ("", 0, "")
-
 
 @dataclass(frozen=True)
 class State:
@@ -46,7 +44,7 @@ class State:
 
     status: str = "running"
     text: str = ""
-    where: Place = NOWHERE
+    where: Frame = NOWHERE
     at: int = 0
     in_torch: bool = False
     stopped: bool = False
@@ -72,7 +70,7 @@ class Facts:
     is_inside_call: bool = False
     is_stopped: bool = False
     crash_signal: int = 0
-    crash_place: Place = NOWHERE
+    crash_place: Frame = NOWHERE
 
     @property
     def has_ended_unseen_or_by_sigterm(self) -> bool:
@@ -93,7 +91,7 @@ class Facts:
         return bool(self.answer.get("last") or destroyed_last)
 
     @property
-    def seen_at(self) -> Place:
+    def seen_at(self) -> Frame:
         """Where it answered that it is; nowhere if it has called something since.
 
         subtle: a rank in C code may let no other thread run, and the recorder's thread cannot
@@ -228,7 +226,7 @@ def _died_by_itself(
     )
 
 
-def _place(where: list | None) -> Place:
+def _place(where: list | None) -> Frame:
     file, line, function = where or NOWHERE
     return file, line, function
 

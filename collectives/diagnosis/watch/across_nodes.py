@@ -15,6 +15,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import psutil
 
@@ -38,7 +39,7 @@ class NodeExchange:
     """
 
     def __init__(self):
-        self.store = None
+        self.store: Any = None
         self.opening: threading.Thread | None = None
         self.name = ""
         self.clock = time.time_ns() - time.monotonic_ns()
@@ -60,17 +61,8 @@ class NodeExchange:
             self.opening.start()
 
     def _open(self, host: str, port: int) -> None:
-        # That the store ends with the job is no news.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-        import torch.distributed as dist
-
-        timeout = datetime.timedelta(seconds=STORE_ANSWERS)
         try:
-            store = dist.TCPStore(
-                host, port, is_master=False, wait_for_workers=False, timeout=timeout
-            )
-            give_up_soon(port)
-            self.store = store
+            self.store = connect(host, port)
         except RuntimeError:
             self.opening = None  # it may not be there yet
 
@@ -184,7 +176,19 @@ class NodeExchange:
                 self.store.set(f"{_PREFIX}/{self.name}/has the verdict of {name}", "")
 
 
-def give_up_soon(port: int) -> None:
+def connect(host: str, port: int) -> Any:
+    """A client of the job's store. RuntimeError: nobody answers there."""
+    # That the store ends with the job is no news.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    import torch.distributed as dist
+
+    timeout = datetime.timedelta(seconds=STORE_ANSWERS)
+    store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+    _give_up_soon(port)
+    return store
+
+
+def _give_up_soon(port: int) -> None:
     """A store whose machine has gone answers with an error, as one does that has ended.
 
     subtle: torch waits for most answers without a limit.

@@ -11,7 +11,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives.diagnosis.rules.rank_state import NOWHERE, Facts, Place, State, state
+from collectives.diagnosis.rules.rank_state import Facts, State, state
 from collectives.recording import call_log, stack
 
 
@@ -51,7 +51,7 @@ class RankProcess:
     def facts(self) -> Facts:
         head = self.head()
         gone_at, exit_status = self.gone or (None, None)
-        crash_signal, crash_place = (0, NOWHERE) if gone_at is None else self._crash()
+        crash_signal, crash_place = (0, stack.NOWHERE) if gone_at is None else self._crash()
         return Facts(
             gone_at=gone_at,
             exit_status=exit_status,
@@ -69,16 +69,16 @@ class RankProcess:
         """How it is, as far as that is known without the other ranks."""
         return state(self.facts())
 
-    def _crash(self) -> tuple[int, Place]:
+    def _crash(self) -> tuple[int, stack.Frame]:
         """The signal that ended it, and the frame to name, if faulthandler noted them."""
         if self.folder is None:
-            return 0, NOWHERE
+            return 0, stack.NOWHERE
         file = self.folder / f"{self.head()['pid']}.stack"
         text = file.read_text(errors="replace") if file.exists() else ""
         cause = text.partition("\n")[0].removeprefix("Fatal Python error: ").replace("-", " ")
         signals = (one for one in signal.valid_signals() if signal.strsignal(one) == cause)
         place = stack.named(stack.main_thread(text))
-        return next(signals, 0), place or NOWHERE
+        return next(signals, 0), place or stack.NOWHERE
 
 
 def sleep(seconds: float, ranks: Iterable[RankProcess]) -> None:

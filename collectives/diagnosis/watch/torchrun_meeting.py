@@ -1,13 +1,11 @@
 """torchrun starts no rank before all machines have come: which have not."""
 
-import datetime
 import os
 import socket
 import threading
 from typing import Any
 
-from collectives.diagnosis.timing import STORE_ANSWERS
-from collectives.diagnosis.watch.across_nodes import give_up_soon
+from collectives.diagnosis.watch.across_nodes import connect
 
 _MACHINES = "collectives/diagnose/waiting machines"
 
@@ -67,14 +65,8 @@ class TorchrunMeeting:
 
     def _meet(self, host: str, port: str, name: str) -> list[str]:
         """Say that this machine is here; who has said so."""
-        import torch.distributed as dist
-
         if self.store is None:
-            timeout = datetime.timedelta(seconds=STORE_ANSWERS)
-            self.store = dist.TCPStore(
-                host, int(port), is_master=False, wait_for_workers=False, timeout=timeout
-            )
-            give_up_soon(int(port))
+            self.store = connect(host, int(port))
             self.store.append(_MACHINES, f"{name}\n")
         return sorted(set(self.store.get(_MACHINES).decode().splitlines()))
 

@@ -142,8 +142,7 @@ class World:
 
     def joining(self) -> dict[int, Call]:
         """The calls of the ranks that wait to meet the others."""
-        last = {number: max(calls) for number, calls in self.matching.open.items() if calls}
-        calls = {number: self.matching.open[number][call] for number, call in last.items()}
+        calls = {rank: opened[max(opened)] for rank, opened in self.matching.open.items() if opened}
         return {rank: call for rank, call in calls.items() if call.name == "init_process_group"}
 
     def as_joining(self, place: int) -> JoiningWorld:
