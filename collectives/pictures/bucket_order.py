@@ -1,7 +1,5 @@
 """Buckets under a backward pass: when each gradient comes, and from when on a bucket travels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +30,7 @@ class BucketOrder:
         )
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[BucketOrder]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["BucketOrder"]) -> Canvas:
         """A lane of gradients, and one for each bucket, with the gid <pass>/<number>."""
         canvas, top, told = Canvas(title), TOP, []
         longest = max(len(gradients) for gradients, _ in self.passes.values())

@@ -1,7 +1,5 @@
 """Who sends to whom on two machines, and how much of it goes through the cable between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,7 +49,7 @@ class Cables:
         return ", ".join(f"{panel.name}: {panel.size}" for panel in self.panels)
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Cables]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["Cables"]) -> Canvas:
         """An arrow has the gid <name of its panel>/r0-r1."""
         step = (WIDEST - MARGIN) / len(self.panels)
         most = max(panel.megabytes for panel in self.panels)

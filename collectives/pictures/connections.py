@@ -1,7 +1,5 @@
 """Who connects to whom: processes on machines, with arrows from the one that calls the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +33,7 @@ class Connections:
     links: Mapping[str, Sequence[tuple[str, str]]]
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Connections]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["Connections"]) -> Canvas:
         step = min(2.9, (WIDEST - MARGIN) / len(self.machines))
         top = TOP + 0.4
         canvas = Canvas(title, MARGIN + step * len(self.machines))

@@ -1,7 +1,5 @@
 """A number that each rank changes by itself, until a broadcast makes it that of rank 0 again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +28,7 @@ class Drift:
         return f"{self.steps[-1][1]:.4f}"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Drift]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["Drift"]) -> Canvas:
         """A line for each step of a rank, with the gid <step>/r<rank>."""
         values = [value for rank in ranks for step in rank.steps for value in step]
         low, high = min(values), max(values)

@@ -7,8 +7,6 @@ single message, or that calls more often than can be drawn. Of several collectiv
 picture shows three at most.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -47,7 +45,7 @@ def draw(
     *,
     died: Mapping[int, str] | None = None,
     wrong: Mapping[int, str] | None = None,
-) -> list[Figure]:
+) -> list["Figure"]:
     """The figures of a run, for `picture.svg` and `picture.save`; none if there is nothing to see.
 
     `calls`: of all ranks, recorded with their tensors. `died`: how a rank died, by rank. `wrong`:
@@ -66,7 +64,9 @@ def draw(
     return [figure] if figure is not None else []
 
 
-def _draw_calls(calls: Sequence[Call], title: str, breaks_are_luck: bool = False) -> Figure | None:
+def _draw_calls(
+    calls: Sequence[Call], title: str, breaks_are_luck: bool = False
+) -> "Figure | None":
     from collectives.pictures import mesh, picture, timeline, waiting
 
     calls = [

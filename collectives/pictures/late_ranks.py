@@ -1,7 +1,5 @@
 """Who waits for a rank that calls late: a grid with a row for each rank that is late once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from collectives.pictures.colours import GREY, LIGHT, PALETTE, tint
@@ -18,7 +16,7 @@ class ReturnedBefore(list[int]):
     """The ranks that had returned before this rank, which was late, made the same call."""
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[ReturnedBefore]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["ReturnedBefore"]) -> Canvas:
         """A cell has the gid <late rank>-<rank>."""
         canvas, told = Canvas(title, max(_LEFT + _CELL * len(ranks) + MARGIN, 4.0)), []
         for late, returned in enumerate(ranks):

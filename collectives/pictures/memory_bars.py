@@ -1,7 +1,5 @@
 """What a rank holds in memory: a bar for each way to train, cut into parts of one kind."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +36,7 @@ class MemoryBars:
         return f"{size / 1e9:,.0f} GB" if self._most > _MANY else f"{size / 1e3:,.0f} kB"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[MemoryBars]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["MemoryBars"]) -> Canvas:
         """The bars of rank 0, all on one scale. A part has the gid <bar>/<kind>."""
         canvas, told = Canvas(title), []
         kinds = dict.fromkeys(kind for parts in self.bars.values() for kind in parts)

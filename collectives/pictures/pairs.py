@@ -1,7 +1,5 @@
 """Machines that are slow together, and with whom each of them is slow alone: a grid of pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +25,7 @@ class Pairs:
     pairs: dict[tuple[int, int], bool]
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Pairs]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["Pairs"]) -> Canvas:
         """A cell has the gid all/<machine> or pair/<machine>-<machine>."""
         count = len(self.together)
         canvas = Canvas(title, _RIGHT + _CELL * count + MARGIN)

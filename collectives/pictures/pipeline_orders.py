@@ -1,7 +1,5 @@
 """Several orders of the passes of a pipeline below each other, on one scale of time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +24,6 @@ class PipelineOrders:
         return ", ".join(f"{one.name}: {one.length}" for one in self.orders)
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[PipelineOrders]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["PipelineOrders"]) -> Canvas:
         """A panel for each order. A pass has the gid that `PipelineSlots` gives it."""
         return draw_orders(self.orders, title, [*COLOURS], _LEGEND)

@@ -1,7 +1,5 @@
 """A pipeline in slots of equal length: a lane for each rank, a box for each pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -36,7 +34,7 @@ class PipelineSlots:
     @classmethod
     def of(
         cls, name: str, orders: Sequence[Sequence[tuple]], lengths: Mapping[str, int] | None = None
-    ) -> PipelineSlots:
+    ) -> "PipelineSlots":
         """From the passes of each rank in order. Each waits for that of the neighbour before it.
 
         A pass is (kind, micro-batch) or (kind, micro-batch, part). The parts of all ranks follow
@@ -81,7 +79,7 @@ class PipelineSlots:
         return f"{self.length} slots"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[PipelineSlots]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["PipelineSlots"]) -> Canvas:
         """A pass has the gid <schedule>/r<rank>/<kind>/<micro-batch>, and /1 if it is of part 1."""
         return draw_orders([self], title, ["forward", "backward"], _LEGEND)
 

@@ -1,7 +1,5 @@
 """A step of training by the clock: what each rank computes, and which calls are under way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +28,7 @@ class ProfileLanes:
         return ", ".join(self.steps)
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[ProfileLanes]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["ProfileLanes"]) -> Canvas:
         """A span has the gid <step>/r<rank>/<what>/<number>."""
         canvas, y, told = Canvas(title), TOP + 0.4, []
         canvas.key(_COLOURS)

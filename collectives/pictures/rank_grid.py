@@ -1,7 +1,5 @@
 """What each rank has or does: a row for each rank, a column for each step, unit or part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +26,7 @@ class RankGrid:
         return ", ".join(f"{name}: {_text(row)}" for name, row in self.rows.items())
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[RankGrid]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["RankGrid"]) -> Canvas:
         """Panels stand side by side if they fit. A cell has the gid <name>/r<rank>/<column>."""
         longest = max(map(len, self.rows.values()))
         cell = min(_WIDEST_CELL, (WIDEST - _LEFT - 2 * MARGIN) / longest)

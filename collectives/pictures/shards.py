@@ -1,7 +1,5 @@
 """Which rank takes which sample: a row of boxes for each batch, in the colours of the ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +25,7 @@ class Shards:
         return ", ".join(f"{len(mine)} of {len(whole)}" for whole, mine in self.rows.values())
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Shards]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["Shards"]) -> Canvas:
         """Of a long row its two ends. A box has the gid <row>/<place>/r<rank>."""
         canvas, y, told = Canvas(title), TOP + 2 * LINE, []
         canvas.chips(len(ranks))

@@ -1,7 +1,5 @@
 """Memory that all ranks share: which part of which row each rank writes and reads, and when."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -24,7 +22,7 @@ class SharedRows:
     elements the rank writes and reads from barrier to barrier.
     """
 
-    def __init__(self, rows: Tensor, calls: Mapping[str, Any]):
+    def __init__(self, rows: "Tensor", calls: Mapping[str, Any]):
         self.rows, self.calls, self.shape = rows, calls, tuple(rows.shape)
         self.touched: dict[tuple[int, str], Tensor] = {}
 
@@ -32,11 +30,11 @@ class SharedRows:
         """Without the memory, which nobody else can use."""
         return self.__dict__ | {"rows": None}
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: Any) -> "Tensor":
         self._note("reads", key)
         return self.rows[key]
 
-    def __setitem__(self, key: Any, value: Tensor) -> None:
+    def __setitem__(self, key: Any, value: "Tensor") -> None:
         self._note("writes", key)
         self.rows[key] = value
 
@@ -53,7 +51,7 @@ class SharedRows:
         )
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[SharedRows]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["SharedRows"]) -> Canvas:
         """A panel from barrier to barrier. A box: <what>/<stage>/<row>/<first column>/r<rank>."""
         stages = 1 + max(stage for one in ranks for stage, _ in one.touched)
         count, length = self.shape

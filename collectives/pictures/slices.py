@@ -1,7 +1,5 @@
 """Who holds which slice of a matrix: the matrix as a rectangle, in the colours of the ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +25,7 @@ class Slice(NamedTuple):
     whole: tuple[int, ...]
 
     @classmethod
-    def of(cls, part: Tensor, whole: Tensor) -> Slice:
+    def of(cls, part: "Tensor", whole: "Tensor") -> "Slice":
         """A view, and the tensor that it is a view of."""
         offset, first = part.storage_offset() - whole.storage_offset(), []
         for stride in whole.stride():
@@ -48,7 +46,7 @@ class Slices:
         return ", ".join(shapes)
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Slices]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["Slices"]) -> Canvas:
         """All on one scale. The slice of a rank has the gid <name>/r<rank>."""
         shapes = [one.whole for one in self.slices.values()]
         room = WIDEST - 2 * MARGIN - _BETWEEN * (len(shapes) - 1)

@@ -1,7 +1,5 @@
 """How many tokens choose each expert, in each step of a training: a band for each expert."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +27,7 @@ class TokensPerExpert:
         return ", ".join(f"{name}: {steps[-1]}" for name, steps in self.trainings.items())
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[TokensPerExpert]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["TokensPerExpert"]) -> Canvas:
         """A panel for each training. The band of an expert has the gid <training>/<expert>."""
         from matplotlib.patches import Polygon
 

@@ -1,7 +1,5 @@
 """Ring attention in rounds: whose keys and values each rank has, and what it computes with them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -47,7 +45,7 @@ class TravellingBlocks:
         return f"pairs of each rank {self.pairs}, one after the other {self.longest}"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[TravellingBlocks]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["TravellingBlocks"]) -> Canvas:
         """The pair of queries i and keys j has the gid <name>/r<rank>/<i>-<j>."""
         count, left, top = len(self.rounds), MARGIN + 1.15, TOP + 1.7 * LINE
         step = min(1.3, (WIDEST - left - 0.85 - MARGIN) / count)

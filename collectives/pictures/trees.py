@@ -1,7 +1,5 @@
 """The trees of a broadcast, drawn as trees: who sends to whom, and in which step first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from collectives.algorithms import lockstep, table
@@ -41,7 +39,7 @@ class Trees:
         return f"{trees} tree{'s' * (trees > 1)}, {links} links"
 
     @default_style
-    def draw(self, title: str, ranks: Sequence[Trees]) -> Canvas:
+    def draw(self, title: str, ranks: Sequence["Trees"]) -> Canvas:
         """Every rank returned the same."""
         places = [_places(parents) for parents in self.parents]
         widths = [_ACROSS * len(found) for found in places]
