@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from collectives.pictures.elements import Element, elements, length
 from collectives.pictures.promise import Made, Promise
-from collectives.pictures.reductions import OPS, is_reduction
-from collectives.pictures.sources import Sources, state_of
+from collectives.pictures.sources import OPS, Sources, is_reduction, state_of
 
 MOST_RANKS = 8  # more colours cannot be told apart, and there are 255 subsets of ranks to try
 MOST_ELEMENTS = 32  # of one rank; more cannot be read

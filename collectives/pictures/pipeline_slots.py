@@ -7,7 +7,7 @@ from collectives.pictures.colours import LIGHT, PALETTE, edge, tint
 from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, Look, default_style
 
 _HEIGHT, _PITCH, _LEFT = 0.3, 0.4, MARGIN + 0.8
-COLOURS = {
+_COLOURS = {
     "forward": PALETTE[6],
     "backward": PALETTE[7],
     "input": PALETTE[4],
@@ -16,6 +16,12 @@ COLOURS = {
 _LEGEND = (
     "The number is that of the micro-batch. The passes stand in the order in which the ranks made "
     "them. Each is drawn one slot wide, after the passes that it needs: these are no seconds."
+)
+_LEGEND_OF_ORDERS = (
+    "The number is that of the micro-batch. Input and weights are the two gradients of a backward "
+    "pass. A pale box belongs to the second part of a rank. In white slots a rank waits. The "
+    "passes stand in the order in which the ranks made them, each after those that it needs: these "
+    "are no seconds."
 )
 
 
@@ -81,15 +87,30 @@ class PipelineSlots:
     @default_style
     def draw(self, title: str, ranks: Sequence["PipelineSlots"]) -> Canvas:
         """A pass has the gid <schedule>/r<rank>/<kind>/<micro-batch>, and /1 if it is of part 1."""
-        return draw_orders([self], title, ["forward", "backward"], _LEGEND)
+        return _draw_orders([self], title, ["forward", "backward"], _LEGEND)
 
 
-def draw_orders(
+@dataclass(frozen=True)
+class PipelineOrders:
+    """Each order in slots of the same length."""
+
+    orders: Sequence[PipelineSlots]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{one.name}: {one.length}" for one in self.orders)
+
+    @default_style
+    def draw(self, title: str, ranks: Sequence["PipelineOrders"]) -> Canvas:
+        """A panel for each order. A pass has the gid that `PipelineSlots` gives it."""
+        return _draw_orders(self.orders, title, [*_COLOURS], _LEGEND_OF_ORDERS)
+
+
+def _draw_orders(
     orders: Sequence[PipelineSlots], title: str, kinds: Sequence[str], legend: str
 ) -> Canvas:
     """A panel for each order, with a lane for each rank. Later parts of a rank are pale."""
     canvas, told = Canvas(title), []
-    canvas.key({kind: COLOURS[kind] for kind in kinds})
+    canvas.key({kind: _COLOURS[kind] for kind in kinds})
     step = min(0.32, (WIDEST - _LEFT - MARGIN) / max(one.length for one in orders))
     y = TOP + 1.6 * LINE
     for one in orders:
@@ -102,7 +123,7 @@ def draw_orders(
             canvas.chip(MARGIN, y + _PITCH * rank + _HEIGHT / 2, rank)
             canvas.box((_LEFT, y + _PITCH * rank, step * one.length, _HEIGHT), LIGHT)
         for (rank, kind, number, part), slot in sorted(one.begins.items()):
-            colour = tint(COLOURS[kind]) if part else COLOURS[kind]
+            colour = tint(_COLOURS[kind]) if part else _COLOURS[kind]
             gid = f"{one.name}/r{rank}/{kind}/{number}" + f"/{part}" * (part > 0)
             is_dark = edge(colour) == colour  # a dark box has no line that is darker
             look: Look = {"edgecolor": LIGHT} if is_dark else {}

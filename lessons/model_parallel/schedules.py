@@ -19,8 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
 
-from collectives.pictures.pipeline_orders import PipelineOrders
-from collectives.pictures.pipeline_slots import PipelineSlots
+from collectives.pictures.pipeline_slots import PipelineOrders, PipelineSlots
 from model import LENGTH, WIDTH, network
 from one_process import UPDATES, train
 from pipeline import loss_of, one_f_one_b

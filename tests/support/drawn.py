@@ -19,8 +19,7 @@ from collectives.pictures.layout import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
 from collectives.pictures.pairs import Pairs
-from collectives.pictures.pipeline_orders import PipelineOrders
-from collectives.pictures.pipeline_slots import PipelineSlots
+from collectives.pictures.pipeline_slots import PipelineOrders, PipelineSlots
 from collectives.pictures.rank_grid import RankGrid
 from collectives.pictures.shards import Shards
 from collectives.pictures.shared_rows import SharedRows
