@@ -59,9 +59,8 @@ def note_exit() -> None:
 
 
 def _note(text: str, where: stack.Frame, is_guess: bool) -> None:
-    if (
-        len(text) > 500
-    ):  # the cause stands at the begin, or at the end if a worker process raised it
+    # The cause stands at the begin, or at the end if a worker process raised it.
+    if len(text) > 500:
         text = f"{text[:250]} ... {text[-245:]}"
     rank = os.environ.get("RANK")
     noted = {"at": time.monotonic_ns(), "text": text, "rank": rank, "where": where}

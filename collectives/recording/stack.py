@@ -45,9 +45,8 @@ def named(frames: Iterable[Frame]) -> Frame | None:
     run from inside site-packages. Its file is then the outermost one, and this is the innermost
     frame there.
     """
-    frames = [
-        frame for frame in frames if frame[1]
-    ]  # line 0: the begin of code that a library made, as a dataclass's methods
+    # Line 0: the begin of code that a library made, as a dataclass's methods.
+    frames = [frame for frame in frames if frame[1]]
     for frame in frames:
         if not is_library(frame[0]):
             return frame

@@ -116,14 +116,13 @@ class Messages:
             return True
         for own, others in ((self.sends, self.receives), (self.receives, self.sends)):
             for key in [key for key, end in own.items() if end.failed == _awaited(call)]:
-                return not (
-                    others[key].failed or others[key].waiting
-                )  # else they missed each other
+                # Else they missed each other.
+                return not (others[key].failed or others[key].waiting)
         return False
 
     def sent_to(self, call: Call) -> bool:
         """Whether a message waits that a receive from any source can take."""
-        keys = [key for key, end in self.sends.items() if end.waiting]
         return any(
-            (group, to, tag) == (call.group, call.rank, call.tag) for group, _, to, tag in keys
+            end.waiting and (group, to, tag) == (call.group, call.rank, call.tag)
+            for (group, _, to, tag), end in self.sends.items()
         )
