@@ -103,9 +103,7 @@ def data_flow(calls: Iterable[Call]) -> list[Order]:
 
 
 def steps(
-    calls: Iterable[Call],
-    orders: Iterable[Order],
-    instant: Collection[tuple[int, int]] = (),
+    calls: Iterable[Call], orders: Iterable[Order], instant: Collection[tuple[int, int]] = ()
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """The step with which each call begins and the one with which it ends, by (rank, number).
 

@@ -21,26 +21,9 @@ except ModuleNotFoundError as missing:
 
 from collectives.pictures.colours import DARK
 from collectives.pictures.drawn_cell import draw_cell, draw_label, fill
-from collectives.pictures.layout import (
-    ARROW_SIZE,
-    CELL,
-    Band,
-    Block,
-    CallPanel,
-    has_labels,
-    layout,
-)
+from collectives.pictures.layout import ARROW_SIZE, CELL, Band, Block, CallPanel, has_labels, layout
 from collectives.pictures.origin import Cell
-from collectives.pictures.page import (
-    CHIP,
-    LINE,
-    MARGIN,
-    STYLE,
-    Canvas,
-    breadth,
-    default_style,
-    wrapped,
-)
+from collectives.pictures.page import CHIP, LINE, MARGIN, STYLE, Canvas, breadth, default_style
 from collectives.pictures.text import sentences
 
 # On a page, a wide picture shrinks to the page's width.
@@ -67,7 +50,6 @@ def draw(calls: Sequence[CallPanel]) -> Canvas:
     below = bands[-1].tops[-1] + 0.1
     page = max(width, 3.6)
     notes = dict.fromkeys(note for call in calls for note in (*call.origins.notes, *call.notes))
-    lines = [line for note in notes for line in wrapped(note, page - MARGIN)]
     canvas = Canvas(width=page + MARGIN)
     for band in bands:
         _chips(canvas, band)
@@ -75,9 +57,9 @@ def draw(calls: Sequence[CallPanel]) -> Canvas:
             number = next(at for at, call in enumerate(calls, 1) if call is block.call)
             _block(canvas, block, band.tops, f"call{number}/" if number > 1 else "")
     below = draw_legend(canvas, calls, MARGIN, below, page - MARGIN)
-    canvas.lines(MARGIN, below, lines)
-    height = below + LINE * len(lines) + MARGIN / 2
-    return canvas.end(height, " ".join(map(in_words, calls)))
+    for note in notes:
+        below = canvas.paragraph(note, below - LINE) + LINE
+    return canvas.end(below + MARGIN / 2, " ".join(map(in_words, calls)))
 
 
 def in_words(call: CallPanel) -> str:

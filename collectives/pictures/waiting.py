@@ -8,7 +8,7 @@ from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.pictures import happens_before
 from collectives.pictures.colours import WRONG
-from collectives.pictures.page import CHIP, LINE, MARGIN, Canvas, breadth, default_style, wrapped
+from collectives.pictures.page import CHIP, LINE, MARGIN, Canvas, breadth, default_style
 from collectives.recording.call import SPAN, Call
 from collectives.semantics.calls import GROUPS
 
@@ -105,10 +105,9 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
         x, y = circle.on(circle.turn(rank))
         canvas.chip(x - CHIP / 2, y, rank)
     bottom = middle + radius + 3.7 * LINE
-    lines = wrapped(_moral(found), width - 2 * MARGIN)
-    canvas.lines(MARGIN, bottom, lines)
+    below = canvas.paragraph(_moral(found), bottom - LINE)
     words = f"{title or 'Who waits for whom'}. {describe(calls)}"
-    return canvas.end(bottom + LINE * len(lines) + MARGIN / 2, words)
+    return canvas.end(below + LINE + MARGIN / 2, words)
 
 
 def _words(canvas: Canvas, at: Point, turn: float, one: Wait) -> None:
