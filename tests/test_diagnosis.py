@@ -13,7 +13,7 @@ from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import WINDOW
 from collectives.diagnosis.rules.rank_state import LEFT as LEFT_AT_THE_END
 from collectives.diagnosis.rules.rank_state import State
-from collectives.diagnosis.rules.unmatched import from_json, merge, to_json, unmatched
+from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.run import as_json
 from collectives.recording import call_log, stack
 from collectives.recording.call import Call, CallArgs, was_refused
@@ -776,7 +776,8 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
         Matching(call for call in program.calls if call.rank in ranks) for ranks in ((0, 1), (2, 3))
     ]
     told = [
-        json.loads(json.dumps(to_json(unmatched(machines[rank // 2], rank)))) for rank in range(4)
+        json.loads(json.dumps(dataclasses.astuple(unmatched(machines[rank // 2], rank))))
+        for rank in range(4)
     ]
     verdict = judge(merge(map(from_json, told)), states, 4, stalled=True)
     check(verdict, "hang", 3)

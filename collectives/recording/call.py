@@ -6,7 +6,7 @@ this file imports nothing heavy.
 
 import os
 import re
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..semantics.calls import GROUPS
@@ -112,17 +112,10 @@ class Call(CallArgs):
         return self.rank, self.number
 
 
-def plain(call: Call) -> list:
-    """A call as JSON can hold it, without its copies of tensors."""
-    return list(astuple(replace(call, before=None, after=None)))
-
-
-def from_plain(values: list) -> Call:
-    return Call(*as_tuples(values))
-
-
 def as_tuples(value):
     """A value from JSON, with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {name: as_tuples(one) for name, one in value.items()}
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import channel
-from collectives.recording.call import Call, from_plain, plain, sequence_key
+from collectives.recording.call import Call, as_tuples, sequence_key
 from collectives.semantics.calls import POINT_TO_POINT, SENDS
 
 _OTHER = {"send": "recv", "recv": "send"}
@@ -95,16 +95,7 @@ def _surplus(ranks: list[Unmatched]) -> dict[tuple, int]:
     return surplus
 
 
-def to_json(one: Unmatched) -> dict:
-    last = None if one.last is None else plain(one.last)
-    return {
-        "calls": [plain(call) for call in one.calls],
-        "last": last,
-        "before": [[list(key), count] for key, count in one.before],
-    }
-
-
-def from_json(values: dict) -> Unmatched:
-    last = None if values["last"] is None else from_plain(values["last"])
-    before = tuple((tuple(key), count) for key, count in values["before"])
-    return Unmatched(tuple(map(from_plain, values["calls"])), last, before)
+def from_json(values: list) -> Unmatched:
+    """From a tuple of an Unmatched that went through JSON."""
+    calls, last, before = as_tuples(values)
+    return Unmatched(tuple(Call(*call) for call in calls), last and Call(*last), before)

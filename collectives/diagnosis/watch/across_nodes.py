@@ -22,7 +22,7 @@ import psutil
 from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import STORE_ANSWERS
-from collectives.recording.call import from_plain, plain
+from collectives.recording.call import Call, as_tuples
 
 _PREFIX = "collectives/diagnose"
 
@@ -145,7 +145,9 @@ class NodeExchange:
         try:
             if self.verdict is None:
                 self.judge = self.name
-                self._send({"verdict": _to_plain(verdict)})
+                # Hints are about this machine alone.
+                own = dataclasses.replace(verdict, hints=())
+                self._send({"verdict": dataclasses.asdict(own)})
             until = time.monotonic() + patience
             others = (name for name in self.received if name != self.judge)
             receipts = [f"{_PREFIX}/{name}/has the verdict of {self.judge}" for name in others]
@@ -205,16 +207,8 @@ def _give_up_soon(port: int) -> None:
                     connection.setsockopt(socket.IPPROTO_TCP, option, 1)
 
 
-def _to_plain(verdict: Verdict) -> dict:
-    fields = dataclasses.fields(verdict)
-    # Hints are about this machine alone.
-    values = {one.name: getattr(verdict, one.name) for one in fields if one.name != "hints"}
-    return {**values, "guilty": [plain(call) for call in verdict.guilty]}
-
-
 def _from_plain(values: dict) -> Verdict:
-    guilty = tuple(map(from_plain, values["guilty"]))
-    lines = {int(rank): tuple(line) for rank, line in values["lines"].items()}
-    machines = {int(rank): name for rank, name in values["machines"].items()}
-    known = {"guilty": guilty, "cycle": tuple(values["cycle"]), "lines": lines}
-    return Verdict(**values | known | {"machines": machines})
+    values = as_tuples(values)
+    for name in ("lines", "machines"):
+        values[name] = {int(rank): one for rank, one in values[name].items()}
+    return Verdict(**values | {"guilty": tuple(Call(**call) for call in values["guilty"])})

@@ -12,10 +12,10 @@ from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.rendezvous import JoiningWorld
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, to_json, unmatched
+from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, unmatched
 from collectives.diagnosis.watch.rank_process import RankProcess
 from collectives.recording import call_log
-from collectives.recording.call import Call
+from collectives.recording.call import Call, as_tuples
 
 
 class Elsewhere(NamedTuple):
@@ -176,7 +176,7 @@ class World:
             number: {
                 "state": dataclasses.asdict(states[number]),
                 "answer": rank.read(call_log.ANSWER),
-                **to_json(unmatched(self.matching, number)),
+                "unmatched": dataclasses.astuple(unmatched(self.matching, number)),
             }
             for number, rank in self.ranks.items()
         }
@@ -190,11 +190,10 @@ class World:
         self.elsewhere, self.merged, self.lost_store = {}, None, lost_store
         for number in set(self.absent()) & set(others):
             other = others[number]
-            state = State(**other["state"])
-            at = state.at and state.at + other["clock_ahead"]
-            file, line, function = state.where  # a list, in JSON
-            state = dataclasses.replace(state, where=(file, line, function), at=at)
-            self.elsewhere[number] = Elsewhere(state, other["answer"], from_json(other))
+            state = State(**as_tuples(other["state"]))
+            state = dataclasses.replace(state, at=state.at and state.at + other["clock_ahead"])
+            told = from_json(other["unmatched"])
+            self.elsewhere[number] = Elsewhere(state, other["answer"], told)
 
     def _flight_record(self) -> Matching:
         """What torch itself has noted in each rank, as far as its last answer is current."""
