@@ -1,6 +1,7 @@
 """The arguments of one call as plain data: tensors as text, sizes as int, reductions by name."""
 
 import contextlib
+import functools
 import operator
 from typing import Any
 
@@ -8,9 +9,6 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from ..semantics.calls import CallSpec, Layout
-
-# The text for each dtype and shape, as far as it is known.
-_texts: dict[tuple, str] = {}
 
 
 def buffer_tensors(spec: CallSpec, given: dict) -> list[torch.Tensor]:
@@ -46,13 +44,12 @@ def buffer_texts(spec: CallSpec, given: dict) -> tuple[str, ...]:
 
 def tensor_text(tensor: torch.Tensor) -> str:
     """As in float32[4, 2]."""
-    key = tensor.dtype, tensor.shape
-    text = _texts.get(key)
-    if text is None:
-        if len(_texts) > 10_000:  # a program whose shapes never repeat
-            _texts.clear()
-        text = _texts[key] = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-    return text
+    return _text(tensor.dtype, tensor.shape)
+
+
+@functools.lru_cache(10_000)
+def _text(dtype: torch.dtype, shape: torch.Size) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def signature(value):

@@ -1,6 +1,7 @@
 """Read a call's arguments: its group, root or peer, reduction, shapes, dtypes and split sizes."""
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,7 +50,6 @@ class Reader:
         self.place = (-1, -1)
         self.counters: dict[tuple, list[int]] = {}
         self.known: dict[tuple, tuple[CallArgs, list[int] | None]] = {}  # with the call's counter
-        self.waits: dict[tuple, CallArgs] = {}
 
     def read(
         self, parameters: Parameters, given: dict, caller: tuple[str, int, str]
@@ -75,7 +75,9 @@ class Reader:
                 return None
             known = call_args, self._counter(call_args)
             if key is not None:
-                _keep(self.known, key, known)
+                if len(self.known) >= _KEPT:  # a program whose calls never repeat
+                    self.known.clear()
+                self.known[key] = known
         call_args, counter = known
         if counter is None:
             return None, call_args
@@ -87,17 +89,6 @@ class Reader:
         if call_args.name in POINT_TO_POINT or call_args.name == "destroy_process_group":
             return None
         return self.counters.setdefault(sequence_key(call_args.group, call_args.name), [0])
-
-    def waiting(self, call_args: CallArgs, caller: tuple[str, int, str]) -> CallArgs:
-        """What a wait for the Work of this call asks for."""
-        key = call_args, caller
-        found = self.waits.get(key)
-        if found is None:
-            found = replace(
-                call_args, name="wait", awaited=call_args.name, is_async=False, **_place(caller)
-            )
-            _keep(self.waits, key, found)
-        return found
 
     def _read(
         self, parameters: Parameters, given: dict, caller: tuple[str, int, str]
@@ -182,10 +173,11 @@ def _place(caller: tuple[str, int, str]) -> dict:
     return dict(zip(("file", "line", "function"), caller, strict=True))
 
 
-def _keep(known: dict, key: tuple, value) -> None:
-    if len(known) >= _KEPT:  # a program whose calls never repeat
-        known.clear()
-    known[key] = value
+@functools.lru_cache(_KEPT)
+def wait_for(call_args: CallArgs, caller: tuple[str, int, str]) -> CallArgs:
+    """What a wait for the Work of this call asks for."""
+    place = _place(caller)
+    return replace(call_args, name="wait", awaited=call_args.name, is_async=False, **place)
 
 
 def _group_name(group) -> str:

@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..semantics.calls import BY_NAME, RECEIVES
 from .call import SPAN, Call, CallArgs, was_refused
-from .call_arguments import Parameters, Reader
+from .call_arguments import Parameters, Reader, wait_for
 from .call_site import caller
 from .hidden_frame import hide_frame
 from .pending_work import COMPLETION_METHODS, PendingWork
@@ -131,7 +131,7 @@ class Recorder:
             if pending.was_written_to():
                 sink.notice("changed", noted.call_args, place)
             pending.is_settled = True
-            call_args = self.reader.waiting(noted.call_args, place)
+            call_args = wait_for(noted.call_args, place)
             number = sink.enter(noted.seq, noted.number, call_args, {})
             waiting = _NotedCall(sink, number, None, call_args)
             result = self._call(waiting, real, (work, *args), kwargs)
