@@ -5,7 +5,7 @@ A value from another rank has a thick edge. A reduced value has a stripe for eac
 
 from collectives.pictures.colours import DARK, LIGHT, PALETTE, WRONG, ink
 from collectives.pictures.origin import Cell
-from collectives.pictures.page import SMALL, VALUE, Box, Canvas
+from collectives.pictures.page import VALUE, Box, Canvas
 
 _NO_RANK, _EDGE = "#dcdcdc", "#555555"
 _PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}
@@ -31,11 +31,6 @@ def draw_cell(canvas: Canvas, box: Box, cell: Cell, gid: str, size: float = VALU
         canvas.box((x + 0.05 * width, y + 0.17 * height, 0.9 * width, 0.66 * height), ground)
     style = {"colour": ink(ground), "ha": "center"}
     canvas.write(x + width / 2, y + height / 2, cell.text, size, weight="bold", **style)
-
-
-def draw_label(canvas: Canvas, x: float, y: float, label: str) -> None:
-    """Below a cell: the ranks that it is made from."""
-    canvas.write(x, y, label, SMALL, ha="center")
 
 
 def fill(canvas: Canvas, box: Box, cell: Cell, gid: str | None = None) -> str:

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from itertools import groupby
 
 from collectives.recording.call import SPAN, WORLD, Call
 from collectives.semantics.calls import ALL_TO_ALL, FROM_ROOT, RECEIVES, SENDS, TO_ROOT
@@ -70,18 +71,14 @@ def in_every_run(calls: Iterable[Call], found: Iterable[Order]) -> list[Order]:
 
 def rows_from_any(calls: Iterable[Call]) -> list[list[Call]]:
     """The receives from any source, or their waits: those that follow one another in a list."""
-    ends, found, is_open = _ends(calls), list[list[Call]](), False
-    for call in _in_order(calls):
-        if found and (
-            call.rank != found[-1][0].rank or not (call.name == "wait" or _from_any(call))
-        ):
-            is_open = False
-        if _from_any(call) and (end := ends.get(call.key)):
-            if not is_open:
-                found.append([])
-            found[-1].append(end)
-            is_open = True
-    return found
+    ends = _ends(calls)
+    others = (call for call in _in_order(calls) if call.name != "wait")
+    rows = (
+        [ends[call.key] for call in row if call.key in ends]
+        for (_, is_any), row in groupby(others, lambda call: (call.rank, _from_any(call)))
+        if is_any
+    )
+    return [row for row in rows if row]
 
 
 def data_flow(calls: Iterable[Call]) -> list[Order]:

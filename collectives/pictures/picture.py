@@ -20,7 +20,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from collectives.pictures.colours import DARK
-from collectives.pictures.drawn_cell import draw_cell, draw_label, fill
+from collectives.pictures.drawn_cell import draw_cell, fill
 from collectives.pictures.layout import ARROW_SIZE, CELL, Band, Block, CallPanel, has_labels, layout
 from collectives.pictures.origin import Cell
 from collectives.pictures.page import CHIP, LINE, MARGIN, STYLE, Canvas, breadth, default_style
@@ -133,7 +133,8 @@ def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None
                 gid = f"{prefix}{name}/r{rank}/e{number}"
                 draw_cell(canvas, (left + x, top + y, block.cell, CELL), cell, gid)
                 if cell.state == "reduced" and has_labels(block.call):
-                    draw_label(canvas, left + x + block.cell / 2, top + y + CELL + 0.08, cell.label)
+                    below = left + x + block.cell / 2, top + y + CELL + 0.08
+                    canvas.write(*below, cell.label, ha="center")
     _arrow(canvas, block, (tops[0] + tops[-1] - 0.11) / 2, prefix)
 
 

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 
 from . import call_log, exit_hooks, flight_record
 from .call import WORLD, requested_place
-from .meeting_place import job_store, meeting_place
 
 # How often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
@@ -43,7 +42,7 @@ class Log:
     def _open(self, file: BinaryIO | None = None, rank: int | None = None) -> call_log.Writer:
         path = self.folder and self.folder / f"{os.getpid()}-{time.monotonic_ns()}.calls"
         with file or open(path or os.devnull, "xb+") as file:
-            self.meets = meeting_place({})
+            self.meets = _meeting_place({})
             rank = _environ("RANK") if rank is None else rank
             world_size = _environ("WORLD_SIZE")
             self.writer = call_log.Writer(file, rank, world_size, _number(self.meets))
@@ -51,7 +50,7 @@ class Log:
             self.keeps_stack = exit_hooks.keep_stack(self.folder / f"{os.getpid()}.stack")
         # subtle: not by threading, where a program may count or join all threads that there are.
         _thread.start_new_thread(self._answer_when_asked, (self.writer,))
-        if (store := job_store()) is not None:  # the parent takes long to connect to it
+        if (store := _job_store()) is not None:  # the parent takes long to connect to it
             first = {"store": store, "world": 0, "collectives": []}
             self.writer.put(call_log.ANSWER, json.dumps(first).encode())
         return self.writer
@@ -80,7 +79,7 @@ class Log:
                 "world": self.worlds,
                 "meets": self.meets,
                 "launched_as": _environ("RANK"),
-                "store": job_store(),
+                "store": _job_store(),
                 "exit": exit_hooks.exited and exit_hooks.exited[1],
                 "destroyed": self.destroyed == count,
             }
@@ -141,7 +140,7 @@ class Log:
             else:
                 self.writer.set_moved()
             self._open(rank=-1)
-        self.meets = meeting_place(given)
+        self.meets = _meeting_place(given)
         if rank >= 0:
             stays = before[0] >= 0 and not moves
             world = self.writer.world() if stays else _number(self.meets)
@@ -195,3 +194,34 @@ def _environ(name: str) -> int:
 
 def _number(meets: str) -> int:
     return zlib.crc32(meets.encode())
+
+
+def _meeting_place(given: dict) -> str:
+    """Host and port, or a file, from the arguments of init_process_group and the environment."""
+    method = given.get("init_method")
+    store = _innermost(given.get("store"))
+    if (path := getattr(store, "path", None)) or hasattr(store, "port"):
+        return str(path or f"port {store.port}")
+    if method not in (None, "env://"):
+        return str(method).partition("://")[2]
+    if "MASTER_PORT" in os.environ:
+        return f"{os.environ.get('MASTER_ADDR')}:{os.environ['MASTER_PORT']}"
+    return f"children of {os.getppid()}"
+
+
+def _job_store() -> tuple[str, int] | None:
+    """Host and port of the job's store; None if all ranks are said to be on this machine."""
+    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
+        return None
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d and c10d.is_initialized():
+        store = _innermost(c10d._get_default_store())
+        return (store.host, store.port) if hasattr(store, "port") else None
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    return (host, int(port)) if host and port else None
+
+
+def _innermost(store):
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return store
