@@ -92,7 +92,7 @@ def test_a_single_message_without_a_tag_has_no_picture_unless_it_is_lost():
 
 def test_a_step_that_breaks_off_is_shown_by_order_unless_that_is_luck():
     calls = [*collective(0, [[1], [2]], [[3], [3]]), *program("barrier!")]
-    calls = [*calls[:2], Call(**{**vars(calls[2]), "name": "all_reduce", "number": 1, "seq": 1})]
+    calls = [*calls[:2], replace(calls[2], name="all_reduce", number=1, seq=1)]
     assert "all_reduce\nfailed" in words(illustration.draw(calls, "lost"))
     assert "before" in words(illustration.draw(calls, "lost", died={0: ""}))
 
@@ -101,9 +101,7 @@ def untraceable(**fields) -> list[Call]:
     """A collective whose values all ranks have, so that nobody can say whose they are."""
     everyone = [[7, 7]] * 3  # one is missing
     calls = collective(0, [[7]] * 3, everyone, name="all_gather", op=None, **fields)
-    return [
-        Call(**{**vars(call), "after": {"tensor_list": call.after["tensor"]}}) for call in calls
-    ]
+    return [replace(call, after={"tensor_list": call.after["tensor"]}) for call in calls]
 
 
 def test_values_that_all_ranks_have_are_no_picture():
@@ -115,7 +113,7 @@ def test_values_that_all_ranks_have_are_no_picture():
 def test_such_a_collective_is_shown_by_order_if_the_ranks_go_on_meanwhile():
     calls = untraceable(is_async=True)
     waits = {"number": 1, "name": "wait", "of": 0, "awaited": "all_gather", "is_async": False}
-    calls += [Call(**{**vars(call), **waits}) for call in calls]
+    calls += [replace(call, **waits) for call in calls]
     written = " ".join(words(illustration.draw(calls, "go_on")))
     assert "all_gather" in written
     assert "no rank has the result before the last one has called" in written

@@ -14,10 +14,7 @@ from matplotlib.colors import to_hex
 from rich.console import Console
 
 from collectives.pictures import picture, text
-from collectives.pictures.colours import (
-    PALETTE,
-    contrast,
-)
+from collectives.pictures.colours import PALETTE, contrast
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.origin import STATES, trace
 from collectives.semantics.calls import CALLS, LESSONS

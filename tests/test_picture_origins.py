@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import operator
 
 import pytest
@@ -26,27 +27,15 @@ def tensors(*rows, dtype=None):
     return [torch.tensor(row, dtype=dtype) for row in rows]
 
 
-FULL = (1 << 8) - 1
+BITS = [1 << rank for rank in range(8)]
 # op -> values by rank that tell all subsets apart, and the reduction of some of them.
 REVEALING = {
     "SUM": ([10**rank for rank in range(8)], sum),
     "AVG": ([10.0**rank for rank in range(6)], lambda values: sum(values) / len(values)),
-    "PRODUCT": (
-        [2, 3, 5, 7, 11, 13, 17, 19],
-        lambda values: functools.reduce(operator.mul, values),
-    ),
-    "BOR": (
-        [1 << rank for rank in range(8)],
-        lambda values: functools.reduce(operator.or_, values),
-    ),
-    "BXOR": (
-        [1 << rank for rank in range(8)],
-        lambda values: functools.reduce(operator.xor, values),
-    ),
-    "BAND": (
-        [FULL ^ (1 << rank) for rank in range(8)],
-        lambda values: functools.reduce(operator.and_, values),
-    ),
+    "PRODUCT": ([2, 3, 5, 7, 11, 13, 17, 19], math.prod),
+    "BOR": (BITS, functools.partial(functools.reduce, operator.or_)),
+    "BXOR": (BITS, functools.partial(functools.reduce, operator.xor)),
+    "BAND": ([255 ^ bit for bit in BITS], functools.partial(functools.reduce, operator.and_)),
 }
 
 
