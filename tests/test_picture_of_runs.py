@@ -19,9 +19,7 @@ def call(rank, world_size, device, name, wrong=None):
         replaced, make_wrong = wrong
         setattr(dist, replaced, make_wrong(getattr(dist, replaced)))
     x = torch.tensor([10**rank, 2 * 10**rank])
-    pieces = [
-        torch.tensor([10**rank * (2 * to + 3)]) for to in range(world_size)
-    ]  # one for each rank
+    pieces = [torch.tensor([10**rank * (2 * to + 3)]) for to in range(world_size)]
     root, before = world_size - 1, x.clone()
     if name == "broadcast":
         dist.broadcast(x, src=root)
