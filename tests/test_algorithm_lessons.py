@@ -219,8 +219,8 @@ def test_a_value_that_no_sum_gives_has_a_red_edge_and_the_legend_says_so():
 def test_a_tree_is_drawn_with_its_links_and_the_steps_in_which_they_are_used():
     figure = draw([Trees("binomial_tree", 4)])
     assert figure.get_label() == (
-        "title. Tree 1: rank 0 sends to rank 2 in step 1, rank 0 sends to rank 1 in step 2, "
-        "rank 2 sends to rank 3 in step 2."
+        "title. Tree 1: rank 0 sends to rank 2 in step 1. Tree 1: rank 0 sends to rank 1 in step 2. "
+        "Tree 1: rank 2 sends to rank 3 in step 2."
     )
     assert [text.get_text() for text in texts(figure)][1:8] == [*"122", *"2301"]
     assert 'id="tree0/2-3"' in picture.svg(figure).decode()
