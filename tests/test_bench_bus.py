@@ -2,11 +2,9 @@
 
 import csv
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -196,26 +194,6 @@ def test_the_command_prints_and_writes_the_same_rows(tmp_path):
     ]
     assert rows[0]["out-of-place time (us)"] == ""
     assert files[2].read_bytes().startswith(b"\x89PNG")
-
-
-PAGE = (Path(__file__).parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
-
-
-def test_the_first_command_of_the_page_prints_the_columns_that_the_page_explains():
-    (line,) = re.findall(r"^collectives bench bus (.*)$", PAGE, re.MULTILINE)
-    done = command(*line.split(), "--iters", "2")
-    assert done.exit_code == 0, done.output
-    _, places, heads, *_ = done.stdout.splitlines()
-    rows = PAGE.partition("| column | meaning |")[2].partition("\n\n")[0]
-    columns = re.findall(r"`([^`]+)`", " ".join(row.split("|")[1] for row in rows.splitlines()[2:]))
-    assert columns == list(dict.fromkeys(heads.split()[1:]))
-    assert places.split()[1:] == list(bus_table.PLACES)
-
-
-def test_the_other_commands_of_the_page_have_flags_that_exist():
-    for line in re.findall(r"-m collectives (bench bus .*)$", PAGE, re.MULTILINE):
-        assert command(*line.split()[2:], "-b", "2").exit_code == 2
-        assert "an element of float32" in command(*line.split()[2:], "-b", "2").stderr
 
 
 def test_the_command_ends_with_1_if_elements_are_wrong(monkeypatch):
