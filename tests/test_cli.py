@@ -7,7 +7,7 @@ import sys
 
 import psutil
 import pytest
-from processes import hear_signals
+from processes import finished, hear_signals
 from typer.testing import CliRunner
 
 from collectives.backends import machine
@@ -56,13 +56,8 @@ def collectives(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def in_a_process(*words, **options):
-    command = [sys.executable, "-m", "collectives", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
-
-
 def test_python_m_collectives_tells_its_version():
-    answer = in_a_process("--version")
+    answer = finished("python -m collectives --version")
     assert (answer.returncode, answer.stdout) == (0, f"collectives {machine.version()}\n")
 
 
@@ -193,8 +188,8 @@ def test_a_step_that_a_claim_refuses_is_skipped_with_its_reason(tmp_path, monkey
 
 
 def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
-    words = "run", lesson(tmp_path, "[total, pair]"), "--backend", "nccl"
-    answer = in_a_process(*words, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    path = lesson(tmp_path, "[total, pair]")
+    answer = finished(f"python -m collectives run {path} --backend nccl")
     assert (answer.returncode, answer.stdout) == (3, "")
     assert len(answer.stderr.splitlines()) == 1
     assert "nccl needs one GPU per rank: 0 visible" in answer.stderr
@@ -220,9 +215,7 @@ def test_status_130_with_one_line_for_ctrl_c(tmp_path):
 @pytest.mark.slow
 def test_under_torchrun_rank_0_alone_prints(tmp_path):
     path = lesson(tmp_path, "[total]")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "collectives", "run", path]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    answer = finished(f"torchrun --nproc-per-node 2 -m collectives run {path}")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == collectives("run", path, "-n", 2).stdout
     assert answer.stderr.count("mine (1 of 1)") == 1

@@ -1,14 +1,13 @@
 """launch inside a launcher's world gives the same results and leaves that world as it was."""
 
 import json
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from machines import needs_a_lab
+from processes import finished
 
 from collectives import Lab
 
@@ -33,17 +32,9 @@ def torchrun(tmp_path: Path, body: str, *arguments: str, nproc: int = 2, wrapper
     """Run a program under torchrun; return the facts of each rank, and the finished torchrun."""
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
+    command = ["torchrun", "--nproc-per-node", nproc]
     command += ["--no-python", *wrapper, sys.executable] if wrapper else []
-    environ = os.environ.copy()
-    environ.pop("TORCH_DISTRIBUTED_DEBUG", None)
-    done = subprocess.run(
-        [*command, str(program), str(tmp_path), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environ,
-    )
+    done = finished([*command, program, tmp_path, *arguments])
     files = [tmp_path / f"facts-{rank}.json" for rank in range(nproc)]
     return [json.loads(file.read_text()) if file.exists() else None for file in files], done
 

@@ -3,7 +3,6 @@
 import gc
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import threading
@@ -11,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from processes import finished
 
 from collectives import LaunchError, launch
 from collectives.backends import availability
@@ -61,7 +61,7 @@ def test_with_a_full_temporary_folder_a_launch_records_nothing_and_goes_on(tmp_p
     mount = f"mount -t tmpfs -o size=1m none {tmp_path} && TMPDIR={tmp_path} exec "
     program = f"{shlex.quote(sys.executable)} -c {shlex.quote(WITHOUT_ROOM)}"
     command = ["unshare", "-rm", "sh", "-c", mount + program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = finished(command)
     assert done.stdout.startswith("[0, 1]\ndiagnose=True needs files"), done.stderr
     assert "No space left on device" in done.stdout
 
@@ -99,8 +99,7 @@ def test_a_temporary_folder_without_a_fork_server_is_named_and_nothing_stays_ope
         folder = os.path.join(short, "x" * (10 if has_gone else 100))
         os.mkdir(folder)
         command = [sys.executable, "-c", WITHOUT_FOLDER, backend, folder]
-        environ = os.environ | {"TMPDIR": folder}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environ)
+        done = finished(command, 200, {"TMPDIR": folder})
     first, *others, nothing_is_left = done.stdout.splitlines() or [""] * 2
     assert (len(set(others)), nothing_is_left) == (1, "True"), done.stderr
     assert "rank 0 died: its process could not be started" in others[0]
@@ -146,8 +145,5 @@ finally:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs to see what a process has loaded")
 @pytest.mark.slow  # it waits for what does not answer
 def test_a_fork_server_survives_an_early_ctrl_c_and_a_stuck_one_holds_no_launch_up():
-    command = [sys.executable, "-c", INTERRUPTED]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=150, start_new_session=True
-    )
+    done = finished([sys.executable, "-c", INTERRUPTED], start_new_session=True)
     assert (done.stdout, done.stderr) == ("[0, 1]\nhung True\n", "")
