@@ -13,7 +13,7 @@ import torch.distributed as dist
 from lesson_source import Source
 
 from collectives import LaunchError, launch
-from collectives.course import chapters, files
+from collectives.course import chapters, files, wrong
 from collectives.course.marks import world_of
 from collectives.course.outcome import PEER_IS_GONE
 from collectives.course.practice import registry
@@ -160,7 +160,10 @@ def test_a_change_that_the_lesson_proposes_does_what_the_lesson_says(name):
     faults = []
     for item in SOURCES[name].proposals:
         said = first_code_span(item.partition("Answer</summary>")[2])
-        lines = lines_of(name, item, 6.0 if re.search("hung|wait", said) else 100.0)
+        step, cell = wrong.changed(item, SOURCES[name].code)
+        module = files.load(files.find(name))
+        exec(compile(cell, f"{name}.py, changed", "exec"), vars(module))
+        lines = printed(vars(module)[step], 6.0 if re.search("hung|wait", said) else 100.0)
         if said not in lines:
             faults.append("\n    ".join([f"{item}\n  prints one of these lines:", *lines]))
     assert not faults, "\n\n".join(faults)
@@ -168,14 +171,6 @@ def test_a_change_that_the_lesson_proposes_does_what_the_lesson_says(name):
 
 def first_code_span(text: str) -> str:
     return re.search(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", text)[2].strip()
-
-
-def lines_of(name: str, item: str, limit: float) -> list[str]:
-    """What the lesson prints with this change made."""
-    step, cell = SOURCES[name].changed_cell(item)
-    module = files.load(files.find(name))
-    exec(compile(cell, f"{name}.py, changed", "exec"), vars(module))
-    return printed(vars(module)[step], limit)
 
 
 def printed(step, limit: float) -> list[str]:
@@ -187,12 +182,9 @@ def printed(step, limit: float) -> list[str]:
         ended = launch(
             errors_returned, 4, args=(step,), backend="gloo", device="cpu", timeout=limit
         )
-        failed = [text for text, _ in ended if text and not PEER_IS_GONE.search(text)]
-        text = (
-            failed[0]
-            if failed
-            else table(step.__name__, [result for _, result in ended], world_of(step).how_known)
-        )
+        results = table(step.__name__, [one for _, one in ended], world_of(step).how_known)
+        errors = [text for text, _ in ended if text and not PEER_IS_GONE.search(text)]
+        text = errors[0] if errors else results
     except LaunchError as error:  # the limit of a lesson is 60 s
         text = str(error).replace(f"after {limit:g} s", "after 60 s")
     return [" ".join(VOLATILE.sub("...", line).split()) for line in text.splitlines()]
