@@ -195,7 +195,6 @@ def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
     assert "nccl needs one GPU per rank: 0 visible" in answer.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups")
 def test_status_130_with_one_line_for_ctrl_c(tmp_path):
     """It reaches all processes of a terminal, also those that still import torch."""
     path = lesson(tmp_path, "[forever, total]")

@@ -20,16 +20,10 @@ import torch.distributed as dist
 from processes import finished
 
 from collectives import launch
-from collectives.launcher.server import default_start_method
 
-METHODS = ["forkserver", "spawn"] if default_start_method() == "forkserver" else ["spawn"]
-# A rank that is spawned imports torch anew: `spawn` is slow where the fork server is there.
-default_method_or_slow = pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(method, marks=pytest.mark.slow if number else ())
-        for number, method in enumerate(METHODS)
-    ],
+# A rank that is spawned imports torch anew.
+by_each_start_method = pytest.mark.parametrize(
+    "method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )
 
 
@@ -98,7 +92,7 @@ def test_functions_of_a_module_imported_by_path_can_be_launched(tmp_path, monkey
     assert launch(lambda rank, world_size, device: module.helper(rank), 2) == [0, 7]
 
 
-@default_method_or_slow
+@by_each_start_method
 def test_a_script_without_a_main_guard_runs_once(tmp_path, method):
     script = tmp_path / "script.py"
     script.write_text(
@@ -183,7 +177,7 @@ def test_a_rank_has_the_environment_directory_path_and_arguments_of_the_caller_a
     assert launch(found, 1) == [("green", threads, "DETAIL", *same)]
 
 
-@default_method_or_slow
+@by_each_start_method
 def test_generators_differ_between_ranks_and_launches_as_in_fresh_processes(method):
     def draw(rank, world_size, device):
         return (

@@ -161,7 +161,6 @@ def test_at_the_time_limit_the_error_says_where_each_rank_stood(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 def test_a_worker_behind_a_shell_is_a_worker(tmp_path):
     facts, done = torchrun(
         tmp_path, "write(launch(total))", wrapper=("sh", "-c", '"$0" "$@"; exit $?')

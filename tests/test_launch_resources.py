@@ -16,9 +16,7 @@ from collectives import LaunchError, launch
 from collectives.backends import availability
 from collectives.lab import available
 from collectives.launcher.child import Child
-from collectives.launcher.server import default_start_method
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors are POSIX's")
 BACKENDS = ["gloo"]
 if availability.missing_for_mpi() is None:
     BACKENDS.append("mpi")
@@ -84,7 +82,6 @@ print(used[2] == used[-1])  # the first failure may start a thread that stays
 """
 
 
-@pytest.mark.skipif(default_start_method() != "forkserver", reason="is about the fork server")
 @pytest.mark.parametrize(
     ("backend", "has_gone"),
     [
@@ -141,7 +138,6 @@ finally:
 """
 
 
-@pytest.mark.skipif(default_start_method() != "forkserver", reason="is about the fork server")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs to see what a process has loaded")
 @pytest.mark.slow  # it waits for what does not answer
 def test_a_fork_server_survives_an_early_ctrl_c_and_a_stuck_one_holds_no_launch_up():
