@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from lesson_source import Source
+from test_readme import anchors
 
 from collectives import LaunchError, launch
 from collectives.course import chapters, files, wrong
@@ -22,10 +23,6 @@ from collectives.course.results import table
 ROOT = Path(__file__).parent.parent
 SOURCES = {name: Source(name) for chapter in chapters.read().values() for name in chapter.names}
 DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed."
-GLOSSARY = {
-    heading.lower().replace(" ", "-").strip("`")
-    for heading in re.findall(r"^### (.+)$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
-}
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
 # The rooms that lessons are about, and what makes torch.distributed know our backends.
 PUBLIC = (
@@ -91,28 +88,26 @@ def each_step_proves_something(source: Source) -> Iterator[str]:
 
 def links_lead_somewhere(source: Source) -> Iterator[str]:
     """From the lesson and from its notebook; a call's link leads to its documentation."""
-    for target in re.findall(r"\]\((?!https://)([^)]+)\)", source.prose):
-        below = [(ROOT / kind / source.name).parent for kind in ("lessons", "notebooks")]
-        if not all((folder / target.partition("#")[0]).exists() for folder in below):
-            yield f"the link {target} leads nowhere"
-    for word in re.findall(r"docs/glossary\.md#([^)]+)\)", source.prose):
-        if word not in GLOSSARY:
-            yield f"the glossary has no {word}"
+    for path, anchor in re.findall(r"\]\((?!https://)([^)#]+)#?([^)]*)\)", source.prose):
+        found = [(ROOT / kind / source.name).parent / path for kind in ("lessons", "notebooks")]
+        if not all(file.exists() for file in found) or not {anchor} <= {"", *anchors(found[0])}:
+            yield f"the link {path}#{anchor} leads nowhere"
     for name, target in re.findall(r"^- \[`(\w+)`\]\((.+)\)$", source.prose, re.MULTILINE):
         if target != DOCUMENTATION + name or not hasattr(dist, name):
             yield f"the link for {name} is not to its documentation: {target}"
 
 
-CONTRACT = [
-    definitions_only,
-    it_imports_what_is_public,
-    each_step_is_run_below_it,
-    each_step_proves_something,
-    links_lead_somewhere,
-]
-
-
-@pytest.mark.parametrize("rule", CONTRACT, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        definitions_only,
+        it_imports_what_is_public,
+        each_step_is_run_below_it,
+        each_step_proves_something,
+        links_lead_somewhere,
+    ],
+    ids=lambda rule: rule.__name__,
+)
 def test_in_every_lesson(rule):
     found = [f"{name}: {fault}" for name, source in SOURCES.items() for fault in rule(source)]
     assert not found, "\n".join(found)

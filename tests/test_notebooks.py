@@ -108,13 +108,3 @@ def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernels):
     )
     if sys.platform == "linux" and pinned:
         assert nbformat.writes(fresh) + "\n" == notebooks.path_of(lesson).read_text()
-
-
-def test_what_a_library_writes_on_stderr_is_no_result(tmp_path):
-    (tmp_path / "lessons").mkdir()
-    noisy = tmp_path / "lessons" / "noisy.py"
-    noisy.write_text(
-        "# %%\nimport os, sys\nprint('one')\nprint('progress', file=sys.stderr)\nos.write(2, b'gloo')\nprint('two')\n"
-    )
-    (stream,) = outputs(asyncio.run(notebooks.executed(noisy)))
-    assert (stream.name, stream.text) == ("stdout", "one\ntwo\n")
