@@ -422,8 +422,8 @@ def test_the_command_has_a_time_limit():
 
 
 def test_a_shell_runs_on_its_machine():
-    typed = "hostname\nexit 3\n"
-    done = finished("python -m collectives lab 2 --shell 1", input=typed)
+    command = [sys.executable, "-m", "collectives", "lab", "2", "--shell", "1"]
+    done = finished(command, input="hostname\nexit 3\n")
     assert (done.returncode, done.stdout) == (3, "node1\n"), done.stderr
 
 
