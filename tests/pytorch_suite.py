@@ -55,12 +55,8 @@ def chosen_backend(config) -> str:
 
 def pytest_generate_tests(metafunc):
     if "name" in metafunc.fixturenames:
-        names = [
-            name
-            for name in vars(upstream_tests(chosen_backend(metafunc.config)))
-            if name.startswith("test_")
-        ]
-        metafunc.parametrize("name", names)
+        names = vars(upstream_tests(chosen_backend(metafunc.config)))
+        metafunc.parametrize("name", [name for name in names if name.startswith("test_")])
 
 
 def test_upstream(name, pytestconfig):
@@ -72,20 +68,12 @@ def test_upstream(name, pytestconfig):
         pytest.skip(reason)
     arguments = name, backend, RankSetup(tuple(pytestconfig.getoption("modules")))
     common_distributed.initialize_temp_directories()
+    world = {"backend": backend, "device": "cpu", "timeout": TIME_LIMIT}
+    skips, failure = [], None
     try:
-        skips, failure = (
-            launch(
-                in_rank,
-                WORLD_SIZE,
-                args=arguments,
-                backend=backend,
-                device="cpu",
-                timeout=TIME_LIMIT,
-            ),
-            None,
-        )
+        skips = launch(in_rank, WORLD_SIZE, args=arguments, **world)
     except LaunchError as error:
-        skips, failure = [], error
+        failure = error
     finally:
         common_distributed.cleanup_temp_dir()
     for skip in filter(None, skips):
@@ -100,14 +88,10 @@ def left_out(words: str) -> str | None:
 
     Many of torch's skips go by the name of a backend and are years old. A run decides better.
     """
-    return next(
-        (
-            one["reason"]
-            for one in REASONS["left_out"]
-            if any(fnmatchcase(words, skip) for skip in one["skips"])
-        ),
-        None,
-    )
+    for one in REASONS["left_out"]:
+        if any(fnmatchcase(words, skip) for skip in one["skips"]):
+            return one["reason"]
+    return None
 
 
 def judge(name: str, backend: str, failure: LaunchError | None) -> None:
@@ -121,9 +105,7 @@ def judge(name: str, backend: str, failure: LaunchError | None) -> None:
         if failure is not None:
             raise failure
     elif failure is None:
-        pytest.fail(
-            f"passes, but pytorch_suite.toml says that it fails on {backend}: take it out there"
-        )
+        pytest.fail(f"passes, but pytorch_suite.toml says that it fails on {backend}")
     elif not re.search(known[0]["error"], str(failure)):
         pytest.fail(f"fails, but not with the known error {known[0]['error']!r}:\n{failure}")
     else:
@@ -157,9 +139,8 @@ def in_rank(rank, world_size, device, name, backend, _) -> str | None:
     except unittest.SkipTest as skip:
         skipped = str(skip)
     except SystemExit as end:
-        skipped = {
-            skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()
-        }.get(end.code)
+        skips = common_distributed.TEST_SKIPS.values()
+        skipped = {skip.exit_code: skip.message for skip in skips}.get(end.code)
         if skipped is None:
             raise
     case._barrier()  # none may leave its groups while another still talks there
@@ -168,7 +149,5 @@ def in_rank(rank, world_size, device, name, backend, _) -> str | None:
 
 def test_every_known_failure_names_a_test_of_torch(pytestconfig):
     names = dir(upstream_tests(chosen_backend(pytestconfig)))
-    patterns = [pattern for one in REASONS["fails"] for pattern in one["tests"]]
-    assert [
-        pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)
-    ] == []
+    for pattern in (pattern for one in REASONS["fails"] for pattern in one["tests"]):
+        assert any(fnmatchcase(name, pattern) for name in names), pattern

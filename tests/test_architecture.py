@@ -2,19 +2,15 @@
 
 import ast
 import re
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 
 # From the ground up: a room imports only itself and rooms that stand before it.
-ROOMS = (
-    *("semantics", "recording", "algorithms", "process_groups", "backends", "diagnosis"),
-    *("pictures", "launcher", "lab", "course", "matrix", "bench", "cli"),
-)
+TABLE = (ROOT / "CONTRIBUTING.md").read_text().partition("| room |")[2].partition("\n\n")[0]
+ROOMS = re.findall(r"^\| `(\w+)`", TABLE, re.MULTILINE)
 
 # The files that are read for modules that are started by name, besides the package itself.
 STARTERS = (
@@ -23,186 +19,80 @@ STARTERS = (
 )
 
 
-class Package:
-    """The package `collectives` below a folder: its modules, and what each of them imports."""
-
-    def __init__(self, root: Path):
-        self.root = root
-        self.files = {
-            _module(path.relative_to(root)): path for path in (root / "collectives").rglob("*.py")
-        }
-        self.trees = {name: ast.parse(path.read_text("utf-8")) for name, path in self.files.items()}
-        top = ast.walk(self.trees["collectives"])
-        nodes = [node for node in top if isinstance(node, ast.ImportFrom)]
-        # Where the names come from that the package's own file imports: {"launch": module}.
-        self.exported = {alias.name: node.module for node in nodes for alias in node.names}
-        self.imports = {name: self._imports(name) for name in self.files}
-
-    def _imports(self, name: str) -> set[str]:
-        """The modules that one imports anywhere in its file: at the top, in a function, or lazily."""
-        found = set()
-        for node in ast.walk(self.trees[name]):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                is_package = self.files[name].name == "__init__.py"
-                above = name if is_package else name.rpartition(".")[0]
-                source = resolve_name("." * node.level + (node.module or ""), above)
-                found.update(self._home(source, alias.name) for alias in node.names)
-        return {one for one in found if one in self.files and one != name}
-
-    def _home(self, source: str, name: str) -> str:
-        """The module that `from source import name` loads for this name."""
-        if f"{source}.{name}" in self.files:
-            return f"{source}.{name}"
-        if source == "collectives" and name in self.exported:
-            return self.exported[name]
-        return source
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _module(path: Path) -> str:
-    parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+FILES = {module_of(path): path for path in (ROOT / "collectives").rglob("*.py")}
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
+# Where the names come from that the package's own file imports: {"launch": module}.
+EXPORTED = {
+    alias.name: node.module
+    for node in ast.walk(TREES["collectives"])
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+}
 
 
-def _room(module: str) -> str | None:
-    """The room of a module; None for the package's own two files."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else None
+def imports(name: str) -> set[str]:
+    """The modules that one imports anywhere in its file: at the top, in a function, or lazily."""
+    found = set()
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
+            source = resolve_name("." * node.level + (node.module or ""), above)
+            for alias in node.names:
+                home = EXPORTED.get(alias.name, source) if source == "collectives" else source
+                module = f"{source}.{alias.name}"
+                found.add(module if module in FILES else home)
+    return (found & FILES.keys()) - {name}
 
 
-def loose_files(package: Path) -> list[str]:
-    found = {path.name for path in (package / "collectives").glob("*.py")}
-    rooms = {path.parent.name for path in (package / "collectives").glob("*/*.py")}
-    loose = [
-        f"collectives/{name} stands in no room" for name in found - {"__init__.py", "__main__.py"}
-    ]
-    return loose + [f"collectives/{room}/ is no room" for room in rooms - set(ROOMS)]
+IMPORTS = {name: imports(name) for name in FILES}
 
 
-def upward_imports(package: Package) -> list[str]:
-    return [
-        f"{name} imports {target}, which stands in a later room"
-        for name, targets in package.imports.items()
+def room(module: str) -> int:
+    """The place of its room in the list. The package's own two files stand above all."""
+    _, *parts = module.split(".")
+    return ROOMS.index(parts[0]) if parts and parts[0] in ROOMS else len(ROOMS)
+
+
+def test_every_file_is_in_a_room_of_the_list_in_contributing():
+    package = ROOT / "collectives"
+    assert {path.name for path in package.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert {path.parent.name for path in package.glob("*/*.py")} == set(ROOMS)
+
+
+def test_no_room_imports_a_later_one():
+    """And the rules of the diagnosis know nothing of the processes that are watched."""
+    processes = ("collectives.diagnosis.watch", "collectives.diagnosis.run")
+    assert [
+        f"{name} imports {target}"
+        for name, targets in IMPORTS.items()
         for target in targets
-        if _room(name) and (not _room(target) or _is_later(_room(target), _room(name)))
-    ]
+        if room(target) > room(name)
+        or (name.startswith("collectives.diagnosis.rules.") and target.startswith(processes))
+    ] == []
 
 
-def _is_later(room: str, than: str) -> bool:
-    return room in ROOMS and than in ROOMS and ROOMS.index(room) > ROOMS.index(than)
+def test_no_imports_form_a_circle():
+    TopologicalSorter(IMPORTS).prepare()
 
 
-def impure_rules(package: Package) -> list[str]:
-    """The rules of the diagnosis are pure: they know nothing of the processes that are watched."""
-    return [
-        f"{name} imports {target}, which knows processes"
-        for name, targets in package.imports.items()
-        for target in targets
-        if name.startswith("collectives.diagnosis.rules.")
-        and target.startswith(("collectives.diagnosis.watch", "collectives.diagnosis.run"))
-    ]
-
-
-def circles(package: Package) -> list[str]:
-    try:
-        TopologicalSorter(package.imports).prepare()
-    except CycleError as error:
-        return [f"a circle of imports: {' -> '.join(reversed(error.args[1]))}"]
-    return []
-
-
-def dead_modules(package: Package) -> list[str]:
-    """Modules that neither an import nor a name in a command leads to."""
-    todo, alive = {"collectives", "collectives.__main__"} & set(package.files), set()
-    for pattern in STARTERS:
-        for path in package.root.glob(pattern):
-            todo |= _named(package, path.read_text("utf-8"))
-    while todo:
-        name = todo.pop()
-        alive.add(name)
-        above = {name.rpartition(".")[0]} & set(package.files)
-        strings = _named(package, package.files[name].read_text("utf-8"))
-        todo |= (package.imports[name] | strings | above) - alive
-    # Python finds this one by its name, in a folder that stands in PYTHONPATH.
-    dead = {name for name in package.files if name not in alive and "sitecustomize" not in name}
-    return [f"{name} is imported by nobody" for name in sorted(dead)]
-
-
-def _named(package: Package, text: str) -> set[str]:
-    """The modules whose full names stand in a text; `from collectives.course import run` names one."""
+def named(text: str) -> set[str]:
+    """What a text names in full; `from collectives.course import run` names two."""
     found = set(re.findall(r"\bcollectives(?:\.\w+)+", text))
     for source, names in re.findall(r"from (collectives(?:\.\w+)*) import ([\w, ]+)", text):
         found |= {f"{source}.{name.split()[0]}" for name in names.split(",") if name.strip()}
-    return found & set(package.files)
+    return found
 
 
-CHECKS = (upward_imports, impure_rules, circles, dead_modules)
-
-
-def faults(root: Path) -> list[str]:
-    package = Package(root)
-    return loose_files(root) + [fault for check in CHECKS for fault in check(package)]
-
-
-def test_the_package_has_no_fault():
-    assert faults(ROOT) == []
-
-
-# A package with one fault of each kind, by the check that must find it: {file: text}.
-GOOD = {
-    "__init__.py": "from collectives.launcher.launch import launch\n",
-    "semantics/calls.py": "CALLS = {}\n",
-    "launcher/launch.py": "def launch():\n    from collectives.semantics import calls\n",
-    "cli/commands.py": "from collectives import launch\n",
-    "__main__.py": "from collectives.cli import commands\n",
-}
-PLANTED = [
-    (upward_imports, {"semantics/calls.py": "from collectives.launcher import launch\n"}),
-    (
-        upward_imports,
-        {"semantics/calls.py": "def late():\n    import collectives.launcher.launch\n"},
-    ),
-    (upward_imports, {"semantics/calls.py": "from collectives import launch\n"}),
-    (upward_imports, {"semantics/calls.py": "from ..launcher import launch\n"}),
-    (
-        impure_rules,
-        {
-            "diagnosis/rules/judge.py": "from collectives.diagnosis.watch import job\n",
-            "diagnosis/watch/job.py": "",
-        },
-    ),
-    (
-        circles,
-        {
-            "semantics/calls.py": "from collectives.semantics import form\n",
-            "semantics/form.py": "def late():\n    from collectives.semantics import calls\n",
-        },
-    ),
-    (dead_modules, {"semantics/forgotten.py": "x = 1\n"}),
-]
-
-
-def make(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = folder / "collectives" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        (path.parent / "__init__.py").touch()
-    return folder
-
-
-def test_a_good_package_passes(tmp_path):
-    assert faults(make(tmp_path, GOOD)) == []
-
-
-@pytest.mark.parametrize(
-    ("check", "planted"), PLANTED, ids=lambda one: getattr(one, "__name__", "")
-)
-def test_a_planted_fault_turns_it_red(tmp_path, check, planted):
-    assert check(Package(make(tmp_path, GOOD | planted))) != []
-
-
-@pytest.mark.parametrize("name", ["helpers.py", "odds/ends.py"])
-def test_a_loose_file_turns_it_red(tmp_path, name):
-    assert loose_files(make(tmp_path, GOOD | {name: ""})) != []
+def test_every_module_is_imported_or_named_by_another_file():
+    alive = set.union({"collectives.__main__"}, *IMPORTS.values())
+    alive |= {name.rpartition(".")[0] for name in FILES}
+    for path in [*FILES.values(), *(path for one in STARTERS for path in ROOT.glob(one))]:
+        alive |= named(path.read_text("utf-8")) - {module_of(path)}
+    # Python finds this one by its name, in a folder that stands in PYTHONPATH.
+    assert [name for name in FILES.keys() - alive if "sitecustomize" not in name] == []

@@ -2,16 +2,13 @@
 
 import csv
 import json
-import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 import wrong_collectives
 from our_backends import needs_mpi
+from processes import finished
 from typer.testing import CliRunner
 
 from collectives import launch
@@ -198,26 +195,6 @@ def test_the_command_prints_and_writes_the_same_rows(tmp_path):
     assert files[2].read_bytes().startswith(b"\x89PNG")
 
 
-PAGE = (Path(__file__).parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
-
-
-def test_the_first_command_of_the_page_prints_the_columns_that_the_page_explains():
-    (line,) = re.findall(r"^collectives bench bus (.*)$", PAGE, re.MULTILINE)
-    done = command(*line.split(), "--iters", "2")
-    assert done.exit_code == 0, done.output
-    _, places, heads, *_ = done.stdout.splitlines()
-    rows = PAGE.partition("| column | meaning |")[2].partition("\n\n")[0]
-    columns = re.findall(r"`([^`]+)`", " ".join(row.split("|")[1] for row in rows.splitlines()[2:]))
-    assert columns == list(dict.fromkeys(heads.split()[1:]))
-    assert places.split()[1:] == list(bus_table.PLACES)
-
-
-def test_the_other_commands_of_the_page_have_flags_that_exist():
-    for line in re.findall(r"-m collectives (bench bus .*)$", PAGE, re.MULTILINE):
-        assert command(*line.split()[2:], "-b", "2").exit_code == 2
-        assert "an element of float32" in command(*line.split()[2:], "-b", "2").stderr
-
-
 def test_the_command_ends_with_1_if_elements_are_wrong(monkeypatch):
     found = measured("all_reduce", 4000, {"in-place": (1e-6, 2)})
     monkeypatch.setattr(bus, "measure", lambda *args: found)
@@ -254,21 +231,17 @@ def test_bad_words_are_explained(words, message):
     assert message in " ".join(done.stderr.replace("│", " ").split())
 
 
-LAUNCHERS = {
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"],
-    "mpiexec": [str(installed.mpiexec()), "-n", "2", sys.executable, "-m"],
-}
-
-
 @pytest.mark.slow  # each rank imports torch
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpiexec", marks=needs_mpi)])
-def test_the_ranks_may_be_those_of_a_launcher_and_one_of_them_prints(launcher):
-    words = ["collectives", "bench", "bus", "-b", "4K", "-e", "4K", "--iters", "2"]
-    done = subprocess.run(
-        [*LAUNCHERS[launcher], *words], capture_output=True, text=True, timeout=90
-    )
+@pytest.mark.parametrize(
+    ("launcher", "backend"),
+    [
+        ("torchrun --nproc-per-node 2", "gloo"),
+        pytest.param(f"{installed.mpiexec()} -n 2 python", "mpi", marks=needs_mpi),
+    ],
+)
+def test_the_ranks_may_be_those_of_a_launcher_and_one_of_them_prints(launcher, backend):
+    done = finished(f"{launcher} -m collectives bench bus -b 4K -e 4K --iters 2")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    backend = {"torchrun": "gloo", "mpiexec": "mpi"}[launcher]
     assert lines[0].startswith(f"# all_reduce: 2 ranks, {backend} on cpu")
     assert len([line for line in lines if line[:1] == " "]) == 1

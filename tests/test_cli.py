@@ -7,7 +7,7 @@ import sys
 
 import psutil
 import pytest
-from processes import hear_signals
+from processes import finished, hear_signals
 from typer.testing import CliRunner
 
 from collectives.backends import machine
@@ -56,31 +56,20 @@ def collectives(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def in_a_process(*words, **options):
-    command = [sys.executable, "-m", "collectives", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
-
-
 def test_python_m_collectives_tells_its_version():
-    answer = in_a_process("--version")
+    answer = finished("python -m collectives --version")
     assert (answer.returncode, answer.stdout) == (0, f"collectives {machine.version()}\n")
 
 
-def test_status_0_when_every_step_is_proved(tmp_path):
+def test_status_0_when_every_step_is_proved_with_the_progress_on_stderr(tmp_path):
     result = collectives("run", lesson(tmp_path, "[total]"), "--nproc", 2)
     assert result.exit_code == 0, result.output
+    assert "mine (1 of 1)" in result.stderr
+    assert "1 lesson in " in result.stderr
     assert result.stdout.startswith(
         "total: proved on all 2 ranks\n  rank  after\n  0     [1]\n  1     [1]\n"
     )
     assert result.stdout.splitlines()[-1].split() == ["mine", "1", "0", "0"]
-
-
-def test_progress_is_on_stderr_and_stdout_holds_no_time(tmp_path):
-    path = lesson(tmp_path, "[total]")
-    first, second = (collectives("run", path, "-n", 1) for _ in range(2))
-    assert first.stdout == second.stdout
-    assert "mine (1 of 1)" in first.stderr
-    assert "1 lesson in " in first.stderr
 
 
 def test_status_1_when_a_step_fails_and_the_others_still_run(tmp_path):
@@ -123,6 +112,7 @@ def test_status_2_for_an_unknown_name_with_the_nearest_and_the_list(name, neares
         (["all_reduce", "--all"], "leave out"),
         (["-n", "2"], "name a lesson"),
         (["no_such_folder/all_reduce.py"], "The lesson of that name is 'all_reduce'"),
+        (["all_reduce", "--wrong"], "all_reduce proposes no wrong program"),
         (["all_reduce", "-n", "0"], "not a number of ranks"),
         (["all_reduce", "--timeout", "0"], "not a time limit"),
         (["all_reduce", "--backend", "glo"], "did you mean 'gloo'?"),
@@ -168,12 +158,6 @@ def test_wrong_prints_what_the_proof_says_of_each_change_and_status_1_if_it_says
     assert result.exit_code == 1
 
 
-def test_wrong_is_refused_for_a_lesson_that_proposes_nothing():
-    result = collectives("run", "all_reduce", "--wrong")
-    assert result.exit_code == 2
-    assert "all_reduce proposes no wrong program" in result.stderr
-
-
 def test_status_2_for_a_file_without_steps(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("x = 1\n")
@@ -204,14 +188,13 @@ def test_a_step_that_a_claim_refuses_is_skipped_with_its_reason(tmp_path, monkey
 
 
 def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
-    words = "run", lesson(tmp_path, "[total, pair]"), "--backend", "nccl"
-    answer = in_a_process(*words, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    path = lesson(tmp_path, "[total, pair]")
+    answer = finished(f"python -m collectives run {path} --backend nccl")
     assert (answer.returncode, answer.stdout) == (3, "")
     assert len(answer.stderr.splitlines()) == 1
     assert "nccl needs one GPU per rank: 0 visible" in answer.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups")
 def test_status_130_with_one_line_for_ctrl_c(tmp_path):
     """It reaches all processes of a terminal, also those that still import torch."""
     path = lesson(tmp_path, "[forever, total]")
@@ -231,9 +214,7 @@ def test_status_130_with_one_line_for_ctrl_c(tmp_path):
 @pytest.mark.slow
 def test_under_torchrun_rank_0_alone_prints(tmp_path):
     path = lesson(tmp_path, "[total]")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "collectives", "run", path]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    answer = finished(f"torchrun --nproc-per-node 2 -m collectives run {path}")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == collectives("run", path, "-n", 2).stdout
     assert answer.stderr.count("mine (1 of 1)") == 1

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machines import PYTHON, knock, needs_a_lab, needs_slurm, processes, said, serving, sh
-from processes import children, is_alive
+from processes import children, finished, is_alive
 from typer.testing import CliRunner
 
 from collectives import Lab
@@ -115,15 +116,12 @@ def test_each_machine_sees_its_own_processes_alone(lab):
     lab.kill(sleeper)
 
 
-@pytest.mark.parametrize("folder", ["/dev/shm", "/run/disk"])
-def test_each_machine_has_its_own_files(lab, folder):
-    sh(lab, 0, f"touch {folder}/mine")
-    assert sh(lab, 0, f"ls {folder}") == "mine"
-    assert sh(lab, 1, f"ls {folder}") == ""
-    assert not Path(folder, "mine").exists()
-
-
-def test_each_machine_has_its_own_table_of_hosts(lab):
+def test_each_machine_has_its_own_files_and_its_own_table_of_hosts(lab):
+    for folder in ("/dev/shm", "/run/disk"):
+        sh(lab, 0, f"touch {folder}/mine")
+        assert sh(lab, 0, f"ls {folder}") == "mine"
+        assert sh(lab, 1, f"ls {folder}") == ""
+        assert not Path(folder, "mine").exists()
     before = Path("/etc/hosts").read_text()
     sh(lab, 0, "echo 127.0.1.1 elsewhere >> /etc/hosts")
     assert sh(lab, 0, "getent hosts elsewhere").split() == ["127.0.1.1", "elsewhere"]
@@ -162,8 +160,6 @@ def test_no_route_leads_out_of_a_lab(lab):
 
 
 def test_nothing_of_a_lab_reaches_the_real_loopback(lab):
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as real:
         port = real.getsockname()[1]
         assert knock(lab, 0, "127.0.0.1", port) == "Connection refused"
@@ -426,13 +422,8 @@ def test_the_command_has_a_time_limit():
 
 
 def test_a_shell_runs_on_its_machine():
-    done = subprocess.run(
-        [sys.executable, "-m", "collectives", "lab", "2", "--shell", "1"],
-        input="hostname\nexit 3\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-m", "collectives", "lab", "2", "--shell", "1"]
+    done = finished(command, input="hostname\nexit 3\n")
     assert (done.returncode, done.stdout) == (3, "node1\n"), done.stderr
 
 
@@ -446,7 +437,7 @@ def ordinary_python():
     for python in (sys.executable, shutil.which("python3", path="/usr/bin")):
         command = [*drop, "env", path, "PYTHONDONTWRITEBYTECODE=1", str(python)]
         probe = [*command, "-c", "import collectives, psutil"]
-        if subprocess.run(probe, capture_output=True).returncode == 0:
+        if finished(probe).returncode == 0:
             return command
     return None
 
@@ -460,13 +451,7 @@ def test_every_promise_of_a_lab_holds_for_an_ordinary_user():
     with tempfile.TemporaryDirectory() as home:
         os.chmod(home, 0o777)
         options = ["-q", "-p", "no:cacheprovider", "-k", "not ordinary and not slurm", __file__]
-        done = subprocess.run(
-            [*command, "-m", "pytest", *options],
-            env=os.environ | {"HOME": home, "TMPDIR": home},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        environ = {"HOME": home, "TMPDIR": home}
+        done = finished([*command, "-m", "pytest", *options], 300, environ, cwd=ROOT)
     last = done.stdout.splitlines()[-1]
     assert (done.returncode, "skipped" in last) == (0, False), done.stdout

@@ -1,12 +1,12 @@
 """Where there can be no lab, or not the one that was asked for, a sentence says why."""
 
 import shutil
-import subprocess
 import sys
 import types
 
 import pytest
 from machines import needs_a_lab
+from processes import finished
 from typer.testing import CliRunner
 
 from collectives import Lab
@@ -48,11 +48,7 @@ def test_a_limit_of_namespaces_is_named(limit):
     """It is set in a user namespace of the test's own: nobody else's limit changes."""
     program = "from collectives.lab import available; print(available.missing())"
     script = f'echo 0 > /proc/sys/user/{limit}; exec "$0" -c "$1"'
-    done = subprocess.run(
-        ["unshare", "-Ur", "sh", "-c", script, sys.executable, program],
-        capture_output=True,
-        text=True,
-    )
+    done = finished(["unshare", "-Ur", "sh", "-c", script, sys.executable, program])
     assert "No space left on device" in done.stdout
     assert "see sysctl user" in done.stdout
 

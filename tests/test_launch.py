@@ -5,7 +5,6 @@ import importlib.util
 import os
 import random
 import socket
-import subprocess
 import sys
 import textwrap
 import threading
@@ -18,18 +17,13 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from processes import finished
 
 from collectives import launch
-from collectives.launcher.server import default_start_method
 
-METHODS = ["forkserver", "spawn"] if default_start_method() == "forkserver" else ["spawn"]
-# A rank that is spawned imports torch anew: `spawn` is slow where the fork server is there.
-default_method_or_slow = pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(method, marks=pytest.mark.slow if number else ())
-        for number, method in enumerate(METHODS)
-    ],
+# A rank that is spawned imports torch anew.
+by_each_start_method = pytest.mark.parametrize(
+    "method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )
 
 
@@ -69,11 +63,6 @@ def test_a_destroyed_group_is_gone_also_after_an_optimizer():
     assert found == [0, 0]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_start_method_runs_the_same(method):
-    assert [x.item() for x in launch(total, 2, start_method=method)] == [1, 1]
-
-
 def test_lambdas_closures_partials_arguments_and_classes_of_the_caller_travel():
     class Point:
         def __init__(self, x):
@@ -103,7 +92,7 @@ def test_functions_of_a_module_imported_by_path_can_be_launched(tmp_path, monkey
     assert launch(lambda rank, world_size, device: module.helper(rank), 2) == [0, 7]
 
 
-@default_method_or_slow
+@by_each_start_method
 def test_a_script_without_a_main_guard_runs_once(tmp_path, method):
     script = tmp_path / "script.py"
     script.write_text(
@@ -116,15 +105,14 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path, method):
         print(launch(fn, 2, start_method={method!r}))
         """)
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=150)
+    done = finished(f"python {script}")
     assert done.stdout == "the script runs\n[(0, 2), (1, 2)]\n", done.stderr
 
 
 @pytest.mark.slow
 def test_a_program_from_standard_input_works():
     program = "from collectives import launch\nprint(launch(lambda rank, *_: rank, 2))"
-    command = [sys.executable]
-    done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=150)
+    done = finished("python", input=program)
     assert done.stdout == "[0, 1]\n", done.stderr
 
 
@@ -189,7 +177,7 @@ def test_a_rank_has_the_environment_directory_path_and_arguments_of_the_caller_a
     assert launch(found, 1) == [("green", threads, "DETAIL", *same)]
 
 
-@default_method_or_slow
+@by_each_start_method
 def test_generators_differ_between_ranks_and_launches_as_in_fresh_processes(method):
     def draw(rank, world_size, device):
         return (

@@ -13,12 +13,6 @@ import psutil
 import pytest
 from processes import hear_signals, is_alive
 
-from collectives.launcher.server import default_start_method
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="these endings are POSIX signals")
-
-METHODS = ["forkserver", "spawn"] if default_start_method() == "forkserver" else ["spawn"]
-
 PROGRAM = """
 import ctypes, os, pathlib, signal, sys, time
 import torch
@@ -99,9 +93,10 @@ def is_empty(folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        pytest.param(name, method, marks=pytest.mark.slow if number or name == "SIGTERM" else ())
-        for name in ("SIGKILL", "SIGTERM", "SIGINT")
-        for number, method in enumerate(METHODS)
+        ("SIGKILL", "forkserver"),
+        ("SIGINT", "forkserver"),
+        pytest.param("SIGTERM", "forkserver", marks=pytest.mark.slow),
+        *(pytest.param(f"SIG{end}", "spawn", marks=pytest.mark.slow) for end in ("KILL", "INT")),
     ],
 )
 def test_no_rank_and_no_file_outlives_the_caller(caller, name, method):
@@ -166,8 +161,6 @@ def test_after_the_fork_server_was_killed_the_caller_gets_an_error_and_can_launc
     """
     process, ranks, _ = caller(body)
     (server,) = {rank.parent() for rank in ranks}
-    if server.pid == process.pid:
-        pytest.skip("without a fork server the ranks are the caller's own children")
     server.kill()
     out, err = process.communicate(timeout=20)
     assert all_gone_within_5_seconds(ranks)

@@ -1,14 +1,13 @@
 """launch inside a launcher's world gives the same results and leaves that world as it was."""
 
 import json
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from machines import needs_a_lab
+from processes import finished
 
 from collectives import Lab
 
@@ -29,21 +28,13 @@ def total(rank, world_size, device):
 """
 
 
-def torchrun(tmp_path: Path, body: str, *arguments: str, nproc: int = 2, wrapper=()):
+def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper=()):
     """Run a program under torchrun; return the facts of each rank, and the finished torchrun."""
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
+    command = ["torchrun", "--nproc-per-node", nproc]
     command += ["--no-python", *wrapper, sys.executable] if wrapper else []
-    environ = os.environ.copy()
-    environ.pop("TORCH_DISTRIBUTED_DEBUG", None)
-    done = subprocess.run(
-        [*command, str(program), str(tmp_path), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environ,
-    )
+    done = finished([*command, program, tmp_path])
     files = [tmp_path / f"facts-{rank}.json" for rank in range(nproc)]
     return [json.loads(file.read_text()) if file.exists() else None for file in files], done
 
@@ -58,12 +49,15 @@ def error_of(fn, **options):
         return str(error).splitlines()[0]
 
 def every_rank_gets_all_results_any_number_of_times_and_big_ones_too():
-    results = [launch(total) for _ in range(5)] + [launch(total, 3)]
+    assert [launch(total) for _ in range(5)] + [launch(total, 3)] == [[6, 6, 6]] * 6
     big = launch(lambda rank, world_size, device: torch.full((2_500_000,), rank, dtype=torch.int32))
-    return results, [[len(x), int(x.min()), int(x.max())] for x in big], dist.is_initialized()
+    assert [(len(x), int(x.min()), int(x.max())) for x in big] == [(2_500_000, r, r) for r in range(3)]
+    assert not dist.is_initialized()
 
 def another_number_of_ranks_or_backend_than_there_is_says_so():
-    return error_of(total, nproc=4), "did you mean 'gloo'" in error_of(total, backend="glo")
+    number = "nproc=4, but torchrun started 3 ranks: leave nproc out."
+    assert error_of(total, nproc=4) == number
+    assert "did you mean 'gloo'" in error_of(total, backend="glo")
 
 def on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_back():
     def listening(rank, world_size, device):
@@ -73,76 +67,59 @@ def on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_back(
     # On one machine this choice, with which gloo would fail, is not used.
     os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
     before = dict(os.environ)
-    addresses = {address for found in launch(listening) for address in found}
-    same = dict(os.environ) == before
+    assert {address for found in launch(listening) for address in found} == {"127.0.0.1"}
+    assert dict(os.environ) == before
     del os.environ["GLOO_SOCKET_IFNAME"]
-    return list(addresses), same
 
 def an_exception_in_one_rank_is_raised_in_all():
     def fails(rank, world_size, device):
         if rank == 1:
             raise KeyError("no such thing")
         dist.barrier()
-    return error_of(fails)
+    assert error_of(fails) == "rank 1 raised KeyError: 'no such thing'"
 
 def a_child_of_a_worker_is_no_worker():
     program = "from collectives.launcher.worker import launcher_worker; print(launcher_worker())"
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True).stdout
+    assert subprocess.check_output([sys.executable, "-c", program]) == b"None\\n"
 
 def a_launch_inside_a_joined_rank_says_so():
-    return "launch was called inside a rank" in error_of(lambda *_: launch(total))
+    assert "launch was called inside a rank" in error_of(lambda *_: launch(total))
 
 def results_arrive_although_a_rank_destroyed_its_group():
     def destroys(rank, world_size, device):
         if rank == 1:
             dist.destroy_process_group()
         return rank
-    return launch(destroys)
+    assert launch(destroys) == [0, 1, 2]
 
 def a_group_of_the_callers_is_used_and_left_alone():
     dist.init_process_group("gloo")
     group = dist.group.WORLD
-    same = launch(lambda *_: dist.group.WORLD is group)
+    assert launch(lambda *_: dist.group.WORLD is group) == [True] * 3
     x = torch.ones(1)
     dist.all_reduce(x)
-    initialised = dist.is_initialized()
+    assert (x.item(), dist.is_initialized()) == (3.0, True)
     dist.destroy_process_group()
-    return same, x.item(), initialised
 
-facts = {}
-for name in sys.argv[2:]:
-    facts[name] = globals()[name](), launch(total)  # the world stays usable
-    write(facts)
+for scenario in (
+    every_rank_gets_all_results_any_number_of_times_and_big_ones_too,
+    another_number_of_ranks_or_backend_than_there_is_says_so,
+    on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_back,
+    an_exception_in_one_rank_is_raised_in_all,
+    a_child_of_a_worker_is_no_worker,
+    a_launch_inside_a_joined_rank_says_so,
+    results_arrive_although_a_rank_destroyed_its_group,
+    a_group_of_the_callers_is_used_and_left_alone,
+):
+    scenario()
+    assert launch(total) == [6, 6, 6]  # the world stays usable
+write("all is as it should be")
 """
-
-# By scenario: what each rank finds.
-EXPECTED = {
-    "every_rank_gets_all_results_any_number_of_times_and_big_ones_too": [
-        [[6, 6, 6]] * 6,
-        [[2_500_000, rank, rank] for rank in range(3)],
-        False,
-    ],
-    "another_number_of_ranks_or_backend_than_there_is_says_so": [
-        "nproc=4, but torchrun started 3 ranks: leave nproc out.",
-        True,
-    ],
-    "on_one_node_gloo_listens_on_loopback_only_and_the_environment_is_given_back": [
-        ["127.0.0.1"],
-        True,
-    ],
-    "an_exception_in_one_rank_is_raised_in_all": "rank 1 raised KeyError: 'no such thing'",
-    "a_child_of_a_worker_is_no_worker": "None\n",
-    "a_launch_inside_a_joined_rank_says_so": True,
-    "results_arrive_although_a_rank_destroyed_its_group": [0, 1, 2],
-    "a_group_of_the_callers_is_used_and_left_alone": [[True] * 3, 3.0, True],
-}
 
 
 def test_in_a_world_of_torchrun(tmp_path):
-    facts, done = torchrun(tmp_path, SCENARIOS, *EXPECTED, nproc=3)
-    expected = {name: [found, [6, 6, 6]] for name, found in EXPECTED.items()}
-    assert facts == [expected] * 3, done.stderr
+    facts, done = torchrun(tmp_path, SCENARIOS, nproc=3)
+    assert facts == ["all is as it should be"] * 3, done.stderr
 
 
 @pytest.mark.slow  # test_launch_failures.py has the same without a launcher
@@ -170,7 +147,6 @@ def test_at_the_time_limit_the_error_says_where_each_rank_stood(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 def test_a_worker_behind_a_shell_is_a_worker(tmp_path):
     facts, done = torchrun(
         tmp_path, "write(launch(total))", wrapper=("sh", "-c", '"$0" "$@"; exit $?')

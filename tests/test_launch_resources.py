@@ -3,7 +3,6 @@
 import gc
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import threading
@@ -11,14 +10,13 @@ import time
 
 import psutil
 import pytest
+from processes import finished
 
 from collectives import LaunchError, launch
 from collectives.backends import availability
 from collectives.lab import available
 from collectives.launcher.child import Child
-from collectives.launcher.server import default_start_method
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors are POSIX's")
 BACKENDS = ["gloo"]
 if availability.missing_for_mpi() is None:
     BACKENDS.append("mpi")
@@ -61,7 +59,7 @@ def test_with_a_full_temporary_folder_a_launch_records_nothing_and_goes_on(tmp_p
     mount = f"mount -t tmpfs -o size=1m none {tmp_path} && TMPDIR={tmp_path} exec "
     program = f"{shlex.quote(sys.executable)} -c {shlex.quote(WITHOUT_ROOM)}"
     command = ["unshare", "-rm", "sh", "-c", mount + program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = finished(command)
     assert done.stdout.startswith("[0, 1]\ndiagnose=True needs files"), done.stderr
     assert "No space left on device" in done.stdout
 
@@ -84,7 +82,6 @@ print(used[2] == used[-1])  # the first failure may start a thread that stays
 """
 
 
-@pytest.mark.skipif(default_start_method() != "forkserver", reason="is about the fork server")
 @pytest.mark.parametrize(
     ("backend", "has_gone"),
     [
@@ -99,8 +96,7 @@ def test_a_temporary_folder_without_a_fork_server_is_named_and_nothing_stays_ope
         folder = os.path.join(short, "x" * (10 if has_gone else 100))
         os.mkdir(folder)
         command = [sys.executable, "-c", WITHOUT_FOLDER, backend, folder]
-        environ = os.environ | {"TMPDIR": folder}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environ)
+        done = finished(command, 200, {"TMPDIR": folder})
     first, *others, nothing_is_left = done.stdout.splitlines() or [""] * 2
     assert (len(set(others)), nothing_is_left) == (1, "True"), done.stderr
     assert "rank 0 died: its process could not be started" in others[0]
@@ -142,12 +138,8 @@ finally:
 """
 
 
-@pytest.mark.skipif(default_start_method() != "forkserver", reason="is about the fork server")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs to see what a process has loaded")
 @pytest.mark.slow  # it waits for what does not answer
 def test_a_fork_server_survives_an_early_ctrl_c_and_a_stuck_one_holds_no_launch_up():
-    command = [sys.executable, "-c", INTERRUPTED]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=150, start_new_session=True
-    )
+    done = finished([sys.executable, "-c", INTERRUPTED], start_new_session=True)
     assert (done.stdout, done.stderr) == ("[0, 1]\nhung True\n", "")

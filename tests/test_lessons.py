@@ -36,7 +36,7 @@ def run_lessons(rank, world_size, device, names, backend, limit):
 
 def runnable(lesson, backend, device, world_size):
     """The steps that this world can run. Others start worlds of their own, of whatever size this
-    one has: see test_start.py and test_notebooks.py.
+    one has: see test_notebooks.py.
     """
     return [
         step

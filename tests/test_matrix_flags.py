@@ -1,8 +1,6 @@
 """The flags that look at a measured matrix: what they print, and when the exit status is 1."""
 
 import re
-from dataclasses import replace
-from pathlib import Path
 
 from hand_made import cell, matrix
 
@@ -10,8 +8,6 @@ from collectives.backends.claims import Claim, holds, load, table
 from collectives.matrix import claimed, recorded
 from collectives.semantics.calls import LESSONS
 from tools import claims_table
-
-ROOT = Path(__file__).parent.parent
 
 
 def report(found, claims=None, probes=None):
@@ -96,16 +92,6 @@ def test_the_short_table_counts_the_exceptions_where_something_works():
     assert "| `all_reduce` | works; 1 refused, 1 **wrong** |" in rows
     assert "| `barrier` | - |" in rows
     assert len(rows) == 2 + len(LESSONS)
-
-
-def test_the_table_leaves_out_what_versions_did_that_this_package_does_not_run_on():
-    works = Claim("gloo", "cpu", "works", form=("reduce",))
-    old = Claim("gloo", "cpu", "refuses", "not yet", form=("reduce",), torch="<=2.6")
-    assert claims_table.full((works, old)) == claims_table.full((works,))
-    newer = replace(old, torch="<=2.14")
-    assert "1. **refuses** (torch <=2.14): not yet" in claims_table.full((works, newer))
-    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'"torch>={claims_table.VERSIONS[0]}"' in pyproject
 
 
 def test_every_claim_about_cells_is_in_the_full_table():

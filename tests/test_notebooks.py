@@ -5,10 +5,8 @@ again.
 """
 
 import asyncio
-import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,28 +16,14 @@ import pytest
 from jupyter_client import AsyncKernelManager
 from jupytext.cli import jupytext
 
-from collectives.course import chapters
-from collectives.course.marks import SYMPTOMS
+from collectives.course import chapters, files
 from collectives.lab import available
 from tools import notebooks
 
 ROOT = Path(__file__).parent.parent
-LESSONS, MISTAKES = (
-    [
-        ROOT / "lessons" / f"{name}.py"
-        for chapter in chapters.read().values()
-        if chapter.isolated == isolated
-        for name in chapter.names
-    ]
-    for isolated in (False, True)
-)
-MOST_BYTES = 320 * 1024
+LESSONS = [files.find(name) for chapter in chapters.read().values() for name in chapter.names]
 PINS = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line
-)
-
-every_file = pytest.mark.parametrize(
-    "lesson", LESSONS + MISTAKES, ids=[path.stem for path in LESSONS + MISTAKES]
 )
 
 
@@ -57,7 +41,7 @@ def printed(notebook: nbformat.NotebookNode) -> str:
 
 def test_every_lesson_has_its_notebook_and_no_notebook_is_left_over():
     found = [path for path in ROOT.glob("notebooks/**/*") if path.is_file()]
-    assert sorted(found) == sorted(notebooks.path_of(lesson) for lesson in LESSONS + MISTAKES)
+    assert sorted(found) == sorted(notebooks.path_of(lesson) for lesson in LESSONS)
 
 
 def cells(notebook: nbformat.NotebookNode) -> list[tuple]:
@@ -67,7 +51,7 @@ def cells(notebook: nbformat.NotebookNode) -> list[tuple]:
 def test_the_cells_are_those_of_the_lesson():
     changed = [
         lesson.stem
-        for lesson in LESSONS + MISTAKES
+        for lesson in LESSONS
         for expected in [notebooks.unexecuted(lesson)]
         if cells(committed(lesson)) != cells(expected)
         or committed(lesson).metadata != expected.metadata
@@ -81,7 +65,7 @@ def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(tmp_path):
     lesson.
     """
     changed = []
-    for lesson in LESSONS + MISTAKES:
+    for lesson in LESSONS:
         for file in (lesson, notebooks.path_of(lesson), ROOT / "pyproject.toml"):
             copy = tmp_path / file.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -93,64 +77,14 @@ def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(tmp_path):
     assert changed == []
 
 
-def faults_of_outputs(lesson: Path) -> Iterator[str]:
-    """It was executed from top to bottom, nothing failed, and each run printed its result."""
-    notebook = committed(lesson)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
-        yield "it was not executed from top to bottom"
-    outcome = f"proved on all \\d ranks|proved in a lab|{'|'.join(SYMPTOMS.values())}"
-    if lesson in LESSONS:
-        outcome = "(?:proved|computed|looked up) on all 4 ranks"
-    for cell in code:
-        kinds = [(output.output_type, output.get("name")) for output in cell.outputs]
-        runs = re.search(r"^    run\((\w+)\)$", cell.source, re.MULTILINE)
-        if kinds[:1] != ([("stream", "stdout")] if runs else []):
-            yield f"cell {cell.id} prints {kinds[:1]}"
-        elif runs and not re.match(f"{runs[1]}: ({outcome})\n", cell.outputs[0].text):
-            yield f"{runs[1]}: {cell.outputs[0].text[:60]}"
-        if not {kind for kind, _ in kinds[1:]} <= {"display_data"}:
-            yield f"cell {cell.id} shows {kinds[1:]}"
-
-
-def faults_of_folds(lesson: Path) -> Iterator[str]:
-    """The output that a reader predicts is folded, and no other."""
-    cells = committed(lesson).cells
-    asked = ["**Predict first.**" in before.source for before in cells]
-    if [bool(cell.metadata.get("collapsed")) for cell in cells] != [False, *asked[:-1]]:
-        yield "another output is folded than the one that a reader predicts"
-
-
-def faults_of_pictures(lesson: Path) -> Iterator[str]:
-    """A lesson's first step has a picture, with words for those who cannot see it."""
-    shown = [one for one in outputs(committed(lesson)) if one.output_type == "display_data"]
-    pictures = [ElementTree.fromstring(one.data["image/svg+xml"]) for one in shown]
-    # In launching, processes meet, and in threads, each rank works alone: no data move.
-    if lesson in LESSONS and not pictures and lesson.stem not in ("launching", "threads"):
-        yield "it has no picture"
-    for picture in pictures:
-        if picture.get("role") != "img" or len(picture.get("aria-label", "")) < 40:
-            yield "a picture has no words"
-
-
-@pytest.mark.parametrize(
-    ("rule", "lessons"),
-    [
-        (faults_of_outputs, LESSONS + MISTAKES),
-        (faults_of_folds, LESSONS),
-        (faults_of_pictures, LESSONS + MISTAKES),
-    ],
-    ids=lambda rule: getattr(rule, "__name__", ""),
-)
-def test_no_notebook_has(rule, lessons):
-    found = [f"{lesson.stem}: {fault}" for lesson in lessons for fault in rule(lesson)]
-    assert not found, "\n".join(found)
-
-
-def test_every_notebook_is_small():
-    sizes = {lesson.stem: notebooks.path_of(lesson).stat().st_size for lesson in LESSONS + MISTAKES}
-    assert {name: size for name, size in sizes.items() if size > MOST_BYTES} == {}
+def test_every_notebook_is_small_and_its_pictures_have_words_for_those_who_cannot_see_them():
+    for lesson in LESSONS:
+        assert notebooks.path_of(lesson).stat().st_size < 320 * 1024, lesson
+        for output in outputs(committed(lesson)):
+            if output.output_type == "display_data":
+                picture = ElementTree.fromstring(output.data["image/svg+xml"])
+                assert picture.get("role") == "img", lesson
+                assert len(picture.get("aria-label", "")) >= 40, lesson
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +97,7 @@ def kernels():
 
 
 @pytest.mark.slow
-@every_file
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernels):
     if lesson.parent.name == "machines" and available.missing():
         pytest.skip(available.missing())
@@ -174,13 +108,3 @@ def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernels):
     )
     if sys.platform == "linux" and pinned:
         assert nbformat.writes(fresh) + "\n" == notebooks.path_of(lesson).read_text()
-
-
-def test_what_a_library_writes_on_stderr_is_no_result(tmp_path):
-    (tmp_path / "lessons").mkdir()
-    noisy = tmp_path / "lessons" / "noisy.py"
-    noisy.write_text(
-        "# %%\nimport os, sys\nprint('one')\nprint('progress', file=sys.stderr)\nos.write(2, b'gloo')\nprint('two')\n"
-    )
-    (stream,) = outputs(asyncio.run(notebooks.executed(noisy)))
-    assert (stream.name, stream.text) == ("stdout", "one\ntwo\n")

@@ -1,33 +1,21 @@
 """PyTorch's own tests run on a backend: a few on gloo, and they fail where they should."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import pytorch_suite
+from processes import finished
 
 from collectives import LaunchError
 
 ROOT = Path(__file__).parent.parent
 
 
-def ask(
-    *names: str, options: tuple[str, ...] = (), path: tuple = ()
-) -> subprocess.CompletedProcess:
-    ids = [f"tests/pytorch_suite.py::test_upstream[{name}]" for name in names]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [ROOT, *path]))}
-    command = f"{sys.executable} -m pytest -q -p no:cacheprovider -W ignore".split()
-    return subprocess.run(
-        [*command, *options, *ids],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def ask(*names: str, options: str = ""):
+    ids = " ".join(f"tests/pytorch_suite.py::test_upstream[{name}]" for name in names)
+    command = f"python -m pytest -q -p no:cacheprovider -W ignore {options} {ids}"
+    return finished(command, env={"PYTHONPATH": f"{ROOT}:{ROOT}/tests/support"}, cwd=ROOT)
 
 
 @pytest.mark.slow
@@ -47,10 +35,8 @@ def test_a_few_of_torchs_tests_pass_on_gloo():
 
 @pytest.mark.slow
 def test_a_backend_that_does_nothing_is_found_out():
-    options = ("--backend", "lazy", "--import", "lazy_backend")
-    done = ask(
-        "test_get_rank", "test_broadcast", options=options, path=(ROOT / "tests" / "support",)
-    )
+    options = "--backend lazy --import lazy_backend"
+    done = ask("test_get_rank", "test_broadcast", options=options)
     assert (done.returncode, "1 failed, 1 passed" in done.stdout) == (1, True), done.stdout
     assert re.search(r"FAILED .*\[test_broadcast\]", done.stdout)
     assert "raised AssertionError" in done.stdout

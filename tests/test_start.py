@@ -5,7 +5,6 @@ way that they say.
 import contextlib
 import json
 import re
-import subprocess
 import sys
 import time
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lesson_source import Source
-from processes import free_port, started
+from processes import finished, free_port, started
 
 from collectives import launch
 from collectives.backends import availability as backends
@@ -26,7 +25,6 @@ from collectives.course.show import Display
 NAMES = ("start", "launching")
 PROSE = "\n\n".join(Source(name).prose for name in NAMES)
 STEPS = {step.__name__: step for name in NAMES for step in files.load(files.find(name)).STEPS}
-FRESH = [name for name, step in STEPS.items() if hasattr(step, "world")]
 
 # "Save this as `hello.py`", and the program.
 PROGRAMS = dict(
@@ -34,14 +32,7 @@ PROGRAMS = dict(
         r"Save\s+(?:this|it)\s+as\s+`([^`]+)`[^`]*:\n\n```python\n(.*?)^```$", PROSE, re.M | re.S
     )
 )
-SHOWN = {
-    command: lines.splitlines()
-    for command, lines in re.findall(
-        r"^```console\n\$ (.*?)\n(.*?)^```$",
-        PROSE,
-        re.M | re.S,
-    )
-}
+SHOWN = dict(re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", PROSE, re.M | re.S))
 MARKS = {"mpiexec": [pytest.mark.slow], "python": [pytest.mark.slow], "torchrun": []}
 if backends.missing_for_mpi() is not None:
     MARKS["mpiexec"].append(pytest.mark.skip(reason="needs the extra collectives[mpi]"))
@@ -58,26 +49,24 @@ if backends.missing_for_mpi() is not None:
 def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
     for name, program in PROGRAMS.items():
         (tmp_path / name).write_text(program)
-    with started(command, tmp_path) as process:
-        stdout, stderr = process.communicate(timeout=100)
-    shown = SHOWN[command]
+    done = finished(command, cwd=tmp_path)
+    shown = SHOWN[command].splitlines()
     if shown[0] == "...":  # the end of a traceback
-        assert process.returncode == 1
-        assert stderr.splitlines()[-len(shown) + 1 :] == shown[1:]
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-len(shown) + 1 :] == shown[1:]
     else:
-        assert process.returncode == 0, stderr
+        assert done.returncode == 0, done.stderr
         # subtle: torchrun runs Python unbuffered. That writes a line and its end one after the other,
         # and another rank may come in between.
-        lines = re.sub(r"\](?=.)", "]\n", stdout).splitlines()
-        assert sorted(filter(None, lines)) == shown, stderr
+        lines = re.sub(r"\](?=.)", "]\n", done.stdout).splitlines()
+        assert sorted(filter(None, lines)) == shown, done.stderr
 
 
 @pytest.mark.slow
 def test_without_torchrun_the_program_fails_as_the_lesson_says(tmp_path):
     (tmp_path / "hello.py").write_text(PROGRAMS["hello.py"])
-    with started("python hello.py", tmp_path) as process:
-        _, stderr = process.communicate(timeout=100)
-    assert f"`{stderr.splitlines()[-1]}`" in " ".join(PROSE.split())
+    done = finished("python hello.py", cwd=tmp_path)
+    assert f"`{done.stderr.splitlines()[-1]}`" in " ".join(PROSE.split())
 
 
 ENDED = """
@@ -99,8 +88,7 @@ print("pt_gloo_runloop\\n" in threads)
 @pytest.mark.parametrize(("when", "left"), [("before", "False"), ("within", "True")])
 def test_an_optimizer_made_in_the_group_keeps_the_threads_of_gloo(when, left):
     """If "within" fails, torch has mended it: then a pitfall of the lesson goes."""
-    command = [sys.executable, "-c", ENDED, when]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = finished(["python", "-c", ENDED, when])
     assert done.stdout == f"{left}\n", done.stderr
 
 
@@ -149,13 +137,6 @@ def test_the_numbers_of_the_lessons_follow_the_two_conventions():
 
 
 # The steps in ranks that have no group yet.
-
-
-@pytest.mark.parametrize("name", FRESH)
-def test_a_step_in_fresh_ranks_is_proved(name):
-    outcomes, results = mistakes.run_isolated(STEPS[name])
-    assert outcomes == [RankOutcome("returned")] * 4
-    assert len(results) == 4
 
 
 def test_a_step_in_fresh_ranks_chooses_its_backend_itself():

@@ -76,13 +76,6 @@ def test_on_a_slow_network_many_buckets_are_faster_than_one():
 # The table in the documentation.
 
 
-def test_the_table_says_what_a_step_of_ddp_sends():
-    lines = SECTIONS["training"].read().splitlines()
-    assert [line for line in lines if "/training/ddp.py" in line] == training_table.rows(
-        ["training/ddp"]
-    )
-
-
 @pytest.mark.slow
 def test_the_table_says_what_a_step_of_every_lesson_sends():
     assert SECTIONS["training"].read() == training_table.table()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collectives.algorithms import count, table
+from tools import markdown
 
 # What benchmarks/algorithms.py wrote on an idle machine. The lessons show these times, too.
 MEASURED = Path(__file__).parents[1] / "lessons" / "algorithms" / "measured.json"
@@ -22,7 +23,7 @@ def sent() -> str:
             messages = max(found.messages), sum(found.messages)
             rows.append([f"`{collective}`", f"`{name}`", found.steps, *messages, share])
     heads = ["call", "algorithm", "steps", "messages of a rank", "of all", "busiest rank's share"]
-    return _markdown(heads, rows)
+    return markdown.table(heads, rows)
 
 
 def times() -> str:
@@ -36,14 +37,14 @@ def _worlds() -> dict[str, dict]:
 
 def _times(n: str, world: dict) -> str:
     found = world["all_reduce"]
-    calls = _markdown(
+    calls = markdown.table(
         ["", *(_size(int(size)) for size in found)],
         [
             [f"`{name}`", *(_cell(seconds, name) for seconds in found.values())]
             for name in next(iter(found.values()))
         ],
     )
-    training = _markdown(
+    training = markdown.table(
         ["a step of training", "gloo", "by_hand", "ratio"],
         [
             [what, _ms(one["gloo"]), _ms(one["by_hand"]), f"{one['gloo'] / one['by_hand']:.3g}x"]
@@ -83,8 +84,3 @@ def _size(nbytes: int) -> str:
     known = (("MiB", 2**20), ("KiB", 2**10), ("B", 1))
     unit, factor = next((unit, factor) for unit, factor in known if nbytes >= factor)
     return f"{nbytes / factor:g} {unit}"
-
-
-def _markdown(heads: list[str], rows: list[list]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

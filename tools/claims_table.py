@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable
 
-from collectives.backends.claims import Claim, base, holds, table
+from collectives.backends.claims import Claim, base, table
 from collectives.semantics.calls import LESSONS
-
-# The versions of torch that a reader can have: from the oldest that this package runs on
-# (pyproject.toml) to one that is far off. Claims about older ones are left out.
-VERSIONS = [f"2.{minor}" for minor in range(11, 40)]
+from tools import markdown
 
 # How the short table counts the exceptions in each state.
 _COUNTED = {"refuses": "refused", "wrong": "**wrong**", "crashes": "**crash**", "hangs": "**hang**"}
@@ -20,7 +17,7 @@ _Place = tuple[str, str]  # backend and device
 
 def full(claims: tuple[Claim, ...] | None = None) -> str:
     """A row for each call, a column for each backend, and below them the numbered exceptions."""
-    claims = _of_today(claims)
+    claims = claims or table()
     forms = list(dict.fromkeys(base(form) for claim in claims for form in claim.form))
     notes: dict[_Place, list[str]] = {}
     columns, first = [], 1
@@ -30,11 +27,10 @@ def full(claims: tuple[Claim, ...] | None = None) -> str:
         numbers = {text: number for number, text in enumerate(notes[place], first)}
         columns.append([_cell(claims, form, place, numbers) for form in forms])
         first += len(numbers)
-    head = ["call", *(f"{backend}, {device}" for backend, device in notes)]
     rows = [[f"`{form}`", *cells] for form, *cells in zip(forms, *columns, strict=True)]
-    lines, number = _lines(head, rows), 0
-    for (backend, device), texts in notes.items():
-        lines += ["", f"### Exceptions on {backend}, {device}", ""]
+    lines, number = [markdown.table(["call", *map(", ".join, notes)], rows)], 0
+    for place, texts in notes.items():
+        lines += ["", f"### Exceptions on {', '.join(place)}", ""]
         for text in texts:
             number += 1
             lines.append(f"{number}. {text}")
@@ -46,33 +42,18 @@ def short(claims: tuple[Claim, ...] | None = None) -> str:
 
     A backend of which nobody claims that anything works is left out.
     """
-    claims = _of_today(claims)
+    claims = claims or table()
     places = _places([claim for claim in claims if claim.state == "works"])
     rows = []
     for lesson in LESSONS:
         calls = _CALLS.get(lesson, (lesson,))
         cells = [_counts(claims, calls, place) for place in places]
         rows.append([", ".join(f"`{call}`" for call in calls), *cells])
-    return "\n".join(
-        _lines(["call", *(f"{backend}, {device}" for backend, device in places)], rows)
-    )
-
-
-def _of_today(claims: tuple[Claim, ...] | None) -> tuple[Claim, ...]:
-    """The claims about calls in versions of torch that a reader can have."""
-    return tuple(
-        claim
-        for claim in (table() if claims is None else claims)
-        if claim.form and any(holds(claim.torch, version) for version in VERSIONS)
-    )
+    return markdown.table(["call", *map(", ".join, places)], rows)
 
 
 def _places(claims: Iterable[Claim]) -> list[_Place]:
-    return list(dict.fromkeys((claim.backend, claim.device) for claim in claims))
-
-
-def _lines(head: list[str], rows: list[list[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+    return list(dict.fromkeys((claim.backend, claim.device) for claim in claims if claim.form))
 
 
 def _about(claims: Iterable[Claim], form: str, place: _Place) -> tuple[bool, list[Claim]]:

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import jupytext
 
 from collectives.course import chapters
+from tools import markdown
 
 # The shortest way from a first program to a model that several ranks train.
 ROUTE = (
@@ -19,21 +19,8 @@ LINES_A_MINUTE = 10
 FOR_A_PREDICTION, FOR_A_CHANGE, FOR_A_PROGRAM = 1, 2, 10
 
 
-@dataclass(frozen=True)
-class Minutes:
-    reading: float = 0.0
-    exercises: float = 0.0
-
-    def __add__(self, other: "Minutes") -> "Minutes":
-        return Minutes(self.reading + other.reading, self.exercises + other.exercises)
-
-    def __str__(self) -> str:
-        """The cells of a table, in steps of five minutes."""
-        return f"{_fives(self.reading)} | {_fives(self.exercises)}"
-
-
-def minutes(lesson: chapters.Lesson) -> Minutes:
-    """By the rule that docs/contents.md states."""
+def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
+    """Of reading and of exercises, by the rule that docs/contents.md states."""
     cells = jupytext.read(lesson.path).cells
     prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
@@ -44,7 +31,7 @@ def minutes(lesson: chapters.Lesson) -> Minutes:
     # A section has a task of its own, or names exercises.
     sections = len(re.findall(r"^## Write it yourself$", prose, re.MULTILINE))
     programs = max(sections, len(re.findall(r"^collectives practice \w+$", prose, re.MULTILINE)))
-    return Minutes(
+    return (
         len(prose.split()) / WORDS_A_MINUTE
         + len(lines) / LINES_A_MINUTE
         + predictions * FOR_A_PREDICTION,
@@ -56,12 +43,9 @@ def _section(prose: str, heading: str) -> str:
     return prose.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
-def _sum(lessons: Iterable[chapters.Lesson]) -> Minutes:
-    return sum((minutes(lesson) for lesson in lessons), Minutes())
-
-
-def _fives(exact: float) -> int:
-    return 5 * round(exact / 5)
+def _minutes(lessons: Iterable[chapters.Lesson]) -> list[int]:
+    """Of reading and of exercises, all lessons together, in steps of five."""
+    return [5 * round(sum(exact) / 5) for exact in zip(*map(minutes, lessons), strict=True)]
 
 
 def route() -> str:
@@ -70,45 +54,29 @@ def route() -> str:
     lessons = {lesson.name: lesson for chapter in known.values() for lesson in chapter.lessons}
     first = [lessons[name] for name in ROUTE]
     rest = [lesson for lesson in known["calls"].lessons if lesson not in first]
-    time = _sum(first)
-    rows = [
-        f'"Start here" takes {_fives(time.reading)} minutes to read and predict. '
-        f'"Change and try" and "Write it yourself" take another {_fives(time.exercises)}.',
-        "",
-        "| lesson | what happens | minutes |",
-        "|---|---|---|",
-        _heading("Start here", first),
-        *_rows(first),
-        _heading("The other calls", rest),
-        *_rows(rest),
-        "| **Chapters** | | |",
-    ]
+    reading, exercises = _minutes(first)
+    rows = [*_part("Start here", first), *_part("The other calls", rest), ("**Chapters**", "", "")]
     for chapter in known.values():
         if chapter.name not in ("start", "calls"):
-            rows.append(
-                f"| [{chapter.name}](docs/contents.md#{chapter.name}) | {chapter.title}. "
-                f"| {_fives(_sum(chapter.lessons).reading)} |"
-            )
-    return "\n".join(rows)
+            link = f"[{chapter.name}](docs/contents.md#{chapter.name})"
+            rows.append((link, f"{chapter.title}.", _minutes(chapter.lessons)[0]))
+    return (
+        f'"Start here" takes {reading} minutes to read and predict. '
+        f'"Change and try" and "Write it yourself" take another {exercises}.\n\n'
+        + markdown.table(["lesson", "what happens", "minutes"], rows)
+    )
 
 
-def _heading(title: str, lessons: list[chapters.Lesson]) -> str:
-    return f"| **{title}** | | **{_fives(_sum(lessons).reading)}** |"
-
-
-def _rows(lessons: list[chapters.Lesson]) -> Iterator[str]:
+def _part(title: str, lessons: list[chapters.Lesson]) -> Iterator[tuple]:
+    yield f"**{title}**", "", f"**{_minutes(lessons)[0]}**"
     for lesson in lessons:
-        name, reading = lesson.name, _fives(minutes(lesson).reading)
-        yield f"| [{name}](notebooks/{name}.ipynb) | {lesson.summary} | {reading} |"
+        link = f"[{lesson.name}](notebooks/{lesson.name}.ipynb)"
+        yield link, lesson.summary, _minutes([lesson])[0]
 
 
 def page() -> str:
     """What docs/contents.md says of every lesson of every chapter."""
-    return "\n\n".join([_rule(), *map(_chapter, chapters.read().values())])
-
-
-def _rule() -> str:
-    return (
+    rule = (
         "How long a lesson takes is computed from its file. *Reading*: "
         f"{WORDS_A_MINUTE} words a minute, folded answers included; "
         f"{LINES_A_MINUTE} lines of code a minute; "
@@ -117,21 +85,16 @@ def _rule() -> str:
         f"{FOR_A_PROGRAM} minutes for each program to write. "
         "The tables are rounded to five minutes."
     )
+    return "\n\n".join([rule, *map(_chapter, chapters.read().values())])
 
 
 def _chapter(chapter: chapters.Chapter) -> str:
-    rows = [
-        f"## {chapter.name}",
-        "",
-        f"{chapter.title}.",
-        "",
-        "| lesson | what happens | reading | exercises |",
-        "|---|---|---|---|",
-    ]
+    rows = []
     for lesson in chapter.lessons:
         name = lesson.name
         link = f"[{lesson.path.stem}](../notebooks/{name}.ipynb), [.py](../lessons/{name}.py)"
-        rows.append(f"| {link} | {lesson.summary} | {minutes(lesson)} |")
+        rows.append([link, lesson.summary, *_minutes([lesson])])
     if len(chapter.lessons) > 1:
-        rows.append(f"| together | | {_sum(chapter.lessons)} |")
-    return "\n".join(rows)
+        rows.append(["together", "", *_minutes(chapter.lessons)])
+    heads = ["lesson", "what happens", "reading", "exercises"]
+    return f"## {chapter.name}\n\n{chapter.title}.\n\n{markdown.table(heads, rows)}"

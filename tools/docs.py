@@ -82,13 +82,8 @@ SECTIONS = {
 
 
 def main(names: list[str]) -> None:
-    for name in names:
-        if name not in SECTIONS:
-            known = [
-                f"  {one.name:13} {one.path}{' (takes minutes)' * one.slow}"
-                for one in SECTIONS.values()
-            ]
-            sys.exit("\n".join([f"{name!r} is no generated part. These are:", *known]))
+    if unknown := set(names) - SECTIONS.keys():
+        sys.exit(f"{', '.join(unknown)}: no generated part. These are: {', '.join(SECTIONS)}.")
     quick = [section for section in SECTIONS.values() if not section.slow]
     for section in [SECTIONS[name] for name in names] or quick:
         print(f"{section.name}: {section.path}", file=sys.stderr)

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from tools import markdown
+
 MEASURED = Path(__file__).parents[1] / "docs" / "elastic_times.json"
 HEADER = ["accident", "ranks before", "after", "parameters", "seconds", "with torchrun's own times"]
 
@@ -13,12 +15,12 @@ def measured() -> dict[str, list[dict]]:
 
 
 def table() -> str:
-    lines = [HEADER, ["---"] * len(HEADER)]
+    rows = []
     for quick, slow in zip(*measured().values(), strict=True):
         times = [f"{row['seconds']:.0f}" if "seconds" in row else "-" for row in (quick, slow)]
         names = [quick["accident"].replace("_", " "), *map(str, list(quick.values())[1:3])]
-        lines.append([*names, "equal", *times])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows.append([*names, "equal", *times])
+    return markdown.table(HEADER, rows)
 
 
 def svg() -> str:

@@ -20,6 +20,7 @@ from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.snapshot import Verdict
+from tools.markdown import table
 
 # Some outcomes differ from run to run: each mistake is made so many times.
 TIMES = 3
@@ -93,12 +94,12 @@ def markdown(outcomes: dict[str, dict[str, list[set[str]]]] | None = None) -> st
 
 def overview(outcomes: dict[str, dict[str, list[set[str]]]]) -> str:
     """A table with a row for each mistake: its cause, and the beginning of each outcome."""
-    lines = [["program", "cause", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
+    rows = []
     for file, mistakes in outcomes.items():
         for cause, (name, (*became, verdicts)) in zip(causes(file), mistakes.items(), strict=True):
             cells = [_short(cell, " on ") for cell in became] + [_short(verdicts, ":")]
-            lines.append([f"[{name}](#{file})", cause, *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            rows.append([f"[{name}](#{file})", cause, *cells])
+    return table(["program", "cause", *COLUMNS], rows)
 
 
 def causes(file: str) -> list[str]:

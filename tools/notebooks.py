@@ -10,11 +10,9 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
 
 import jupytext
 import nbformat
-import typer
 from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -115,18 +113,9 @@ async def _make_all(lessons: list[Path]) -> bool:
     return all(await asyncio.gather(*(_make(lesson, turn) for lesson in lessons)))
 
 
-def main(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Lessons or chapters; all without a name.")
-    ] = None,
-) -> None:
-    """Execute lessons, and write their notebooks."""
-    try:
-        lessons = files.choose(names or list(chapters.read()), every=False)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    raise typer.Exit(0 if asyncio.run(_make_all(lessons)) else 1)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        chosen = files.choose(sys.argv[1:] or list(chapters.read()), every=False)
+    except ValueError as error:
+        sys.exit(str(error))
+    sys.exit(not asyncio.run(_make_all(chosen)))

@@ -6,6 +6,7 @@ from collectives.course import chapters, files
 from collectives.course.marks import world_of
 from collectives.launcher.launch import launch
 from collectives.recording.counts import Count, counting
+from tools import markdown
 
 RANKS = 4
 
@@ -13,8 +14,7 @@ RANKS = 4
 def measured(rank, world_size, device, paths: dict[str, Path]) -> dict[tuple[str, str], Count]:
     """Runs in a rank: calls and bytes, by lesson and step.
 
-    `paths`: the files of the lessons, by name. Steps that compare no training, start ranks of their
-    own, or need more of them, are left out.
+    Steps that compare no training, start ranks of their own, or need more of them, are left out.
     """
     found = {}
     for name, path in paths.items():
@@ -50,16 +50,12 @@ def _measured_step(step, rank, world_size, device) -> Count:
     return next((count for _, count in sent if count.calls), Count())
 
 
-def rows(names: list[str]) -> list[str]:
-    """A line of the table for each step of these lessons, as rank 0 counts it."""
-    paths = {name: files.find(name) for name in names}
+def table() -> str:
+    """A row for each step, as rank 0 counts it."""
+    paths = {lesson.name: lesson.path for lesson in chapters.read()["training"].lessons}
     found = launch(measured, RANKS, args=(paths,), backend="gloo", device="cpu", timeout=600.0)[0]
-    return [
-        f"| [{PurePosixPath(name).name}](../lessons/{name}.py): `{step}` | {calls} | {sent:,} |"
+    rows = [
+        [f"[{PurePosixPath(name).name}](../lessons/{name}.py): `{step}`", calls, f"{sent:,}"]
         for (name, step), (calls, sent) in found.items()
     ]
-
-
-def table() -> str:
-    head = ["| step | calls | bytes |", "| --- | --- | --- |"]
-    return "\n".join([*head, *rows(chapters.read()["training"].names)])
+    return markdown.table(["step", "calls", "bytes"], rows)

@@ -48,14 +48,27 @@ def free_port() -> int:
             return port
 
 
+def shell_environment() -> dict[str, str]:
+    """That of a shell whose virtual environment is active."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    return os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def finished(command: str | list, timeout=150, env=None, **options) -> subprocess.CompletedProcess:
+    """A command that has run as in a shell, and what it printed."""
+    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    env = shell_environment() | (env or {})
+    streams = {"capture_output": True, "text": True}
+    return subprocess.run(words, env=env, timeout=timeout, **streams, **options)
+
+
 @contextlib.contextmanager
 def started(command: str, folder: Path, **environ: str):
-    """As in a shell whose virtual environment is active. In the end no process is left."""
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    """A command that runs as in a shell. In the end no process is left."""
     process = subprocess.Popen(
         shlex.split(command),
         cwd=folder,
-        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": ""} | environ,
+        env=shell_environment() | environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
