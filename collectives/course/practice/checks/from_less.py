@@ -8,21 +8,25 @@ import torch
 from collectives.course.practice.checks.data import added, elements, lengths, moved, poison
 from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
 
-# Two calls of one length follow each other: a message that the first leaves behind spoils the
-# second.
-_LENGTHS = (2, 2, 1, 0, 1000)
+
+def _runs() -> Iterator[tuple[int, int, str]]:
+    """The calls: number, length and label. Two calls of one length follow each other: a message
+    that the first leaves behind spoils the second.
+    """
+    for call, length in enumerate((2, 2, 1, 0, 1000)):
+        yield call, length, f"{elements(length)}, run {call + 1}"
+
+
+def _at_each_root(n: int, name: str) -> Iterator[tuple[int, int, int, str]]:
+    for root in range(n):
+        for call, length, label in _runs():
+            yield root, call, length, f"{name} {root}, {label}"
 
 
 def _broadcast(rank: int, n: int, messages: int | None = None) -> Iterator[Case]:
-    for root in range(n):
-        for call, length in enumerate(_LENGTHS):
-            x = moved(root, length, call) if rank == root else poison(length)
-            yield Case(
-                f"src {root}, {elements(length)}, run {call + 1}",
-                (x, root),
-                after={0: moved(root, length, call)},
-                messages=messages,
-            )
+    for root, call, length, label in _at_each_root(n, "src"):
+        x = moved(root, length, call) if rank == root else poison(length)
+        yield Case(label, (x, root), after={0: moved(root, length, call)}, messages=messages)
 
 
 @exercise("broadcast", stars=1, lesson="broadcast", uses=MESSAGES)
@@ -50,14 +54,9 @@ def broadcast_as_a_tree(rank: int, n: int) -> Iterator[Case]:
     "All ranks but the root have no pieces: they only receive.",
 )
 def scatter_from_sends(rank: int, n: int) -> Iterator[Case]:
-    for root in range(n):
-        for call, length in enumerate(_LENGTHS):
-            pieces = [moved(r, length, call) for r in range(n)] if rank == root else None
-            yield Case(
-                f"src {root}, {elements(length)}, run {call + 1}",
-                (poison(length), pieces, root),
-                after={0: moved(rank, length, call)},
-            )
+    for root, call, length, label in _at_each_root(n, "src"):
+        pieces = [moved(r, length, call) for r in range(n)] if rank == root else None
+        yield Case(label, (poison(length), pieces, root), after={0: moved(rank, length, call)})
 
 
 @exercise("gather", stars=1, lesson="gather", uses=MESSAGES)
@@ -66,14 +65,9 @@ def scatter_from_sends(rank: int, n: int) -> Iterator[Case]:
     "A receive without a source takes whatever comes first: the order of ranks is lost.",
 )
 def gather_from_sends(rank: int, n: int) -> Iterator[Case]:
-    for root in range(n):
-        for call, length in enumerate(_LENGTHS):
-            wanted = [moved(r, length, call) for r in range(n)] if rank == root else []
-            yield Case(
-                f"dst {root}, {elements(length)}, run {call + 1}",
-                (moved(rank, length, call), root),
-                wanted,
-            )
+    for root, call, length, label in _at_each_root(n, "dst"):
+        wanted = [moved(r, length, call) for r in range(n)] if rank == root else []
+        yield Case(label, (moved(rank, length, call), root), wanted)
 
 
 @exercise("reduce", stars=1, lesson="reduce", uses=MESSAGES)
@@ -82,13 +76,10 @@ def gather_from_sends(rank: int, n: int) -> Iterator[Case]:
     "Add into a new tensor: `x` must stay as it was.",
 )
 def reduce_on_any_root(rank: int, n: int) -> Iterator[Case]:
-    for root in range(n):
-        for call, length in enumerate(_LENGTHS):
-            parts = [added(r, length, call) for r in range(n)]
-            wanted = torch.stack(parts).sum(0) if rank == root else parts[rank]
-            yield Case(
-                f"dst {root}, {elements(length)}, run {call + 1}", (parts[rank], root), wanted
-            )
+    for root, call, length, label in _at_each_root(n, "dst"):
+        parts = [added(r, length, call) for r in range(n)]
+        wanted = torch.stack(parts).sum(0) if rank == root else parts[rank]
+        yield Case(label, (parts[rank], root), wanted)
 
 
 @exercise("ring_all_gather", stars=2, lesson="all_gather", uses=MESSAGES)
@@ -97,9 +88,9 @@ def reduce_on_any_root(rank: int, n: int) -> Iterator[Case]:
     "In round k rank r sends the piece of rank (r - k) % n, and gets that of (r - k - 1) % n.",
 )
 def all_gather_as_a_ring(rank: int, n: int) -> Iterator[Case]:
-    for call, length in enumerate(_LENGTHS):
+    for call, length, label in _runs():
         yield Case(
-            f"{elements(length)}, run {call + 1}",
+            label,
             (moved(rank, length, call),),
             torch.cat([moved(r, length, call) for r in range(n)]),
             messages=n - 1,
@@ -130,14 +121,10 @@ def all_reduce_from_two_calls(rank: int, n: int) -> Iterator[Case]:
     "`reduce` may write into its tensor on every rank, not only on the root: give it a copy.",
 )
 def reduce_scatter_from_reduces(rank: int, n: int) -> Iterator[Case]:
-    for call, length in enumerate(_LENGTHS):
+    for call, length, label in _runs():
         by_rank = [list(added(r, n * length, call).view(n, length)) for r in range(n)]
         total = torch.stack([pieces[rank] for pieces in by_rank]).sum(0)
-        yield Case(
-            f"{elements(length)}, run {call + 1}",
-            (poison(length), by_rank[rank]),
-            after={0: total},
-        )
+        yield Case(label, (poison(length), by_rank[rank]), after={0: total})
 
 
 @exercise(
@@ -172,10 +159,10 @@ def all_reduce_as_a_ring(rank: int, n: int) -> Iterator[Case]:
     "Round 0 is a copy of your own piece.",
 )
 def all_to_all_pairwise(rank: int, n: int) -> Iterator[Case]:
-    for call, length in enumerate(_LENGTHS):
+    for call, length, label in _runs():
         pieces = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]
         wanted = [moved(r, n * length, call)[rank * length : (rank + 1) * length] for r in range(n)]
-        yield Case(f"{elements(length)}, run {call + 1}", (pieces,), wanted, messages=n - 1)
+        yield Case(label, (pieces,), wanted, messages=n - 1)
 
 
 @exercise("exclusive_scan", stars=2, lesson="send_recv", uses=MESSAGES)
@@ -184,10 +171,10 @@ def all_to_all_pairwise(rank: int, n: int) -> Iterator[Case]:
     "Send what you received plus your own tensor; return what you received.",
 )
 def a_scan(rank: int, n: int) -> Iterator[Case]:
-    for call, length in enumerate(_LENGTHS):
+    for call, length, label in _runs():
         parts = [added(r, length, call) for r in range(n)]
         below = torch.stack([torch.zeros_like(parts[0]), *parts[:rank]]).sum(0)
-        yield Case(f"{elements(length)}, run {call + 1}", (parts[rank],), below, messages=1)
+        yield Case(label, (parts[rank],), below, messages=1)
 
 
 @exercise(
@@ -226,10 +213,10 @@ def broadcast_from_all_reduce(rank: int, n: int) -> Iterator[Case]:
     "Copy your own tensor into its place first, then broadcast each place from its rank.",
 )
 def all_gather_from_broadcasts(rank: int, n: int) -> Iterator[Case]:
-    for call, length in enumerate(_LENGTHS):
+    for call, length, label in _runs():
         pieces = [poison(length) for _ in range(n)]
         yield Case(
-            f"{elements(length)}, run {call + 1}",
+            label,
             (pieces, moved(rank, length, call)),
             after={0: [moved(r, length, call) for r in range(n)]},
         )
@@ -238,11 +225,11 @@ def all_gather_from_broadcasts(rank: int, n: int) -> Iterator[Case]:
 @exercise("all_to_all", stars=1, lesson="all_to_all", uses=("scatter",))
 @hints("Each rank is the root once: then it has a list, and all others have None.")
 def all_to_all_from_scatter(rank: int, n: int) -> Iterator[Case]:
-    for call, length in enumerate(_LENGTHS):
+    for call, length, label in _runs():
         sent = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]
         wanted = [moved(r, n * length, call)[rank * length : (rank + 1) * length] for r in range(n)]
         received = [poison(length) for _ in range(n)]
-        yield Case(f"{elements(length)}, run {call + 1}", (received, sent), after={0: wanted})
+        yield Case(label, (received, sent), after={0: wanted})
 
 
 @exercise("slowest", stars=2, lesson="reduce", uses=("reduce",))
