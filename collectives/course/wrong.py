@@ -20,18 +20,26 @@ def proposals(path: Path) -> dict[str, str]:
     if section is None:
         raise ValueError(f"{path.stem} proposes no wrong program: it has no 'Make it wrong'.")
     cells = re.findall(r"^# %%\n(.*?)(?=^# %%|\Z)", text, re.MULTILINE | re.DOTALL)
-    items = re.split(r"^# \d+\. ", section[1], flags=re.MULTILINE)[1:]
-    return dict(_changed(" ".join(item.replace("\n#", "\n").split()), cells) for item in items)
+    found = {}
+    for text in re.split(r"^# \d+\. ", section[1], flags=re.MULTILINE)[1:]:
+        item = " ".join(text.replace("\n#", "\n").split())
+        title = item.removeprefix("**").partition(".**")[0]
+        found[title] = changed(item, cells)[1]
+    return found
 
 
-def _changed(item: str, cells: list[str]) -> tuple[str, str]:
-    title, name = re.findall(r"^\*\*(.+?)\.\*\* In `(\w+)`, change ", item)[0]
+def changed(item: str, cells: list[str]) -> tuple[str, str]:
+    """The name of the function in an item, and the cell that defines it with the change made.
+
+    ValueError unless what is to be changed stands there exactly once.
+    """
+    name = re.findall(r"In `(\w+)`, change ", item)[0]
     (cell,) = [cell for cell in cells if f"def {name}(" in cell]
     for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):
         if cell.count(old) != 1:
-            raise ValueError(f"{title}: {old} is not once in the cell of {name}")
+            raise ValueError(f"{old} is not once in the cell of {name}")
         cell = cell.replace(old, new)
-    return title, cell
+    return name, cell
 
 
 def said(path: Path, cell: str, **options) -> str:

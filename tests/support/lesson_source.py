@@ -130,16 +130,3 @@ class Source:
     def _items(self, section: str) -> list[str]:
         items = re.split(r"^(?:\d\.|-) ", self.section(section), flags=re.MULTILINE)[1:]
         return [" ".join(item.split()) for item in items]
-
-    def changed_cell(self, item: str) -> tuple[str, str]:
-        """The name of the function in an item, and the cell that defines it with the change made.
-
-        Raises ValueError unless what is to be changed stands there exactly once.
-        """
-        name = re.search(r"In `(\w+)`, change ", item)[1]
-        (cell,) = [cell for cell in self.code if f"def {name}(" in cell]
-        for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):
-            if cell.count(old) != 1:
-                raise ValueError(f"{old} is not once in the cell of {name}")
-            cell = cell.replace(old, new)
-        return name, cell
