@@ -120,23 +120,6 @@ def test_a_chapter_that_is_not_right_is_named_with_its_file(tmp_path, toml, faul
     assert str(tmp_path / "new" / "chapter.toml") in str(caught.value)
 
 
-@pytest.mark.parametrize("ranks", [0, True, "2"])
-def test_a_step_that_needs_no_number_of_ranks_is_refused(ranks):
-    with pytest.raises(ValueError, match="is not a number of ranks"):
-        marks.needs(ranks=ranks)
-
-
-def test_a_step_in_fresh_ranks_starts_a_world_of_its_own():
-    @marks.needs(ranks=3, fresh=True)
-    def fresh(rank, world_size, device): ...
-
-    @marks.needs(ranks=3)
-    def plain(rank, world_size, device): ...
-
-    assert marks.world_of(fresh) == marks.WorldSpec(3, isolated=True, fresh=True)
-    assert marks.world_of(plain) == marks.WorldSpec(3)
-
-
 def test_run_says_that_a_step_is_computed_or_looked_up(capsys):
     @marks.computed
     def two_and_two(rank, world_size, device):
@@ -180,3 +163,46 @@ def test_outside_a_checkout_the_lessons_of_the_wheel_come_first_then_those_besid
     assert chapters.folder(tmp_path) == tmp_path / "lessons"
     (tmp_path / "collectives_lessons").mkdir()
     assert chapters.folder(tmp_path) == tmp_path / "collectives_lessons"
+
+
+MODULE = """
+class Model:
+    def __init__(self, rank):
+        self.number = {factor} * rank
+"""
+WITH_MODULE = """
+\"\"\"
+# {name}
+
+Every rank multiplies its number.
+\"\"\"
+from model import Model
+
+
+def {name}(rank, world_size, device):
+    return Model(rank).number
+
+
+STEPS = [{name}]
+"""
+
+
+def test_a_new_folder_is_a_chapter_and_has_modules_of_its_own(tmp_path, monkeypatch):
+    """Two chapters have a module of the same name."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
+    for chapter, name, factor in (("first", "doubled", 2), ("second", "tripled", 3)):
+        folder = tmp_path / "lessons" / chapter
+        folder.mkdir(parents=True)
+        (folder / "chapter.toml").write_text(f'title = "Title"\nlessons = ["{name}"]\n')
+        (folder / f"{name}.py").write_text(WITH_MODULE.format(name=name))
+        (folder / "model.py").write_text(MODULE.format(factor=factor))
+    (tmp_path / "lessons" / "chapter.toml").write_text('order = ["second"]\n')
+    monkeypatch.chdir(tmp_path)
+    assert collectives("list").stdout == (
+        "second: Title\n  second/tripled  Every rank multiplies its number.\n\n"
+        "first: Title\n  first/doubled   Every rank multiplies its number.\n"
+    )
+    ran = collectives("run", "first", "second/tripled", "-n", 2, "--backend", "gloo")
+    table = "{}: proved on all 2 ranks\n  rank  result\n  0     0\n  1     {}\n"
+    assert ran.stdout.startswith(table.format("doubled", 2) + table.format("tripled", 3))
+    assert "model" not in sys.modules

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from collectives.course.practice.checks.data import added, elements, moved, poison
 from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
-from collectives.course.practice.process_group import SENT, Misuse
+from collectives.course.practice.process_group import SENT
 
 
 @exercise("neighbours", stars=1, lesson="send_recv", uses=MESSAGES)
@@ -179,11 +179,8 @@ class _Backward:
         store = dist.distributed_c10d._get_default_store()
         for number, gradient in enumerate(self.gradients):
             if SENT.calls < number:
-                SENT.misuse = (
-                    f"it asks for tensor {number + 1} before it starts the all_reduce of tensor "
-                    f"{number}"
-                )
-                raise Misuse(SENT.misuse)
+                started = f"it starts the all_reduce of tensor {number}"
+                SENT.refuse(f"it asks for tensor {number + 1} before {started}")
             if self.tells and number == 1:
                 store.set(self.key, "")
             if self.waits and number == 0:
