@@ -126,11 +126,6 @@ WRONG = {
             "the result is wrong.",
         ),
         ("src=trainer", "src=0", "the result is wrong. The last right case: 2 ranks, trainer 0."),
-        (
-            "    dist.broadcast(flat, src=trainer)\n",
-            "    for part in flat.split(3):\n        dist.broadcast(part, src=trainer)\n",
-            "every rank: it made 3 calls; 1 is enough.",
-        ),
     ],
     "one_after_another": [
         ("        dist.barrier()\n", "", ALL_WRONG),
@@ -156,12 +151,6 @@ WRONG = {
             "            one = gradient.clone()\n            dist.all_reduce(one)\n            total = total + one\n",
             "every rank: it made 3 calls; 2 are enough.",
         ),
-        (
-            "        total = torch.stack(gradients[first : first + every]).sum(0)\n",
-            "        total = gradients[first]\n        for gradient in gradients[first + 1 : first + every]:\n"
-            "            total += gradient\n",
-            "`gradients` was changed",
-        ),
     ],
     "a_checkpoint": [
         ('["momentum"]', '["momentum"] * 0', ALL_WRONG),
@@ -172,11 +161,6 @@ WRONG = {
     "broadcast_from_sends": [
         ("dist.recv(x, src)", "dist.recv(x.clone(), src)", "rank 1: the result is wrong."),
         ("rank != src", "True", TO_ITSELF),
-        (
-            "dist.send(x, rank)",
-            "dist.send(x, rank); dist.isend(x, rank)",
-            "it does not wait for its isend",  # It would spoil the next call.
-        ),
     ],
     "broadcast_as_a_tree": [
         ("place < distance and place + distance < n", "place < distance", HANGS),
@@ -430,11 +414,6 @@ WRONG = {
             "momentum = momentum / 2 + mean",
             "every rank: `momentum` was not changed.",
         ),
-        (
-            "    dist.reduce_scatter_tensor(mean, gradient / n)\n",
-            "    total = gradient / n\n    dist.all_reduce(total)\n    mean = total.chunk(n)[rank]\n",
-            "it calls dist.all_reduce: write `step` with reduce_scatter_tensor,",
-        ),
         ("gradient / n", "gradient.div_(n)", "`gradient` was changed"),
     ],
     "column_parallel": [
@@ -444,24 +423,9 @@ WRONG = {
             "every rank: the gradient of `x` comes from this rank's columns alone.",
         ),
         (
-            "    of_x = gradient @ weight.mT\n    dist.all_reduce(of_x)\n",
-            "    dist.all_reduce(gradient)\n    of_x = gradient @ weight.mT\n",
-            "rank 0: `gradient` was changed",
-        ),
-        (
             "of_x, x.mT @ gradient",
             "of_x / dist.get_world_size(), x.mT @ gradient",
             "every rank: `gradient of x` is wrong.",
-        ),
-        (
-            "    return result, of_x, x.mT @ gradient",
-            "    of_weight = x.mT @ gradient\n    dist.all_reduce(of_weight)\n    return result, of_x, of_weight",
-            "every rank: `gradient of weight` is wrong.",
-        ),
-        (
-            "    dist.all_reduce(of_x)\n",
-            "    dist.all_reduce(of_x)\n    dist.all_reduce(result)\n",
-            "every rank: `result` is wrong.",
         ),
     ],
     "one_forward_one_backward": [
@@ -503,11 +467,6 @@ WRONG = {
             "every rank: the result is wrong. The last right case: 2 ranks, 50",
         ),
         ("range(n - 1)", "range(n)", "every rank: this rank's own block counts twice."),
-        (
-            "        work = dist.isend(block, (rank + 1) % n)\n",
-            "        work = dist.send(block, (rank + 1) % n)\n",
-            HANGS,
-        ),
     ],
     "tokens_to_experts": [
         (
@@ -525,11 +484,6 @@ WRONG = {
             "expert(arrived), sends, receives",
             "expert(arrived), receives, sends",
             "raised RuntimeError: Split sizes doesn't match total dim 0 size",
-        ),
-        (
-            "    dist.all_to_all_single(receives, sends)\n",
-            "    receives = sends\n",
-            "On gloo a message that has more bytes than its receive's tensor",
         ),
         (
             "    dist.all_to_all_single(answers",
