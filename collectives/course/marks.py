@@ -89,6 +89,10 @@ def world_of(step: Callable) -> WorldSpec:
 
 
 def _mark(world: WorldSpec) -> Callable:
+    if world.symptom not in (None, *SYMPTOMS.values()):
+        known = ", ".join(SYMPTOMS.values())
+        raise ValueError(f"symptom={world.symptom!r} is not known: use one of {known}.")
+
     def mark(step: Callable) -> Callable:
         step.world = world  # type: ignore[attr-defined]
         return step
