@@ -33,28 +33,21 @@ def test_check_refuses_a_wrong_value_dtype_shape_or_type(got, expected):
         check(got, expected, "call")
 
 
-def test_check_accepts_what_is_equal_and_what_is_within_the_tolerance():
+def test_check_accepts_what_is_equal():
     check([torch.tensor([1, 2]), "a"], [torch.tensor([1, 2]), "a"], "call")
-    check(torch.tensor([1.0]), torch.tensor([1.0 + 1e-7]), "call", rtol=1e-6)
     check(torch.tensor([float("nan")]), torch.tensor([float("nan")]), "call")
     check(torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), "call")
     check(torch.eye(2)[:, 1], torch.tensor([0.0, 1.0]), "call")
 
 
-@pytest.mark.parametrize(
-    ("got", "expected"),
-    [
-        (torch.tensor([1e-9]), torch.tensor([0.0])),
-        (torch.ones(2), torch.ones(1, 2)),
-        (torch.ones(2), torch.ones(1)),
-        (torch.ones(2, dtype=torch.float64), torch.ones(2)),
-        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])),
-    ],
-    ids=str,
-)
-def test_a_tolerance_is_relative_and_excuses_no_other_shape_or_dtype(got, expected):
+def test_a_tolerance_is_relative_and_excuses_no_other_shape_or_dtype():
+    ones = torch.ones(2)
+    check(ones, ones + 1e-7, "call", rtol=1e-6)
+    for other in (ones + 1e-5, torch.ones(1, 2), torch.ones(1), ones.double()):
+        with pytest.raises(Mismatch):
+            check(ones, other, "call", rtol=1e-6)
     with pytest.raises(Mismatch):
-        check(got, expected, "call", rtol=1e-6)
+        check(torch.tensor([1e-9]), torch.tensor([0.0]), "call", rtol=1e-6)
 
 
 def test_a_failed_check_has_one_shape():

@@ -82,25 +82,6 @@ def test_a_wrong_solution_is_told_what_is_wrong(name, tmp_path):
     assert not faults, "\n".join(faults)
 
 
-def test_every_message_of_the_checker_is_provoked():
-    told = " ".join(words for rows in WRONG.values() for *_, words in rows)
-    messages = [
-        *("the result is wrong", "was changed", "it returned nothing", "it returned a Tensor"),
-        *("the result is of type", "messages;", "calls;", "bytes;", "are enough", "is enough"),
-        *(
-            "itself, which",
-            "was not changed",
-            "the last rank is",
-            "it calls dist.",
-            "the ranks still wait",
-            "raised ",
-        ),
-        *("it does not wait for its", "bytes to all_reduce"),
-        *("still waits for another rank", "a message that has more bytes"),
-    ]
-    assert [one for one in messages if one not in told] == []
-
-
 def test_a_difference_that_six_decimals_do_not_show_is_shown():
     third = torch.tensor([1 / 3], dtype=torch.float64)
     assert _texts(third, third) == ("[0.333333]", "[0.333333]")
@@ -110,10 +91,8 @@ def test_a_difference_that_six_decimals_do_not_show_is_shown():
 @pytest.mark.slow
 def test_an_average_may_be_rounded_in_another_order(tmp_path):
     """A third of each gradient and then the sum, or the sum and then a third."""
-    late, early = (
-        "        dist.all_reduce(gradient)\n",
-        "        gradient /= dist.get_world_size()\n",
-    )
+    late = "        dist.all_reduce(gradient)\n"
+    early = "        gradient /= dist.get_world_size()\n"
     text = solution("average_the_gradients")
     assert late + early in text
     verdict = tried("average_the_gradients", text.replace(late + early, early + late), tmp_path)

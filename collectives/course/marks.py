@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from collectives.launcher.arguments import check_ranks
-
 # How a rank ends (RankOutcome.kind), and how we call a world in which a rank ends so. A world with
 # several kinds is called after the one that stands first here.
 SYMPTOMS = {
@@ -72,7 +70,7 @@ def looked_up(step: Callable) -> Callable:
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
     """Mark a step as a mistake that shows this symptom on so many ranks."""
-    return _mark(WorldSpec(ranks, isolated=True, symptom=_known(symptom), fresh=fresh))
+    return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh))
 
 
 def cure(*, ranks: int, fresh: bool = False) -> Callable:
@@ -82,7 +80,6 @@ def cure(*, ranks: int, fresh: bool = False) -> Callable:
 
 def myth(*, ranks: int, symptom: str | None = None, fresh: bool = False) -> Callable:
     """Mark a step that tests a myth about gloo, with the symptom that refutes it, if one does."""
-    symptom = symptom and _known(symptom)
     return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh, backend="gloo"))
 
 
@@ -91,16 +88,10 @@ def world_of(step: Callable) -> WorldSpec:
     return getattr(step, "world", WorldSpec())
 
 
-def _known(symptom: str) -> str:
-    if symptom not in SYMPTOMS.values():
-        raise ValueError(
-            f"symptom={symptom!r} is not known: use one of {', '.join(SYMPTOMS.values())}."
-        )
-    return symptom
-
-
 def _mark(world: WorldSpec) -> Callable:
-    check_ranks(world.ranks, "ranks")
+    if world.symptom not in (None, *SYMPTOMS.values()):
+        known = ", ".join(SYMPTOMS.values())
+        raise ValueError(f"symptom={world.symptom!r} is not known: use one of {known}.")
 
     def mark(step: Callable) -> Callable:
         step.world = world  # type: ignore[attr-defined]

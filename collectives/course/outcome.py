@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from collectives.course.marks import world_of
 from collectives.semantics.check import Mismatch
@@ -109,7 +108,7 @@ def _meet(store, where: str, world_size: int) -> None:
 
 
 def _outcome_of(error: BaseException, step: Callable) -> RankOutcome:
-    line = _line_of(error, step)
+    line = _line(traceback.extract_tb(error.__traceback__), step.__code__.co_filename)
     if isinstance(error, Mismatch):  # "rank 0/2: got .., should be .. [call]"
         return RankOutcome("wrong", str(error).partition(": ")[2].rpartition(" [")[0])
     if isinstance(error, SystemExit):
@@ -126,14 +125,9 @@ def _outcome_of(error: BaseException, step: Callable) -> RankOutcome:
     return RankOutcome("raised", detail, line, text)
 
 
-def _line_of(error: BaseException, step: Callable) -> int:
-    """The innermost line of the step's file in an exception's traceback; 0 if there is none."""
-    lines = [
-        frame.lineno or 0
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == step.__code__.co_filename
-    ]
-    return lines[-1] if lines else 0
+def _line(stack: traceback.StackSummary, file: str) -> int:
+    """The innermost line of this file in a stack; 0 if there is none."""
+    return next((frame.lineno or 0 for frame in reversed(stack) if frame.filename == file), 0)
 
 
 def _set_torchrun_environment(port: int) -> None:
@@ -163,7 +157,7 @@ def _hang_limit(
     main = threading.get_ident()
 
     def record_hang() -> None:
-        line = _line_in_stack(sys._current_frames()[main], file)
+        line = _line(traceback.extract_stack(sys._current_frames()[main]), file)
         code = linecache.getline(file, line).partition("  #")[0].strip()
         outcome = RankOutcome("hung", code or "an unknown place", line)
         _record(folder, rank, world_size, outcome)
@@ -175,13 +169,6 @@ def _hang_limit(
         yield
     finally:
         timer.cancel()
-
-
-def _line_in_stack(frame: FrameType | None, file: str) -> int:
-    """The innermost line of this file in a stack; 0 if there is none."""
-    while frame is not None and frame.f_code.co_filename != file:
-        frame = frame.f_back
-    return frame.f_lineno if frame else 0
 
 
 def _record(folder: Path, rank: int, world_size: int, outcome: RankOutcome) -> None:

@@ -32,7 +32,10 @@ def table(name: str, results: list, how_known: str = "proved") -> str:
     A dict that a rank returns has a column for each key; anything else is the column `result`.
     """
     ranks = "1 rank" if len(results) == 1 else f"all {len(results)} ranks"
-    return aligned(f"{name}: {how_known} on {ranks}", cells(results))
+    rows = [result if isinstance(result, dict) else {"result": result} for result in results]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[str(rank), *(_text(row.get(key)) for key in keys)] for rank, row in enumerate(rows)]
+    return aligned(f"{name}: {how_known} on {ranks}", [["rank", *keys], *cells])
 
 
 def aligned(title: str, rows: list[list[str]]) -> str:
@@ -43,16 +46,6 @@ def aligned(title: str, rows: list[list[str]]) -> str:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append(f"  {'  '.join(padded)}".rstrip())
     return "\n".join([title, *lines]) + "\n"
-
-
-def cells(results: list) -> list[list[str]]:
-    """The cells of that table. The first row is its header."""
-    rows = [result if isinstance(result, dict) else {"result": result} for result in results]
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    header = ["rank", *keys]
-    return [header] + [
-        [str(rank), *(_text(row.get(key)) for key in keys)] for rank, row in enumerate(rows)
-    ]
 
 
 def _text(value, inside_list: bool = False) -> str:

@@ -19,6 +19,7 @@ from collectives.course.marks import world_of
 from collectives.course.options import parser_of
 from collectives.course.results import StepReport, table
 from collectives.course.show import Display, show_in_notebook
+from collectives.launcher import arguments
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
 from collectives.launcher.server import start_beside_torch
@@ -115,18 +116,12 @@ def run_step(
         return StepReport(name, f"{name}: skipped: {reason}\n" if speaks else "", reason)
     if world_of(step).isolated:
         return _run_isolated(step, nproc, backend, device, timeout, record)
-    with _patience(name, _world_size(worker, nproc)):
+    with _patience(name, arguments.world_size(nproc, worker)):
         results = launch(
             step, nproc, backend=backend, device=device, timeout=timeout, record=record
         )
     text = table(name, results, world_of(step).how_known) if speaks else ""
     return StepReport(name, text, results=results, calls=results.calls if record else None)
-
-
-def _world_size(worker, nproc: int | None) -> int:
-    if worker is not None:
-        return worker.world_size
-    return 4 if nproc is None else nproc
 
 
 def _reason_to_skip(
@@ -145,8 +140,8 @@ def _reason_to_skip(
             return f"it starts {world.ranks} ranks of its own: leave nproc out"
         backend, device = backend or "gloo", device or "cpu"
     else:
-        world_size = _world_size(worker, nproc)
-        if 0 < world_size < world.ranks:
+        world_size = arguments.world_size(nproc, worker)
+        if world_size < world.ranks:
             return f"it needs at least {world.ranks} ranks, this world has {world_size}"
         local_size = worker.local_world_size if worker else world_size
         backend = backend or (worker and worker.backend)

@@ -20,14 +20,19 @@ def proposals(path: Path) -> dict[str, str]:
     if section is None:
         raise ValueError(f"{path.stem} proposes no wrong program: it has no 'Make it wrong'.")
     cells = re.findall(r"^# %%\n(.*?)(?=^# %%|\Z)", text, re.MULTILINE | re.DOTALL)
-    items = re.split(r"^# \d+\. ", section[1], flags=re.MULTILINE)[1:]
-    items = [" ".join(item.replace("\n#", "\n").split()) for item in items]
-    titles = [item.removeprefix("**").partition(".**")[0] for item in items]
-    return {title: changed(item, cells)[1] for title, item in zip(titles, items, strict=True)}
+    found = {}
+    for text in re.split(r"^# \d+\. ", section[1], flags=re.MULTILINE)[1:]:
+        item = " ".join(text.replace("\n#", "\n").split())
+        title = item.removeprefix("**").partition(".**")[0]
+        found[title] = changed(item, cells)[1]
+    return found
 
 
 def changed(item: str, cells: list[str]) -> tuple[str, str]:
-    """The function that an item names, and the cell that defines it with the change made."""
+    """The name of the function in an item, and the cell that defines it with the change made.
+
+    ValueError unless what is to be changed stands there exactly once.
+    """
     name = re.findall(r"In `(\w+)`, change ", item)[0]
     (cell,) = [cell for cell in cells if f"def {name}(" in cell]
     for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):

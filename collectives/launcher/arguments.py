@@ -9,8 +9,8 @@ DEFAULT_RANKS = 4
 
 def world_size(nproc: int | None, worker: Worker | None) -> int:
     """How many ranks `nproc` asks for; None: the launcher's world, or four ranks without one."""
-    if nproc is not None:
-        check_ranks(nproc)
+    if nproc is not None and (type(nproc) is not int or nproc < 1):
+        raise ValueError(f"nproc={nproc!r} is not a number of ranks: use a whole number from 1.")
     if worker is None:
         return nproc or DEFAULT_RANKS
     if nproc not in (None, worker.world_size):
@@ -19,11 +19,6 @@ def world_size(nproc: int | None, worker: Worker | None) -> int:
             "leave nproc out."
         )
     return worker.world_size
-
-
-def check_ranks(number: int, name: str = "nproc") -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{name}={number!r} is not a number of ranks: use a whole number from 1.")
 
 
 def check_timeout(seconds: float) -> None:

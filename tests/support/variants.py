@@ -47,23 +47,15 @@ def _of(node: ast.FunctionDef | ast.ClassDef) -> Iterator[Variant]:
         for what, other in _others(call, _spec(call)):
             changed = copy.deepcopy(node)
             place = [part for part in ast.walk(changed) if _spec(part)][number]
-            changed = _Replace(place, other).visit(changed)
-            code = ast.unparse(ast.fix_missing_locations(changed))
-            yield Variant(node.name, f"{node.name}: {ast.unparse(call)}: {what}", code)
+            vars(place).update(vars(other))
+            what = f"{node.name}: {ast.unparse(call)}: {what}"
+            yield Variant(node.name, what, ast.unparse(changed))
 
 
 def _spec(node: ast.AST) -> CallSpec | None:
     if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("dist."):
         return _SPECS.get(node.func.attr)
     return None
-
-
-class _Replace(ast.NodeTransformer):
-    def __init__(self, old: ast.AST, new: ast.AST):
-        self.old, self.new = old, new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        return self.new if node is self.old else self.generic_visit(node)
 
 
 def _others(call: ast.Call, spec: CallSpec) -> Iterator[tuple[str, ast.Call]]:
@@ -110,17 +102,9 @@ def unnoticed(lesson: str, tried: list[Variant]) -> list[Variant]:
 
 
 def _passes(lesson: str, variant: Variant) -> bool:
-    limit = 100.0 if variant is AS_IT_IS else _LIMIT
+    options = {"timeout": 100.0 if variant is AS_IT_IS else _LIMIT, "diagnose": False}
     try:
-        launch(
-            _run_steps,
-            4,
-            args=(lesson, variant),
-            backend="gloo",
-            device="cpu",
-            timeout=limit,
-            diagnose=False,
-        )
+        launch(_run_steps, 4, args=(lesson, variant), backend="gloo", device="cpu", **options)
     except LaunchError:
         return False
     return True

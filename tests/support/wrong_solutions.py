@@ -33,11 +33,7 @@ WRONG = {
     "running_total": [
         ("total += before", "total = before", "rank 1: the result is wrong."),
         ("rank < n - 1", "rank < n", "it sends to rank 2: the last rank is 1"),
-        (
-            "dist.send(total",
-            "dist.send(x",
-            "rank 2: the result is wrong. The last right case: 2 ranks, run 2.",
-        ),
+        ("dist.send(total", "dist.send(x", "The last right case: 2 ranks, run 2."),
         ("total = x.clone()", "total = x", "`x` was changed"),
     ],
     "weighted_mean": [
@@ -61,11 +57,7 @@ WRONG = {
         ),
     ],
     "repair_the_dtype": [
-        (
-            "src=root",
-            "src=0",
-            "every rank: the result is wrong. The last right case: 2 ranks, root 0.",
-        ),
+        ("src=root", "src=0", "the result is wrong. The last right case: 2 ranks, root 0."),
         ("(x, src=root)", "(x.long(), src=root)", "rank 1: the result is wrong."),
     ],
     "which_calls": [
@@ -126,11 +118,6 @@ WRONG = {
             "the result is wrong.",
         ),
         ("src=trainer", "src=0", "the result is wrong. The last right case: 2 ranks, trainer 0."),
-        (
-            "    dist.broadcast(flat, src=trainer)\n",
-            "    for part in flat.split(3):\n        dist.broadcast(part, src=trainer)\n",
-            "every rank: it made 3 calls; 1 is enough.",
-        ),
     ],
     "one_after_another": [
         ("        dist.barrier()\n", "", ALL_WRONG),
@@ -156,12 +143,6 @@ WRONG = {
             "            one = gradient.clone()\n            dist.all_reduce(one)\n            total = total + one\n",
             "every rank: it made 3 calls; 2 are enough.",
         ),
-        (
-            "        total = torch.stack(gradients[first : first + every]).sum(0)\n",
-            "        total = gradients[first]\n        for gradient in gradients[first + 1 : first + every]:\n"
-            "            total += gradient\n",
-            "`gradients` was changed",
-        ),
     ],
     "a_checkpoint": [
         ('["momentum"]', '["momentum"] * 0', ALL_WRONG),
@@ -172,20 +153,11 @@ WRONG = {
     "broadcast_from_sends": [
         ("dist.recv(x, src)", "dist.recv(x.clone(), src)", "rank 1: the result is wrong."),
         ("rank != src", "True", TO_ITSELF),
-        (
-            "dist.send(x, rank)",
-            "dist.send(x, rank); dist.isend(x, rank)",
-            "it does not wait for its isend",  # It would spoil the next call.
-        ),
     ],
     "broadcast_as_a_tree": [
         ("place < distance and place + distance < n", "place < distance", HANGS),
         ("(dist.get_rank() - src) % n", "dist.get_rank()", TO_ITSELF),
-        (
-            "distance *= 2",
-            "distance += 1",
-            "it sent 3 messages; 2 are enough. The last right case: 3 ranks, src",
-        ),
+        ("distance *= 2", "distance += 1", "it sent 3 messages; 2 are enough."),
     ],
     "scatter_from_sends": [
         (
@@ -198,11 +170,7 @@ WRONG = {
     "gather_from_sends": [
         ("x.clone() for", "x for", "`x` was changed"),
         ("        dist.send(x, dst)", "        dist.send(x, 0)", TO_ITSELF),
-        (
-            "rank != me",
-            "rank > me",
-            "rank 1: the result is wrong. The last right case: 2 ranks, dst 0, 1000",
-        ),
+        ("rank != me", "rank > me", "The last right case: 2 ranks, dst 0, 1000"),
     ],
     "reduce_on_any_root": [
         ("total, received = x.clone()", "total, received = x", "`x` was changed"),
@@ -211,11 +179,7 @@ WRONG = {
     ],
     "all_gather_as_a_ring": [
         ("range(n - 1)", "range(n)", "it sent 2 messages; 1 is enough."),
-        (
-            "rows[(rank - step) % n]",
-            "rows[rank]",
-            "every rank: the result is wrong. The last right case: 2 ranks, 1000 elements,",
-        ),
+        ("rows[(rank - step) % n]", "rows[rank]", "The last right case: 2 ranks, 1000 elements,"),
         ("rows[(rank - step) % n], ", "rows, ", "On gloo a message that has more bytes"),
         (
             "dist.isend(rows[(rank - step) % n], (rank + 1) % n)\n        dist.recv(rows[(rank - step - 1) % n], (rank - 1) % n)\n        work.wait()",
@@ -249,20 +213,12 @@ WRONG = {
         ("dist.isend(mine, (rank + 1) % n)", "dist.isend(mine.clone(), (rank + 2) % n)", TO_ITSELF),
     ],
     "all_to_all_pairwise": [
-        (
-            "received[left]",
-            "received[right]",
-            "every rank: the result is wrong. The last right case: 2 ranks, 1000 elements,",
-        ),
+        ("received[left]", "received[right]", "The last right case: 2 ranks, 1000 elements,"),
         ("range(1, n)", "range(n)", TO_ITSELF),
         ("(rank - distance) % n", "(rank + distance) % n", HANGS),
     ],
     "a_scan": [
-        (
-            "below + x",
-            "x",
-            "rank 2: the result is wrong. The last right case: 2 ranks, 1000 elements,",
-        ),
+        ("below + x", "x", "the result is wrong. The last right case: 2 ranks, 1000 elements,"),
         ("return below", "return below + x", ALL_WRONG),
     ],
     "sub_groups": [
@@ -283,11 +239,7 @@ WRONG = {
     ],
     "shards_with_a_remainder": [
         ("min(rank, longer)", "rank", "rank 1: the result is wrong."),
-        (
-            " + (rank < longer)",
-            "",
-            "rank 0: the result is wrong. The last right case: 2 ranks, 2 samples.",
-        ),
+        (" + (rank < longer)", "", "the result is wrong. The last right case: 2 ranks, 2 samples."),
     ],
     "accuracy_of_padded_shards": [
         ("counted.sum().item() / samples", "right.float().mean().item()", ALL_WRONG),
@@ -339,11 +291,7 @@ WRONG = {
     ],
     "a_dictionary": [
         ("in sorted(totals)", "in totals", ALL_WRONG),
-        (
-            "return list(totals.items())",
-            "return sorted(totals.items())",
-            "rank 1: the result is wrong.",
-        ),
+        ("return list(totals.items())", "return sorted(totals.items())", "the result is wrong."),
     ],
     "whose_message": [
         (
@@ -363,11 +311,7 @@ WRONG = {
     ],
     "broadcast_from_all_reduce": [
         ("        x.zero_()\n", "        pass\n", ALL_WRONG),
-        (
-            "!= src",
-            "!= 0",
-            "every rank: the result is wrong. The last right case: 2 ranks, src 0, 1000",
-        ),
+        ("!= src", "!= 0", "the result is wrong. The last right case: 2 ranks, src 0, 1000"),
     ],
     "all_gather_from_broadcasts": [
         ("src=root", "src=0", ALL_WRONG),
@@ -399,19 +343,11 @@ WRONG = {
         ),
     ],
     "barrier_by_dissemination": [
-        (
-            "distance *= 2",
-            "distance += 1",
-            "every rank: it sent 3 messages; 2 are enough. The last right case: 3 ranks,",
-        ),
+        ("distance *= 2", "distance += 1", "it sent 3 messages; 2 are enough."),
         ("while distance < n", "while distance < n // 2", ALL_WRONG),
     ],
     "weights_are_equal": [
-        (
-            "MAX",
-            "MIN",
-            "every rank: the result is wrong. The last right case: 2 ranks, equal weights.",
-        ),
+        ("MAX", "MIN", "the result is wrong. The last right case: 2 ranks, equal weights."),
         (
             "torch.equal(lowest, highest)",
             "torch.equal(weights, highest)",
@@ -419,21 +355,12 @@ WRONG = {
         ),
     ],
     "zero_step": [
-        (
-            "    dist.all_gather_into_tensor(weights, mine)\n",
-            "",
-            "every rank: `weights` was not changed.",
-        ),
+        ("    dist.all_gather_into_tensor(weights, mine)\n", "", "`weights` was not changed."),
         ("gradient / n", "gradient", "every rank: `weights` is wrong."),
         (
             "momentum.copy_(momentum / 2 + mean)",
             "momentum = momentum / 2 + mean",
             "every rank: `momentum` was not changed.",
-        ),
-        (
-            "    dist.reduce_scatter_tensor(mean, gradient / n)\n",
-            "    total = gradient / n\n    dist.all_reduce(total)\n    mean = total.chunk(n)[rank]\n",
-            "it calls dist.all_reduce: write `step` with reduce_scatter_tensor,",
         ),
         ("gradient / n", "gradient.div_(n)", "`gradient` was changed"),
     ],
@@ -444,24 +371,9 @@ WRONG = {
             "every rank: the gradient of `x` comes from this rank's columns alone.",
         ),
         (
-            "    of_x = gradient @ weight.mT\n    dist.all_reduce(of_x)\n",
-            "    dist.all_reduce(gradient)\n    of_x = gradient @ weight.mT\n",
-            "rank 0: `gradient` was changed",
-        ),
-        (
             "of_x, x.mT @ gradient",
             "of_x / dist.get_world_size(), x.mT @ gradient",
             "every rank: `gradient of x` is wrong.",
-        ),
-        (
-            "    return result, of_x, x.mT @ gradient",
-            "    of_weight = x.mT @ gradient\n    dist.all_reduce(of_weight)\n    return result, of_x, of_weight",
-            "every rank: `gradient of weight` is wrong.",
-        ),
-        (
-            "    dist.all_reduce(of_x)\n",
-            "    dist.all_reduce(of_x)\n    dist.all_reduce(result)\n",
-            "every rank: `result` is wrong.",
         ),
     ],
     "one_forward_one_backward": [
@@ -497,17 +409,8 @@ WRONG = {
             "        total = (log_sum.exp() + new_log_sum.exp()).log()\n",
             "large scores, run 4: every rank: `exp` of a large log_sum is infinite: subtract first.",
         ),
-        (
-            "        log_sum = total\n",
-            "",
-            "every rank: the result is wrong. The last right case: 2 ranks, 50",
-        ),
+        ("        log_sum = total\n", "", "the result is wrong. The last right case: 2 ranks, 50"),
         ("range(n - 1)", "range(n)", "every rank: this rank's own block counts twice."),
-        (
-            "        work = dist.isend(block, (rank + 1) % n)\n",
-            "        work = dist.send(block, (rank + 1) % n)\n",
-            HANGS,
-        ),
     ],
     "tokens_to_experts": [
         (
@@ -525,11 +428,6 @@ WRONG = {
             "expert(arrived), sends, receives",
             "expert(arrived), receives, sends",
             "raised RuntimeError: Split sizes doesn't match total dim 0 size",
-        ),
-        (
-            "    dist.all_to_all_single(receives, sends)\n",
-            "    receives = sends\n",
-            "On gloo a message that has more bytes than its receive's tensor",
         ),
         (
             "    dist.all_to_all_single(answers",

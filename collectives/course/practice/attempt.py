@@ -63,7 +63,7 @@ def _read(wanted: Exercise, file: str) -> Callable:
 
 def outcome(function: Any, names: list[str], case: Case, sent: Sent) -> dict[str, Any]:
     """The case as texts, and what is wrong with it: `problem`, or None."""
-    given = _copies(case.args)
+    given = tuple(map(_copy, case.args))
     # The tensors of a list, also if the function puts others into the list.
     held = tuple(list(value) if isinstance(value, list) else value for value in case.args)
     sent.reset()
@@ -128,19 +128,15 @@ def _same(got: Any, wanted: Any) -> bool:
 
 
 def _too_much(case: Case, sent: Sent) -> str | None:
-    if case.messages is not None and sent.messages > case.messages:
-        return f"it sent {sent.messages} messages; {_enough(case.messages)}"
-    if case.calls is not None and sent.calls > case.calls:
-        return f"it made {sent.calls} calls; {_enough(case.calls)}"
-    if case.bytes is not None and sent.bytes > case.bytes:
-        return f"it sent {sent.bytes} bytes; {_enough(case.bytes)}"
-    if case.reduced is not None and sent.reduced > case.reduced:
-        return f"it gave {sent.reduced} bytes to all_reduce; {_enough(case.reduced)}"
+    for made, most, what in (
+        (sent.messages, case.messages, "it sent {} messages"),
+        (sent.calls, case.calls, "it made {} calls"),
+        (sent.bytes, case.bytes, "it sent {} bytes"),
+        (sent.reduced, case.reduced, "it gave {} bytes to all_reduce"),
+    ):
+        if most is not None and made > most:
+            return f"{what.format(made)}; {most} {'is' if most == 1 else 'are'} enough"
     return None
-
-
-def _enough(number: int) -> str:
-    return f"{number} {'is' if number == 1 else 'are'} enough"
 
 
 def _type(value: Any) -> str:
@@ -156,23 +152,15 @@ def own_frames(error: BaseException, file: str) -> dict[str, Any]:
     own = [(frame.lineno, frame.name) for frame in frames if frame.filename == file]
     if isinstance(error, SyntaxError) and error.filename == file:
         own = [(error.lineno, "")]
-    return {"type": type(error).__name__, "says": _first_line(error), "frames": own}
+    # Without the rank, time and file that torch puts in front: "[rank0]:[F1123 15:50:17 ...]".
+    says = re.sub(r"^\[rank\d+\]:\[[^]]*\] ", "", str(error).split("\n")[0])
+    return {"type": type(error).__name__, "says": says, "frames": own}
 
 
-def _first_line(error: BaseException) -> str:
-    """Without the rank, time and file that torch puts in front: "[rank0]:[F1123 15:50:17 ...]"."""
-    return re.sub(r"^\[rank\d+\]:\[[^]]*\] ", "", str(error).split("\n")[0])
-
-
-def _copies(values: tuple) -> tuple:
-    return tuple(
-        value.clone()
-        if isinstance(value, torch.Tensor)
-        else [one.clone() for one in value]
-        if isinstance(value, list) and value and isinstance(value[0], torch.Tensor)
-        else value
-        for value in values
-    )
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return [_copy(one) for one in value] if isinstance(value, list) else value
 
 
 def _texts(got: Any, wanted: Any) -> tuple[str, str]:

@@ -176,21 +176,20 @@ def _failed(
 
 def _raised(file: str, rank: int, raised: dict[str, Any], case: str) -> Verdict:
     lines = [f"line {_numbered(file, line)}" for line, _ in raised["frames"]]
-    if raised["type"] == "NotImplementedError" and "TODO" in raised["says"]:
+    kind, says = raised["type"], raised["says"]
+    if kind == "NotImplementedError" and "TODO" in says:
         return Verdict("todo", f"`{raised['frames'][-1][1]}` is not written yet.", lines=lines)
-    if raised["type"] in ("SystemExit", "KeyboardInterrupt"):
-        return Verdict("died", f"rank {rank} ended its program.", case, lines=lines)
-    if "by peer" in raised["says"]:
-        says = f"rank {rank} still waits for another rank, which has ended its calls."
-        return Verdict("raised", says, case, lines=lines)
-    if "Invalid destination rank" in raised["says"]:
-        says = f"rank {rank}: it sends to itself, which a rank cannot do."
-        return Verdict("refused", says, case, lines=lines)
-    if raised["type"] == "Misuse":
-        return Verdict("refused", f"rank {rank}: {raised['says']}.", case, lines=lines)
-    return Verdict(
-        "raised", f"rank {rank} raised {raised['type']}: {raised['says']}", case, lines=lines
-    )
+    if kind in ("SystemExit", "KeyboardInterrupt"):
+        what = "died", f"rank {rank} ended its program."
+    elif "by peer" in says:
+        what = "raised", f"rank {rank} still waits for another rank, which has ended its calls."
+    elif "Invalid destination rank" in says:
+        what = "refused", f"rank {rank}: it sends to itself, which a rank cannot do."
+    elif kind == "Misuse":
+        what = "refused", f"rank {rank}: {says}."
+    else:
+        what = "raised", f"rank {rank} raised {kind}: {says}"
+    return Verdict(*what, case, lines=lines)
 
 
 def _line(stack: str, file: str) -> str:

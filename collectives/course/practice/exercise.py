@@ -55,21 +55,26 @@ REGISTERED: dict[str, Exercise] = {}
 
 
 def exercise(
-    function: str,
-    *,
-    stars: int,
-    lesson: str,
-    hints: tuple[str, ...],
-    uses: tuple[str, ...] = (),
-    sizes: tuple[int, ...] = SIZES,
+    function: str, *, stars: int, lesson: str, uses: tuple[str, ...] = (), sizes=SIZES
 ) -> Callable:
     """Make an exercise of the function that gives its cases; it bears the exercise's name."""
 
     def register(cases: Callable[[int, int], Iterator[Case]]) -> Callable:
         name, chapter = cases.__name__, cases.__module__.rpartition(".")[2]
+        shown = cases.hints  # type: ignore[attr-defined]
         REGISTERED[name] = Exercise(
-            name, function, stars, lesson, cases, chapter, hints, uses, sizes
+            name, function, stars, lesson, cases, chapter, shown, uses, sizes
         )
         return cases
 
     return register
+
+
+def hints(*texts: str) -> Callable:
+    """What a reader who asks is told, one after the other. It stands below `exercise`."""
+
+    def mark(cases: Callable) -> Callable:
+        cases.hints = texts  # type: ignore[attr-defined]
+        return cases
+
+    return mark

@@ -21,16 +21,6 @@ class Misuse(RuntimeError):
     """The exercise is to be solved without this call, or it cannot work."""
 
 
-class _Refused:
-    """In place of the operators of a namespace."""
-
-    def __init__(self, exercise: Exercise, sent: "Sent"):
-        self.exercise, self.sent = exercise, sent
-
-    def __getattr__(self, name: str) -> Any:
-        _refuse(self.exercise, self.sent, f"the operator {name}")
-
-
 class Sent:
     """What this rank has sent in a case, and the first call that the exercise forbids.
 
@@ -45,39 +35,46 @@ class Sent:
         self.messages = self.bytes = self.calls = self.reduced = 0
         self.started: dict[int, str] = {}  # calls whose Work nobody has waited for, by its id
 
+    def refuse(self, why: str) -> NoReturn:
+        self.misuse = why
+        raise Misuse(why)
+
     @property
     def forgotten(self) -> str | None:
         """A call that it did not wait for: the result may be there, or not."""
-        name = next(iter(self.started.values()), None)
-        return (
-            name and f"it does not wait for its {name}: call `wait()` of the Work that it returns"
-        )
+        for name in self.started.values():
+            return f"it does not wait for its {name}: call `wait()` of the Work that it returns"
+        return None
 
 
 SENT = Sent()  # a rank tries one exercise
 
 
+class _Refused:
+    """In place of the operators of a namespace."""
+
+    def __init__(self, alone: str):
+        self.alone = alone
+
+    def __getattr__(self, name: str) -> Any:
+        SENT.refuse(f"it calls the operator {name}: {self.alone}")
+
+
 def watch(exercise: Exercise) -> Sent:
     """From now on forbidden calls raise Misuse, and messages are counted."""
-    sent = SENT
+    alone = f"write `{exercise.function}` with {', '.join(exercise.uses)} alone"
     for method in {*NAMES, *BY_NAME}:
         real = getattr(dist.ProcessGroup, method, None)
         if real is not None:
-            setattr(dist.ProcessGroup, method, _watched(exercise, method, real, sent))
+            setattr(dist.ProcessGroup, method, _watched(exercise, method, real, alone))
     for method in ("wait", *COMPLETION_METHODS):
-        setattr(dist.Work, method, _settles(getattr(dist.Work, method), sent))
+        setattr(dist.Work, method, _settles(getattr(dist.Work, method)))
     for namespace in _OPERATORS if exercise.uses else ():
-        setattr(torch.ops, namespace, _Refused(exercise, sent))
-    return sent
+        setattr(torch.ops, namespace, _Refused(alone))
+    return SENT
 
 
-def _refuse(exercise: Exercise, sent: Sent, what: str) -> NoReturn:
-    uses = ", ".join(exercise.uses)
-    sent.misuse = f"it calls {what}: write `{exercise.function}` with {uses} alone"
-    raise Misuse(sent.misuse)
-
-
-def _watched(exercise: Exercise, method: str, real: Any, sent: Sent) -> Any:
+def _watched(exercise: Exercise, method: str, real: Any, alone: str) -> Any:
     name = NAMES.get(method, method)
     is_message = name in POINT_TO_POINT
     # A call may have a newer name.
@@ -87,33 +84,31 @@ def _watched(exercise: Exercise, method: str, real: Any, sent: Sent) -> Any:
 
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         if not allowed:
-            _refuse(exercise, sent, f"dist.{name}")
+            SENT.refuse(f"it calls dist.{name}: {alone}")
         if is_message and method != "recv_anysource":
             verb, peer = "sends to" if method == "send" else "receives from", args[1]
             if peer == group.rank():
-                sent.misuse = f"it {verb} itself, which a rank cannot do"
-                raise Misuse(sent.misuse)
+                SENT.refuse(f"it {verb} itself, which a rank cannot do")
             if not 0 <= peer < group.size():
                 # gloo 2.13 does not look: the process hangs, or it dies of a signal.
-                sent.misuse = f"it {verb} rank {peer}: the last rank is {group.size() - 1}"
-                raise Misuse(sent.misuse)
-        sent.calls += not is_message
+                SENT.refuse(f"it {verb} rank {peer}: the last rank is {group.size() - 1}")
+        SENT.calls += not is_message
         if method == "send":
-            sent.messages += 1
-            sent.bytes += sum(tensor.nbytes for tensor in args[0])
+            SENT.messages += 1
+            SENT.bytes += sum(tensor.nbytes for tensor in args[0])
         if method == "allreduce":
-            sent.reduced += sum(tensor.nbytes for tensor in args[0])
+            SENT.reduced += sum(tensor.nbytes for tensor in args[0])
         work = real(group, *args, **kwargs)
         if isinstance(work, dist.Work):
-            sent.started[id(work)] = f"i{name}" if is_message else name
+            SENT.started[id(work)] = f"i{name}" if is_message else name
         return work
 
     return call
 
 
-def _settles(real: Any, sent: Sent) -> Any:
+def _settles(real: Any) -> Any:
     def method(work: Any, *args: Any, **kwargs: Any) -> Any:
-        sent.started.pop(id(work), None)
+        SENT.started.pop(id(work), None)
         return real(work, *args, **kwargs)
 
     return method

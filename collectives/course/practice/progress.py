@@ -64,11 +64,14 @@ class Progress:
 
     def reset(self, wanted: Exercise) -> None:
         """The file is as it was at first, and the exercise is not solved."""
-        target = self.file(wanted)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(originals() / wanted.chapter / f"{wanted.name}.py", target)
+        self.copy(wanted)
         self.hints.pop(wanted.name, None)
         self.note(wanted.name, False)
+
+    def copy(self, wanted: Exercise) -> None:
+        target = self.file(wanted)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(originals() / wanted.chapter / target.name, target)
 
 
 def start(folder: Path) -> Progress:
@@ -78,10 +81,8 @@ def start(folder: Path) -> Progress:
             f"{folder} is not empty: use a new folder, so that nothing is overwritten."
         )
     progress = Progress(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     for wanted in registry.read().values():
-        progress.file(wanted).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(originals() / wanted.chapter / f"{wanted.name}.py", progress.file(wanted))
+        progress.copy(wanted)
     progress.save()
     return progress
 

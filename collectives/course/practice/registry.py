@@ -19,12 +19,8 @@ CHAPTERS = [
 
 def read() -> dict[str, Exercise]:
     """All exercises by name."""
-    return {
-        name: one
-        for chapter in CHAPTERS
-        for name, one in REGISTERED.items()
-        if one.chapter == chapter
-    }
+    found = sorted(REGISTERED.values(), key=lambda one: CHAPTERS.index(one.chapter))
+    return {one.name: one for one in found}
 
 
 def find(name: str) -> Exercise:

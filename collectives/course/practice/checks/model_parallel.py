@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from collectives.course.practice.checks.data import elements, moved
-from collectives.course.practice.exercise import MESSAGES, Case, exercise
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
 
 
 @exercise(
@@ -14,11 +14,11 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise
     stars=2,
     lesson="model_parallel/zero",
     uses=("reduce_scatter_tensor", "all_gather_into_tensor"),
-    hints=(
-        "Two calls: a reduce_scatter before the update, and an all_gather behind it.",
-        "`reduce_scatter_tensor` gives each rank the sum for its slice. The mean is wanted.",
-        "`weights.chunk(n)[rank]` is the slice of this rank. Gather all slices into `weights`.",
-    ),
+)
+@hints(
+    "Two calls: a reduce_scatter before the update, and an all_gather behind it.",
+    "`reduce_scatter_tensor` gives each rank the sum for its slice. The mean is wanted.",
+    "`weights.chunk(n)[rank]` is the slice of this rank. Gather all slices into `weights`.",
 )
 def zero_step(rank: int, n: int) -> Iterator[Case]:
     for call, length in enumerate((1, 2, 2, 0, 1000)):
@@ -37,16 +37,13 @@ def zero_step(rank: int, n: int) -> Iterator[Case]:
 
 
 @exercise(
-    "forward_and_backward",
-    stars=2,
-    lesson="model_parallel/tensor_parallel",
-    uses=("all_reduce",),
-    hints=(
-        "In one process, `gradient @ weight.mT` is the gradient of `x`, and `x.mT @ gradient` that "
-        "of `weight`.",
-        "`x` meets the columns of all ranks: its gradient is a sum over all ranks.",
-        "The weight of a rank makes its own columns alone: its gradient needs no call.",
-    ),
+    "forward_and_backward", stars=2, lesson="model_parallel/tensor_parallel", uses=("all_reduce",)
+)
+@hints(
+    "In one process, `gradient @ weight.mT` is the gradient of `x`, and `x.mT @ gradient` that "
+    "of `weight`.",
+    "`x` meets the columns of all ranks: its gradient is a sum over all ranks.",
+    "The weight of a rank makes its own columns alone: its gradient needs no call.",
 )
 def column_parallel(rank: int, n: int) -> Iterator[Case]:
     for call, (rows, width, columns) in enumerate(((1, 2, 1), (1, 2, 1), (3, 2, 4), (2, 1, 1))):
@@ -72,16 +69,12 @@ def column_parallel(rank: int, n: int) -> Iterator[Case]:
         )
 
 
-@exercise(
-    "order",
-    stars=2,
-    lesson="model_parallel/pipeline",
-    hints=(
-        "A rank first makes as many forward passes as there are ranks behind it, and then the "
-        "forward pass whose backward pass comes next.",
-        "Then by turns: a forward and a backward pass. At the end only backward passes are left.",
-        "With few micro-batches there are not enough for the beginning: `min(m, ...)`.",
-    ),
+@exercise("order", stars=2, lesson="model_parallel/pipeline")
+@hints(
+    "A rank first makes as many forward passes as there are ranks behind it, and then the "
+    "forward pass whose backward pass comes next.",
+    "Then by turns: a forward and a backward pass. At the end only backward passes are left.",
+    "With few micro-batches there are not enough for the beginning: `min(m, ...)`.",
 )
 def one_forward_one_backward(rank: int, n: int) -> Iterator[Case]:
     for m in dict.fromkeys((4, 1, n, 2 * n)):
@@ -123,18 +116,13 @@ def _wrong_order(m: int, most: int, passes: list[str]) -> str | None:
     return None
 
 
-@exercise(
-    "ring_attention",
-    stars=3,
-    lesson="model_parallel/long_text",
-    uses=MESSAGES,
-    hints=(
-        "n times: compute with the block that is here. Between them, n - 1 times: send it to the "
-        "right neighbour, and receive the next one from the left. `isend` first, then `recv`.",
-        "`total = torch.logaddexp(log_sum, new_log_sum)` is the logarithm of the larger sum.",
-        "Each result was divided by its own sum. To divide by the larger one, multiply it by "
-        "`(its log_sum - total).exp()`; then add the two results.",
-    ),
+@exercise("ring_attention", stars=3, lesson="model_parallel/long_text", uses=MESSAGES)
+@hints(
+    "n times: compute with the block that is here. Between them, n - 1 times: send it to the "
+    "right neighbour, and receive the next one from the left. `isend` first, then `recv`.",
+    "`total = torch.logaddexp(log_sum, new_log_sum)` is the logarithm of the larger sum.",
+    "Each result was divided by its own sum. To divide by the larger one, multiply it by "
+    "`(its log_sum - total).exp()`; then add the two results.",
 )
 def ring_attention(rank: int, n: int) -> Iterator[Case]:
     for call, (length, scale) in enumerate(((1, 1), (1, 1), (2, 1), (1, 1000), (50, 1))):
@@ -185,18 +173,13 @@ class _Expert:
         return tokens + self.number
 
 
-@exercise(
-    "through_experts",
-    stars=3,
-    lesson="model_parallel/experts",
-    uses=("all_to_all_single",),
-    hints=(
-        "Three calls: how many tokens come from each rank, the tokens, and their answers.",
-        "`torch.bincount(choice, minlength=n)` counts the tokens for each rank, and "
-        "`order = choice.argsort()` sorts them by rank: send `tokens[order]`.",
-        "On the way back, the sizes of what is sent and of what is received change places.",
-        "The answers come in the order in which you sent the tokens: `result[order] = answers`.",
-    ),
+@exercise("through_experts", stars=3, lesson="model_parallel/experts", uses=("all_to_all_single",))
+@hints(
+    "Three calls: how many tokens come from each rank, the tokens, and their answers.",
+    "`torch.bincount(choice, minlength=n)` counts the tokens for each rank, and "
+    "`order = choice.argsort()` sorts them by rank: send `tokens[order]`.",
+    "On the way back, the sizes of what is sent and of what is received change places.",
+    "The answers come in the order in which you sent the tokens: `result[order] = answers`.",
 )
 def tokens_to_experts(rank: int, n: int) -> Iterator[Case]:
     for call, kind in enumerate(

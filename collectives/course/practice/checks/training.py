@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.checks.data import added, moved
-from collectives.course.practice.exercise import Case, exercise
+from collectives.course.practice.exercise import Case, exercise, hints
 
 
 def _gradients(rank: int, call: int) -> list[torch.Tensor]:
@@ -18,30 +18,20 @@ def _averaged(n: int, call: int) -> list[torch.Tensor]:
     return [torch.stack(same).sum(0) / n for same in zip(*by_rank, strict=True)]
 
 
-@exercise(
-    "average_gradients",
-    stars=1,
-    lesson="training/data_parallel",
-    uses=("all_reduce",),
-    hints=(
-        "One all_reduce for each gradient, in the same order on all ranks.",
-        "The default reduction is the sum. Divide in place, by the number of ranks.",
-    ),
+@exercise("average_gradients", stars=1, lesson="training/data_parallel", uses=("all_reduce",))
+@hints(
+    "One all_reduce for each gradient, in the same order on all ranks.",
+    "The default reduction is the sum. Divide in place, by the number of ranks.",
 )
 def average_the_gradients(rank: int, n: int) -> Iterator[Case]:
     for call in range(2):
         yield Case(f"run {call + 1}", (_gradients(rank, call),), after={0: _averaged(n, call)})
 
 
-@exercise(
-    "average_gradients",
-    stars=2,
-    lesson="training/buckets",
-    uses=("all_reduce",),
-    hints=(
-        "`torch.cat` makes one flat tensor of all gradients.",
-        "`flat.split([g.numel() for g in gradients])` cuts it again: copy the pieces back.",
-    ),
+@exercise("average_gradients", stars=2, lesson="training/buckets", uses=("all_reduce",))
+@hints(
+    "`torch.cat` makes one flat tensor of all gradients.",
+    "`flat.split([g.numel() for g in gradients])` cuts it again: copy the pieces back.",
 )
 def one_bucket(rank: int, n: int) -> Iterator[Case]:
     for call in range(2):
@@ -50,15 +40,11 @@ def one_bucket(rank: int, n: int) -> Iterator[Case]:
         )
 
 
-@exercise(
-    "my_shard",
-    stars=1,
-    lesson="training/sampler",
-    hints=(
-        "With 10 samples and 4 ranks the shards have 3, 3, 2 and 2 samples.",
-        "`divmod(samples, n)` gives the length of a short shard, and how many are one longer.",
-        "The ranks before yours hold `rank * short + min(rank, longer)` samples.",
-    ),
+@exercise("my_shard", stars=1, lesson="training/sampler")
+@hints(
+    "With 10 samples and 4 ranks the shards have 3, 3, 2 and 2 samples.",
+    "`divmod(samples, n)` gives the length of a short shard, and how many are one longer.",
+    "The ranks before yours hold `rank * short + min(rank, longer)` samples.",
 )
 def shards_with_a_remainder(rank: int, n: int) -> Iterator[Case]:
     for samples in (10, n, n - 1, 0, 1000):
@@ -66,18 +52,12 @@ def shards_with_a_remainder(rank: int, n: int) -> Iterator[Case]:
         yield Case(f"{samples} samples", (samples, rank, n), wanted)
 
 
-@exercise(
-    "accuracy",
-    stars=3,
-    lesson="training/validation",
-    uses=("all_reduce",),
-    hints=(
-        "A sampler that pads gives some samples to two ranks: counting right answers counts them "
-        "twice.",
-        "Make a tensor with a place for each sample of the whole data set, and put your answers "
-        "there.",
-        "With MAX as the reduction, a sample that two ranks hold still counts once.",
-    ),
+@exercise("accuracy", stars=3, lesson="training/validation", uses=("all_reduce",))
+@hints(
+    "A sampler that pads gives some samples to two ranks: counting right answers counts them "
+    "twice.",
+    "Make a tensor with a place for each sample of the whole data set, and put your answers there.",
+    "With MAX as the reduction, a sample that two ranks hold still counts once.",
 )
 def accuracy_of_padded_shards(rank: int, n: int) -> Iterator[Case]:
     for samples in (2 * n + 1, 7, 1):
@@ -88,14 +68,10 @@ def accuracy_of_padded_shards(rank: int, n: int) -> Iterator[Case]:
         yield Case(f"{samples} samples", (right[numbers], numbers, samples), wanted)
 
 
-@exercise(
-    "steps_after",
-    stars=1,
-    lesson="training/accumulation",
-    hints=(
-        "`(i + 1) % every == 0` is right for all micro-batches but the last ones.",
-        "After the last micro-batch there is always a step.",
-    ),
+@exercise("steps_after", stars=1, lesson="training/accumulation")
+@hints(
+    "`(i + 1) % every == 0` is right for all micro-batches but the last ones.",
+    "After the last micro-batch there is always a step.",
 )
 def the_last_micro_batches(rank: int, n: int) -> Iterator[Case]:
     for number, every in ((7, 3), (6, 3), (1, 4), (5, 1), (0, 2)):
@@ -103,15 +79,10 @@ def the_last_micro_batches(rank: int, n: int) -> Iterator[Case]:
         yield Case(f"{number} micro-batches, a step after {every}", (number, every), wanted)
 
 
-@exercise(
-    "sums_of_steps",
-    stars=2,
-    lesson="training/accumulation",
-    uses=("all_reduce",),
-    hints=(
-        "Add up on this rank first, over the micro-batches of a step; then over the ranks.",
-        "`gradients[first : first + every]` is shorter at the end, and never reads too far.",
-    ),
+@exercise("sums_of_steps", stars=2, lesson="training/accumulation", uses=("all_reduce",))
+@hints(
+    "Add up on this rank first, over the micro-batches of a step; then over the ranks.",
+    "`gradients[first : first + every]` is shorter at the end, and never reads too far.",
 )
 def one_call_per_step(rank: int, n: int) -> Iterator[Case]:
     for number, every in ((3, 2), (4, 2), (1, 4), (0, 2), (7, 3)):
@@ -139,16 +110,11 @@ def _trained(seeds: list[int], steps: int) -> torch.Tensor:
     return weights
 
 
-@exercise(
-    "train",
-    stars=3,
-    lesson="training/checkpoint",
-    uses=("all_reduce",),
-    hints=(
-        "Which attributes does `step` read?",
-        "A generator has a state, too: `get_state()` and `set_state(...)`.",
-        "Weights, momentum, the generator's state and the number of steps.",
-    ),
+@exercise("train", stars=3, lesson="training/checkpoint", uses=("all_reduce",))
+@hints(
+    "Which attributes does `step` read?",
+    "A generator has a state, too: `get_state()` and `set_state(...)`.",
+    "Weights, momentum, the generator's state and the number of steps.",
 )
 def a_checkpoint(rank: int, n: int) -> Iterator[Case]:
     for steps, stop in ((5, 3), (5, 0), (5, 5)):
@@ -160,15 +126,10 @@ def a_checkpoint(rank: int, n: int) -> Iterator[Case]:
         )
 
 
-@exercise(
-    "draw",
-    stars=2,
-    lesson="training/seeds",
-    uses=("broadcast",),
-    hints=(
-        "All ranks must draw with the same seed: which rank's, does not matter, so take rank 0's.",
-        "Broadcast the seed as a tensor of one number, then `torch.manual_seed`.",
-    ),
+@exercise("draw", stars=2, lesson="training/seeds", uses=("broadcast",))
+@hints(
+    "All ranks must draw with the same seed: which rank's, does not matter, so take rank 0's.",
+    "Broadcast the seed as a tensor of one number, then `torch.manual_seed`.",
 )
 def one_data_set(rank: int, n: int) -> Iterator[Case]:
     for call in range(2):
@@ -177,15 +138,10 @@ def one_data_set(rank: int, n: int) -> Iterator[Case]:
         yield Case(f"run {call + 1}", (3, 100 * call + rank), wanted)
 
 
-@exercise(
-    "norm",
-    stars=2,
-    lesson="all_reduce",
-    uses=("all_reduce",),
-    hints=(
-        "The norm is the root of the sum of all squares. Roots do not add up.",
-        "Add up the squares on every rank, then over the ranks, and take the root last.",
-    ),
+@exercise("norm", stars=2, lesson="all_reduce", uses=("all_reduce",))
+@hints(
+    "The norm is the root of the sum of all squares. Roots do not add up.",
+    "Add up the squares on every rank, then over the ranks, and take the root last.",
 )
 def norm_of_sharded_gradients(rank: int, n: int) -> Iterator[Case]:
     for call in range(2):
@@ -193,15 +149,10 @@ def norm_of_sharded_gradients(rank: int, n: int) -> Iterator[Case]:
         yield Case(f"run {call + 1}", (_gradients(rank, call),), whole.norm().item(), calls=1)
 
 
-@exercise(
-    "all_equal",
-    stars=2,
-    lesson="weight_update",
-    uses=("all_reduce",),
-    hints=(
-        "If the smallest of all values equals the largest, all are equal.",
-        "Reduce one copy with MIN and another with MAX.",
-    ),
+@exercise("all_equal", stars=2, lesson="weight_update", uses=("all_reduce",))
+@hints(
+    "If the smallest of all values equals the largest, all are equal.",
+    "Reduce one copy with MIN and another with MAX.",
 )
 def weights_are_equal(rank: int, n: int) -> Iterator[Case]:
     for different in (None, n - 1, 0):
