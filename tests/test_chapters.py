@@ -120,6 +120,13 @@ def test_a_chapter_that_is_not_right_is_named_with_its_file(tmp_path, toml, faul
     assert str(tmp_path / "new" / "chapter.toml") in str(caught.value)
 
 
+def test_a_step_in_fresh_ranks_starts_a_world_of_its_own():
+    @marks.needs(ranks=3, fresh=True)
+    def fresh(rank, world_size, device): ...
+
+    assert marks.world_of(fresh) == marks.WorldSpec(3, isolated=True, fresh=True)
+
+
 def test_run_says_that_a_step_is_computed_or_looked_up(capsys):
     @marks.computed
     def two_and_two(rank, world_size, device):

@@ -1,5 +1,6 @@
 """What the README, CONTRIBUTING and the pages of docs/ say is so."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from lesson_source import Source
 from processes import finished
 
+from collectives import launch
+from collectives.backends.claims import STATES
 from collectives.diagnosis import run as run_diagnosis
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.recording import exit_hooks, pending_work
@@ -67,6 +70,17 @@ def test_every_module_that_is_named_exists():
     ] == []
 
 
+def test_every_state_of_a_cell_is_explained():
+    page = PAGES["docs/backends.md"]
+    assert all(f"**{state}" in page for state in STATES if state != "works")
+
+
+def test_every_argument_of_launch_is_explained():
+    table = PAGES["docs/launcher.md"].partition("| argument |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+    assert ["fn", *named] == list(inspect.signature(launch).parameters)
+
+
 def test_the_list_of_what_the_diagnosis_touches_is_complete():
     """As far as the code has tables of it."""
     page = PAGES["docs/diagnosis.md"].partition("## What it touches")[2].partition("\n## ")[0]
@@ -111,6 +125,16 @@ def test_every_make_target_that_is_named_exists():
     targets = set(re.findall(r"(?:^|\$ |`)make ([a-z-]+)", pages, re.MULTILINE))
     makefile = (ROOT / "Makefile").read_text()
     assert [target for target in targets if f"\n{target}:" not in makefile] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
+def test_a_launcher_runs_a_lesson_as_typed(launcher):
+    lines = "".join(blocks("sh", README)).splitlines()
+    (command,) = (line.partition("  #")[0] for line in lines if line.startswith(f"{launcher} -"))
+    done = finished(command, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("all_reduce: proved on all 4 ranks\n")
 
 
 def test_the_output_that_is_shown_is_that_of_the_notebook():
