@@ -30,10 +30,22 @@ from cosmic_ray.mutating import mutate_code
 ROOT = Path(__file__).parent.parent
 # The files of each room, and the tests that are about them, the fast ones first.
 ROOMS = {
-    "rules": ("collectives/diagnosis/rules", "test_rank_state test_diagnosis test_hints"),
-    "semantics": ("collectives/semantics", "test_check test_calls"),
-    "algorithms": ("collectives/algorithms", "test_algorithm_costs test_algorithms"),
-    "launcher": ("collectives/launcher", "test_worker test_launch test_launch_failures"),
+    "rules": (
+        "collectives/diagnosis/rules",
+        "rank_state diagnosis diagnose_faults hints diagnose",
+    ),
+    "semantics": (
+        "collectives/semantics",
+        "calls check training process_group process_group_training matrix proofs_can_fail",
+    ),
+    "algorithms": (
+        "collectives/algorithms",
+        "algorithm_costs algorithm_lessons by_hand algorithms",
+    ),
+    "launcher": (
+        "collectives/launcher",
+        "worker launch_joins launch launch_resources launch_endings launch_failures start",
+    ),
 }
 LONGEST = 600.0  # seconds for the tests of a room without a fault
 PATIENCE = 3.0  # times as long they may take with one
@@ -85,7 +97,7 @@ def draw_faults(number: int, rooms: list[str], draw: random.Random) -> list[tupl
 
 
 def passes(copy: Path, room: str, limit: float) -> bool:
-    files = [f"tests/{name}.py" for name in ROOMS[room][1].split()]
+    files = [f"tests/test_{name}.py" for name in ROOMS[room][1].split()]
     # subtle: a .pyc is told from its source by seconds and size, which a fault may not change.
     environ = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-xq", "-m", "not slow", *files]
