@@ -1,6 +1,7 @@
 """From calls made by hand to a verdict: its kind, the guilty ranks, and no false alarm."""
 
 import dataclasses
+import itertools
 import json
 import random
 import time
@@ -13,7 +14,9 @@ from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import WINDOW
 from collectives.diagnosis.rules.rank_state import LEFT as LEFT_AT_THE_END
 from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.rendezvous import JoiningWorld, never_met
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
+from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.diagnosis.run import as_json
 from collectives.recording import call_log, stack
 from collectives.recording.call import Call, CallArgs, was_refused
@@ -69,6 +72,19 @@ def check(verdict, kind, *ranks, field=None):
     found = verdict.kind, tuple(call.rank for call in verdict.guilty)
     assert found == (kind, ranks), verdict.says
     assert field in (None, verdict.field), verdict.says
+
+
+def told(matching, rank):
+    """What its machine tells another of a rank."""
+    return from_json(json.loads(json.dumps(dataclasses.astuple(unmatched(matching, rank)))))
+
+
+def across_machines(calls):
+    """The calls of ranks that run on a machine of their own each."""
+    ranks = sorted({call.rank for call in calls})
+    return merge(
+        told(Matching(call for call in calls if call.rank == rank), rank) for rank in ranks
+    )
 
 
 def floats(*lengths):
@@ -157,8 +173,8 @@ MISMATCHES = {
 def test_what_differs_and_who_is_in_the_minority(case):
     calls, guilty, field = MISMATCHES[case]
     backwards = calls[::-1] if case == "tags" else sorted(calls, key=lambda call: -call.rank)
-    for order in (calls, backwards):
-        verdict = diagnose(order, stalled=False)
+    for matching in (Matching(calls), Matching(backwards), across_machines(calls)):
+        verdict = judge(matching, {}, 0, stalled=False)
         check(verdict, "mismatch", *guilty, field=field)
         assert all((call.file, call.line) == ("train.py", 10) for call in verdict.guilty)
 
@@ -351,6 +367,9 @@ OTHERS = {
 def test_who_hangs_computes_raised_or_died(case):
     calls, states, kind, guilty = OTHERS[case]
     check(diagnose(calls, states), kind, *guilty)
+    # subtle: a machine does not tell others of a message that failed.
+    if not any(call.error and call.peer is not None for call in calls):
+        check(judge(across_machines(calls), states, 0, stalled=True), kind, *guilty)
 
 
 def test_the_example_reads_as_promised():
@@ -363,6 +382,135 @@ def test_the_example_reads_as_promised():
     ]
     assert (verdict.cycle, verdict.group, verdict.seq) == ((1, 2), "WORLD", 1)
     assert [(call.rank, call.line) for call in verdict.guilty] == [(2, 61)]
+
+
+def test_a_report_says_what_each_rank_does_and_where():
+    program = Program(9).call(2, "all_reduce", line=12).call(6, "barrier", left=None, line=14)
+    program.call(8, "barrier", left=None, line=14).call(5, "all_reduce", line=12).call(
+        5, "destroy_process_group", line=15
+    )
+    states = {
+        0: State("raised", "ValueError: no", ("train.py", 30, "<module>"), at=1, machine="host-a"),
+        1: State(),
+        2: State("died", "was killed by SIGKILL", at=2),
+        3: State("returned"),
+        4: State(where=LOAD, is_old=True, machine="host-b"),
+        6: State("died", "was killed by SIGKILL", at=2),
+        7: State("missing", "no process has come with this rank"),
+        8: State(text="is stopped", stopped=True),
+    }
+    verdict = diagnose(program.calls, states)
+    check(verdict, "raised", 0)
+    lines = [" ".join(line.split()) for line in verdict.says.splitlines()]
+    assert lines == [
+        "raised: rank 0: ValueError: no",
+        "rank 0 raised ValueError: no train.py:30 on host-a",
+        "rank 1 no call yet",
+        "rank 2 was killed by SIGKILL, last in all_reduce() train.py:12 in step",
+        "rank 3 returned",
+        "rank 4 computing, last seen train.py:44 in load on host-b",
+        "rank 5 computing, last in destroy_process_group() train.py:15 in step",
+        "rank 6 was killed by SIGKILL in barrier() train.py:14 in step",
+        "rank 7 no process has come with this rank",
+        "rank 8 stopped in barrier() train.py:14 in step",
+    ]
+    assert verdict.machines == {0: "host-a", 4: "host-b"}
+
+
+def test_ranks_that_do_the_same_share_a_line_and_of_many_lines_twelve_are_shown():
+    program = Program(20)
+    for rank in range(1, 20):
+        program.call(rank, "barrier", left=None, line=max(rank, 4))
+    lines = diagnose(program.calls, {0: ENDED}).says.splitlines()
+    assert lines[2].split()[:2] == ["ranks", "1,2,3,4"]
+    assert lines[13:] == ["  ... and 5 more kinds of ranks"]
+
+
+UNHEARD = State("unheard", "does not answer", machine="host-b")
+# Ranks that cannot take part: their states -> the guilty, and a part of the report.
+ABSENT = {
+    "stopped": ({1: State(stopped=True)}, (1,), "rank 1 stopped, as by SIGSTOP"),
+    "unheard": ({1: UNHEARD}, (1,), "host-b does not answer: rank 1 cannot be reached"),
+    "two machines": (
+        {1: UNHEARD, 2: dataclasses.replace(UNHEARD, machine="host-c")},
+        (1, 2),
+        "host-b, host-c do not answer: ranks 1,2 cannot be reached",
+    ),
+    "unheard, perhaps": ({1: State("unheard", "not heard of yet")}, (1,), "rank 1 not heard of"),
+}
+
+
+@pytest.mark.parametrize("case", ABSENT)
+def test_ranks_that_cannot_take_part_are_named_when_nothing_moves(case):
+    states, guilty, text = ABSENT[case]
+    calls = wait_in(Program(3), [rank for rank in range(3) if rank not in states]).calls
+    check(diagnose(calls, states, stalled=False), "ok")
+    verdict = diagnose(calls, states)
+    check(verdict, "hang", *guilty)
+    assert text in verdict.says
+
+
+def joining(rank, world_size=3, meets="host:1", launched_as=None, absent=()):
+    """A world of which one rank has come so far."""
+    call = Call("init_process_group", rank=rank, file="train.py", line=7, function="main")
+    own = {rank: call}
+    launched_as = {rank: rank if launched_as is None else launched_as}
+    lines = {rank: ("waits", "train.py:7")}
+    return JoiningWorld(0, world_size, [*absent], own, own, launched_as, {rank: meets}, lines)
+
+
+def test_a_process_that_joins_as_another_rank_than_its_launcher_gave_it_is_named():
+    worlds = [joining(0, absent=[1, 2]), joining(0, launched_as=2, absent=[1, 2]), joining(1)]
+    verdict = never_met(worlds)
+    check(verdict, "hang", 2)
+    assert "rank 2 joins as rank 0, which another is" in verdict.says
+    assert (verdict.group, verdict.seq) == ("WORLD", 0)
+
+
+@pytest.mark.parametrize(
+    ("odd", "field", "note"),
+    [
+        ({"world_size": 4}, "world_size", "world_size=3 on ranks 0,2; world_size=4 on rank 1"),
+        ({"meets": "host:2"}, "store", "host:1 on ranks 0,2; host:2 on rank 1"),
+    ],
+)
+def test_ranks_that_wait_for_another_size_or_in_another_place_are_named(odd, field, note):
+    worlds = [joining(0), joining(1, **odd), joining(2)]
+    verdict = never_met(worlds)
+    check(verdict, "mismatch", 1, field=field)
+    assert f"{field} of init_process_group: rank 1 against ranks 0,2" in verdict.says
+    assert note in verdict.says
+    assert set(verdict.lines) == {0, 1, 2}
+    assert never_met([joining(rank) for rank in range(3)]) is None
+    assert never_met([*worlds, joining(1)]) is None  # a rank is there twice: two programs
+
+
+def test_the_shortest_cycle_is_found_in_whatever_graph():
+    for seed in range(300):
+        draw = random.Random(seed)
+        n = draw.randint(1, 6)
+        edges = {one: draw.sample(range(n), draw.randint(0, min(2, n))) for one in range(n)}
+        found = find_cycle(edges)
+        lengths = [  # a path of edges that ends where it began
+            length
+            for length in range(1, n + 1)
+            for path in itertools.permutations(range(n), length)
+            if all(b in edges[a] for a, b in zip(path, (*path[1:], path[0]), strict=True))
+        ]
+        assert len(found) == min(lengths, default=0), f"seed {seed}"
+        assert all(b in edges[a] for a, b in zip(found, (*found[1:], *found[:1]), strict=True))
+
+
+@pytest.mark.parametrize("name", ["broadcast", "scatter", "reduce", "gather"])
+@pytest.mark.parametrize("waits", ["root", "other"])
+def test_a_collective_waits_for_its_root_or_its_root_waits_for_all(name, waits):
+    rank, root = (0, 0) if waits == "root" else (1, 0)
+    program = Program(3).call(rank, name, peer=root, left=None)
+    matching = Matching(program.calls)
+    (call,) = program.calls
+    takes = name in ("reduce", "gather")
+    awaited = {"root": [1, 2] if takes else [], "other": [] if takes else [0]}
+    assert waits_for(matching, call) == awaited[waits]
 
 
 def test_a_call_that_was_seen_under_way_is_known_with_its_error_when_it_has_left():
@@ -759,10 +907,11 @@ def test_of_a_call_that_is_too_long_for_the_log_its_name_and_group_are_known(log
     assert (call.name, call.group, call.tensors) == ("all_to_all_single", "WORLD", ())
 
 
-@pytest.mark.slow
-def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_world():
+def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_world(monkeypatch):
     """Also where each machine has forgotten how it began."""
-    n = WINDOW + 50
+    monkeypatch.setattr("collectives.diagnosis.rules.messages.WINDOW", 20)
+    monkeypatch.setattr("collectives.diagnosis.rules.matching.WINDOW", 20)
+    n = 50
     program = Program(4)
     for number in range(n):
         left, tensors = None if number == n - 1 else LEFT, floats(number)
@@ -775,11 +924,8 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
     machines = [
         Matching(call for call in program.calls if call.rank in ranks) for ranks in ((0, 1), (2, 3))
     ]
-    told = [
-        json.loads(json.dumps(dataclasses.astuple(unmatched(machines[rank // 2], rank))))
-        for rank in range(4)
-    ]
-    verdict = judge(merge(map(from_json, told)), states, 4, stalled=True)
+    merged = merge(told(machines[rank // 2], rank) for rank in range(4))
+    verdict = judge(merged, states, 4, stalled=True)
     check(verdict, "hang", 3)
     assert verdict.seq == n - 1
     odd = dataclasses.replace(machines[0].open[0][3 * n - 1], op="MAX", rank=3)

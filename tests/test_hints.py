@@ -3,6 +3,7 @@
 import linecache
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 from diagnosing import diagnose, script
@@ -209,9 +210,9 @@ def test_the_lessons_on_the_calls_give_no_hint():
     assert hinted(steps, ranks=4) == ()
 
 
-def noticed(kind, rank=0, **fields):
+def noticed(kind, name="all_reduce", **fields):
     where = {"members": (0, 1), "file": "train.py", "line": 12}
-    call = Call("all_reduce", rank=rank, tensors=("float32[4]",), op="SUM", **where, **fields)
+    call = Call(name, rank=0, tensors=("float32[4]",), **where, **fields)
     return RiskyCall(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
 
 
@@ -219,6 +220,14 @@ def test_a_program_that_failed_gets_no_hint_about_a_missing_wait():
     both = [noticed("changed", device="cpu"), noticed("unawaited", device="cpu")]
     assert [hint.risk.split()[0] for hint in hints(both, "ok")] == ["changed", "never"]
     assert [hint.risk.split()[0] for hint in hints(both, "raised")] == ["changed"]
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "isend", "scatter", "irecv"])
+@pytest.mark.parametrize("peer", [0, 1])
+def test_a_missing_wait_is_worth_a_hint_only_where_the_call_brings_this_rank_something(name, peer):
+    takes = {"broadcast": peer == 1, "reduce": peer == 0, "gather": peer == 0, "isend": False}
+    found = hints([noticed("unawaited", name, peer=peer, device="cpu")], "ok")
+    assert bool(found) == takes.get(name, True)
 
 
 def test_nccl_gets_no_hint_about_missing_waits_or_gaps():

@@ -1,6 +1,5 @@
 """The lines from which ranks call the collectives of one group: who is out of step. Pure."""
 
-import functools
 import linecache
 from dataclasses import dataclass, field
 
@@ -102,6 +101,5 @@ def _lines(calls: dict[int, Call]) -> frozenset[Line]:
     return frozenset(map(_line, calls.values()))
 
 
-@functools.lru_cache
 def _text(file: str, line: int) -> str:
     return linecache.getline(file, line).partition("#")[0].strip()
