@@ -1,10 +1,13 @@
 """What the algorithms cost: counted and simulated."""
 
+import itertools
+import re
 from functools import partial
 
 import numpy as np
 import pytest
-from test_algorithms import MOVES, REDUCTIONS, Long, all_algorithms, ranks, run, some
+import torch
+from test_algorithms import MOVES, REDUCTIONS, Exact, all_algorithms, ranks, run, some
 from thread_world import world
 from typer.testing import CliRunner
 
@@ -132,16 +135,16 @@ def test_messages_and_bytes_are_the_closed_forms(collective, name):
 @some(REDUCTIONS + MOVES)
 def test_a_run_sends_what_was_counted(collective, name):
     is_one_tensor = collective in ("all_reduce", "reduce", "broadcast")
-    length = 840 if is_one_tensor else 3  # it can be cut in 1 to 8 pieces
 
-    def counted(links, per_node):
-        run(links, collective, name, 0, Long(links.size, length), per_node)
+    def counted(links, per_node, length):
+        run(links, collective, name, 0, Exact(links.size, length, dtype=torch.uint8), per_node)
         return links.messages, links.sent, links.received
 
-    for n, per_node in ranks(collective, name, 8):
-        nbytes = 8 * length * (1 if is_one_tensor else n)
+    # Bytes that cannot be cut in pieces of one size; of 3, some pieces have none.
+    for (n, per_node), length in itertools.product(ranks(collective, name, 8), (3, 857)):
+        nbytes = length * (1 if is_one_tensor else n)
         found = count.traffic(collective, name, n, nbytes, per_node)
-        in_run = world(n, partial(counted, per_node=per_node))
+        in_run = world(n, partial(counted, per_node=per_node, length=length))
         assert in_run == list(zip(found.messages, found.sent, found.received, strict=True))
 
 
@@ -210,6 +213,19 @@ def test_a_message_costs_its_latency_and_its_bytes():
     for n, expected in ((2, 1 + 20 / 10), (4, 2 * (100 + 20 / 1) + 3)):
         found = finish_times(ring.all_gather(np.arange(n), n), np.arange(n), 20, network)
         assert found.max() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "which", [name for name in CLOSED_FORMS if not re.search("tree|direct|chain|hierarch", name)]
+)
+def test_where_all_ranks_send_alike_a_run_takes_the_time_of_each_message(which):
+    collective, name = which.split("-")
+    n, (latency, bandwidth), chosen = 8, (3.0, 2.0), table.ALGORITHMS[collective][name]
+    messages, _, share, _ = CLOSED_FORMS[which](n)
+    pieces, ranks = chosen.pieces(n, 1, n), np.arange(n)
+    network = Network(n, Hop(latency, bandwidth), Hop(latency, bandwidth))
+    found = finish_times(chosen.steps(ranks, n, pieces, n), ranks, 1 / pieces, network)
+    assert found == pytest.approx(np.full(n, messages * latency + share / bandwidth))
 
 
 def test_the_tree_of_one_node_is_that_of_all_ranks():

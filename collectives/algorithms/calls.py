@@ -59,7 +59,7 @@ def broadcast(links: Links, tensor: Tensor, root: int, algorithm: str) -> None:
 def all_gather(links: Links, outputs: Sequence[Tensor], own: Tensor, algorithm: str) -> None:
     """`outputs[r]` becomes rank r's `own`. They may have different sizes."""
     pieces = [_flat("all_gather", tensor) for tensor in outputs]
-    _place(pieces[links.rank], _flat("all_gather", own))
+    copy(pieces[links.rank], _flat("all_gather", own))
     _execute("all_gather", links, pieces, algorithm)
 
 
@@ -69,7 +69,7 @@ def gather(
     """On the root, `outputs[r]` becomes rank r's `own`."""
     flat = _flat("gather", own)
     pieces = _rooted_pieces("gather", links, outputs, flat, root, algorithm)
-    _place(pieces[(links.rank - root) % links.size], flat)
+    copy(pieces[(links.rank - root) % links.size], flat)
     _execute("gather", links, pieces, algorithm, root=root)
 
 
@@ -80,7 +80,7 @@ def scatter(
     flat = _flat("scatter", output)
     pieces = _rooted_pieces("scatter", links, inputs, flat, root, algorithm)
     _execute("scatter", links, pieces, algorithm, root=root)
-    _place(flat, pieces[(links.rank - root) % links.size])
+    copy(flat, pieces[(links.rank - root) % links.size])
 
 
 def reduce_scatter(
@@ -98,7 +98,7 @@ def reduce_scatter(
     how.before(work)
     pieces = list(work.split([part.numel() for part in parts]))
     _execute("reduce_scatter", links, pieces, algorithm, how.combine)
-    _place(flat, pieces[links.rank])
+    copy(flat, pieces[links.rank])
     how.after(flat, links.size)
 
 
@@ -189,9 +189,3 @@ def _check_even(what: str, links: Links, algorithm: str, pieces: list[Tensor]) -
             f"{what}: {algorithm} needs pieces of one size, these have {sorted(sizes)} elements: "
             f"take {' or '.join(others)}."
         )
-
-
-def _place(place: Tensor, piece: Tensor) -> None:
-    """Copy a piece to its place, unless it is there already."""
-    if place.data_ptr() != piece.data_ptr():
-        copy(place, piece)

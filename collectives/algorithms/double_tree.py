@@ -28,13 +28,13 @@ def broadcast(rank: Number, n: int, pieces: int) -> Iterator[Step]:
     """Of an even number of pieces: the first half of them goes down the first tree."""
     chunks, trees = pieces // 2, two_trees(n)
     links = [_links(trees, rank, colour) for colour in (0, 1)]
-    for step in range(trees.first.max(initial=0) + 2 * chunks - 1 if n > 1 else 0):
+    for step in range(trees.first.max() + 2 * chunks - 1 if n > 1 else 0):
         link = links[step % 2]
         send, receive = (step - link.sends_from) // 2, (step - link.receives_from) // 2
         yield Step(
-            to=when((send >= 0) & (send < chunks), link.child),
+            to=when((link.child > 0) & (send >= 0) & (send < chunks), link.child),
             send=link.child_tree * chunks + send,
-            source=when((receive >= 0) & (receive < chunks), link.parent),
+            source=when((rank > 0) & (receive >= 0) & (receive < chunks), link.parent),
             receive=link.tree * chunks + receive,
         )
 
@@ -65,11 +65,8 @@ class Links(NamedTuple):
     parent: Number
     receives_from: Number
     child_tree: Number
-    child: Number
+    child: Number  # 0: the rank sends nothing
     sends_from: Number
-
-
-_NEVER = 2**30
 
 
 def _links(trees: Trees, rank: Number, colour: int) -> Links:
@@ -78,10 +75,10 @@ def _links(trees: Trees, rank: Number, colour: int) -> Links:
     return Links(
         tree,
         trees.parent[tree, rank],
-        np.where(rank > 0, trees.first[tree, rank], _NEVER),
+        trees.first[tree, rank],
         child_tree,
         child,
-        np.where(child > 0, trees.first[child_tree, child], _NEVER),
+        trees.first[child_tree, child],
     )
 
 
@@ -90,7 +87,7 @@ def two_trees(n: int) -> Trees:
     parent = _parents(n)
     colour = _colours(parent)
     first = np.full((2, n), -1)
-    for _ in range(2 * n.bit_length()):  # from the root down: one level more each time
+    for _ in range(n.bit_length()):  # from the root down: one level more each time
         earliest = np.take_along_axis(first, parent, axis=1) + 1
         first[:, 1:] = (earliest + (earliest + colour) % 2)[:, 1:]
     child, child_tree = np.zeros((2, n), int), np.zeros((2, n), int)
@@ -108,7 +105,7 @@ def _parents(n: int) -> np.ndarray:
     """
     m = n - 1
     ranks = np.arange(n)
-    other = np.where(ranks == 0, 0, ranks % max(m, 1) + 1 if m % 2 else n - ranks)
+    other = np.where(ranks == 0, 0, ranks % m + 1 if m % 2 else n - ranks)
     parent = np.zeros((2, n), int)
     for tree, place in enumerate((ranks, other)):
         lowest = place & -place
@@ -136,7 +133,7 @@ def _colours(parent: np.ndarray) -> np.ndarray:
     sibling[left[pairs]], sibling[right[pairs]] = right[pairs], left[pairs]
     step = np.where(sibling[beside] >= 0, sibling[beside], links)
     end, least = step, np.minimum(links, step)
-    for _ in range(n.bit_length() + 1):
+    for _ in range(n.bit_length()):
         least, end = np.minimum(least, least[end]), end[end]
     group = np.where(step[end] == end, end, least)  # a number that all links of a walk share
     colours: np.ndarray = (group > group[beside]).astype(int).reshape(2, n)

@@ -21,7 +21,8 @@ def execute(
 
     `combine(a, b, out=tensor)` adds, like torch.add.
     """
-    scratch = _Scratch()
+    # Memory for what arrives, made once: fresh memory costs more than the sum of it.
+    scratch = pieces[0].new_empty(0)
     for step in steps(schedule):
         to, source = int(step.to), int(step.source)
         sent = _select(pieces, step.send) if to != NOBODY else []
@@ -30,7 +31,10 @@ def execute(
         # subtle: into the pieces themselves only if nothing is added, and none of them leaves in
         # the same step.
         is_plain = not step.reduce and len(received) == 1 and not _overlap(sent, received)
-        incoming = received[0] if is_plain else scratch.like(received)
+        size = sum(piece.numel() for piece in received)
+        if not is_plain and scratch.numel() < size:
+            scratch = scratch.new_empty(size)
+        incoming = received[0] if is_plain else scratch[:size]
         if to == source == links.rank:
             copy(incoming, outgoing)
         else:
@@ -96,16 +100,3 @@ def _overlap(sent: list[torch.Tensor], received: list[torch.Tensor]) -> bool:
         for a in sent
         for b in received
     )
-
-
-class _Scratch:
-    """Memory for what arrives, made once: fresh memory costs more than the sum of it."""
-
-    def __init__(self) -> None:
-        self.memory = torch.empty(0)
-
-    def like(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        size = sum(tensor.numel() for tensor in tensors)
-        if tensors and (self.memory.numel() < size or self.memory.dtype != tensors[0].dtype):
-            self.memory = torch.empty(size, dtype=tensors[0].dtype)
-        return self.memory[:size]

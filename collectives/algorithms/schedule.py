@@ -82,7 +82,7 @@ def doubling(n: int) -> list[int]:
     return [1 << k for k in range((n - 1).bit_length())]
 
 
-def backwards(schedule: Schedule, reduce: bool = False) -> list[Step | Rounds]:
+def backwards(schedule: Schedule, reduce: bool = False) -> list[Step]:
     """The last step first, and whoever received now sends.
 
     A broadcast that runs backwards and adds what arrives is a reduce. A scatter is a gather.
@@ -91,7 +91,7 @@ def backwards(schedule: Schedule, reduce: bool = False) -> list[Step | Rounds]:
     def turned(step: Step) -> Step:
         return Step(step.source, step.to, step.receive, step.send, reduce)
 
-    return [_each(turned, part, -1) for part in reversed(list(schedule))]
+    return [turned(step) for step in reversed(list(steps(schedule)))]
 
 
 def among(
@@ -114,8 +114,7 @@ def among(
     return (_each(renamed, part) for part in schedule)
 
 
-def _each(change: Callable[[Step], Step], part: Step | Rounds, direction: int = 1) -> Step | Rounds:
+def _each(change: Callable[[Step], Step], part: Step | Rounds) -> Step | Rounds:
     if isinstance(part, Step):
         return change(part)
-    first = 0 if direction > 0 else part.number - 1
-    return Rounds(part.number, lambda k: change(part.step(first + direction * k)))
+    return Rounds(part.number, lambda k: change(part.step(k)))

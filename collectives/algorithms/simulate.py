@@ -46,7 +46,7 @@ def finish_times(
     for part in schedule:
         if isinstance(part, Step):
             clock = _Costs(part, ranks, piece_bytes, network).after(clock, 1)
-        elif part.number:
+        else:
             clock = _rounds(part, clock, ranks, piece_bytes, network, skip)
     return clock
 
@@ -61,7 +61,7 @@ def _rounds(
 ) -> np.ndarray:
     costs, left = _Costs(part.step(0), ranks, piece_bytes, network), part.number
     while left:
-        block = min(left, len(ranks)) if skip else left
+        block = min(left, len(ranks))
         before = clock
         clock = costs.after(clock, block)
         left -= block
@@ -121,5 +121,5 @@ def _hops(start: np.ndarray, end: np.ndarray, network: Network) -> Hop:
 def _count(which: Pieces) -> Number:
     """How many pieces a message has."""
     if isinstance(which, Run):
-        return np.asarray(which.length)
+        return which.length
     return len(which) if isinstance(which, list) else 1

@@ -3,6 +3,8 @@
 import queue
 import threading
 
+import torch
+
 from collectives.algorithms.links import as_bytes
 
 
@@ -61,6 +63,8 @@ class ThreadLinks:
         taken.set()
 
     def exchange(self, to, sent, source, received):
+        first, second = sorted((sent, received), key=torch.Tensor.data_ptr)
+        assert first.data_ptr() + first.nbytes <= second.data_ptr(), "both in the same memory"
         taken = self._start(to, sent)
         self.receive(source, received)
         self._wait(taken, to)
