@@ -129,6 +129,12 @@ def test_an_arrow_for_each_send_and_only_those_of_node0_leave_it_in_red():
     assert red == {"in blocks/r1-r2", "round-robin/r0-r1", "round-robin/r2-r3", "leaders/r0-r2"}
 
 
+def test_the_ninth_rank_has_the_colour_of_the_first():
+    figure = drawn.ROWS[0].draw("rows", drawn.ROWS * 3)
+    boxes = {box.get_gid(): to_hex(box.get_facecolor()) for box in figure.axes[0].patches}
+    assert boxes["used/r8/0"] == boxes["used/r0/0"] == PALETTE[0]
+
+
 def test_a_sample_has_a_box_for_each_rank_that_takes_it():
     boxes = boxes_of("shards")
     (left, *_), (right, *_) = (boxes[f"padded/0/r{rank}"].get_bbox().bounds for rank in (0, 2))

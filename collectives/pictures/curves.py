@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collectives.pictures.colours import PAGE, PALETTE, edge
+from collectives.pictures.colours import PAGE, colour_of, edge
 from collectives.pictures.page import SMALL, VALUE, default_style
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Curve:
             for rank, (label, values) in enumerate(lines.items()):
                 # Colours alone look alike.
                 dashes = _DASHES[(2 * number + rank) % len(_DASHES)]
-                colour = edge(PALETTE[rank % len(PALETTE)])
+                colour = edge(colour_of(rank))
                 steps = range(self.done + 1, self.done + len(values) + 1)
                 look: dict[str, Any] = {"linestyle": dashes, "color": colour, "linewidth": 1.5}
                 axes.plot(steps, values, label=label, **look)

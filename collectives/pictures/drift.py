@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collectives.pictures.colours import GREY, PALETTE, edge
+from collectives.pictures.colours import GREY, colour_of, edge
 from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, Look, default_style
 
 _LEFT, _TOP, _HEIGHT, _PART = MARGIN + 0.7, TOP + 2.6 * LINE, 2.4, 0.75
@@ -53,7 +53,7 @@ class Drift:
                     ys = [y(after), y(one.steps[number + 1][0])]
                     canvas.axes.plot([end, x + width], ys, ":", color=GREY, lw=1)
                 look: Look = {
-                    "color": edge(PALETTE[rank]),
+                    "color": edge(colour_of(rank)),
                     "linewidth": 2,
                     "gid": f"{number}/r{rank}",
                 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from collectives.pictures.colours import GREY, LIGHT, PALETTE, tint
+from collectives.pictures.colours import GREY, LIGHT, colour_of, tint
 from collectives.pictures.page import CHIP, LINE, MARGIN, TOP, Canvas, Look, default_style
 
 _LEFT, _TOP, _CELL, _ROW = MARGIN + 1.1, TOP + 2 * LINE, 0.9, 0.4
@@ -25,7 +25,7 @@ class ReturnedBefore(list[int]):
             canvas.write(MARGIN, y + _ROW / 2, f"rank {late} is late", weight="bold")
             told.append(f"When rank {late} is late:")
             for rank in range(len(ranks)):
-                text, colour, waits = "waits", tint(PALETTE[late]), True
+                text, colour, waits = "waits", tint(colour_of(late)), True
                 if rank == late or rank in returned:
                     text, colour, waits = "late" if rank == late else "returned", LIGHT, False
                 box = _LEFT + _CELL * rank, y, _CELL, _ROW

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from collectives.pictures.colours import GREY, LIGHT, PALETTE
+from collectives.pictures.colours import GREY, LIGHT, colour_of
 from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
 _LEFT, _WIDEST_CELL, _ROW, _BETWEEN = 0.8, 0.6, 0.3, 0.4
@@ -48,7 +48,7 @@ class RankGrid:
                 for column, value in enumerate(one.rows[name]):
                     box = x + _LEFT + cell * column, top + 0.03, cell, _ROW - 0.06
                     text = "" if isinstance(value, bool) else str(value)
-                    colour, gid = PALETTE[rank] if value else LIGHT, f"{name}/r{rank}/{column}"
+                    colour, gid = colour_of(rank) if value else LIGHT, f"{name}/r{rank}/{column}"
                     canvas.cell(box, text, colour, gid, edgecolor=GREY)
                 told.append(f"{name}, rank {rank}: {_text(one.rows[name])}.")
         bottom = TOP + height * -(-len(self.rows) // across)

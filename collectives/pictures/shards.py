@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collectives.pictures.colours import LIGHT, PALETTE
+from collectives.pictures.colours import LIGHT, colour_of
 from collectives.pictures.page import LINE, MARGIN, TOP, Canvas, default_style
 
 _WIDTH, _HEIGHT, _AT_AN_END = 0.36, 0.28, 11
@@ -65,6 +65,6 @@ def _draw_row(canvas: Canvas, name: str, takers: dict[int, list[int]], y: float)
     for number, (place, (sample, ranks)) in enumerate(samples):
         x = MARGIN + _WIDTH * (number + (is_long and number >= _AT_AN_END))
         for level, rank in enumerate(ranks or [None]):
-            colour = LIGHT if rank is None else PALETTE[rank]
+            colour = LIGHT if rank is None else colour_of(rank)
             box = x, y + _HEIGHT * level, _WIDTH, _HEIGHT
             canvas.cell(box, str(sample), colour, f"{name}/{place}/r{rank}")

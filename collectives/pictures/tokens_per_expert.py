@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collectives.pictures.colours import PAGE, PALETTE, ink
+from collectives.pictures.colours import PAGE, colour_of, ink
 from collectives.pictures.page import LINE, MARGIN, SMALL, TOP, WIDEST, Canvas, Look, default_style
 
 _HEIGHT, _BETWEEN, _LEFT, _TOP = 2.2, 0.4, MARGIN + 0.35, TOP + 3 * LINE
@@ -48,7 +48,7 @@ class TokensPerExpert:
             for expert in range(experts):
                 taken = [step[expert] for step in steps]
                 high = [y - _HEIGHT * one / tokens for y, one in zip(low, taken, strict=True)]
-                colour = PALETTE[expert * len(ranks) // experts]
+                colour = colour_of(expert * len(ranks) // experts)
                 points = [*zip(xs, low, strict=True), *reversed([*zip(xs, high, strict=True)])]
                 look: Look = {"facecolor": colour, "edgecolor": PAGE, "gid": f"{name}/{expert}"}
                 canvas.axes.add_patch(Polygon(points, linewidth=1, **look))

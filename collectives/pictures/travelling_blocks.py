@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from collectives.pictures.colours import LIGHT, PALETTE, edge
+from collectives.pictures.colours import LIGHT, colour_of, edge
 from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
 _SIDE, _PITCH = 0.24, 0.8
@@ -58,7 +58,7 @@ class TravellingBlocks:
             for line, query in enumerate(self.queries[rank]):
                 canvas.write(left - 0.08, y + _SIDE * (line + 0.5), str(query), ha="right")
             for number, one in enumerate(rounds):
-                colour, gid = PALETTE[one.owner], f"{self.name}/r{rank}"
+                colour, gid = colour_of(one.owner), f"{self.name}/r{rank}"
                 for column, key in enumerate(one.keys):
                     x = left + step * number + _SIDE * column
                     canvas.write(x + _SIDE / 2, y - 0.1, str(key), ha="center")
