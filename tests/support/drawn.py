@@ -9,7 +9,7 @@ from hand_made import program
 from matplotlib.figure import Figure
 
 from collectives import Curve, SchedulePlayback, StepLog, Times
-from collectives.pictures import damage, illustration, overview, picture, timeline, waiting
+from collectives.pictures import illustration, overview, picture, timeline, waiting
 from collectives.pictures.bucket_order import BucketOrder
 from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.connections import Connections
@@ -77,7 +77,6 @@ HANGS = {
     "both are the root": ["broadcast:0...", "broadcast:1..."],
 }
 GRID = [(0, 1, 2), (3, 4, 5), (0, 3), (1, 4), (2, 5)]
-DAMAGED = {2: "got [50.0], should be [60.0]", 1: "got [1.0, 2.0], should be [60.0]"}
 LATE = [ReturnedBefore(ranks) for ranks in ([], [2], [1, 3], [0, 2])]
 SLOW = {(0, 1): False, (0, 2): True, (1, 2): True}
 _ONE_WAY = [(rank, (rank + 1) % 4) for rank in range(4)]
@@ -228,7 +227,6 @@ def figures() -> dict:
         "overview": overview.draw(
             [CallPanel(trace(**PICTURES[name]), caption=name) for name in OVERVIEW]
         ),
-        "damage": damage.draw(DAMAGED, title="loss"),
         "pairs": Pairs([], [True] * 3, SLOW).draw("slow_machine", []),
         "late": LATE[0].draw("who_waits", LATE),
         "cables": Cables([], PANELS).draw("cables", []),
