@@ -167,13 +167,6 @@ def test_rows_show_who_writes_and_who_reads_between_two_barriers():
     }
 
 
-def test_a_number_that_drifts_has_a_line_for_each_step_and_rank():
-    lines = {one.get_gid(): one.get_ydata() for one in drawn.figures()["drift"].axes[0].lines}
-    starts, ends = ([lines[f"1/r{rank}"][at] for rank in range(3)] for at in (0, 1))
-    assert len({*starts}) == 1
-    assert ends == sorted({*ends})  # the least number is drawn lowest
-
-
 def test_a_pass_is_as_wide_as_it_is_long_on_one_scale_for_all_orders():
     boxes = {gid: box.get_bbox() for gid, box in boxes_of("orders").items()}
     assert len(boxes) == 4 * (4 + 3)

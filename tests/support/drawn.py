@@ -13,7 +13,6 @@ from collectives.pictures import illustration, overview, picture, timeline, wait
 from collectives.pictures.bucket_order import BucketOrder
 from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.connections import Connections
-from collectives.pictures.drift import Drift
 from collectives.pictures.late_ranks import ReturnedBefore
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
@@ -24,7 +23,6 @@ from collectives.pictures.rank_grid import RankGrid
 from collectives.pictures.shards import Shards
 from collectives.pictures.shared_rows import SharedRows
 from collectives.pictures.slices import Slice, Slices
-from collectives.pictures.tokens_per_expert import TokensPerExpert
 from collectives.pictures.travelling_blocks import Round, TravellingBlocks
 from collectives.pictures.trees import Trees
 from collectives.recording.call import Call
@@ -120,12 +118,6 @@ SLICES = [
     )
     for rank in range(4)
 ]
-TOKENS = TokensPerExpert(
-    {
-        "no penalty": [[20, 30, 10, 4], [30, 30, 4, 0], *[[0, 64, 0, 0]] * 4],
-        "with a penalty": [[20, 30, 10, 4], *[[14, 16, 16, 18]] * 5],
-    }
-)
 # Image 0 is taken twice, and image 5 by nobody; the second row is too long to be drawn in full.
 SHARDS = [
     Shards(
@@ -134,10 +126,6 @@ SHARDS = [
             "long": (range(1000, 1090), range(1000 + rank, 1090, 3)),
         }
     )
-    for rank in range(3)
-]
-DRIFT = [
-    Drift([(0.0, 0.1 * rank), (0.0, 0.2 - 0.1 * rank), (0.2, 0.25)], "The running mean of unit 0.")
     for rank in range(3)
 ]
 _GRADIENTS = [("2.bias", 0), ("2.weight", 1), ("0.bias", 1), ("0.weight", 2)]
@@ -235,10 +223,8 @@ def figures() -> dict:
         "slots": SLOTS.draw("slots", [SLOTS] * 4),
         "orders": ORDERS.draw("orders", [ORDERS] * 4),
         "blocks": BLOCKS.draw("blocks", [BLOCKS] * 2),
-        "tokens": TOKENS.draw("tokens", [TOKENS] * 2),
         "shards": SHARDS[0].draw("shards", SHARDS),
         "buckets": BUCKETS.draw("buckets", [BUCKETS] * 3),
-        "drift": DRIFT[0].draw("drift", DRIFT),
         "shared rows": shared[0].draw("shared_memory", shared),
         "shared rows of eight": eight[0].draw("shared_memory", eight),
         "slices": SLICES[0].draw("slices", SLICES),
