@@ -15,7 +15,7 @@ which ranks wait for one that is late.
 # %%
 import time
 from collectives import check, needs, run
-from collectives.pictures.late_ranks import ReturnedBefore
+from collectives.pictures.rank_grid import RankGrid
 import torch
 import torch.distributed as dist
 
@@ -169,7 +169,10 @@ def who_waits(rank, world_size, device):
         # proof
         check(x, torch.tensor([1]), "broadcast with a late rank")
     check(returned, free, "the ranks that return before this one calls")
-    return {"had returned before it called": ReturnedBefore(returned)}
+    waited = [other in others and other not in returned for other in range(world_size)]
+    legend = "In each row one rank is late. Filled: this other rank waited for it."
+    grid = RankGrid({"ranks that waited": waited}, "rank", legend, first=0)
+    return {"had returned before it called": returned, "late": grid}
 
 
 # %% [markdown]

@@ -66,7 +66,6 @@ CHAPTERS = {"first": ("doubled", 2.0), "second": ("tripled", 3.0)}
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("checkout")
-    (root / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
     (root / "lessons").mkdir()
     (root / "lessons" / "chapter.toml").write_text('order = ["second"]\n')
     for chapter, (name, factor) in CHAPTERS.items():

@@ -204,7 +204,6 @@ def test_where_all_machines_reach_each_other_the_lessons_and_the_matrix_run(
 ):
     lessons = tmp_path / "lessons"
     lessons.mkdir()
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "collectives"\n')
     (lessons / "chapter.toml").write_text(
         'order = ["calls"]\n[calls]\ntitle = "Few"\nlessons = ["all_reduce", "new_group"]\n'
     )

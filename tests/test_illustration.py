@@ -1,15 +1,13 @@
-"""What is drawn of a run: the calls that it is about, its grid of groups, what was damaged."""
+"""What is drawn of a run: the calls that it is about, and its grid of groups."""
 
 from dataclasses import replace
 
 import pytest
-from drawn import DAMAGED, GRID, reductions
-from figures import pixels, texts
+from drawn import GRID, reductions
+from figures import texts
 from hand_made import program
-from matplotlib.colors import to_hex
 
-from collectives.pictures import damage, illustration, program_text
-from collectives.pictures.colours import WRONG
+from collectives.pictures import illustration, program_text
 from collectives.recording.call import Call
 
 
@@ -156,45 +154,6 @@ def test_a_named_group_of_a_grid_bears_its_name():
 )
 def test_other_groups_are_no_grid(groups):
     assert not any(map(outlines, illustration.draw(reductions(*groups), "groups")))
-
-
-def red(figure) -> list[str]:
-    """The cells that are marked as wrong."""
-    patches = [patch for patch in figure.axes[0].patches if patch.get_gid()]
-    return [one.get_gid() for one in patches if to_hex(one.get_edgecolor()) == WRONG]
-
-
-def test_the_elements_that_a_mistake_damaged_are_red():
-    wrong = {0: "got [[2, 4], [3, 4]], should be [[2, 2], [6, 4]]"}
-    (figure,) = illustration.draw([], "column", wrong=wrong)
-    assert red(figure) == ["got/r0/e1", "got/r0/e2"]
-    numbers = [text for text in texts(figure) if text.get_text().isdigit()]
-    assert [text.get_text() for text in numbers] == list("24342264")
-    # It is a table: the second line is below the first.
-    places = [text.get_position() for text in numbers[:4]]
-    assert [x for x, _ in places[:2]] == [x for x, _ in places[2:]]
-    assert places[0][1] == places[1][1] < places[2][1] == places[3][1]
-
-
-def test_only_the_ranks_that_noticed_are_drawn_and_words_say_the_same():
-    figure = damage.draw(DAMAGED, title="loss")
-    assert red(figure) == ["got/r1/e0", "got/r1/e1", "got/r2/e0"]
-    assert figure.get_label() == (
-        "loss: what was damaged. Rank 1 got [1.0, 2.0], should be [60.0]. "
-        "Rank 2 got [50.0], should be [60.0]."
-    )
-    values = [text for text in texts(figure) if text.get_text() in ("50", "60")]
-    assert len(values) == 3
-    assert min(map(pixels, values)) >= 16
-
-
-@pytest.mark.parametrize(
-    "found",
-    [{}, {0: "got [nan], should be [1.0]"}, {0: f"got {list(range(60))}, should be [1]"}],
-    ids=["nothing", "no number", "too many"],
-)
-def test_what_cannot_be_drawn_has_no_picture(found):
-    assert damage.draw(found) is None
 
 
 PROGRAM = """

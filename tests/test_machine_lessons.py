@@ -11,7 +11,7 @@ import pytest
 
 from collectives import in_lab, stdout_lines
 from collectives.course import chapters, lab_output, runner
-from collectives.pictures.pairs import Pairs
+from collectives.pictures.cables import Cables
 
 
 @in_lab
@@ -27,7 +27,7 @@ def test_what_a_step_returns_is_printed_by_machine_or_in_columns():
     title = "step: proved in a lab\n"
     columns = f"{title}  rank  sum\n  0     11\n  10    2\n"
     assert lab_output.report("step", rows()) == columns
-    assert lab_output.report("step", Pairs(rows(), [], {})) == columns
+    assert lab_output.report("step", Cables(rows(), [])) == columns
     assert lab_output.report("step", lines()) == (
         f"{title}  node0: one\n  node0: two\n  node1: three\n"
     )

@@ -167,6 +167,13 @@ def test_curves_have_a_line_for_each_rank_or_one_if_all_are_equal():
     assert "loss, rank 1 goes from 3 to 1.5 in 2 steps" in figure.get_label()
 
 
+def test_a_curve_with_several_numbers_for_each_step_ends_at_its_last_step():
+    curve = Curve([2.0, 0.0, 1.0, 0.5], done=3, per_step=2)
+    (line,) = curve.draw("t", [curve]).axes[0].get_lines()
+    assert line.get_xydata().tolist() == [[3.5, 2.0], [4.0, 0.0], [4.5, 1.0], [5.0, 0.5]]
+
+
 def test_a_curve_prints_its_ends_and_on_a_log_scale_only_how_many_values_it_has():
     assert str(Curve([2.0, 1.5, 1.0])) == "2.0000 ... 1.0000"
+    assert str(Curve([2, 3, 1])) == "2 ... 1"
     assert str(Curve({"a": [1e-16, 1e-15], "b": [1.0]}, log=True)) == "a: 2 values, b: 1 values"

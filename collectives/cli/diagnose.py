@@ -18,27 +18,24 @@ STATUSES = (
 # SIGHUP: the terminal was closed. Windows has none.
 _END_SIGNALS = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
-_Command = Annotated[
-    list[str],
-    typer.Argument(metavar="-- COMMAND ...", help="As in -- torchrun --nproc-per-node 4 train.py"),
-]
-_HangAfter = Annotated[
-    float, typer.Option(metavar="S", help="Nothing moves for so many seconds: it hangs.")
-]
-_Timeout = Annotated[
-    float | None,
-    typer.Option(metavar="S", help="End the program after so many seconds; no limit."),
-]
-_JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")
-]
-
 
 def diagnose(
-    command: _Command,
-    hang_after: _HangAfter = 30.0,
-    timeout: _Timeout = None,
-    json_file: _JsonFile = None,
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND ...", help="As in -- torchrun --nproc-per-node 4 train.py"
+        ),
+    ],
+    hang_after: Annotated[
+        float, typer.Option(metavar="S", help="Nothing moves for so many seconds: it hangs.")
+    ] = 30.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="End the program after so many seconds; no limit."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")
+    ] = None,
 ) -> None:
     """Run any program of torch.distributed, unchanged; name the rank and line that fails or hangs.
 

@@ -15,37 +15,31 @@ STATUSES = (
     "3 there can be no machines here, 124 --timeout, 130 Ctrl-C."
 )
 
-_Machines = Annotated[int, typer.Argument(metavar="N", help="How many: node0, node1, ...")]
-_Command = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- COMMAND ...", help="{node} in it is the machine's number."),
-]
-_Rate = Annotated[str | None, typer.Option(help="Of each cable, both ways, as in 200mbit.")]
-_Delay = Annotated[str | None, typer.Option(help="From machine to machine, as in 2ms.")]
-_Loss = Annotated[str | None, typer.Option(help="Packets that do not arrive, as in 1%.")]
-_Shell = Annotated[
-    str | None,
-    typer.Option(metavar="K | login", help="Open a prompt on this machine, or at the switch."),
-]
-_Login = Annotated[
-    bool, typer.Option("--login", help="Run the command once, at the switch: mpiexec, srun.")
-]
-_Slurm = Annotated[bool, typer.Option("--slurm", help="Start Slurm on the machines before.")]
-_Timeout = Annotated[
-    float | None, typer.Option(metavar="S", help="Kill the command after so many seconds.")
-]
-
 
 def lab(
-    machines: _Machines,
-    command: _Command = None,
-    rate: _Rate = None,
-    delay: _Delay = None,
-    loss: _Loss = None,
-    shell: _Shell = None,
-    login: _Login = False,
-    slurm: _Slurm = False,
-    timeout: _Timeout = None,
+    machines: Annotated[int, typer.Argument(metavar="N", help="How many: node0, node1, ...")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND ...", help="{node} in it is the machine's number."),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Of each cable, both ways, as in 200mbit.")
+    ] = None,
+    delay: Annotated[str | None, typer.Option(help="From machine to machine, as in 2ms.")] = None,
+    loss: Annotated[str | None, typer.Option(help="Packets that do not arrive, as in 1%.")] = None,
+    shell: Annotated[
+        str | None,
+        typer.Option(metavar="K | login", help="Open a prompt on this machine, or at the switch."),
+    ] = None,
+    login: Annotated[
+        bool, typer.Option("--login", help="Run the command once, at the switch: mpiexec, srun.")
+    ] = False,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Start Slurm on the machines before.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", help="Kill the command after so many seconds.")
+    ] = None,
 ) -> None:
     """Make N machines on this one, and run a command on all of them at once.
 

@@ -1,7 +1,6 @@
 """`collectives matrix`: its flags. The rest is in matrix_run.py."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated
 
 import typer
@@ -77,11 +76,22 @@ def matrix(
     rank is compared with a closed form, and nothing else may have changed. All
     options but --quick, --timeout and --json can be given several times.
     """
-    request = SimpleNamespace(**locals())
     from collectives.launcher import server
 
     # It imports torch while this process does.
     server.start_server((*_PRELOADED, *backend_modules(backend)))
     from collectives.cli import matrix_run
 
-    raise typer.Exit(matrix_run.execute(request))
+    names = {
+        "backend": backend,
+        "device": device,
+        "collective": collective,
+        "dtype": dtype,
+        "op": op,
+    }
+    own = tuple(modules or ())
+    raise typer.Exit(
+        matrix_run.execute(
+            names, nproc, quick, timeout, json_file, html_file, claims_file, against, own
+        )
+    )

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,61 +14,81 @@ from collectives.backends.claims import BROKEN
 from collectives.course.console import console as make_console
 from collectives.course.console import print_block
 from collectives.launcher.arguments import check_timeout, world_size
-from collectives.launcher.worker import Worker, launcher_worker
+from collectives.launcher.worker import launcher_worker
 from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise
 from collectives.matrix.measured import by_column, is_measured, key
 from collectives.semantics import probe
 from collectives.semantics.cell import Cell
 
 
-def execute(request: SimpleNamespace) -> int:
+def execute(
+    names: dict[str, list[str] | None],
+    nproc: list[int] | None,
+    quick: bool,
+    timeout: float | None,
+    json_file: Path | None,
+    html_file: Path | None,
+    claims_file: Path | None,
+    against: str | None,
+    modules: tuple[str, ...],
+) -> int:
     """Measure and report; the exit status. Under torchrun only rank 0 prints.
 
-    `request` has the flags of `matrix`; None where the command line says nothing.
+    `names`: those that `selection.select` takes. None where the command line says nothing.
     """
     prints = True
     try:
         worker = launcher_worker()
         prints = worker is None or worker.rank == 0
-        _check(request, worker)
-        cells = _select(request, worker)
+        # Refuse at once what would fail after a minute of measuring.
+        if worker and worker.uses_mpi:
+            raise ValueError(
+                f"{worker.launcher} started this process: start the matrix by itself, or under "
+                "torchrun or srun."
+            )
+        for size in nproc or ():
+            world_size(size, worker)
+        if timeout is not None:
+            check_timeout(timeout)
+        for file in filter(None, (json_file, html_file)):
+            with file.open("a"):
+                pass
+        own_claims = claims.load(claims_file)
+        before = None if against is None else _before(against)
+        probe.import_modules(modules)
+        sizes = [worker.world_size] if worker else nproc
+        cells = selection.select(**names, world_sizes=sizes, quick=quick)
     except (ValueError, ImportError, OSError) as error:
         if prints:
             print(f"collectives matrix: {error}", file=sys.stderr)
         return 2
-    found, interrupted = _measure(request, cells, worker, prints)
+    arguments = cells, modules, timeout
+    answers = supervise.measure(worker, *arguments) if worker else run.measure(*arguments)
+    found, interrupted = _measured(answers, cells, prints)
     if not prints:
         return 130 if interrupted else 0
     matrix = run.document(found)
-    if request.json_file is not None:
-        recorded.write(matrix, request.json_file)
-    if request.html_file is not None:
-        request.html_file.write_text(report_html.page(matrix), encoding="utf-8")
+    if json_file is not None:
+        recorded.write(matrix, json_file)
+    if html_file is not None:
+        html_file.write_text(report_html.page(matrix), encoding="utf-8")
     _print_tables(found)
     if interrupted:
         print(f"\ninterrupted: {len(found)} of {len(cells)} cells were tried", file=sys.stderr)
         return 130
-    return _compare(request, matrix)
-
-
-def _check(request: SimpleNamespace, worker: Worker | None) -> None:
-    """Refuse at once what would fail after a minute of measuring."""
-    sizes, timeout = request.nproc, request.timeout
-    if worker and worker.uses_mpi:
-        raise ValueError(
-            f"{worker.launcher} started this process: start the matrix by itself, or under "
-            "torchrun or srun."
-        )
-    for size in sizes or ():
-        world_size(size, worker)
-    if timeout is not None:
-        check_timeout(timeout)
-    for file in filter(None, (request.json_file, request.html_file)):
-        with file.open("a"):
-            pass
-    claims.load(request.claims_file)
-    if request.against is not None:
-        _before(request.against)
+    everything = selection.select(
+        names["backend"], device=names["device"], world_sizes=[*(nproc or ()), 2]
+    )
+    reports = [claimed.report(matrix, own_claims, list(map(dataclasses.asdict, everything)))]
+    if before is not None:
+        is_selection = any((*names.values(), nproc, quick))
+        reports.append(recorded.report(before, str(against), matrix, is_selection))
+    for text, _ in reports:
+        if text:
+            print(f"\n{text}")
+    if any(status for _, status in reports):
+        return 1
+    return 0 if any(map(is_measured, matrix["cells"])) else 3
 
 
 def _before(against: str) -> dict:
@@ -76,25 +96,8 @@ def _before(against: str) -> dict:
     return recorded.named(against) or recorded.read(against)
 
 
-def _select(request: SimpleNamespace, worker: Worker | None) -> list[Cell]:
-    probe.import_modules(tuple(request.modules or ()))
-    return selection.select(
-        backend=request.backend,
-        collective=request.collective,
-        dtype=request.dtype,
-        op=request.op,
-        world_sizes=[worker.world_size] if worker else request.nproc,
-        quick=request.quick,
-        device=request.device,
-    )
-
-
-def _measure(
-    request: SimpleNamespace, cells: list[Cell], worker: Worker | None, prints: bool
-) -> tuple[list[dict], bool]:
+def _measured(answers: Iterator[dict], cells: list[Cell], prints: bool) -> tuple[list[dict], bool]:
     """The measured cells in the order of `cells`, and whether Ctrl-C ended the run early."""
-    arguments = cells, tuple(request.modules or ()), request.timeout
-    answers = supervise.measure(worker, *arguments) if worker else run.measure(*arguments)
     if prints:
         answers = _show_progress(answers, len(cells))
     found, interrupted = [], False
@@ -145,22 +148,3 @@ def _print_tables(cells: list[dict]) -> None:
     print()
     make_console().print(grid.legend())
     print("\n".join([*grid.reasons(cells), grid.counts(cells)]))
-
-
-def _compare(request: SimpleNamespace, matrix: dict) -> int:
-    """Print how the matrix compares with the claims and with --against; the exit status."""
-    sizes = [*(request.nproc or ()), 2]
-    everything = selection.select(backend=request.backend, world_sizes=sizes, device=request.device)
-    probes = [dataclasses.asdict(cell) for cell in everything]
-    reports = [claimed.report(matrix, claims.load(request.claims_file), probes)]
-    if request.against is not None:
-        names = "backend", "device", "collective", "dtype", "op", "nproc", "quick"
-        is_selection = any(vars(request)[name] for name in names)
-        before = _before(request.against)
-        reports.append(recorded.report(before, request.against, matrix, is_selection))
-    for text, _ in reports:
-        if text:
-            print(f"\n{text}")
-    if any(status for _, status in reports):
-        return 1
-    return 0 if any(map(is_measured, matrix["cells"])) else 3

@@ -23,52 +23,42 @@ STATUSES = (
     "Exit status: 0 passed, 1 a step failed, 2 bad usage, 3 nothing could be run here, 130 Ctrl-C."
 )
 
-_Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME | CHAPTER | PATH.py", help="Lessons, by name, by chapter or by path."
-    ),
-]
-_Every = Annotated[
-    bool, typer.Option("--all", help="Run every lesson in reading order; no mistakes or myths.")
-]
-_Nproc = Annotated[
-    int | None, typer.Option("--nproc", "-n", help="Ranks to start; 4 unless said otherwise.")
-]
-_Backend = Annotated[
-    str | None,
-    typer.Option(help=f"{NAMES}; nccl where every rank can have a GPU, else gloo."),
-]
-_Device = Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")]
-_Timeout = Annotated[float, typer.Option(help="Time limit for each step, in seconds.")]
-_Timeline = Annotated[
-    bool, typer.Option("--timeline", help="Show when each rank was in which call, in seconds.")
-]
-_Trace = Annotated[
-    Path | None, typer.Option(metavar="FILE.json", help="Write the same for ui.perfetto.dev.")
-]
-_Picture = Annotated[bool, typer.Option("--picture", help="Show where every number went.")]
-_SavePicture = Annotated[
-    Path | None, typer.Option(metavar="FILE.svg|png", help="Write a picture of each step.")
-]
-_Wrong = Annotated[
-    bool,
-    typer.Option("--wrong", help="Run what the lessons propose below Make it wrong instead."),
-]
-
 
 def run(
-    names: _Names = None,
-    every: _Every = False,
-    nproc: _Nproc = None,
-    backend: _Backend = None,
-    device: _Device = None,
-    timeout: _Timeout = 60.0,
-    timeline: _Timeline = False,
-    trace: _Trace = None,
-    picture: _Picture = False,
-    save_picture: _SavePicture = None,
-    wrong: _Wrong = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME | CHAPTER | PATH.py", help="Lessons, by name, by chapter or by path."
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Run every lesson in reading order; no mistakes or myths.")
+    ] = False,
+    nproc: Annotated[
+        int | None, typer.Option("--nproc", "-n", help="Ranks to start; 4 unless said otherwise.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help=f"{NAMES}; nccl where every rank can have a GPU, else gloo."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")] = None,
+    timeout: Annotated[float, typer.Option(help="Time limit for each step, in seconds.")] = 60.0,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Show when each rank was in which call, in seconds.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the same for ui.perfetto.dev.")
+    ] = None,
+    picture: Annotated[
+        bool, typer.Option("--picture", help="Show where every number went.")
+    ] = False,
+    save_picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg|png", help="Write a picture of each step.")
+    ] = None,
+    wrong: Annotated[
+        bool,
+        typer.Option("--wrong", help="Run what the lessons propose below Make it wrong instead."),
+    ] = False,
 ) -> None:
     """Run lessons, each step in a world of ranks, and say how each step ended.
 

@@ -65,21 +65,10 @@ def folder(start: Path | None = None) -> Path:
     """
     start = (start or Path.cwd()).resolve()
     for parent in (start, *start.parents):
-        if _is_checkout(parent):
+        if (parent / "lessons" / "chapter.toml").is_file():
             return parent / "lessons"
     installed = _PACKAGE.parent / "collectives_lessons"
     return installed if installed.is_dir() else _PACKAGE.parent / "lessons"
-
-
-def _is_checkout(path: Path) -> bool:
-    file = path / "pyproject.toml"
-    if not (path / "lessons").is_dir() or not file.is_file():
-        return False
-    try:
-        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
-    except (OSError, ValueError):  # the broken file of another project
-        return False
-    return project.get("name") == "collectives"
 
 
 def read(root: Path | None = None) -> dict[str, Chapter]:

@@ -120,15 +120,14 @@ def _drawable(report: StepReport) -> list[list]:
 
 
 def _figures(report: StepReport) -> list[Figure]:
-    """What was returned and draws itself, else what the ranks called and what was damaged."""
+    """What was returned and draws itself, else what the ranks called."""
     if drawable := _drawable(report):
         return [values[0].draw(report.name, values) for values in drawable]
     from collectives import pictures
 
-    outcomes = list(enumerate(report.outcomes))
+    outcomes = enumerate(report.outcomes)
     died = {rank: str(outcome) for rank, outcome in outcomes if outcome.kind == "died"}
-    wrong = {rank: outcome.detail for rank, outcome in outcomes if outcome.kind == "wrong"}
-    return pictures.draw(report.calls or [], report.name, died=died, wrong=wrong)
+    return pictures.draw(report.calls or [], report.name, died=died)
 
 
 def _print_picture(report: StepReport) -> None:

@@ -12,7 +12,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from collectives.algorithms.lockstep import Message
-from collectives.pictures.colours import DARK, LIGHT, PALETTE, WRONG, ink
+from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
 from collectives.pictures.elements import Element
 from collectives.pictures.origin import MOST_ELEMENTS, MOST_RANKS, Cell, Origins, trace
 from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
@@ -160,8 +160,8 @@ class _Boxes:
         (x, y), ranks = corner, cell.ranks
         for number, rank in enumerate(ranks):
             stripe = width / len(ranks)
-            self._add(0, PALETTE[rank], x + number * stripe, y, stripe, _CELL)
-        ground = PALETTE[ranks[0]] if ranks else _NO_RANK
+            self._add(0, colour_of(rank), x + number * stripe, y, stripe, _CELL)
+        ground = colour_of(ranks[0]) if ranks else _NO_RANK
         if len(ranks) > 1:
             ground = LIGHT
             self._add(1, ground, x + 0.05 * width, y + 0.17 * _CELL, 0.9 * width, 0.66 * _CELL)

@@ -9,6 +9,11 @@ PAGE = "#f4f4f1"
 WRONG = "#b00000"  # what failed, never returned or waits for ever
 
 
+def colour_of(rank: int) -> str:
+    """Beyond the eighth rank, colours come again."""
+    return PALETTE[rank % len(PALETTE)]
+
+
 def ink(background: str) -> str:
     """The colour of text that is easier to read on this background."""
     return max(DARK, LIGHT, key=lambda text: contrast(text, background))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from collectives.pictures.colours import DARK, GREY, PAGE, PALETTE
+from collectives.pictures.colours import DARK, GREY, PAGE, colour_of
 from collectives.pictures.page import (
     LINE,
     MARGIN,
@@ -50,7 +50,7 @@ class Connections:
                 look: Look = {"edgecolor": GREY}
                 colour = PAGE
                 if process.startswith("rank "):
-                    colour, look = PALETTE[int(process.split()[1])], {}
+                    colour, look = colour_of(int(process.split()[1])), {}
                 canvas.cell(box, process, colour, bold=True, size=9, **look)
         for number, links in enumerate(self.links.values(), 1):
             for start, end in links:

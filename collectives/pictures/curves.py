@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collectives.pictures.colours import PAGE, PALETTE, edge
+from collectives.pictures.colours import PAGE, colour_of, edge
 from collectives.pictures.page import SMALL, VALUE, default_style
 
 if TYPE_CHECKING:
@@ -21,14 +21,16 @@ class Curve:
     """A number after each step of a training: printed as the first and the last, drawn as a line.
 
     `values` has a list by name instead if several lines belong into one figure. `label` says what
-    the numbers are, and `done` how many steps were made before the first of them. On a `log` scale
-    nothing is printed but how many there are: a rounding error differs from machine to machine.
+    the numbers are, and `done` how many steps were made before the first of them. A step has
+    `per_step` numbers. On a `log` scale nothing is printed but how many there are: a rounding error
+    differs from machine to machine.
     """
 
     values: list[float] | dict[str, list[float]]
     label: str = "loss"
     log: bool = False
     done: int = 0
+    per_step: int = 1
 
     def __str__(self) -> str:
         if isinstance(self.values, dict):
@@ -36,7 +38,10 @@ class Curve:
         return self._text(self.values)
 
     def _text(self, values: list[float]) -> str:
-        return f"{len(values)} values" if self.log else f"{values[0]:.4f} ... {values[-1]:.4f}"
+        if self.log:
+            return f"{len(values)} values"
+        ends = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in (values[0], values[-1]))
+        return " ... ".join(ends)
 
     def _by_name(self) -> dict[str, list[float]]:
         return self.values if isinstance(self.values, dict) else {self.label: self.values}
@@ -54,16 +59,17 @@ class Curve:
         axes = figure.add_subplot(facecolor=PAGE)
         told = []
         for number, name in enumerate(self._by_name()):
-            lines = _lines(name, [curve._by_name()[name] for curve in ranks])
+            lines = _lines(name, [curve._by_name()[name] for curve in ranks], self.log)
             for rank, (label, values) in enumerate(lines.items()):
                 # Colours alone look alike.
                 dashes = _DASHES[(2 * number + rank) % len(_DASHES)]
-                colour = edge(PALETTE[rank % len(PALETTE)])
-                steps = range(self.done + 1, self.done + len(values) + 1)
+                colour = edge(colour_of(rank))
+                steps = [self.done + (k + 1) / self.per_step for k in range(len(values))]
                 look: dict[str, Any] = {"linestyle": dashes, "color": colour, "linewidth": 1.5}
                 axes.plot(steps, values, label=label, **look)
                 ends = f"{values[0]:.2g} to {values[-1]:.2g}"
-                told.append(f"{label} goes from {ends} in {len(values)} steps")
+                count = len(values) // self.per_step
+                told.append(f"{label} goes from {ends} in {count} steps")
         if self.log:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:.0e}")
@@ -79,10 +85,11 @@ class Curve:
         return figure
 
 
-def _lines(name: str, ranks: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+def _lines(name: str, ranks: Sequence[Sequence[float]], log: bool) -> dict[str, list[float]]:
     """By label, the values in four digits: the last bits differ from machine to machine."""
     rounded = [
-        [float(f"{value:.3e}") if value > 0 else math.nan for value in values] for values in ranks
+        [float(f"{value:.3e}") if value > 0 or not log else math.nan for value in values]
+        for values in ranks
     ]
     if all(values == ranks[0] for values in ranks):
         return {f"{name}, every rank" if len(ranks) > 1 else name: rounded[0]}

@@ -3,7 +3,7 @@
 A value from another rank has a thick edge. A reduced value has a stripe for each of its ranks.
 """
 
-from collectives.pictures.colours import DARK, LIGHT, PALETTE, WRONG, ink
+from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
 from collectives.pictures.origin import Cell
 from collectives.pictures.page import VALUE, Box, Canvas
 
@@ -41,14 +41,14 @@ def fill(canvas: Canvas, box: Box, cell: Cell, gid: str | None = None) -> str:
     if cell.state in ("reduced", "undefined"):
         ground = LIGHT
     else:
-        ground = PALETTE[cell.ranks[0]] if cell.ranks else _NO_RANK
+        ground = colour_of(cell.ranks[0]) if cell.ranks else _NO_RANK
     canvas.box(box, ground, gid, **_LOOKS.get(_look(cell), _PLAIN))
     if cell.state == "reduced":
         x, y, width, height = box
         step = width / len(cell.ranks)
         for number, rank in enumerate(cell.ranks):
             stripe = x + number * step, y, step, height
-            canvas.box(stripe, PALETTE[rank], gid and f"{gid}/r{rank}")
+            canvas.box(stripe, colour_of(rank), gid and f"{gid}/r{rank}")
     return ground
 
 

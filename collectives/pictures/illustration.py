@@ -44,29 +44,21 @@ def draw(
     title: str,
     *,
     died: Mapping[int, str] | None = None,
-    wrong: Mapping[int, str] | None = None,
 ) -> list["Figure"]:
-    """The figures of a run, for `picture.svg` and `picture.save`; none if there is nothing to see.
+    """The figure of a run, for `picture.svg` and `picture.save`; none if there is nothing to see.
 
-    `calls`: of all ranks, recorded with their tensors. `died`: how a rank died, by rank. `wrong`:
-    what `check` said of a rank's result, by rank: it is drawn in a figure of its own.
+    `calls`: of all ranks, recorded with their tensors. `died`: how a rank died, by rank.
     """
-    from collectives.pictures import damage
-
-    if not died:
-        figures = [_draw_calls(calls, title), damage.draw(wrong or {}, title=title)]
-        return [figure for figure in figures if figure is not None]
-    # Which calls of the other ranks failed is luck, and so is how far they came.
-    calls = [
-        replace(call, error=died.get(call.rank)) if call.left is None else call for call in calls
-    ]
-    figure = _draw_calls(calls, title, breaks_are_luck=True)
+    if died:  # which calls of the other ranks failed is luck, and so is how far they came
+        calls = [
+            replace(call, error=died.get(call.rank)) if call.left is None else call
+            for call in calls
+        ]
+    figure = _draw_calls(calls, title, breaks_are_luck=bool(died))
     return [figure] if figure is not None else []
 
 
-def _draw_calls(
-    calls: Sequence[Call], title: str, breaks_are_luck: bool = False
-) -> "Figure | None":
+def _draw_calls(calls: Sequence[Call], title: str, breaks_are_luck: bool) -> "Figure | None":
     from collectives.pictures import mesh, picture, timeline, waiting
 
     calls = [

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from collectives.pictures.colours import DARK, PALETTE
+from collectives.pictures.colours import DARK, colour_of
 from collectives.pictures.drawn_cell import draw_cell
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.origin import Row
@@ -62,7 +62,7 @@ def _panel(canvas: Canvas, left: float, top: float, call: CallPanel, gid: str) -
     }
     for rank in range(len(call.origins.before)):
         y = top + 0.13 + _ROW * rank
-        canvas.cell((left, y, _CHIP, _CELL), str(rank), PALETTE[rank], bold=True)
+        canvas.cell((left, y, _CHIP, _CELL), str(rank), colour_of(rank), bold=True)
         for name, (x, rows) in sides.items():
             _row(canvas, x, y, width, rows[rank], f"{gid}/{name}/r{rank}")
     y = top + 0.13 + _ROW * len(call.origins.before) / 2

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from collectives.pictures.colours import DARK, GREY, LIGHT, PAGE, PALETTE, edge, ink
+from collectives.pictures.colours import DARK, GREY, LIGHT, PAGE, colour_of, edge, ink
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,7 +109,7 @@ class Canvas:
     def chip(self, x: float, y: float, rank: int) -> None:
         """The name of a rank on its colour: the key to all other colours."""
         box = x, y - 0.13, CHIP, 0.26
-        self.cell(box, f"rank {rank}", PALETTE[rank], bold=True, size=9)
+        self.cell(box, f"rank {rank}", colour_of(rank), bold=True, size=9)
 
     def chips(self, ranks: int) -> None:
         """The names of all ranks, in a row below the title."""

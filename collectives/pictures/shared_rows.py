@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from collectives.pictures.colours import DARK, LIGHT, PALETTE
+from collectives.pictures.colours import DARK, LIGHT, colour_of
 from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class SharedRows:
                 if what == "reads":
                     y, height = y + _WRITE + _GAP + _READ * rank, _READ
                 box = left + width * first / length, y, width * (last + 1 - first) / length, height
-                canvas.cell(box, "", PALETTE[rank], f"{what}/{stage}/{row}/{first}/r{rank}")
+                canvas.cell(box, "", colour_of(rank), f"{what}/{stage}/{row}/{first}/r{rank}")
                 told.append(f"Part {stage + 1}: rank {rank} {what} {first} to {last} of row {row}.")
         bottom = top + pitch * count
         canvas.write(MARGIN, bottom + LINE / 2, _LEGEND)

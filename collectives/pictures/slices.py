@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from collectives.pictures.colours import GREY, LIGHT, PALETTE
+from collectives.pictures.colours import GREY, LIGHT, colour_of
 from collectives.pictures.page import LINE, MARGIN, TOP, WIDEST, Canvas, default_style
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Slices:
                 row, column = one.first
                 rows, columns = one.shape
                 box = x + scale * column, y + scale * row, scale * columns, scale * rows
-                canvas.cell(box, "", PALETTE[rank], f"{name}/r{rank}")
+                canvas.cell(box, "", colour_of(rank), f"{name}/r{rank}")
                 part = f"{rows} x {columns} of {height} x {width}"
                 told.append(f"{name}: rank {rank} holds {part}, from {one.first} on.")
             x += scale * width + _BETWEEN

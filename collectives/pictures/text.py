@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from collectives.pictures.colours import PALETTE, ink
+from collectives.pictures.colours import colour_of, ink
 from collectives.pictures.origin import STATES, Cell, Origins, Row
 
 
@@ -83,4 +83,4 @@ def _chip(cell: Cell) -> Text:
 
 
 def _style(rank: int) -> str:
-    return f"{ink(PALETTE[rank])} on {PALETTE[rank]}"
+    return f"{ink(colour_of(rank))} on {colour_of(rank)}"

@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.patheffects import withStroke
 
 from collectives.pictures import happens_before
-from collectives.pictures.colours import DARK, LIGHT, PAGE, PALETTE, WRONG, edge, tint
+from collectives.pictures.colours import DARK, LIGHT, PAGE, WRONG, colour_of, edge, tint
 from collectives.pictures.happens_before import Order
 from collectives.pictures.lanes import APART, DOTS, LEFT, MIDDLE, STEP, TOP, Lanes
 from collectives.pictures.page import (
@@ -154,7 +154,7 @@ def _bar(
     canvas: Canvas, call: Call, at: tuple[int, int], lanes: Lanes, more: Sequence[str] = ()
 ) -> None:
     gid = f"r{call.rank}/c{call.number}"
-    colour = PALETTE[call.rank % len(PALETTE)]
+    colour = colour_of(call.rank)
     look = {"edgecolor": edge(colour), "linewidth": 1.3}
     ground = LIGHT if call.name == SPAN else tint(colour)
     if call.error is not None or call.left is None:

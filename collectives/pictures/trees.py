@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from collectives.algorithms import lockstep, table
-from collectives.pictures.colours import DARK, PALETTE, edge, ink
+from collectives.pictures.colours import DARK, colour_of, edge, ink
 from collectives.pictures.page import MARGIN, TOP, Canvas, default_style
 
 _ACROSS, _DOWN, _RADIUS = 0.47, 0.72, 0.17
@@ -96,7 +96,7 @@ def _link(canvas: Canvas, start, end, step: int, colour: str, gid: str) -> None:
 def _node(canvas: Canvas, x: float, y: float, rank: int) -> None:
     from matplotlib.patches import Circle
 
-    colour = PALETTE[rank % len(PALETTE)]
+    colour = colour_of(rank)
     look = {"facecolor": colour, "edgecolor": edge(colour), "linewidth": 1}
     canvas.axes.add_patch(Circle((x, y), _RADIUS, zorder=3, **look))
     canvas.write(x, y, str(rank), 10, ink(colour), ha="center", weight="bold", zorder=4)

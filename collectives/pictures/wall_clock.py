@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.pictures import happens_before
-from collectives.pictures.colours import PALETTE, ink
+from collectives.pictures.colours import colour_of, ink
 from collectives.recording.call import Call
 
 MOST_ROWS = 100
@@ -48,7 +48,7 @@ def _lane(rank: int, calls: list[Call], begin: int, end: int, width: int) -> Tex
         lane[first : last + 1] = f"[{call.name[:room]:=<{room}}]" if room >= 0 else "|"
         bars.append((first, last + 1))
     text = Text(f"rank {rank:<3}" + "".join(lane), no_wrap=True, overflow="crop")
-    colour = PALETTE[rank % len(PALETTE)]
+    colour = colour_of(rank)
     for first, last in bars:
         text.stylize(f"{ink(colour)} on {colour}", 8 + first, 8 + last)
     return text

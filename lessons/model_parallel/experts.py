@@ -14,13 +14,12 @@ that found no room, and watch a router that sends everything to one expert.
 # %%
 from functools import partial
 
-from collectives import check, check_training, counting, needs, run
+from collectives import Curve, check, check_training, counting, needs, run
 import torch
 import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from collectives.pictures.memory_bars import MemoryBars
-from collectives.pictures.tokens_per_expert import TokensPerExpert
 from measure import held
 from mixture import EXPERTS, Mixture, alone, keep_experts, loss_of, network_of_experts, tokens_of
 from model import LENGTH, PARAMETERS, WIDTH
@@ -180,8 +179,8 @@ if __name__ == "__main__":
 # expert has them all, and one rank computes while the others wait. A
 # [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents it. For E experts it is
 # `E * sum(f * p)`: f is the fraction of the tokens that chose an expert, p the mean of the router's
-# probability for it. f is counted over all ranks. The picture shows the second layer. Experts have
-# room for all tokens, and Adam's rate is 0.003.
+# probability for it. f is counted over all ranks. The picture shows how many tokens choose the
+# busiest expert of the second layer. Experts have room for all tokens, and Adam's rate is 0.003.
 
 
 # %%
@@ -198,9 +197,10 @@ def collapsing_router(rank, world_size, device):
         dist.all_reduce(asked)
         history[name] = asked.tolist()
         check(history[name], [log for (log,) in whole[2].mixture.log], f"tokens, {name}")
-    busiest = [max(steps[-1]) for steps in history.values()]
-    check([busiest[0], busiest[1] < 2 * 8 * LENGTH / EXPERTS], [8 * LENGTH, True], "the busiest")
-    return {"second layer": TokensPerExpert(history)}
+    busiest = {name: [max(tokens) for tokens in steps] for name, steps in history.items()}
+    last, balanced = (steps[-1] for steps in busiest.values())
+    check([last, balanced < 2 * 8 * LENGTH / EXPERTS], [8 * LENGTH, True], "the busiest")
+    return {"tokens of the busiest expert": Curve(busiest, "tokens")}
 
 
 # %% [markdown]

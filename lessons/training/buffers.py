@@ -13,8 +13,7 @@ buffers, and a batch norm that normalizes over all ranks.
 
 # %%
 from functools import partial
-from collectives import check, check_training, counting, digits, run
-from collectives.pictures.drift import Drift
+from collectives import Curve, check, check_training, counting, digits, run
 from one_process import batch_loss, shuffled, train
 import torch
 import torch.distributed as dist
@@ -79,9 +78,9 @@ def shard_by_shard(n, model, images, labels):
 def buffers(rank, world_size, device):
     mine = [batch[rank::world_size] for batch in batches(world_size)]
     model = DDP(network(nn.BatchNorm1d, device))
-    norm, steps = model.module[1], []  # one mean, before and after each forward
-    norm.register_forward_pre_hook(lambda *_: steps.append([norm.running_mean[0].item()]))
-    norm.register_forward_hook(lambda *_: steps[-1].append(norm.running_mean[0].item()))
+    norm, mean = model.module[1], []  # one mean, before and after each forward
+    norm.register_forward_pre_hook(lambda *_: mean.append(norm.running_mean[0].item()))
+    norm.register_forward_hook(lambda *_: mean.append(norm.running_mean[0].item()))
     trained, _ = train(model, batch_loss, mine, device)
     dist.broadcast(first := norm.running_mean.clone(), src=0)
     drift = ((norm.running_mean - first).norm() / first.norm()).item()
@@ -91,7 +90,7 @@ def buffers(rank, world_size, device):
     expected, _ = train(network(nn.BatchNorm1d, device), backward, batches(world_size), device)
     check_training(trained, expected, "each shard by itself")
     check(drift > 0.01, rank > 0, "the buffers have drifted")
-    one_mean = Drift(steps[22:28], "The running mean of one unit.", done=22)
+    one_mean = Curve(mean[44:56], "mean", done=22, per_step=2)
     correct = {"right, own buffers": own, "right, buffers of rank 0": of_rank_0}
     return {"one mean": one_mean, "drift": f"{drift:.1%}"} | correct
 
@@ -108,9 +107,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No: 1718, 1716, 1718 and 1717. The running means of ranks 1 to 3 are 5.3 %, 6.1 % and 3.5 % away
-# from those of rank 0. The picture shows one of them: it is equal before each step, and not after.
-# With the buffers of rank 0, all ranks count 1718: now it does not matter which rank validates. But
-# these are still the statistics of one shard of each batch.
+# from those of rank 0. The picture shows one of them: it is equal before each step, between two
+# marks, and not after it. With the buffers of rank 0, all ranks count 1718: now it does not matter
+# which rank validates. But these are still the statistics of one shard of each batch.
 #
 # </details>
 

@@ -14,7 +14,7 @@ that are not equally large, and what a larger batch means for the learning rate.
 
 # %%
 from collectives import check_training, digits, run
-from collectives.pictures.shards import Shards
+from collectives.pictures.rank_grid import dealt
 from one_process import batch_loss, network, shuffled, train
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -73,8 +73,8 @@ def data_parallel(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "equal shards")
-    dealt = Shards({"images of the first step": (batches[0].tolist(), shard(batches[0]).tolist())})
-    return {"images": dealt, "first loss": round(losses.values[0], 4)}
+    images = dealt({"images of the first step": (batches[0].tolist(), shard(batches[0]).tolist())})
+    return {"images": images, "first loss": round(losses.values[0], 4)}
 
 
 # %% [markdown]
@@ -123,7 +123,7 @@ def weighted_shards(rank, world_size, device):
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "weighted shards")
     last = batches[-1].tolist()
-    return {"last batch": Shards({"images of the last step": (last, shard(last))})}
+    return {"last batch": dealt({"images of the last step": (last, shard(last))})}
 
 
 # %% [markdown]

@@ -14,7 +14,7 @@ You will see that it deals the shuffled images out like cards, which images it t
 
 # %%
 from collectives import check, check_training, run
-from collectives.pictures.shards import Shards
+from collectives.pictures.rank_grid import dealt
 from one_process import batch_loss, network, shuffled, train
 from itertools import zip_longest
 import torch
@@ -59,7 +59,7 @@ def sampler(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, whole, device)
     check_training(trained, expected, "three epochs")
-    return {"images": Shards(rows)}
+    return {"images": dealt(rows)}
 
 
 # %% [markdown]
@@ -93,8 +93,8 @@ def padding(rank, world_size, device):
     dist.all_gather(taken, mine)
     twice = (torch.cat(taken).bincount() == 2).sum().item()
     check(twice, -1797 % world_size, "DistributedSampler")
-    dealt = Shards({"epoch 0": (shuffled(0).tolist(), mine.tolist())})
-    return {"images of this rank": dealt, "of all taken twice": twice}
+    images = dealt({"epoch 0": (shuffled(0).tolist(), mine.tolist())})
+    return {"images of this rank": images, "of all taken twice": twice}
 
 
 # %% [markdown]

@@ -14,7 +14,7 @@ of one rank that looks like the loss of all.
 
 # %%
 from collectives import check, digits, run
-from collectives.pictures.shards import Shards
+from collectives.pictures.rank_grid import dealt
 from one_process import batch_loss, network, shuffled, train
 import torch
 import torch.distributed as dist
@@ -112,8 +112,8 @@ def padded_validation(rank, world_size, device):
     exact = in_order[: len(labels)]
     check(torch.equal(exact, model(images).argmax(1)), True, "the predictions of one process")
     with_repeated = (in_order == torch.cat([labels, labels])[: len(in_order)]).sum()
-    dealt = Shards({"images for validation": (range(len(labels)), mine)})
-    return {"images": dealt, "correct": with_repeated, "exact": (exact == labels).sum()}
+    shown = dealt({"images for validation": (range(len(labels)), mine)})
+    return {"images": shown, "correct": with_repeated, "exact": (exact == labels).sum()}
 
 
 # %% [markdown]

@@ -16,7 +16,7 @@ takes, what `gather_for_metrics` drops, and where Accelerate does not fit.
 import os
 
 from collectives import check, check_training, digits, needs, run
-from collectives.pictures.rank_grid import RankGrid
+from collectives.pictures.rank_grid import dealt
 from one_process import network
 from accelerate import Accelerator, DataLoaderConfiguration
 import torch
@@ -111,14 +111,13 @@ if __name__ == "__main__":
 def first_images(rank, world_size, device):
     os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun does; else Accelerate warns
     data, size = TensorDataset(torch.arange(1797)), 8
-    dealt = DataLoader(data, size, sampler=DistributedSampler(data, shuffle=False))
+    sampled = DataLoader(data, size, sampler=DistributedSampler(data, shuffle=False))
     cut = Accelerator(cpu=device.type == "cpu").prepare(DataLoader(data, size))
-    (by_hand,), (accelerate,) = next(iter(dealt)), next(iter(cut))
+    (by_hand,), (accelerate,) = next(iter(sampled)), next(iter(cut))
     check(by_hand, torch.arange(size) * world_size + rank, "DistributedSampler")
     check(accelerate.cpu(), torch.arange(size) + rank * size, "Accelerate")
     both = {"by hand": by_hand, "Accelerate": accelerate.cpu()}
-    rows = {name: [i in mine for i in range(size * world_size)] for name, mine in both.items()}
-    grid = RankGrid(rows, "image", "Filled: the rank takes this image.", first=0)
+    grid = dealt({name: (range(size * world_size), mine.tolist()) for name, mine in both.items()})
     return {"first three": [mine[:3].tolist() for mine in both.values()], "images": grid}
 
 

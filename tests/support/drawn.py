@@ -9,23 +9,17 @@ from hand_made import program
 from matplotlib.figure import Figure
 
 from collectives import Curve, SchedulePlayback, StepLog, Times
-from collectives.pictures import damage, illustration, overview, picture, timeline, waiting
+from collectives.pictures import illustration, overview, picture, timeline, waiting
 from collectives.pictures.bucket_order import BucketOrder
 from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.connections import Connections
-from collectives.pictures.drift import Drift
-from collectives.pictures.late_ranks import ReturnedBefore
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
-from collectives.pictures.pairs import Pairs
 from collectives.pictures.pipeline_slots import PipelineOrders, PipelineSlots
-from collectives.pictures.rank_grid import RankGrid
-from collectives.pictures.shards import Shards
+from collectives.pictures.rank_grid import RankGrid, dealt
 from collectives.pictures.shared_rows import SharedRows
 from collectives.pictures.slices import Slice, Slices
-from collectives.pictures.tokens_per_expert import TokensPerExpert
-from collectives.pictures.travelling_blocks import Round, TravellingBlocks
 from collectives.pictures.trees import Trees
 from collectives.recording.call import Call
 from collectives.recording.counts import Count, Counts
@@ -77,9 +71,6 @@ HANGS = {
     "both are the root": ["broadcast:0...", "broadcast:1..."],
 }
 GRID = [(0, 1, 2), (3, 4, 5), (0, 3), (1, 4), (2, 5)]
-DAMAGED = {2: "got [50.0], should be [60.0]", 1: "got [1.0, 2.0], should be [60.0]"}
-LATE = [ReturnedBefore(ranks) for ranks in ([], [2], [1, 3], [0, 2])]
-SLOW = {(0, 1): False, (0, 2): True, (1, 2): True}
 _ONE_WAY = [(rank, (rank + 1) % 4) for rank in range(4)]
 _LEADERS = [(1, 0), (4, 0), (0, 2), (2, 0), (0, 1), (0, 4)]
 PANELS = [
@@ -107,11 +98,6 @@ ORDERS = PipelineOrders(
         PipelineSlots.of("two halves", [_HALVES] * 4, {kind: 2 for kind, _ in _HALVES}),
     ]
 )
-_ROUNDS = [
-    [Round(0, [0, 1], [(0, 0), (1, 0), (1, 1)]), Round(1, [2, 3], [])],
-    [Round(1, [2, 3], [(2, 2), (3, 2), (3, 3)]), Round(0, [0, 1], [(2, 0), (2, 1)])],
-]
-BLOCKS = TravellingBlocks("in order", [[0, 1], [2, 3]], _ROUNDS)
 SLICES = [
     Slices(
         {
@@ -121,24 +107,14 @@ SLICES = [
     )
     for rank in range(4)
 ]
-TOKENS = TokensPerExpert(
-    {
-        "no penalty": [[20, 30, 10, 4], [30, 30, 4, 0], *[[0, 64, 0, 0]] * 4],
-        "with a penalty": [[20, 30, 10, 4], *[[14, 16, 16, 18]] * 5],
-    }
-)
 # Image 0 is taken twice, and image 5 by nobody; the second row is too long to be drawn in full.
 SHARDS = [
-    Shards(
+    dealt(
         {
             "padded": (range(6), [rank, rank + 3] if rank < 2 else [2, 0]),
             "long": (range(1000, 1090), range(1000 + rank, 1090, 3)),
         }
     )
-    for rank in range(3)
-]
-DRIFT = [
-    Drift([(0.0, 0.1 * rank), (0.0, 0.2 - 0.1 * rank), (0.2, 0.25)], "The running mean of unit 0.")
     for rank in range(3)
 ]
 _GRADIENTS = [("2.bias", 0), ("2.weight", 1), ("0.bias", 1), ("0.weight", 2)]
@@ -228,19 +204,13 @@ def figures() -> dict:
         "overview": overview.draw(
             [CallPanel(trace(**PICTURES[name]), caption=name) for name in OVERVIEW]
         ),
-        "damage": damage.draw(DAMAGED, title="loss"),
-        "pairs": Pairs([], [True] * 3, SLOW).draw("slow_machine", []),
-        "late": LATE[0].draw("who_waits", LATE),
         "cables": Cables([], PANELS).draw("cables", []),
         "memory": BARS.draw("memory", [BARS]),
         "memory of GPUs": GPUS.draw("memory", [GPUS]),
         "slots": SLOTS.draw("slots", [SLOTS] * 4),
         "orders": ORDERS.draw("orders", [ORDERS] * 4),
-        "blocks": BLOCKS.draw("blocks", [BLOCKS] * 2),
-        "tokens": TOKENS.draw("tokens", [TOKENS] * 2),
         "shards": SHARDS[0].draw("shards", SHARDS),
         "buckets": BUCKETS.draw("buckets", [BUCKETS] * 3),
-        "drift": DRIFT[0].draw("drift", DRIFT),
         "shared rows": shared[0].draw("shared_memory", shared),
         "shared rows of eight": eight[0].draw("shared_memory", eight),
         "slices": SLICES[0].draw("slices", SLICES),
