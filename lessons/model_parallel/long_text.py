@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from attention import alone, as_trained, chunks, places, sample
-from collectives.pictures.rank_grid import RankGrid
+from collectives.pictures.travelling_blocks import Round, TravellingBlocks
 from measure import Activations
 from model import HEADS, LENGTH, LETTERS, WIDTH, network
 from one_process import UPDATES, backward, train
@@ -96,13 +96,14 @@ def pass_on(block):
 
 
 def around(block, order):
-    """In each round: the block that is here, its chunks by number, and the pairs to compute."""
+    """In each round: keys and values of the block that is here, and the chunks to compute."""
     rank, n = dist.get_rank(), dist.get_world_size()
     for turn in range(n):
         arriving, messages = pass_on(block) if turn < n - 1 else (None, [])
-        theirs = chunks_of(order, (rank - turn) % n, n)
+        owner = (rank - turn) % n
+        theirs = chunks_of(order, owner, n)
         pairs = [(i, j) for i in chunks_of(order, rank, n) for j in theirs if j <= i]
-        yield chunks(theirs, *block), theirs, pairs
+        yield chunks(theirs, *block), Round(owner, theirs, pairs)
         for message in messages:
             message.wait()
         block = arriving
@@ -116,9 +117,9 @@ class RingAttention(torch.autograd.Function):
         ctx.order, ctx.mine = order, chunks_of(order, dist.get_rank(), dist.get_world_size())
         ctx.save_for_backward(queries, block, result, log_sum)
         rows = chunks(ctx.mine, queries, result, log_sum)
-        for columns, _, pairs in around(block, order):
-            attend(rows, columns, pairs)
-            made.append(len(pairs))
+        for columns, one in around(block, order):
+            attend(rows, columns, one.pairs)
+            made.append(one)
         return result
 
     @staticmethod
@@ -127,9 +128,9 @@ class RingAttention(torch.autograd.Function):
         of_queries, of_block = torch.zeros_like(queries), torch.zeros_like(block)
         dots = (gradient * result).sum(-1, keepdim=True)
         rows = chunks(ctx.mine, queries, log_sum, gradient, dots, of_queries)
-        for columns, theirs, pairs in around(block, ctx.order):
-            gradients = chunks(theirs, *of_block)
-            for i, j in pairs:
+        for columns, one in around(block, ctx.order):
+            gradients = chunks(one.keys, *of_block)
+            for i, j in one.pairs:
                 (query, log, grad, dot, of_query), (key, value) = rows[i], columns[j]
                 weights = (scores_of(query, key, i, j) - log).exp()
                 of_scores = weights * (grad @ value.mT - dot) / query.shape[-1] ** 0.5
@@ -144,9 +145,9 @@ class RingAttention(torch.autograd.Function):
 
 @needs(ranks=2)
 def ring_attention(rank, world_size, device):
-    n, rounds, found = world_size, {"in order": [], "zigzag": []}, []
-    for order, made in rounds.items():
-        mine, every = places(chunks_of(order, rank, n), n), [None] * n
+    n, pictures = world_size, {}
+    for order in ("in order", "zigzag"):
+        mine, made, every = places(chunks_of(order, rank, n), n), [], [None] * n
         inputs = sample(device)[..., mine, :].requires_grad_()
         with counting() as counts:
             result = RingAttention.apply(*inputs[:3], order, made)
@@ -156,12 +157,11 @@ def ring_attention(rank, world_size, device):
         sends = 3 * n - 2  # blocks forward and backward, n - 1 times each, and gradients n times
         check(list(counts["c10d.send"]), [sends, sends * 2 * result.nbytes], "blocks sent")
         dist.all_gather_object(every, made)
-        found.append([list(map(sum, every)), sum(map(max, zip(*every, strict=True)))])
+        pictures[order] = TravellingBlocks(order, [chunks_of(order, r, n) for r in range(n)], every)
+    found = [[one.pairs, one.longest] for one in pictures.values()]
     check(found[0], [[4 * one + 3 for one in range(n)], 4 * n - 1], "pairs, in order")
     check(found[1], [n * [2 * n + 1], 2 * n + 1], "pairs, zigzag")
-    legend = "How many pairs of chunks a rank computes in a round."
-    grid = {"in rounds": RankGrid(rounds, "round", legend, first=0)}
-    return {order: sum(made) for order, made in rounds.items()} | grid
+    return pictures
 
 
 # %% [markdown]
