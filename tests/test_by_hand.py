@@ -10,14 +10,12 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from our_backends import needs_by_hand
 
 from collectives import LaunchError, check, launch
-from collectives.backends import availability as backends
 from collectives.process_groups.by_hand import choice, memory
 
-pytestmark = pytest.mark.skipif(
-    backends.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
-)
+pytestmark = needs_by_hand
 
 LINKS = ("shared_memory", "sockets")
 

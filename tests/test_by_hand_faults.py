@@ -11,15 +11,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from our_backends import needs_by_hand
 from test_by_hand import by_hand, group_of
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from collectives.backends import availability as backends
 from collectives.process_groups.by_hand import messages
 
-pytestmark = pytest.mark.skipif(
-    backends.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
-)
+pytestmark = needs_by_hand
 
 
 def test_a_group_does_not_keep_the_tensors_of_a_call_that_has_ended():

@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from machines import processes
+from machines import needs_a_lab, processes
 
 from collectives import Lab
-from collectives.lab import available
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(available.missing() is not None, reason=str(available.missing())),
-]
+pytestmark = [pytest.mark.slow, needs_a_lab]
 
 PROGRAM = """
 import contextlib, json, os, signal, sys, time
@@ -77,7 +73,8 @@ def addresses():
     for peer, connection in group.rendezvous.sockets[0].items():
         far = connection.family.name == "AF_INET"
         found[peer] = [*connection.getsockname()[:1], *connection.getpeername()[:1]] if far else "unix"
-    return found
+    open_ports = [one for one in psutil.Process().net_connections("inet") if one.status == "LISTEN"]
+    return found, len(open_ports)
 
 def near():
     # A group inside a machine. On node1, /dev/shm is full.
@@ -190,11 +187,13 @@ def test_the_hierarchical_algorithm_sends_less_between_machines_than_a_ring(worl
 def test_links_inside_a_machine_are_unix_sockets_and_between_them_tcp(world):
     for rank, facts in enumerate(world[0]):
         own, other = f"10.13.0.{1 + rank // 2}", f"10.13.0.{2 - rank // 2}"
-        assert facts["addresses"] == {
+        addresses, open_ports = facts["addresses"]
+        assert addresses == {
             str(peer): "unix" if peer // 2 == rank // 2 else [own, other]
             for peer in range(4)
             if peer != rank
         }
+        assert open_ports == (1 if rank == 0 else 0), "the store's alone, once a group is complete"
         assert facts["messages"] == [(rank + 2) % 4]
         assert facts["near"] == [200_000.0, True], "the file of the memory is not in /dev/shm"
 

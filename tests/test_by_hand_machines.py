@@ -11,18 +11,15 @@ import time
 from datetime import timedelta
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from our_backends import needs_by_hand
 from test_by_hand import by_hand, every_algorithm, group_of
 
-from collectives.backends import availability as backends
 from collectives.process_groups.by_hand import listener, rendezvous
 
-pytestmark = pytest.mark.skipif(
-    backends.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
-)
+pytestmark = needs_by_hand
 
 
 def pretend(machine: object, own_address=lambda store: "127.0.0.1") -> None:
@@ -44,23 +41,6 @@ def test_algorithms_are_right_over_tcp():
     by_hand(fn, 3)
 
 
-def test_between_machines_long_tensors_take_the_hierarchical_algorithm_with_the_same_bits():
-    def fn(rank, world_size, device):
-        pretend(rank // 2)
-        group, found = group_of(None), []
-        for length in (100, 500_000, 500_000):
-            x = torch.randn(length, generator=torch.Generator().manual_seed(rank))
-            dist.all_reduce(x, group=group)
-            found.append((group.links.label.split(b"\0")[0].split()[-1].decode(), x))
-        return found
-
-    first, *others = by_hand(fn, 4)
-    assert [name for name, _ in first] == ["binomial_tree", "hierarchical", "hierarchical"]
-    assert torch.equal(first[1][1], first[2][1])
-    for other in others:
-        assert all(torch.equal(x, y) for (_, x), (_, y) in zip(first, other, strict=True))
-
-
 @pytest.mark.parametrize(
     ("machines", "expected"),
     [("aabb", 2), ("abab", 4), ("aab", 3), ("abba", 4), ("abc", 1), ("aa", 2), ("a", 1)],
@@ -71,35 +51,6 @@ def test_ranks_are_counted_by_machine_only_if_each_has_a_block_of_the_same_size(
 
 
 # Links
-
-
-def test_inside_a_machine_unix_sockets_are_taken_and_between_machines_tcp():
-    def fn(rank, world_size, device):
-        pretend(rank // 2)
-        group = group_of(None)
-        listening = [
-            one
-            for one in psutil.Process().net_connections("inet")
-            if one.status == psutil.CONN_LISTEN
-        ]
-        families = {
-            peer: [sockets[peer].family.name for sockets in group.rendezvous.sockets]
-            for peer in group.links.sockets
-        }
-        near = dist.new_group(
-            [2 * (rank // 2), 2 * (rank // 2) + 1], use_local_synchronization=True
-        )
-        dist.all_reduce(torch.ones(3), group=near)
-        return families, listening, near.shared is not None
-
-    for rank, (families, listening, shares_memory) in enumerate(by_hand(fn, 4)):
-        assert families == {
-            peer: ["AF_UNIX" if peer // 2 == rank // 2 else "AF_INET"] * 2
-            for peer in range(4)
-            if peer != rank
-        }
-        assert listening == [], "the ports are closed when the group is complete"
-        assert shares_memory, "a group inside a machine"
 
 
 def test_shared_memory_between_machines_is_refused_on_all_ranks():

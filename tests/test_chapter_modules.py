@@ -4,15 +4,14 @@ Two chapters have a module of the same name.
 """
 
 import asyncio
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from our_backends import needs_mpi
+from processes import finished
 
 from collectives import launch
-from collectives.backends import availability as backends
 from collectives.course import files
 from collectives.process_groups.mpi import installed
 from tools import notebooks
@@ -88,35 +87,15 @@ TABLES = {
 }
 
 
-def printed(*command: object, folder: Path) -> str:
+def printed(*command, folder: Path) -> str:
     """What a command prints that is started in this folder."""
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | as_root,
-    )
+    done = finished(command, cwd=folder, env=as_root)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-PYTHON = sys.executable
-NO_MPI = backends.missing_for_mpi() is not None
-needs_mpi = pytest.mark.skipif(NO_MPI, reason="needs the extra collectives[mpi]")
-DOORS = {
-    "torchrun": lambda lesson: [
-        PYTHON,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        2,
-        lesson,
-    ],
-    "mpiexec": lambda lesson: [installed.mpiexec(), "-n", 2, PYTHON, lesson],
-}
+DOORS = {"torchrun": "torchrun --nproc-per-node 2", "mpiexec": f"{installed.mpiexec()} -n 2 python"}
 
 
 @pytest.fixture
@@ -132,7 +111,7 @@ def lesson(checkout) -> Path:
     ],
 )
 def test_a_door_runs_it(lesson, tmp_path, door):
-    assert printed(*DOORS[door](lesson), folder=tmp_path) == TABLES["tripled"]
+    assert printed(*DOORS[door].split(), lesson, folder=tmp_path) == TABLES["tripled"]
 
 
 @pytest.mark.slow

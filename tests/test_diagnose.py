@@ -9,7 +9,6 @@ import sys
 import time
 
 import correct_program
-import correct_training
 import faulty_program
 import psutil
 import pytest
@@ -23,10 +22,10 @@ from diagnosing import (
     program,
     script,
 )
+from our_backends import needs_by_hand
 from processes import free_port, is_alive
 
 from collectives import LaunchError, launch
-from collectives.backends import availability as backends
 from collectives.diagnosis.rules.hints import hints
 from collectives.diagnosis.run import environment, run
 from collectives.launcher.watch import LaunchWatch
@@ -50,12 +49,7 @@ TOLD_BY_HAND = {
     "short_buffer": "has 16 bytes, the tensor for it 8",
 }
 SLOW = {"loss_meets_gradient", "short_buffer", "sent_to_another"}
-BY_HAND = pytest.param(
-    "by_hand",
-    marks=pytest.mark.skipif(
-        backends.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"
-    ),
-)
+BY_HAND = pytest.param("by_hand", marks=needs_by_hand)
 
 
 def diagnosed(fn, nproc, backend):
@@ -171,23 +165,24 @@ def noticed(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo", BY_HAND])
-@pytest.mark.parametrize(("programs", "ranks"), [(correct_program, 4), (correct_training, 2)])
-def test_correct_programs_are_not_suspected_and_give_no_hint(programs, ranks, backend, noticed):
+def test_correct_programs_are_not_suspected_and_give_no_hint(backend, noticed):
+    """The lessons on training are more of them: see test_lessons.py."""
+
     def all_of_them(rank, n):
-        for step in correct_program.steps(programs):
+        for step in correct_program.steps():
             if backend == "gloo" or step.__name__ not in GLOO_ALONE:
                 dist.barrier()
                 step(rank, n)
         return rank
 
-    assert diagnosed(all_of_them, ranks, backend) == list(range(ranks))
+    assert diagnosed(all_of_them, 4, backend) == list(range(4))
     if backend == "gloo":
         lines = {linecache.getline(one.call.file, one.call.line) for one in hints(noticed, "ok")}
         assert all(line.endswith("# some are dropped\n") for line in lines), lines
 
 
 # monitored_barrier and asynchronous checkpoints are for gloo alone.
-GLOO_ALONE = {"barriers", "saves_and_loads"}
+GLOO_ALONE = {"barriers", "saves_in_the_background"}
 
 
 @pytest.mark.parametrize(

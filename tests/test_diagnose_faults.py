@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from diagnosing import DIAGNOSE, ENVIRON, diagnose, lines_of, program, script
-from processes import hear_signals, is_alive
+from processes import hear_signals, is_alive, wait_until
 
 from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.judge import judge
@@ -43,12 +43,7 @@ def temporary(monkeypatch):
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setitem(ENVIRON, "TMPDIR", str(folder))
     yield folder
-    until = time.monotonic() + 20
-    while (
-        left := [one for one in psutil.process_iter() if _is_of(one, folder)]
-    ) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not left
+    wait_until(lambda: not any(_is_of(one, folder) for one in psutil.process_iter()), 20)
     left = list(folder.glob("collectives-*"))
     shutil.rmtree(folder)
     assert not left
@@ -400,10 +395,7 @@ def test_a_signal_that_ends_diagnose_also_ends_the_program(number, tmp_path, tem
         text=True,
         preexec_fn=hear_signals,
     )
-    until = time.monotonic() + 60
-    while not begun.exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(begun.exists)
     process.send_signal(number)
     said = "\ninterrupted\n" if number == signal.SIGINT else ""
     assert process.communicate(timeout=60)[1] == said

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from diagnosing import diagnose
+from our_backends import needs_mpi
 
-from collectives.backends import availability as backends
 from collectives.process_groups.mpi import installed
 
-pytestmark = pytest.mark.skipif(
-    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
-)
+pytestmark = needs_mpi
 
 PROGRAM = """
 import os, signal, sys, torch, torch.distributed as dist

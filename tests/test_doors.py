@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from lesson_source import Source
+from processes import finished
 
 from collectives.course import chapters, files
 from collectives.course.marks import world_of
@@ -41,12 +42,7 @@ def all_expected(names):
 )
 def test_python_prints_what_the_notebook_shows(lesson):
     """In its own process, which imports only what the lesson imports."""
-    done = subprocess.run(
-        [sys.executable, files.find(lesson), "--backend", "gloo"],
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    done = finished(["python", files.find(lesson), "--backend", "gloo"])
     assert (done.stdout, done.returncode) == (all_expected([lesson]), 0), done.stderr
 
 

@@ -1,14 +1,11 @@
 """What a verdict says is what its run prints, and a run turns red if the claim becomes true."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from lesson_source import Source
+from processes import finished
 
 from collectives.backends import availability
 from collectives.course import files
@@ -139,16 +136,7 @@ def test_a_command_prints_what_the_lesson_shows(command, output, tmp_path):
     (tmp_path / "lessons").symlink_to(ROOT / "lessons")
     (program,) = blocks("python")
     (tmp_path / "env.py").write_text(program)
-    environ = {name: value for name, value in os.environ.items() if name != "NODE_RANK"}
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    done = subprocess.run(
-        shlex.split(command),
-        cwd=tmp_path,
-        env=environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = finished(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(output), done.stderr
 

@@ -1,8 +1,6 @@
 """What docs/machines.md says of two machines happens on two machines, word by word."""
 
-import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -11,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from machines import needs_a_lab
+from processes import finished
 
 from collectives import Lab
 from tools import docs
@@ -255,14 +254,7 @@ def test_a_process_that_is_killed_is_noticed_long_before_the_limit():
 def restarted(tmp_path, **environ):
     (tmp_path / "train.py").write_text(TRAIN)
     (command,) = re.findall(r"^```sh\ntorchrun (.*?)\n```$", SECTIONS[RESTART], re.MULTILINE)
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command.split()],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environ,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    return finished(f"torchrun {command}", cwd=tmp_path, env={"OMP_NUM_THREADS": "1"} | environ)
 
 
 @pytest.mark.parametrize("cured", [False, True], ids=["mistake", "cure"])

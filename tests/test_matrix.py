@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from processes import hear_signals
+from processes import finished, hear_signals, wait_until
 from typer.testing import CliRunner
 
 from collectives.backends import availability as backends
@@ -183,15 +182,8 @@ def test_a_backend_that_refuses_its_first_calls_is_measured_to_the_end(monkeypat
     assert states == {"send": {"refuses"}, "broadcast": {"works"}}
 
 
-def command(*words, folder=None, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "collectives", "matrix", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=folder,
-        **options,
-    )
+def command(*words, folder=None):
+    return finished(["python", "-m", "collectives", "matrix", *words], 200, cwd=folder)
 
 
 def test_a_quick_run_gives_the_states_that_are_claimed_and_recorded(tmp_path):
@@ -351,12 +343,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
         start_new_session=True,
         preexec_fn=hear_signals,
     )
-    until = time.monotonic() + 100
-    while (
-        not ((tmp_path / "calls").exists() and (tmp_path / "calls").stat().st_size > 12)
-        and time.monotonic() < until
-    ):
-        time.sleep(0.05)
+    calls = tmp_path / "calls"
+    wait_until(lambda: calls.exists() and calls.stat().st_size > 12)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everyone
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
@@ -394,14 +382,9 @@ def test_under_torchrun_cells_are_judged_in_torchruns_world_and_a_rank_that_fail
     words = "--backend lying --backend broken --backend gloo --device cpu --dtype float32"
     words += " --import lying_backend --import refusing_backends --import ill --timeout 60"
     words += " --collective all_reduce --collective reduce_scatter --collective reduce"
-    start = f"{sys.executable} -m torch.distributed.run --nproc-per-node 2 -m collectives matrix"
-    done = subprocess.run(
-        [*start.split(), *words.split(), "--op", "SUM", "--op", "AVG", "--json", file],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [SUPPORT, tmp_path]))},
-    )
+    start = f"torchrun --nproc-per-node 2 -m collectives matrix {words} --op SUM --op AVG"
+    path = os.pathsep.join(map(str, [SUPPORT, tmp_path]))
+    done = finished(f"{start} --json {file}", 200, {"PYTHONPATH": path})
     assert done.returncode == 1
     found = json.loads(file.read_text())["cells"]
     plain = {

@@ -1,7 +1,5 @@
 """The MPI backend: our own, over mpi4py, in worlds that launch starts and under mpiexec."""
 
-import os
-import subprocess
 import sys
 import textwrap
 from datetime import timedelta
@@ -9,14 +7,13 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from our_backends import needs_mpi
+from processes import finished
 
 from collectives import check, launch
-from collectives.backends import availability as backends
 from collectives.process_groups.mpi import installed
 
-pytestmark = pytest.mark.skipif(
-    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
-)
+pytestmark = needs_mpi
 
 
 def mpi(fn, nproc=3, **options):
@@ -134,15 +131,9 @@ def test_a_group_that_a_member_does_not_come_to_is_given_up_at_the_time_limit():
 
 
 def mpiexec(*command, ranks=3, **environ):
-    done = subprocess.run(
-        [installed.mpiexec(), "-n", str(ranks), sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env=os.environ
-        | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        | environ,
-    )
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    words = [installed.mpiexec(), "-n", ranks, sys.executable, *command]
+    done = finished(words, env=as_root | environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

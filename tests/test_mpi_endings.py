@@ -2,21 +2,18 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
-from processes import children
+from our_backends import needs_mpi
+from processes import children, finished
 
 from collectives import LaunchError, launch
-from collectives.backends import availability as backends
 
-pytestmark = pytest.mark.skipif(
-    backends.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
-)
+pytestmark = needs_mpi
 
 
 def failing(fn, nproc=3, **options) -> LaunchError:
@@ -83,15 +80,11 @@ def test_a_hang_says_where_each_rank_stood():
 # Without the extra.
 
 
-def without_mpi4py(*command: str) -> subprocess.CompletedProcess:
-    """Run `python -m collectives` where mpi4py cannot be imported."""
-    hide = (
-        "import sys, runpy; sys.modules['mpi4py'] = None; "
-        "runpy.run_module('collectives', run_name='__main__', alter_sys=True)"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", hide, *command], capture_output=True, text=True, timeout=100
-    )
+# `python -m collectives` where mpi4py cannot be imported.
+WITHOUT_MPI4PY = (
+    "import sys, runpy; sys.modules['mpi4py'] = None; "
+    "runpy.run_module('collectives', run_name='__main__', alter_sys=True)"
+)
 
 
 @pytest.mark.slow
@@ -99,7 +92,7 @@ def without_mpi4py(*command: str) -> subprocess.CompletedProcess:
     "command", ["run barrier --backend mpi", "matrix --backend mpi --quick"], ids=["run", "matrix"]
 )
 def test_without_mpi4py_the_command_says_which_extra_to_install(command):
-    done = without_mpi4py(*command.split())
+    done = finished(["python", "-c", WITHOUT_MPI4PY, *command.split()])
     assert "mpi needs mpi4py, which is not here: pip install 'collectives[mpi]'" in " ".join(
         (done.stdout + done.stderr).split()
     )

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from drawn import PICTURES, SUM, draw
 from figures import crossed, too_small
 from matplotlib.colors import to_hex
+from processes import finished
 from rich.console import Console
 
 from collectives.pictures import picture, text
@@ -144,12 +143,7 @@ def test_importing_needs_neither_torch_nor_a_window():
         "import sys, collectives.pictures.picture; "
         "print({'torch', 'matplotlib.pyplot'} & sys.modules.keys())"
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "set()\n"
-    )
+    assert finished(["python", "-c", code]).stdout == "set()\n"
 
 
 @pytest.mark.parametrize("name", PICTURES)

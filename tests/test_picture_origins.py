@@ -69,6 +69,7 @@ def test_minimum_and_maximum_come_from_the_rank_that_had_them(op):
     origins = trace(before, [before[winner]] * 3, op=op)
     assert [labels(row) for row in origins.after] == [[f"r{winner}"]] * 3
     assert origins.notes == (f"{op}: one rank's value, copied.",)
+    assert states(trace(before, [sum(before)] * 3, op=op).after[0]) == ["undefined"]
 
 
 def test_a_minimum_that_two_ranks_had_is_not_guessed():
@@ -124,6 +125,15 @@ def test_a_wrong_element_is_found_among_right_ones():
     origins = trace(tensors([1, 2], [10, 20]), tensors([11, 2], [11, 22]), op="SUM")
     assert [labels(row) for row in origins.after] == [["r0-1", "r0"], ["r0-1", "r0-1"]]
     assert states(origins.after[0]) == ["reduced", "untouched"]
+
+
+def test_pieces_are_found_wherever_they_arrive():
+    """Of an all_gather that permutes, and of a reduce_scatter that reduces on rank 0 alone."""
+    before = tensors([1, 2], [10, 20])
+    gathered = trace(before, [before[::-1]] * 2, in_place=False).after[0]
+    assert labels(gathered) == ["r1", "r1", "r0", "r0"]
+    reduced = trace(before, tensors([11], [20]), op="SUM", in_place=False).after
+    assert [labels(row) for row in reduced] == [["r0-1"], ["r1"]]
 
 
 def test_sums_of_other_places_do_not_stand_in_the_way():

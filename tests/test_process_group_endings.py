@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -12,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from our_backends import needs_by_hand, needs_mpi, on_both
-from processes import hear_signals, is_alive
+from processes import hear_signals, is_alive, wait_until
 
 from collectives import launch
 
@@ -91,10 +90,7 @@ def test_however_the_caller_ends_no_rank_is_left_no_socket_and_no_file(ours, nam
     )
     try:
         files = [tmp_path / "pid-0", tmp_path / "pid-1"]
-        until = time.monotonic() + 60
-        while not all(file.exists() and file.read_text() for file in files):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: all(file.exists() and file.read_text() for file in files))
         ranks = [psutil.Process(int(file.read_text())) for file in files]
         memory = shared_memory(ranks[1].pid)
         sockets = {inode for rank in ranks for inode in unix_sockets(rank.pid)}
@@ -110,8 +106,5 @@ def test_however_the_caller_ends_no_rank_is_left_no_socket_and_no_file(ours, nam
     assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
     _, alive = psutil.wait_procs(ranks, timeout=5)
     assert not any(map(is_alive, alive))
-    until = time.monotonic() + 10
-    while sockets & known_unix_sockets():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: not sockets & known_unix_sockets(), 10)
     assert not any(file.exists() for file in memory)

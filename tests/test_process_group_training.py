@@ -52,7 +52,8 @@ def with_fsdp2(model, group):
 @on_both
 @pytest.mark.parametrize("wrap", [with_ddp, with_fsdp2])
 def test_losses_stay_within_a_millionth_of_gloos(ours, wrap):
-    for over_gloo, found in launch(losses, 3, args=(wrap, 50), backend=ours, timeout=100):
+    options = {"backend": ours, "timeout": 100, "diagnose": True}  # it suspects nobody
+    for over_gloo, found in launch(losses, 3, args=(wrap, 50), **options):
         assert found == pytest.approx(over_gloo, abs=1e-6)
         assert found[-1] != found[0]
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from collectives import launch
+from collectives import launch, span
 from collectives.course import files
 from collectives.recording import record
 
@@ -275,3 +275,22 @@ def test_a_rank_computes_while_its_messages_travel():
         started = max(names.index(name) for name in {"isend", "irecv"} & set(names))
         assert started < names.index("two differences") < names.index("wait")
         assert names[-1] == "the first one"
+
+
+def own_work(rank, world_size, device):
+    with span("add"):
+        rank += 1
+    dist.barrier()
+
+
+def test_a_span_of_own_work_is_noted_where_pictures_are_made_and_nowhere_else():
+    noted = {
+        record: [
+            (call.rank, call.name, call.awaited)
+            for call in launch(own_work, 2, backend="gloo", device="cpu", record=record).calls or []
+        ]
+        for record in ("tensors", "calls")
+    }
+    calls = [(rank, *call) for rank in range(2) for call in (("span", "add"), ("barrier", None))]
+    assert noted == {"tensors": calls, "calls": calls[1::2]}
+    launch(own_work, 2, backend="gloo", device="cpu")

@@ -7,6 +7,7 @@ from hand_made import cell, matrix
 
 from collectives.matrix import report_html
 from collectives.matrix.measured import MARKS, UNAVAILABLE
+from collectives.pictures.colours import contrast
 
 NASTY = 'RuntimeError: <script>alert("1")</script> & {{ title }} </script>'
 
@@ -75,22 +76,9 @@ def test_an_empty_matrix_has_a_page():
     assert page()("table") == []
 
 
-def luminance(colour: str) -> float:
-    """As WCAG 2 defines it."""
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-    linear = [
-        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-        for value in channels
-    ]
-    return sum(
-        weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
-    )
-
-
 def test_every_state_has_a_letter_that_can_be_read_on_its_background():
     assert len(set(MARKS.values())) == len(MARKS)
     pairs = re.findall(r"--(\w+): #(\w+); --\1-text: #(\w+);", report_html.page(matrix(cell())))
     assert [state for state, *_ in pairs] == [*MARKS] * 2  # in the light and in the dark scheme
-    for state, *pair in pairs:
-        darker, lighter = sorted(map(luminance, pair))
-        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, state
+    for state, ground, letter in pairs:
+        assert contrast(f"#{ground}", f"#{letter}") >= 4.5, state

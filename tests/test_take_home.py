@@ -8,14 +8,13 @@ import re
 import runpy
 import signal
 import subprocess
-import time
 
 import psutil
 import pytest
 import torch
 from lesson_source import Source
 from machines import needs_a_lab, needs_slurm
-from processes import started
+from processes import started, wait_until
 from torch.nn.functional import cross_entropy
 
 from collectives import Lab, digits, launch
@@ -126,18 +125,9 @@ def ranks():
     return found
 
 
-def wait_until(condition, what):
-    end = time.monotonic() + 150
-    while not condition():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.01)
-
-
 def kill_after_next_checkpoint(rank, checkpoint):
     before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-    wait_until(
-        lambda: checkpoint.exists() and checkpoint.stat().st_mtime_ns > before, "a checkpoint"
-    )
+    wait_until(lambda: checkpoint.exists() and checkpoint.stat().st_mtime_ns > before)
     ranks()[rank].kill()
 
 
@@ -153,7 +143,7 @@ def test_after_two_kills_and_a_sigterm_it_has_the_parameters_of_one_process(tmp_
         for rank in (1, 0):
             kill_after_next_checkpoint(rank, checkpoint)
         before = checkpoint.stat().st_mtime_ns
-        wait_until(lambda: checkpoint.stat().st_mtime_ns > before, "a checkpoint")
+        wait_until(lambda: checkpoint.stat().st_mtime_ns > before)
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=100)
     began, *continued = first_steps(stdout)

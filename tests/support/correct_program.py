@@ -304,15 +304,43 @@ def some_leave_early(rank, n):
             time.sleep(0.2)
 
 
+def loads_data_in_workers(rank, n):
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    data = TensorDataset(torch.arange(12.0).reshape(12, 1))
+    for (batch,) in DataLoader(data, 1, sampler=DistributedSampler(data), num_workers=2):
+        dist.all_reduce(batch)
+
+
+def differentiates_through(rank, n):
+    import torch.distributed.nn.functional as differentiable
+
+    x = torch.ones(2, requires_grad=True)
+    y = differentiable.all_reduce(x * (rank + 1))
+    sum(differentiable.all_gather(y)).sum().backward()
+
+
+def saves_in_the_background(rank, n):
+    import torch.distributed.checkpoint as checkpoint
+
+    with tempfile.TemporaryDirectory() as own:
+        places = [own]
+        dist.broadcast_object_list(places)
+        other = dist.new_group()  # the background thread's own
+        state = {"weight": torch.ones(4)}
+        checkpoint.async_save(state, checkpoint_id=places[0], process_group=other).result()
+        dist.barrier()
+
+
 # These start or end worlds and processes themselves.
 WHOLE = [leaves_at_once, thinks_better_of_it, begins_again, alone_in_the_world, ensembles, forks]
 
 
-def steps(module):
-    """A module's programs that run in an existing world."""
+def steps():
+    """The programs that run in an existing world."""
     return [
         one
-        for one in vars(module).values()
+        for one in globals().values()
         if inspect.isfunction(one)
         and [*inspect.signature(one).parameters] == ["rank", "n"]
         and one not in WHOLE

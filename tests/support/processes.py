@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -37,6 +39,14 @@ def is_alive(process: psutil.Process) -> bool:
 def children() -> set[psutil.Process]:
     """All living processes that descend from this one."""
     return {child for child in psutil.Process().children(recursive=True) if is_alive(child)}
+
+
+def wait_until(condition: Callable[[], object], limit=150.0) -> None:
+    """It must come true within so many seconds."""
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"not within {limit} s"
+        time.sleep(0.01)
 
 
 def free_port() -> int:
