@@ -1,5 +1,6 @@
 """The check of every lesson refuses what is not equal, and says what it got, in one line."""
 
+import re
 import subprocess
 import sys
 
@@ -24,6 +25,7 @@ from collectives import LaunchError, Mismatch, check, launch
         ([1, 2], torch.tensor([1, 2])),
         (1, True),
         ("a", "b"),
+        ("ab", ["a", "b"]),
         (None, torch.tensor(1)),
     ],
     ids=str,
@@ -48,6 +50,16 @@ def test_a_tolerance_is_relative_and_excuses_no_other_shape_or_dtype():
             check(ones, other, "call", rtol=1e-6)
     with pytest.raises(Mismatch):
         check(torch.tensor([1e-9]), torch.tensor([0.0]), "call", rtol=1e-6)
+
+
+def test_a_failed_check_says_what_it_got():
+    for got, words in [
+        (torch.tensor([1]), "got [1], should be 2 [call, int64[1]]"),
+        ((torch.tensor([1.5]), "a"), "got [[1.5], 'a'], should be 2 [call, float32[1]]"),
+        ([], "got [], should be 2 [call]"),
+    ]:
+        with pytest.raises(Mismatch, match=re.escape(f"rank 0/1: {words}")):
+            check(got, 2, "call")
 
 
 def test_a_failed_check_has_one_shape():

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from our_backends import on_both
+from test_matrix import probed
 
 from collectives import launch
 from collectives.matrix import claimed, measured, selection
 from collectives.matrix import run as matrix
-from collectives.semantics import probe
 
 
 def lazy_tensors(rank, world_size, device):
@@ -150,19 +150,6 @@ def test_subgroups_do_not_disturb_each_other(ours):
     assert found == [[1, 2, 3], [1, 3, 4], [2, 3, 5], [3, 4, 5]]
 
 
-def probed(rank, world_size, device, cells):
-    """The state of each cell in this rank, and the detail. Ours refuse before any message, so one
-    world will do for all cells."""
-    found = []
-    for cell in cells:
-        try:
-            wrong = probe.probe(rank, world_size, device, cell, None)
-            found.append(("wrong", wrong) if wrong else ("works", ""))
-        except probe.Refused as error:
-            found.append(("refuses", str(error)))
-    return found
-
-
 @on_both
 @pytest.mark.slow
 def test_the_matrix_measures_what_is_claimed(ours):
@@ -171,7 +158,8 @@ def test_the_matrix_measures_what_is_claimed(ours):
     forms = ["send", "batch_isend_irecv", "all_gather", "reduce_scatter", "all_to_all"]
     forms += ["monitored_barrier", "split_group"]
     chosen += selection.select([ours], forms, quick=True)
-    # Of a lazy tensor only one rank knows: the other one would wait.
+    # Ours refuse before any message, so one world will do for all cells. Of a lazy tensor only one
+    # rank knows: the other one would wait.
     together = [cell for cell in chosen if cell.variant != "lazy"]
     alone = [cell for cell in chosen if cell.variant == "lazy" and cell.dtype == "float32"]
     answers = list(matrix.measure(alone, timeout=60.0))

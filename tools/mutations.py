@@ -36,7 +36,8 @@ ROOMS = {
     ),
     "semantics": (
         "collectives/semantics",
-        "calls check training process_group process_group_training matrix proofs_can_fail",
+        "check calls training matrix bench_bus process_group process_group_training "
+        "proofs_can_fail",
     ),
     "algorithms": (
         "collectives/algorithms",

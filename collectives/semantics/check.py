@@ -34,9 +34,7 @@ def equal(got: Any, expected: Any, rtol: float) -> bool:
     import torch
 
     if isinstance(expected, torch.Tensor):
-        if not isinstance(got, torch.Tensor):
-            return False
-        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+        if not isinstance(got, torch.Tensor) or kind(got) != kind(expected):
             return False
         if rtol:
             return torch.allclose(got, expected.to(got.device), rtol=rtol, atol=0.0)

@@ -137,9 +137,8 @@ class _Memory:
         # The tensor gets the dtype and the shape of `model`.
         model: torch.Tensor = buffer.before if buffer.after is ANYTHING else buffer.after
         self.step = 2 if case.variant == "noncontiguous" else 1
-        size = _GUARD + model.numel() * self.step * model.element_size()
-        # Rounded up to a multiple of every dtype's size, and a guard at the end.
-        size = -(-size // _GUARD) * _GUARD + _GUARD
+        # A guard before the tensor, and at least one behind it: a multiple of every dtype's size.
+        size = (3 + model.numel() * self.step * model.element_size() // _GUARD) * _GUARD
         self.bytes = torch.full((size,), _GUARD_BYTE, dtype=torch.uint8, device=case.device)
         # Not every tensor: where all ranks store the opposite, moving and adding bytes is right.
         is_output, is_input = buffer.before is None, buffer.before is buffer.after

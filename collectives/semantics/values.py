@@ -13,18 +13,13 @@ from typing import Any
 
 import torch
 
-# In the order of the grid. A dtype that this torch lacks is left out. New floats of 8 bits appear
-# now and then: all are taken.
+# In the order of the grid. New floats of 8 bits appear now and then: all are taken.
 _NAMES = (
     *(f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)),
     *("float16", "bfloat16", "float32", "float64", "bool", "complex64", "complex128"),
     *sorted(name for name in dir(torch) if name.startswith("float8_")),
 )
-DTYPES = {
-    name: getattr(torch, name)
-    for name in _NAMES
-    if isinstance(getattr(torch, name, None), torch.dtype)
-}
+DTYPES = {name: getattr(torch, name) for name in _NAMES}
 
 BITWISE = ("BAND", "BOR", "BXOR")
 
@@ -77,7 +72,7 @@ def reduced(op: str, size: int, shape: Shape, dtype: torch.dtype, start: int = 0
         [_element(rank, size, place, dtype) for rank in range(size)]
         for place in range(start, start + math.prod(shape))
     ]
-    return tensor([_reduce(op, column, dtype is torch.bool) for column in columns], shape, dtype)
+    return tensor([_reduce(op, column) for column in columns], shape, dtype)
 
 
 def tensor(numbers: list[Any], shape: Shape, dtype: torch.dtype) -> torch.Tensor:
@@ -111,28 +106,18 @@ def _element(rank: int, size: int, place: int, dtype: torch.dtype) -> Any:
     return small + size if place % size == rank else small
 
 
-def _reduce(op: str, column: list[Any], is_bool: bool) -> Any:
-    if is_bool:
-        # With one bit, a sum is `any` and a product is `all`. An average is `all` too, as integers
-        # are divided.
-        names: dict[str, Callable[[list[bool]], bool]] = {
-            "SUM": any,
-            "PREMUL_SUM": any,
-            "MAX": any,
-            "BOR": any,
-            "BXOR": lambda bits: sum(bits) % 2 == 1,
-        }
-        return names.get(op, all)(column)
-    if op in ("MIN", "MAX"):
-        return {"MIN": min, "MAX": max}[op](column)
+def _reduce(op: str, column: list[Any]) -> Any:
+    """In Python's numbers. Of bools, a sum is true if any is, and an average if all are."""
+    total = sum(column)
     if op == "AVG":
-        whole = sum(column) / len(column)
-        return whole if isinstance(whole, complex) else sum(column) // len(column)
+        return total / len(column) if isinstance(total, complex) else total // len(column)
     if op == "PREMUL_SUM":
-        return FACTOR * sum(column)
-    binary = {
+        return FACTOR * total
+    binary: dict[str, Callable[[Any, Any], Any]] = {
         "SUM": operator.add,
         "PRODUCT": operator.mul,
+        "MIN": min,
+        "MAX": max,
         "BAND": operator.and_,
         "BOR": operator.or_,
         "BXOR": operator.xor,

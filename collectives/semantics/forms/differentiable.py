@@ -6,6 +6,7 @@ so that sums of gradients have a closed form too. A result is a list of the outp
 inputs' gradients.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -119,32 +120,16 @@ def _pairs_in_one(case: Case) -> Plan:
     }
 
 
-def _form(
-    collective: str,
-    name: str,
-    plan: Callable[[Case], Plan],
-    call: Callable[[Function, Case, Any], Any],
-    reduces: bool = False,
-) -> Form:
-    return Form(
-        collective,
-        f"nn.{name}",
-        plan,
-        call,
-        reduces=reduces,
-        dtypes="float",
-        variants=("subgroup",),
-    )
-
+_form = functools.partial(Form, dtypes="float", variants=("subgroup",))
 
 FORMS = (
-    _form("broadcast", "broadcast", _from_root, _broadcast),
-    _form("all_reduce", "all_reduce", _reduced, _call(), True),
-    _form("reduce", "reduce", _reduced_at_root, _call("dst"), True),
-    _form("all_gather", "all_gather", _gathered, _call()),
-    _form("gather", "gather", _gathered_at_root, _call("dst")),
-    _form("scatter", "scatter", _scattered, _call("src")),
-    _form("reduce_scatter", "reduce_scatter", _piece_of_sum, _call(), True),
-    _form("all_to_all", "all_to_all", _pairs, _call()),
-    _form("all_to_all", "all_to_all_single", _pairs_in_one, _call()),
+    _form("broadcast", "nn.broadcast", _from_root, _broadcast),
+    _form("all_reduce", "nn.all_reduce", _reduced, _call(), reduces=True),
+    _form("reduce", "nn.reduce", _reduced_at_root, _call("dst"), reduces=True),
+    _form("all_gather", "nn.all_gather", _gathered, _call()),
+    _form("gather", "nn.gather", _gathered_at_root, _call("dst")),
+    _form("scatter", "nn.scatter", _scattered, _call("src")),
+    _form("reduce_scatter", "nn.reduce_scatter", _piece_of_sum, _call(), reduces=True),
+    _form("all_to_all", "nn.all_to_all", _pairs, _call()),
+    _form("all_to_all", "nn.all_to_all_single", _pairs_in_one, _call()),
 )

@@ -1,6 +1,5 @@
 """The forms to which the caller brings no tensor: Python objects, barriers and groups."""
 
-import datetime
 import time
 from collections.abc import Callable
 from typing import Any
@@ -106,9 +105,7 @@ def _barrier(function: Function, case: Case, buffers: Any) -> Any:
 
 
 def _monitored_barrier(function: Function, case: Case, buffers: Any) -> Any:
-    return _wait_for_all(
-        case, lambda: function(group=case.group, timeout=datetime.timedelta(seconds=60))
-    )
+    return _wait_for_all(case, lambda: function(group=case.group))
 
 
 def halves(case: Case) -> list[list[int]]:
