@@ -170,16 +170,6 @@ def test_a_pair_of_machines_that_cannot_connect_is_named(lab, on_a_new_cluster, 
     assert not any("proved" in one.stdout for one in done)
 
 
-@needs_a_lab
-@pytest.mark.slow
-def test_a_machine_without_the_interface_is_named(lab, on_a_new_cluster):
-    done = run(lab, f"test {{node}} = 0 || export GLOO_SOCKET_IFNAME=eth9; {on_a_new_cluster}")
-    text = (
-        "node1 has no address: GLOO_SOCKET_IFNAME=eth9: no interface of this machine has that name"
-    )
-    assert text in done[0].stderr
-
-
 # `python -m collectives`, with a matrix of few cells.
 FEW_CELLS = """
 from collectives.cli import main

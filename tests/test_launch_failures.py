@@ -14,6 +14,7 @@ import torch.distributed as dist
 from processes import children
 
 from collectives import LaunchError, check, launch
+from collectives.launcher import failure
 
 # The essential promises hold on our own backend, too. None: the default of this machine.
 NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs Linux")
@@ -137,7 +138,6 @@ def test_a_rank_that_left_early_is_named_when_another_misses_it(backend):
     ("name", "backend"),
     [
         ("SIGKILL", None),
-        pytest.param("SIGTERM", None, marks=pytest.mark.slow),
         pytest.param("SIGKILL", "by_hand", marks=[NEEDS_LINUX, pytest.mark.slow]),
     ],
 )
@@ -154,6 +154,15 @@ def test_death_by_a_signal_names_rank_and_signal(name, backend):
     assert time.monotonic() - began < 10
     assert (error.rank, error.kind, error.exitcode, error.signal) == (2, "died", -number, number)
     assert str(error).startswith(f"rank 2 died: it was killed by {name} (signal {number})")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(15, "SIGTERM (signal 15)"), (40, "signal 40")], ids=["named", "nameless"]
+)
+def test_a_signal_is_named_if_it_has_a_name(number, said):
+    error = failure.died(1, -number, "", returned=False)
+    assert (error.exitcode, error.signal) == (-number, number)
+    assert str(error) == f"rank 1 died: it was killed by {said} before it returned a result"
 
 
 def test_a_segmentation_fault_says_where():

@@ -28,13 +28,11 @@ def total(rank, world_size, device):
 """
 
 
-def torchrun(tmp_path: Path, body: str, nproc: int = 2, wrapper=()):
+def torchrun(tmp_path: Path, body: str, nproc: int = 2):
     """Run a program under torchrun; return the facts of each rank, and the finished torchrun."""
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
-    command = ["torchrun", "--nproc-per-node", nproc]
-    command += ["--no-python", *wrapper, sys.executable] if wrapper else []
-    done = finished([*command, program, tmp_path])
+    done = finished(["torchrun", "--nproc-per-node", nproc, program, tmp_path])
     files = [tmp_path / f"facts-{rank}.json" for rank in range(nproc)]
     return [json.loads(file.read_text()) if file.exists() else None for file in files], done
 
@@ -144,14 +142,6 @@ def test_at_the_time_limit_the_error_says_where_each_rank_stood(tmp_path):
     assert facts[0]["lines"][2].endswith("in hangs: time.sleep(60)")
     assert "time.sleep" not in done.stdout
     assert "in hangs" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_worker_behind_a_shell_is_a_worker(tmp_path):
-    facts, done = torchrun(
-        tmp_path, "write(launch(total))", wrapper=("sh", "-c", '"$0" "$@"; exit $?')
-    )
-    assert facts == [[3, 3]] * 2, done.stderr
 
 
 @pytest.mark.slow

@@ -1,11 +1,18 @@
-"""What Slurm's variables say of a worker. test_clusters.py starts real steps."""
+"""What its environment says of a worker, and how workers meet. Real steps: test_clusters.py."""
 
 import importlib.util
 import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from unittest.mock import Mock
 
+import psutil
 import pytest
+import torch.distributed as dist
 
-from collectives.launcher.worker import launcher_worker
+from collectives.launcher import reach, store
+from collectives.launcher.worker import Worker, launcher_worker
 
 # Rank 5 of srun -N 3 -n 7 on this cluster.
 STEP = {
@@ -40,6 +47,8 @@ def test_a_task_of_srun_is_a_rank(worker):
     assert (found.launcher, found.rank, found.world_size) == ("srun", 5, 7)
     assert (found.local_rank, found.local_world_size, found.on_one_machine) == (0, 2, False)
     assert found.backend is None
+    ranks = {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    assert found.environment == ranks
 
 
 @pytest.mark.parametrize(
@@ -57,22 +66,40 @@ def test_the_ranks_of_a_step_meet_on_its_first_machine(worker, hosts, first):
 
 
 def test_a_step_on_one_machine_meets_on_loopback(worker):
-    assert worker(SLURM_STEP_TASKS_PER_NODE="7", SLURM_NODEID="0").store_address[0] == "127.0.0.1"
+    alone = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
+    assert worker(**alone).store_address[0] == "127.0.0.1"
 
 
 def test_steps_that_may_run_at_the_same_time_meet_at_different_ports(worker):
-    steps = [worker(SLURM_JOB_ID=str(job), SLURM_STEP_ID="0").store_address for job in range(99)]
-    assert len(set(steps)) == 99
-
-
-def test_an_address_of_ones_own_counts_more(worker):
-    assert worker(MASTER_ADDR="gpu11", MASTER_PORT="29500").store_address == ("gpu11", 29500)
+    jobs = range(8_000_000, 8_000_200)
+    ports = {worker(SLURM_JOB_ID=str(job), SLURM_STEP_ID="0").store_address[1] for job in jobs}
+    assert len(ports) == 200
+    # Linux gives those from 32768 to whoever asks for any port.
+    assert ports < set(range(15_000, 30_000))
 
 
 def test_one_task_and_a_batch_script_are_no_world(worker):
     """As under srun --pty bash: a program that one types there starts ranks of its own."""
     assert worker(SLURM_STEP_NUM_TASKS="1") is None
     assert worker(SLURM_STEP_ID=None, SLURM_STEP_NUM_TASKS=None) is None
+
+
+@pytest.mark.parametrize(
+    ("parents", "is_rank"),
+    [
+        ([("slurmstepd", {})], True),
+        ([("python3", {})], True),  # a launcher that is written in Python, as torchrun
+        ([("sh", STEP), ("slurmstepd", {})], True),
+        ([("python3", STEP), ("slurmstepd", {})], False),
+        ([("sh", STEP), ("python3", STEP), ("slurmstepd", {})], False),
+    ],
+)
+def test_a_worker_behind_a_shell_is_one_and_what_a_worker_starts_is_none(
+    worker, monkeypatch, parents, is_rank
+):
+    found = [SimpleNamespace(name=lambda n=n: n, environ=lambda e=e: e) for n, e in parents]
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(parents=lambda: found))
+    assert (worker() is not None) is is_rank
 
 
 @pytest.mark.parametrize("has_mpi", [True, False])
@@ -88,3 +115,48 @@ def test_a_step_with_mpi_uses_it_where_it_is_installed(worker, monkeypatch, has_
 def test_mpiexec_in_a_step_knows_better_who_shares_a_machine(worker):
     found = worker(**PMI, MPI_LOCALNRANKS="7", MPI_LOCALRANKID="5")
     assert (found.launcher, found.local_rank, found.local_world_size) == ("mpiexec", 5, 7)
+    alone = worker(**PMI, SLURM_STEP_ID=None)
+    assert (alone.launcher, alone.local_rank, alone.on_one_machine) == ("mpiexec", 5, True)
+    assert alone.environment == {}  # MPI's own variables are enough
+
+
+# The store of a step, and whether machines reach each other.
+
+
+def test_a_step_whose_store_cannot_be_opened_says_what_to_choose(worker, monkeypatch):
+    monkeypatch.setattr(store, "_launcher_store", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for port, words in (0, "no other machine reaches"), (taken.getsockname()[1], "in use"):
+            rank = worker(SLURM_PROCID="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            with pytest.raises(ValueError, match=f"{words}.*export MASTER_ADDR and MASTER_PORT"):
+                store.launcher_store(rank, 5.0)
+
+
+def unreachable(monkeypatch):
+    """What the ranks of two machines are told. The first machine has two ranks."""
+    shared = dist.HashStore()
+    monkeypatch.setattr(reach, "launcher_store", lambda *_: shared)
+    workers = [Worker("torchrun", rank, 3, local, 2) for rank, local in enumerate((0, 1, 0))]
+    with ThreadPoolExecutor(3) as threads:
+        return list(threads.map(reach.unreachable, workers))
+
+
+def test_all_ranks_are_told_which_machines_cannot_connect(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert unreachable(monkeypatch) == [[]] * 3
+    monkeypatch.setattr(socket, "create_connection", Mock(side_effect=OSError(113, "No route")))
+    me = socket.gethostname()
+    assert unreachable(monkeypatch) == [[f"{me} cannot reach {me}: 127.0.0.1: No route"] * 2] * 3
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth9")
+    told = f"{me} has no address: GLOO_SOCKET_IFNAME=eth9: no interface of this machine"
+    for first, second in unreachable(monkeypatch):
+        assert first.startswith(told)
+        assert second == first
+
+
+def test_a_rank_that_does_not_join_is_named(monkeypatch):
+    monkeypatch.setattr(reach, "_JOINED_BY", 0.1)
+    shared = dist.HashStore()
+    monkeypatch.setattr(reach, "launcher_store", lambda *_: shared)
+    with pytest.raises(ValueError, match=r"rank 1 did not join within 0\.1 s"):
+        reach.unreachable(Worker("torchrun", 0, 2, 0, 1))
