@@ -45,7 +45,8 @@ ROOMS = {
     ),
     "launcher": (
         "collectives/launcher",
-        "worker launch_joins launch launch_resources launch_endings launch_failures start",
+        "worker one_recorder launch_joins launch launch_resources launch_endings "
+        "launch_failures start",
     ),
 }
 LONGEST = 600.0  # seconds for the tests of a room without a fault
