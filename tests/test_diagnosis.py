@@ -166,6 +166,11 @@ MISMATCHES = {
         (0, 1),
         "dtype",
     ),
+    "message of a third type": (
+        message("isend", "irecv", floats(4), ("int32[4]",)),
+        (0, 1),
+        "dtype",
+    ),
     "tags": (message("send", "recv", (), (), left=None, tags=(1, 2)), (0, 1), "tag"),
 }
 
@@ -294,6 +299,12 @@ OTHERS = {
         dict.fromkeys(range(2), ENDED),
         "mismatch",
         (0, 1),
+    ),
+    "a message of which one end is not known": (
+        message("send", "recv", floats(4), ()),
+        dict.fromkeys(range(2), ENDED),
+        "ok",
+        (),
     ),
     "lost whom it sent to": (
         Program(3)
@@ -976,8 +987,6 @@ def test_of_a_call_that_is_too_long_for_the_log_its_name_and_group_are_known(log
 
 def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_world(monkeypatch):
     """Also where each machine has forgotten how it began."""
-    monkeypatch.setattr("collectives.diagnosis.rules.messages.WINDOW", 20)
-    monkeypatch.setattr("collectives.diagnosis.rules.matching.WINDOW", 20)
     n = 50
     program = Program(4)
     for number in range(n):
@@ -988,9 +997,11 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
             if rank < 3 or left:
                 program.call(rank, "all_reduce", op="SUM", tensors=tensors, left=left)
     states = {rank: State() for rank in range(3)} | {3: ENDED}
-    machines = [
-        Matching(call for call in program.calls if call.rank in ranks) for ranks in ((0, 1), (2, 3))
-    ]
+    machines = []
+    for ranks, window in (((0, 1), 20), ((2, 3), 10)):
+        monkeypatch.setattr("collectives.diagnosis.rules.messages.WINDOW", window)
+        monkeypatch.setattr("collectives.diagnosis.rules.matching.WINDOW", window)
+        machines.append(Matching(call for call in program.calls if call.rank in ranks))
     merged = merge(told(machines[rank // 2], rank) for rank in range(4))
     verdict = judge(merged, states, 4, stalled=True)
     check(verdict, "hang", 3)
