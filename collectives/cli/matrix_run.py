@@ -77,7 +77,7 @@ def execute(
         print(f"\ninterrupted: {len(found)} of {len(cells)} cells were tried", file=sys.stderr)
         return 130
     everything = selection.select(
-        names["backend"], device=names["device"], world_sizes=[*(nproc or ()), 2]
+        backend=names["backend"], device=names["device"], world_sizes=[*(nproc or ()), 2]
     )
     reports = [claimed.report(matrix, own_claims, list(map(dataclasses.asdict, everything)))]
     if before is not None:
