@@ -181,8 +181,6 @@ class Reader:
     def __init__(self, file: BinaryIO):
         """ValueError for a file whose writer is not done with the beginning."""
         self.memory = mmap.mmap(file.fileno(), SIZE)
-        if self.memory[: len(_MAGIC)] != _MAGIC:
-            raise ValueError("it is not one of ours, or not ready yet")
         self.words = memoryview(self.memory).cast("q")
         self.next = self.lost = self.since = 0
         # Calls that are counted, and that are told later: just entered, or not yet written by their
@@ -194,7 +192,10 @@ class Reader:
         self.words.release()
         self.memory.close()
 
-    def head(self) -> dict[str, int]:
+    def head(self) -> dict | None:
+        """None for a file that is not one of ours, or not ready yet."""
+        if self.memory[: len(_MAGIC)] != _MAGIC:
+            return None
         return dict(zip(_NAMES, self.words[1 : 1 + len(_NAMES)], strict=True))
 
     def text(self, place: int) -> bytes:
@@ -215,6 +216,8 @@ class Reader:
         """
         newest = time.monotonic_ns() - (0 if has_ended else _YOUNG)
         head = self.head()
+        if head is None:
+            return
         count = head["count"]
         if count - self.next > SLOTS:
             self._lose(count - SLOTS - self.next, count - SLOTS)
@@ -247,10 +250,11 @@ class Reader:
     def noticed(self) -> list[RiskyCall]:
         """What the process noticed so far."""
         with contextlib.suppress(ValueError):  # it is just being written
-            rank, noticed = self.head()["rank"], as_tuples(json.loads(self.text(HINTS)))
+            head, noticed = self.head(), json.loads(self.text(HINTS))
+            rank = head["rank"] if head else -1
             return [
                 RiskyCall(kind, Call(rank=rank, **vars(CallArgs(*what))), at)
-                for kind, what, at in noticed
+                for kind, what, at in as_tuples(noticed)
             ]
         return []
 

@@ -43,11 +43,12 @@ class Job:
         for world in self.worlds.values():
             world.remove_moved()
         waiting, self.waiting = self.waiting, []
-        for process in sorted(waiting, key=lambda process: process.head()["began"]):
-            head = process.head()
-            if head["rank"] >= 0:
+        began = {process: (process.log.head() or {"began": 0})["began"] for process in waiting}
+        for process in sorted(waiting, key=began.__getitem__):
+            head = process.log.head()
+            if head is not None and head["rank"] >= 0:
                 self._assign(process, head)
-            elif head["rank"] != call_log.MOVED:
+            elif head is None or head["rank"] != call_log.MOVED:
                 self.waiting.append(process)
         return sum(world.poll() for world in self.worlds.values()) > 0
 
@@ -128,12 +129,14 @@ class Job:
         """
         ranks = [rank.head() for rank in self.ranks()]
         pids, parents = {head["pid"] for head in ranks}, {head["parent"] for head in ranks}
-        heads = [(process, process.head()) for process in self.waiting]
-        return [
-            process
-            for process, head in heads
-            if head["rank"] < 0 and head["pid"] not in parents and head["parent"] not in pids
-        ]
+        found = []
+        for process in self.waiting:
+            head = process.log.head()
+            if head is None or head["rank"] >= 0:
+                continue
+            if head["pid"] not in parents and head["parent"] not in pids:
+                found.append(process)
+        return found
 
     def _expect(self, stalled: bool) -> None:
         """If as many processes have not joined as one world lacks ranks, these will be the ranks.

@@ -27,7 +27,10 @@ class RankProcess:
         self.gone: tuple[int, int | None] | None = None
 
     def head(self) -> dict[str, int]:
-        return self.log.head()
+        """The head of its log, which must be ready."""
+        head = self.log.head()
+        assert head is not None
+        return head
 
     def look(self) -> None:
         """Note whether it has ended."""
