@@ -147,12 +147,14 @@ def test_the_matrix_notices(name, tmp_path, monkeypatch):
     form, body, state, detail = LIES[name]
     (tmp_path / "planted.py").write_text(lie(form, body))
     monkeypatch.syspath_prepend(str(tmp_path))
-    cell = lying_cell(name)
-    answer = matrix.answer(cell, ("planted",), timeout=3.0 if state == "hangs" else 120.0)
+    limit = 3.0 if state == "hangs" else 120.0
+    (answer,) = matrix.measure([lying_cell(name)], ("planted",), timeout=limit)
     assert answer["state"] == state, answer["detail"]
     assert detail in answer["detail"]
     if state == "crashes":  # the next cell has ranks of its own
-        assert matrix.answer(cell, timeout=120.0)["state"] == "works"
+        assert [one["state"] for one in matrix.measure([lying_cell(name)], timeout=120.0)] == [
+            "works"
+        ]
 
 
 @pytest.mark.slow

@@ -79,14 +79,15 @@ def test_a_cell_of_another_world_size_is_another_cell():
     both = matrix(cell(), cell(world_size=3))
     assert recorded.fault_of(both) is None
     (found,) = recorded.differences(matrix(cell()), both)
-    assert (found.kind, found.cells[0]["world_size"]) == ("new", 3)
+    assert found.kind == "new"
+    assert ", 3 ranks: " in found.text
 
 
 def test_cells_that_came_and_went_are_named_and_worse_comes_first():
     refused = cell(op="AVG", state="refuses", detail="RuntimeError: no")
     before = matrix(cell(), cell(dtype="int8"), refused)
     after = matrix(cell(state="wrong", detail="rank 0: got 1"), cell(dtype="int16"), cell(op="AVG"))
-    assert [str(found) for found in recorded.differences(before, after)] == [
+    assert [found.text for found in recorded.differences(before, after)] == [
         "worse: all_reduce(SUM, float32) on gloo/cpu, 2 ranks: was works, is wrong (rank 0: got 1)",
         "better: all_reduce(AVG, float32) on gloo/cpu, 2 ranks: "
         "was refuses (RuntimeError: no), is works",
@@ -104,7 +105,7 @@ RECORDED = {version: recorded.named(version) for version in recorded.releases()}
 def test_a_recorded_matrix_is_a_full_one_and_as_claimed(version):
     found = RECORDED[version]
     assert found["torch"].startswith(f"{version}.")
-    assert [str(difference) for difference in claimed.differences(found)] == []
+    assert claimed.differences(found) == []
     assert {one["collective"] for one in found["cells"]} == set(LESSONS)
     assert sum(map(measured.is_measured, found["cells"])) >= 1000
     for one in found["cells"]:

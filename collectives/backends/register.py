@@ -42,16 +42,11 @@ def _register_mpi() -> None:
         return "mpi" if is_mpi else look_up(cls, name)
 
     dist.Backend.__new__ = staticmethod(name_of)  # type: ignore[method-assign]
-    dist.is_mpi_available = c10d.is_mpi_available = _is_mpi_available
+    dist.is_mpi_available = c10d.is_mpi_available = lambda: missing_for_mpi() is None
     del dist.Backend.MPI  # older versions of torch refuse to register a name that exists
     _register(BACKENDS["mpi"])
     dist.Backend.MPI = _BUILT_IN
     dist.register_rendezvous_handler("mpi", _rendezvous)
-
-
-def _is_mpi_available() -> bool:
-    """Called by `dist.is_backend_available("mpi")`."""
-    return missing_for_mpi() is None
 
 
 def _rendezvous(url, timeout=dist.default_pg_timeout, **_):

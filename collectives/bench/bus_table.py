@@ -20,6 +20,7 @@ OPS = {"PRODUCT": "prod", "PREMUL_SUM": "mulsum"}
 _IN_PIECES = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 _COLUMNS = ("size", "count", "type", "redop", "root")
+_LINE = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}" + "  {:>7}  {:>6}  {:>6}  {:>6}" * 2
 _FIGURES = ("time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong")
 
 
@@ -78,12 +79,10 @@ def figures(collective: str, nbytes: int, n: int, seconds: float, wrong: int) ->
 def text(rows: list[Row], absent: dict[str, str]) -> str:
     """The rows of one collective. `absent`: why a form is not there, by place."""
     places = "".join(f"{place:^33}" for place in PLACES)
-    heads = f"# {'size':>10}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6}"
-    units = f"# {'(B)':>10}  {'(elements)':>12}{'':26}"
-    for _ in PLACES:
-        heads += f"  {'time':>7}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>6}"
-        units += f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>6}"
-    lines = [f"# {'':>50}{places}", heads, units, *map(_line, rows)]
+    heads = [*_COLUMNS, *("time", "algbw", "busbw", "#wrong") * 2]
+    units = ["(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2]
+    lines = [f"# {'':>50}{places}", *(f"#{_LINE.format(*words)[1:]}" for words in (heads, units))]
+    lines += [_LINE.format(*_cells(row)) for row in rows]
     lines += [f"# {place}: N/A, because {reason}" for place, reason in absent.items()]
     if any(row.count == 0 for row in rows):
         lines.append("# size 0: as in nccl-tests, a rank's piece is a multiple of 16 bytes")
@@ -93,19 +92,16 @@ def text(rows: list[Row], absent: dict[str, str]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _line(row: Row) -> str:
-    line = f"{row.size:12}  {row.count:12}  {row.type:>8}  {row.redop:>6}  {row.root:6}"
+def _cells(row: Row) -> list[object]:
+    cells = [getattr(row, name) for name in _COLUMNS]
     for place in PLACES:
-        one = row.figures.get(place)
-        cells = [_time(one.time), f"{one.algbw:.2f}", f"{one.busbw:.2f}", one.wrong] if one else []
-        for cell, width in zip(cells or ["N/A"] * 4, (7, 6, 6, 6), strict=True):
-            line += f"  {cell:>{width}}"
-    return line
-
-
-def _time(us: float) -> str:
-    digits = next((digits for least, digits in ((1e4, 0), (100, 1)) if us >= least), 2)
-    return f"{us:.{digits}f}"
+        if (one := row.figures.get(place)) is None:
+            cells += ["N/A"] * 4
+        else:
+            digits = 0 if one.time >= 1e4 else 1 if one.time >= 100 else 2
+            time = f"{one.time:.{digits}f}"
+            cells += [time, f"{one.algbw:.2f}", f"{one.busbw:.2f}", one.wrong]
+    return cells
 
 
 def csv_text(rows: list[Row]) -> str:

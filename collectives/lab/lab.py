@@ -69,7 +69,8 @@ class Lab:
             "HYDRA_LAUNCHER": "rsh",
             "HYDRA_LAUNCHER_EXEC": str(_HERE / "rsh.sh"),
         }
-        self._link = link.read(rate, delay, loss)
+        self._cable = link.words(rate, delay, loss)
+        self._has_relays = delay is not None
         self._hub: Any = None  # a Popen, while the lab runs
         self._machines: dict[int, Any] = {}
         self._started: dict[subprocess.Popen, str] = {}  # with the mark of its command
@@ -174,7 +175,7 @@ class Lab:
         """End a machine as a power cut does: its peers hear nothing of it."""
         # The cable goes first. Otherwise the kernel would close the connections of what it kills.
         self._in_hub("ip", "link", "delete", name(node))
-        if self._link.delay is not None:
+        if self._has_relays:
             self._in_hub("ip", "link", "delete", f"{name(node)}-port")
         self._in_hub("rm", f"/run/lab/{name(node)}")
         machine = self._machines.pop(node)
@@ -227,7 +228,7 @@ class Lab:
 
     def _machine(self, node: int) -> list[str]:
         """The command that lays the cable of a machine and starts the machine."""
-        words = [name(node), address(node), *self._link.words(), sys.executable, relay.__file__]
+        words = [name(node), address(node), *self._cable, sys.executable, relay.__file__]
         return [str(_HERE / "cable.sh"), *words]
 
     def _enter_hub(self) -> list[str]:

@@ -1,11 +1,25 @@
 """Where a measured matrix is not as claimed (backends/claims.toml)."""
 
-from collectives.backends.claims import BROKEN, Claim, base, expected, table
-from collectives.matrix.compare import Difference, compare, in_order
+from typing import NamedTuple
+
+from collectives.backends.claims import BROKEN, STATES, Claim, base, expected, table
 from collectives.matrix.measured import is_measured, name, outcome
 
 # So many cells are named after the first one; the others are counted.
 _NAMED = 3
+
+# What differences are called, in the order in which they are printed. `unclaimed`: the cell does
+# not work, and no claim says so. `broken`: it is wrong, hangs or crashes on a backend without
+# claims. `contradiction`: two claims disagree. `unprobed`: a claim is about no cell, so that
+# nothing can prove it. `gone`, `new`: only one of two matrices has measured the cell.
+KINDS = ("worse", "unclaimed", "broken", "better", "contradiction", "unprobed", "gone", "new")
+
+
+class Difference(NamedTuple):
+    """Some cells that are not as expected, or a fault in what is expected. `kind` is in KINDS."""
+
+    kind: str
+    text: str
 
 
 def report(
@@ -13,7 +27,7 @@ def report(
 ) -> tuple[str, int]:
     """The differences as text, and an exit status: 1 if there are any."""
     if found := differences(matrix, claims, probes):
-        return "\n".join(["not as claimed:", *(f"  {difference}" for difference in found)]), 1
+        return "\n".join(["not as claimed:", *(f"  {text}" for _, text in found)]), 1
     columns = _claimed_columns(claims)
     cells = list(filter(is_measured, matrix["cells"]))
     if not any((cell["backend"], cell["device"]) in columns for cell in cells):
@@ -33,22 +47,21 @@ def differences(
     columns = _claimed_columns(claims)
     # One difference for each claim and state; without a claim, for each form and state.
     groups: dict[tuple, list[dict]] = {}
-    faults: dict[str, Difference] = {}
+    faults: set[str] = set()
     for cell in filter(is_measured, matrix["cells"]):
         try:
             claim = expected(cell, matrix["torch"], claims)
         except ValueError as error:
-            text = f"contradiction: {error}"
-            faults[text] = Difference("contradiction", text)
+            faults.add(f"contradiction: {error}")
             continue
         has_claims = (cell["backend"], cell["device"]) in columns
         group = claim, None if claim else base(cell["form"]), has_claims, cell["state"]
         groups.setdefault(group, []).append(cell)
-    found = [*faults.values()]
+    found = [Difference("contradiction", text) for text in sorted(faults)]
     for (claim, _, has_claims, state), cells in groups.items():
         kind, reason = _difference(claim, has_claims, state)
         if kind is not None:
-            found.append(Difference(kind, _describe(kind, reason, cells), tuple(cells), claim))
+            found.append(Difference(kind, _describe(kind, reason, cells)))
     found += [
         Difference("unprobed", f"unprobed: {text}")
         for text in _claims_without_cells(claims, probes or [])
@@ -103,3 +116,18 @@ def _claims_without_cells(claims: tuple[Claim, ...], probes: list[dict]) -> list
             if form not in forms
         ]
     return found
+
+
+def compare(expected: str, measured: str) -> str | None:
+    """The kind of difference between two states; None if they are the same, or not measured."""
+    if expected == measured:
+        return None
+    if expected in STATES and measured in STATES:
+        return "better" if STATES.index(measured) < STATES.index(expected) else "worse"
+    if expected in STATES:
+        return "gone"
+    return "new" if measured in STATES else None
+
+
+def in_order(differences: list[Difference]) -> list[Difference]:
+    return sorted(differences, key=lambda difference: KINDS.index(difference.kind))

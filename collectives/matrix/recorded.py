@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from collectives.backends.claims import STATES, number
-from collectives.matrix.compare import Difference, compare, in_order
+from collectives.matrix.claimed import Difference, compare, in_order
 from collectives.matrix.measured import FIELDS, UNAVAILABLE, key, name, outcome
 
 FORMAT = 1
@@ -104,7 +104,7 @@ def differences(before: dict, after: dict) -> list[Difference]:
         kind = compare(was["state"], now["state"])
         if kind is not None:
             text = f"{kind}: {name(now)}: was {outcome(was)}, is {outcome(now)}"
-            found.append(Difference(kind, text, (now,)))
+            found.append(Difference(kind, text))
     return in_order(found)
 
 
@@ -115,14 +115,14 @@ def report(before: dict, name: str, matrix: dict, is_selection: bool = False) ->
     purpose, none is called gone.
     """
     lines = [f"against {name} (torch {before['torch']}):"]
-    by_kind: dict[str, list] = {"worse": [], "better": [], "gone": [], "new": []}
-    for difference in differences(before, matrix):
-        by_kind[difference.kind].append(difference)
+    by_kind: dict[str, list[str]] = {"worse": [], "better": [], "gone": [], "new": []}
+    for kind, text in differences(before, matrix):
+        by_kind[kind].append(text)
     if is_selection:
         by_kind["gone"] = []
     for kind, found in by_kind.items():
         shown = found if kind in ("worse", "better") else found[:_NAMED]
-        lines += [f"  {difference}" for difference in shown]
+        lines += [f"  {text}" for text in shown]
         if more := len(found) - len(shown):
             lines.append(f"  {kind}: {more} more")
     if not any(by_kind.values()):

@@ -1,11 +1,9 @@
 """The capability matrix: try every cell in a fresh world of its own, and record what happened."""
 
-import contextlib
 import platform
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 
 from collectives.backends import availability, machine
 from collectives.launcher import start
@@ -36,6 +34,9 @@ _ATTEMPTS = 3
 
 _REFUSED = "Refused: "
 
+# Runs a step with these arguments in a world like the cell's; the state and the detail.
+World = Callable[[Callable, tuple, Cell], tuple[str, str]]
+
 
 def measure(
     cells: list[Cell],
@@ -48,60 +49,43 @@ def measure(
     `modules` are imported in every rank first. `timeout` is in seconds, for each cell. To stop
     early, close the iterator: nothing more is begun.
     """
+    setup = RankSetup(modules)
+
+    def world(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
+        like_the_cell = {"backend": cell.backend, "device": cell.device}
+        limit = timeout or LIMITS[cell.device]
+        return outcome_of(
+            lambda: launch(
+                step, cell.world_size, args=args, timeout=limit, diagnose=False, **like_the_cell
+            )
+        )
+
     if any(not unavailable(cell) for cell in cells):
         # subtle: the time to start the fork server must not count for the first cell.
         launch(do_nothing, 1, backend="gloo", device="cpu", timeout=_WARM_UP)
-    reasons = without_a_world(
-        cells, lambda cell: _launch(do_nothing, (RankSetup(modules),), cell, timeout)
-    )
-    todo: queue.SimpleQueue = queue.SimpleQueue()
-    done: queue.SimpleQueue = queue.SimpleQueue()
-    for cell in cells:
-        todo.put(cell)
-
-    def work() -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                cell = todo.get_nowait()
-                done.put(answer(cell, modules, timeout, reasons.get(column(cell))))
-
-    threads = [
-        threading.Thread(target=work, name=f"collectives-matrix-{number}", daemon=True)
-        for number in range(at_once)
+    reasons = without_a_world(cells, setup, world)
+    pool = ThreadPoolExecutor(at_once)
+    futures = [
+        pool.submit(answer, cell, setup, world, reasons.get(column(cell)) or unavailable(cell))
+        for cell in cells
     ]
-    for thread in threads:
-        thread.start()
     try:
-        for _ in cells:
-            yield done.get()
+        for future in as_completed(futures):
+            yield future.result()
     finally:
-        _stop(todo, threads)
-
-
-def _stop(todo: queue.SimpleQueue, threads: list[threading.Thread]) -> None:
-    with contextlib.suppress(queue.Empty):
-        while True:
-            todo.get_nowait()
-    for thread in threads:
-        thread.join(_SHUTDOWN)
-        if thread.is_alive():
+        pool.shutdown(wait=False, cancel_futures=True)
+        if wait(futures, _SHUTDOWN).not_done:
             start.kill_all()
-    for thread in threads:
-        thread.join(_SHUTDOWN)
+        pool.shutdown()
 
 
-def answer(
-    cell: Cell,
-    modules: tuple[str, ...] = (),
-    timeout: float | None = None,
-    reason: str | None = None,
-) -> dict:
+def answer(cell: Cell, setup: RankSetup, world: World, reason: str | None) -> dict:
     """Try one cell, unless there is a `reason` why it cannot be tried; the cell's record."""
     name = called(FORMS[cell.name])
-    if reason := reason or unavailable(cell):
+    if reason:
         return measured(cell, name, UNAVAILABLE, reason)
     begin = time.monotonic()
-    state, detail = _launch(probe, (cell, RankSetup(modules)), cell, timeout)
+    state, detail = world(probe, (cell, setup), cell)
     return measured(cell, name, state, detail, time.monotonic() - begin)
 
 
@@ -128,13 +112,12 @@ def column(cell: Cell) -> tuple[str, str, int]:
 
 
 def without_a_world(
-    cells: list[Cell], start_world: Callable[[Cell], tuple[str, str]]
+    cells: list[Cell], setup: RankSetup, world: World
 ) -> dict[tuple[str, str, int], str]:
     """Why no world starts on a backend that we do not know, by column.
 
-    `start_world(cell)` starts a world like the cell's, makes no call in it, and returns the state
-    and the detail. Without this check, every cell would fail for the same reason. A refused call is
-    no such failure: the cells say which calls a backend refuses.
+    Without this check, every cell would fail for the same reason. A refused call is no such
+    failure: the cells say which calls a backend refuses.
     """
     firsts = {column(cell): cell for cell in reversed(cells)}
     reasons = {}
@@ -142,7 +125,7 @@ def without_a_world(
         if cell.backend in availability.BACKENDS or unavailable(cell):
             continue
         for _ in range(_ATTEMPTS):
-            state, detail = start_world(cell)
+            state, detail = world(do_nothing, (setup,), cell)
             if state != "refuses":
                 break
         else:
@@ -152,21 +135,6 @@ def without_a_world(
 
 def do_nothing(rank: int, world_size: int, device, setup: RankSetup | None = None) -> None:
     """In a rank: a world that makes no call."""
-
-
-def _launch(step: Callable, args: tuple, cell: Cell, timeout: float | None) -> tuple[str, str]:
-    """Run a step in a world like the cell's; the state and the detail."""
-    return outcome_of(
-        lambda: launch(
-            step,
-            cell.world_size,
-            args=args,
-            backend=cell.backend,
-            device=cell.device,
-            timeout=timeout or LIMITS[cell.device],
-            diagnose=False,
-        )
-    )
 
 
 def outcome_of(run: Callable[[], list]) -> tuple[str, str]:

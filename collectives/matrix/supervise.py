@@ -19,10 +19,8 @@ from collectives.launcher.rank_spec import LaunchSpec, SharedRank
 from collectives.launcher.store import launcher_store
 from collectives.launcher.worker import Worker
 from collectives.matrix import run
-from collectives.matrix.measured import UNAVAILABLE, measured
 from collectives.semantics.cell import Cell
-from collectives.semantics.forms import FORMS, called
-from collectives.semantics.probe import RankSetup, probe
+from collectives.semantics.probe import RankSetup
 
 # After the first failure the other ranks may still report theirs for so long, in seconds: that a
 # rank died says more than that its peer was lost.
@@ -40,33 +38,20 @@ def measure(
 ) -> Iterator[dict]:
     """Try the cells, one after another; every supervisor gets the same records."""
     store = launcher_store(worker, _PATIENCE)
-    setup = RankSetup(modules)
+    setup, worlds = RankSetup(modules), itertools.count()
 
-    def world(name: str, step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
-        prefix = f"collectives/matrix/{name}"
+    def world(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
+        prefix = f"collectives/matrix/{next(worlds)}"
         shared = SharedRank(worker, *worker.store_address, f"{prefix}/ranks")
         limit = timeout or run.LIMITS[cell.device]
         spec = LaunchSpec(step, 1, args, cell.backend, cell.device, limit, shared_rank=shared)
-        return _supervise(
-            lambda: start.start(spec),
-            worker,
-            dist.PrefixStore(prefix, store),
-            limit + _PATIENCE,
-        )
+        store_of_world = dist.PrefixStore(prefix, store)
+        return _supervise(lambda: start.start(spec), worker, store_of_world, limit + _PATIENCE)
 
-    attempts = itertools.count()
-    reasons = run.without_a_world(
-        cells, lambda cell: world(f"start/{next(attempts)}", run.do_nothing, (setup,), cell)
-    )
-    for number, cell in enumerate(cells):
-        name = called(FORMS[cell.name])
+    reasons = run.without_a_world(cells, setup, world)
+    for cell in cells:
         reason = reasons.get(run.column(cell)) or run.unavailable(cell, worker.local_world_size)
-        if reason:
-            yield measured(cell, name, UNAVAILABLE, reason)
-            continue
-        begin = time.monotonic()
-        state, detail = world(str(number), probe, (cell, setup), cell)
-        yield measured(cell, name, state, detail, time.monotonic() - begin)
+        yield run.answer(cell, setup, world, reason)
 
 
 def _supervise(

@@ -63,9 +63,9 @@ class Listener:
     ) -> Iterator[tuple[tuple[int, int], socket.socket]]:
         """Yield (rank, which connection) and the socket of each peer that knows the secret."""
         while (now := time.monotonic()) < deadline:
-            for connection, limit in list(self._deadlines.items()):
+            for silent, limit in list(self._deadlines.items()):
                 if limit < now:
-                    self._remove(connection).close()
+                    self._remove(silent).close()
             # Whoever can be heard is heard before another connection may take its place.
             ready = self._selector.select(min(deadline - now, _HANDSHAKE_TIME / 5))
             for key, _ in sorted(ready, key=lambda event: event[0].data is None):
