@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import linecache
 import os
 import random
 import socket
@@ -12,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import cloudpickle
 import numpy
 import psutil
 import pytest
@@ -90,6 +92,15 @@ def test_functions_of_a_module_imported_by_path_can_be_launched(tmp_path, monkey
         monkeypatch.setitem(sys.modules, "loose_module", module)
     assert launch(module.fn, 2) == [0, 7]
     assert launch(lambda rank, world_size, device: module.helper(rank), 2) == [0, 7]
+    assert not cloudpickle.list_registry_pickle_by_value()  # else later pickles would differ
+
+
+def test_the_source_of_a_notebook_cell_is_known_in_its_ranks(monkeypatch):
+    source = "import inspect\n\ndef cell(rank, *_):\n    return inspect.getsource(cell)\n"
+    entry = len(source), None, source.splitlines(True), "<cell 1>"
+    monkeypatch.setitem(linecache.cache, "<cell 1>", entry)
+    exec(compile(source, "<cell 1>", "exec"), names := {"__name__": "__main__"})
+    assert launch(names["cell"], 1) == [source.partition("\n\n")[2]]
 
 
 @by_each_start_method
