@@ -46,7 +46,7 @@ ROOMS = {
     "launcher": (
         "collectives/launcher",
         "worker one_recorder launch_joins launch launch_resources launch_endings "
-        "launch_failures start",
+        "launch_failures start diagnose",
     ),
 }
 LONGEST = 600.0  # seconds for the tests of a room without a fault
