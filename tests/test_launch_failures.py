@@ -199,16 +199,23 @@ def test_a_death_is_not_blamed_on_the_ranks_that_lost_their_peer(backend):
     assert (error.rank, error.kind) == (1, "died")
 
 
-def test_a_death_after_the_result_says_so():
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda: os._exit(7), "it ended its process with exit status 7"),
+        (lambda: os.kill(os.getpid(), 9), "it was killed by SIGKILL (signal 9)"),
+    ],
+    ids=["exit", "signal"],
+)
+def test_a_death_after_the_result_says_so(end, said):
     def fn(rank, world_size, device):
         def later():
             time.sleep(0.2)
-            os._exit(7)
+            end()
 
         threading.Thread(target=later).start()
 
-    said = "rank 0 died: it ended its process with exit status 7 after it had returned its result"
-    assert str(failing(fn, 1)) == said
+    assert str(failing(fn, 1)) == f"rank 0 died: {said} after it had returned its result"
 
 
 # A rank hangs.

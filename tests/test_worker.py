@@ -92,12 +92,21 @@ def test_one_task_and_a_batch_script_are_no_world(worker):
         ([("sh", STEP), ("slurmstepd", {})], True),
         ([("python3", STEP), ("slurmstepd", {})], False),
         ([("sh", STEP), ("python3", STEP), ("slurmstepd", {})], False),
+        ([("of another user", None)], True),
     ],
 )
 def test_a_worker_behind_a_shell_is_one_and_what_a_worker_starts_is_none(
     worker, monkeypatch, parents, is_rank
 ):
-    found = [SimpleNamespace(name=lambda n=n: n, environ=lambda e=e: e) for n, e in parents]
+    def parent(name, variables):
+        def environ():
+            if variables is None:
+                raise psutil.AccessDenied
+            return variables
+
+        return SimpleNamespace(name=lambda: name, environ=environ)
+
+    found = [parent(*one) for one in parents]
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(parents=lambda: found))
     assert (worker() is not None) is is_rank
 
