@@ -17,7 +17,7 @@ import torch.distributed as dist
 from our_backends import needs_by_hand
 from test_by_hand import by_hand, every_algorithm, group_of
 
-from collectives.process_groups.by_hand import listener, rendezvous
+from collectives.process_groups.by_hand import choice, listener, rendezvous
 
 pytestmark = needs_by_hand
 
@@ -48,6 +48,11 @@ def test_algorithms_are_right_over_tcp():
 def test_ranks_are_counted_by_machine_only_if_each_has_a_block_of_the_same_size(machines, expected):
     ranks = SimpleNamespace(machines=list(machines), size=len(machines))
     assert rendezvous.Rendezvous.per_machine.fget(ranks) == expected
+
+
+def test_between_machines_short_tensors_take_a_tree_and_long_ones_the_hierarchical_algorithm():
+    calls = [choice.Call("all_reduce", size, 4, None, per_machine=2) for size in (400, 2_000_000)]
+    assert [choice.choose(call, False) for call in calls] == ["binomial_tree", "hierarchical"]
 
 
 # Links

@@ -1,12 +1,12 @@
 """Follow commands on several machines: read their lines, wait until they end, or end them."""
 
 import contextlib
+import queue
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent import futures
-from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import psutil
 
@@ -14,6 +14,8 @@ OnLine = Callable[[str, str, str], None]
 
 # Which command a process belongs to: all that it starts inherit this variable.
 MARK = "COLLECTIVES_LAB_COMMAND"
+
+_STREAMS = ("stdout", "stderr")
 
 
 def follow(
@@ -24,39 +26,54 @@ def follow(
     If this raises, the caller must kill the processes (see `end`); the threads that read their
     lines then stop.
     """
+    lines: dict[tuple[str, str], list[str]] = {key: [] for key in product(processes, _STREAMS)}
+    running = [*lines, *((name, "exit") for name in processes)]
+    ended: queue.SimpleQueue = queue.SimpleQueue()
     given_up = threading.Event()
 
-    def read(name: str, stream: str) -> str:
-        lines = []
+    def read(name: str, stream: str) -> None:
         for line in getattr(processes[name], stream):
-            lines.append(line)
+            lines[name, stream].append(line)
             if on_line is not None and not given_up.is_set():
                 on_line(name, stream, line)
-        return "".join(lines)
 
-    pool = ThreadPoolExecutor(3 * len(processes) or 1)
-    texts = {
-        name: [pool.submit(read, name, stream) for stream in ("stdout", "stderr")]
-        for name in processes
-    }
-    names: dict[futures.Future, str] = {text: name for name in processes for text in texts[name]}
-    names |= {pool.submit(process.wait): name for name, process in processes.items()}
+    def watch(name: str, what: str) -> None:
+        try:
+            processes[name].wait() if what == "exit" else read(name, what)
+            ended.put(((name, what), None))
+        except Exception as error:
+            ended.put(((name, what), error))
+
+    for one in running:
+        threading.Thread(target=watch, args=one, daemon=True).start()
     try:
-        done, running = futures.wait(names, timeout, futures.FIRST_EXCEPTION)
-        for one in done:
-            one.result()  # raises what was raised there
-        if running:
-            late = ", ".join(dict.fromkeys(name for one, name in names.items() if one in running))
-            raise TimeoutError(f"not ready after {timeout:g} s: {late}")
+        _wait_for(running, ended, timeout)
     finally:
         given_up.set()
-        pool.shutdown(wait=False)
     return [
         subprocess.CompletedProcess(
-            process.args, process.returncode, *(text.result() for text in texts[name])
+            process.args,
+            process.returncode,
+            *("".join(lines[name, stream]) for stream in _STREAMS),
         )
         for name, process in processes.items()
     ]
+
+
+def _wait_for(
+    running: list[tuple[str, str]], ended: queue.SimpleQueue, timeout: float | None
+) -> None:
+    """Wait until all of these have ended; raise the first error of one, or TimeoutError."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        while running:
+            one, error = ended.get(timeout=deadline and max(0.0, deadline - time.monotonic()))
+            if error is not None:
+                raise error
+            running.remove(one)
+    except queue.Empty:
+        names = ", ".join(dict.fromkeys(name for name, _ in running))
+        raise TimeoutError(f"not ready after {timeout:g} s: {names}") from None
 
 
 def wait(process: subprocess.Popen, who: str, limit: float) -> None:

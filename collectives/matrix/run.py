@@ -64,17 +64,17 @@ def measure(
         # subtle: the time to start the fork server must not count for the first cell.
         launch(do_nothing, 1, backend="gloo", device="cpu", timeout=_WARM_UP)
     reasons = without_a_world(cells, setup, world)
-    pool = ThreadPoolExecutor(at_once)
-    futures = [
-        pool.submit(answer, cell, setup, world, reasons.get(column(cell)) or unavailable(cell))
-        for cell in cells
-    ]
+    pool, futures = ThreadPoolExecutor(at_once), []
     try:
+        for cell in cells:
+            reason = reasons.get(column(cell)) or unavailable(cell)
+            futures.append(pool.submit(answer, cell, setup, world, reason))
         for future in as_completed(futures):
             yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if wait(futures, _SHUTDOWN).not_done:
+        begun = [future for future in futures if not future.cancelled()]
+        if wait(begun, _SHUTDOWN).not_done:
             start.kill_all()
         pool.shutdown()
 

@@ -20,6 +20,7 @@ from collectives.pictures.pipeline_slots import PipelineOrders, PipelineSlots
 from collectives.pictures.rank_grid import RankGrid, dealt
 from collectives.pictures.shared_rows import SharedRows
 from collectives.pictures.slices import Slice, Slices
+from collectives.pictures.travelling_blocks import Round, TravellingBlocks
 from collectives.pictures.trees import Trees
 from collectives.recording.call import Call
 from collectives.recording.counts import Count, Counts
@@ -98,6 +99,11 @@ ORDERS = PipelineOrders(
         PipelineSlots.of("two halves", [_HALVES] * 4, {kind: 2 for kind, _ in _HALVES}),
     ]
 )
+_ROUNDS = [
+    [Round(0, [0, 1], [(0, 0), (1, 0), (1, 1)]), Round(1, [2, 3], [])],
+    [Round(1, [2, 3], [(2, 2), (3, 2), (3, 3)]), Round(0, [0, 1], [(2, 0), (2, 1)])],
+]
+BLOCKS = TravellingBlocks("in order", [[0, 1], [2, 3]], _ROUNDS)
 SLICES = [
     Slices(
         {
@@ -209,6 +215,7 @@ def figures() -> dict:
         "memory of GPUs": GPUS.draw("memory", [GPUS]),
         "slots": SLOTS.draw("slots", [SLOTS] * 4),
         "orders": ORDERS.draw("orders", [ORDERS] * 4),
+        "blocks": BLOCKS.draw("blocks", [BLOCKS] * 2),
         "shards": SHARDS[0].draw("shards", SHARDS),
         "buckets": BUCKETS.draw("buckets", [BUCKETS] * 3),
         "shared rows": shared[0].draw("shared_memory", shared),
