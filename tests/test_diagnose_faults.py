@@ -169,7 +169,7 @@ def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(tmp_path):
             writer = Writer(file, rank, len(told))
             world.ranks[rank] = RankProcess(file)
             answer = {"where": where, "in_torch": True, "count": 0, "world": 1}
-            answer |= {"collectives": collectives, "last": last}
+            answer |= {"collectives": collectives, "counts": [], "lost": False, "last": last}
             writer.put(ANSWER, json.dumps(answer).encode())
             if rank == 0:
                 writer.set_ended()

@@ -19,7 +19,7 @@ from collectives.diagnosis.rules.rendezvous import JoiningWorld, never_met
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.diagnosis.run import as_json
-from collectives.recording import call_log, stack
+from collectives.recording import call_log, flight_record, stack
 from collectives.recording.call import Call, CallArgs, group_label, was_refused
 from collectives.recording.call_log import SLOTS, Reader, Writer
 
@@ -618,7 +618,7 @@ def test_a_mismatch_is_forgiven_if_all_its_ranks_were_told_and_go_on(told, kind)
 
 def test_of_messages_that_may_have_been_missed_nothing_is_said():
     matching = Matching()
-    matching.lossy = True
+    matching.since[1] = 7
     for call in message("send", "recv", floats(5), floats(4)):
         matching.note(call)
     assert judge(matching, dict.fromkeys(range(2), ENDED), 2, stalled=True).kind == "ok"
@@ -629,7 +629,7 @@ def test_a_record_of_torch_becomes_calls_of_the_group_that_it_names():
         return [group, seq, "gloo:all_reduce", [[4, 2]], ["Float"], retired, ["a.py", 3, "f"]]
 
     def answer(world, *entries):
-        return {"world": world, "collectives": entries}
+        return {"world": world, "collectives": entries, "counts": [], "lost": False}
 
     default, other = ("0", "default_pg"), ("1", "undefined")
     answers = {
@@ -643,6 +643,37 @@ def test_a_record_of_torch_becomes_calls_of_the_group_that_it_names():
     (call,) = matching.open[0].values()
     assert (call.name, call.seq, call.tensors) == ("all_reduce", 0, ("Float[4, 2]",))
     assert (call.members, call.file, call.line, call.function) == ((0, 1), "a.py", 3, "f")
+
+
+def record(number, group, seq):
+    fields = {"process_group": (group, "undefined"), "collective_seq_id": seq, "is_p2p": False}
+    shown = {"profiling_name": "gloo:barrier", "input_sizes": [], "input_dtypes": [], "frames": []}
+    return {"record_id": number, "retired": False, **fields, **shown}
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "joins", "headline"),
+    [
+        (0, True, "hang: rank 0 waits, and nothing moves"),
+        (0, False, "hang: rank 1 never joined barrier #0 of group 1"),
+        (1, True, "hang: rank 0 waits, and nothing moves"),  # torch has overwritten it
+    ],
+)
+def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, joins, headline):
+    """Each rank tells its newest collectives, of all groups together, and how many it has made."""
+    records = {0: [record(0, "1", 1)], 1: [record(0, "1", 1)] if joins else []}
+    begin = len(records[1])
+    records[1] += [record(begin + number, "2", number + 1) for number in range(9)]
+    records[1] = records[1][forgotten:]
+    answers = {
+        rank: json.loads(json.dumps({"world": 1, **flight_record.told(records[rank], 0, most=5)}))
+        for rank in records
+    }
+    c10d = match_records(answers, {"1": (0, 1), "2": (1,)}, 2)
+    states = {0: State(where=("", 0, ""), in_torch=True), 1: ENDED}
+    verdict = judge(Matching(), states, 2, stalled=True, c10d=c10d)
+    assert verdict.says.splitlines()[0] == headline
+    assert ("not judged: calls of rank 1 are no longer" in verdict.says) == bool(forgotten)
 
 
 @pytest.mark.parametrize(

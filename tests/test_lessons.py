@@ -53,15 +53,12 @@ def runnable(lesson, backend, device, world_size):
 def faults_of(names, backend, device, world_size, limit=1e-9) -> dict[str, str]:
     """What is wrong with which of these lessons. The diagnosis, which watches, suspects none.
 
-    It does not watch eight ranks: there it suspects, falsely, one of the many groups that the
-    lessons on model parallelism make in one world.
-
     All run in one world. If one fails there, each runs by itself, to name all that fail.
     """
 
     def fault(names):
         arguments = {"args": (names, backend, limit), "backend": backend, "device": device}
-        arguments |= {"timeout": TIMEOUT * len(names), "diagnose": world_size <= 4}
+        arguments |= {"timeout": TIMEOUT * len(names), "diagnose": True}
         try:
             launch(run_lessons, world_size, **arguments)
         except LaunchError as error:

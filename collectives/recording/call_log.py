@@ -113,12 +113,14 @@ class Writer:
     def asked(self) -> int:
         return self.words[_ASKED]
 
-    def put(self, place: int, text: bytes) -> None:
-        """All or nothing: the length comes last. A text that is too long is left out."""
-        if len(text) <= _SIZES[place] - 8:
-            self.words[place // 8] = 0
-            self.memory[place + 8 : place + 8 + len(text)] = text
-            self.words[place // 8] = len(text)
+    def put(self, place: int, text: bytes) -> bool:
+        """All or nothing: the length comes last. False for a text that is too long."""
+        if len(text) > _SIZES[place] - 8:
+            return False
+        self.words[place // 8] = 0
+        self.memory[place + 8 : place + 8 + len(text)] = text
+        self.words[place // 8] = len(text)
+        return True
 
     def enter(self, seq: int | None, of: int | None, what: CallArgs, given: dict) -> int:
         text = self.texts.get(what)

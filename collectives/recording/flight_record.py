@@ -6,41 +6,46 @@ from collections.abc import Iterator
 
 from .exit_hooks import named
 
-# So many of its entries are read, the newest.
-_MOST = 500
-
-_FIELDS = (
-    "record_id",
-    "process_group",
-    "collective_seq_id",
-    "profiling_name",
-    "input_sizes",
-    "input_dtypes",
-    "retired",
-)
+_FIELDS = ("process_group", "collective_seq_id", "profiling_name", "input_sizes")
 
 
-def entries() -> list[list]:
-    """Of each collective: the fields above, then the frame that a report names."""
+def read() -> list[dict]:
+    """The latest collectives and messages, oldest first, as far as torch still has them."""
     import pickle
 
     import torch
     from torch._C import _distributed_c10d
 
-    found = []
     with _without_compiler(torch):
-        trace = _distributed_c10d._dump_fr_trace()  # type: ignore[attr-defined]
-    for entry in pickle.loads(trace)["entries"][-_MOST:]:
-        if not entry["is_p2p"]:
-            frames = [
-                (frame["filename"], frame["line"], frame["name"]) for frame in entry["frames"]
-            ]
-            entry["input_dtypes"] = [
-                str(getattr(torch, name.lower(), name)).removeprefix("torch.")  # "Long": "int64"
-                for name in entry["input_dtypes"]
-            ]
-            found.append([*(entry[field] for field in _FIELDS), named(frames)])
-    return found
+        return pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]  # type: ignore[attr-defined]
+
+
+def told(records: list[dict], first: int, most: int) -> dict:
+    """What a rank tells of them, from record number `first` on.
+
+    `collectives`: the newest, at most so many. `counts`: of each group, how many collectives it has
+    had. `lost`: of a group that is in neither, nothing is known.
+    """
+    records = [record for record in records if record["record_id"] >= first]
+    collectives = [record for record in records if not record["is_p2p"]]
+    counts = {record["process_group"]: record["collective_seq_id"] for record in collectives}
+    return {
+        "collectives": [_told(record) for record in collectives[-most:]] if most else [],
+        "counts": list(counts.items()) if most else [],
+        "lost": not most or (bool(records) and records[0]["record_id"] > first),
+    }
+
+
+def _told(record: dict) -> list:
+    """As rules/flight_record.py reads it; the last is the frame that a report names."""
+    import torch
+
+    frames = [(frame["filename"], frame["line"], frame["name"]) for frame in record["frames"]]
+    dtypes = [
+        str(getattr(torch, name.lower(), name)).removeprefix("torch.")  # "Long": "int64"
+        for name in record["input_dtypes"]
+    ]
+    return [*(record[field] for field in _FIELDS), dtypes, record["retired"], named(frames)]
 
 
 @contextlib.contextmanager

@@ -19,6 +19,9 @@ from .call import WORLD, requested_place
 # How often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
 
+# So many collectives of torch's own record go into an answer: as many of these as have room.
+_TOLD = (500, 250, 100, 30, 0)
+
 
 class Log:
     """A sink that opens its file, in the folder, when it is needed: a forked child has its own."""
@@ -51,7 +54,7 @@ class Log:
         # subtle: not by threading, where a program may count or join all threads that there are.
         _thread.start_new_thread(self._answer_when_asked, (self.writer,))
         if (store := _job_store()) is not None:  # the parent takes long to connect to it
-            first = {"store": store, "world": 0, "collectives": []}
+            first = {"store": store, "world": 0, **flight_record.told([], 0, 0)}
             self.writer.put(call_log.ANSWER, json.dumps(first).encode())
         return self.writer
 
@@ -83,11 +86,11 @@ class Log:
                 "exit": exit_hooks.exited and exit_hooks.exited[1],
                 "destroyed": self.destroyed == count,
             }
-            records = flight_record.entries()
-            answer["collectives"] = [
-                entry for record, *entry in records if record >= self.first_record
-            ]
-            self.writer.put(call_log.ANSWER, json.dumps(answer).encode())
+            records = flight_record.read()
+            for most in _TOLD:
+                told = flight_record.told(records, self.first_record, most)
+                if self.writer.put(call_log.ANSWER, json.dumps(answer | told).encode()):
+                    break
 
     def last_answer(self) -> None:
         """The same when the process ends: a launcher may kill it before the parent asks again."""
@@ -162,8 +165,8 @@ class Log:
             self.answer()  # which store the job has
         if self.worlds > 1:
             with contextlib.suppress(Exception), self.answering:
-                records = (record for record, *_ in flight_record.entries())
-                self.first_record = max(records, default=-1) + 1
+                numbers = (record["record_id"] for record in flight_record.read())
+                self.first_record = max(numbers, default=-1) + 1
 
     def done(self, number, given):
         pass

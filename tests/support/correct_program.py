@@ -80,6 +80,15 @@ def many_calls(rank, n):
         dist.broadcast(x, 0)
 
 
+def one_group_is_busier(rank, n):
+    """A rank makes more calls in one group than it tells of, and few in another before."""
+    few, many = dist.new_group([0, 1]), dist.new_group([1, 2])
+    for _ in range(60 if rank < 2 else 0):
+        dist.all_reduce(torch.ones(1), group=few)
+    for _ in range(600 if rank in (1, 2) else 0):
+        dist.all_reduce(torch.ones(1), group=many)
+
+
 def numbers_of_any_kind(rank, n):
     """Roots, peers, tags, ranks and splits as numpy and torch count them."""
     for root in (*numpy.arange(n), *torch.arange(n)):

@@ -28,6 +28,8 @@ def not_met(snapshot: Snapshot) -> Verdict | None:
 def _other_end(snapshot: Snapshot, call: Call) -> Verdict | None:
     """Who does not send or receive what this call waits for."""
     rank, states = call.rank, snapshot.states
+    if not snapshot.matching.knows_messages_of(call):
+        return None
     missing = snapshot.waits_for(rank)
     if not missing and call.peer is None and not snapshot.matching.messages.sent_to(call):
         missing = list(states)
@@ -54,7 +56,7 @@ def left_over(snapshot: Snapshot) -> Verdict | None:
         for sequence, seq in matching.waiting():
             if (verdict := _incomplete(snapshot, sequence, seq)) is not None:
                 return verdict
-    return None if snapshot.matching.lossy else _unmatched_message(snapshot)
+    return _unmatched_message(snapshot)
 
 
 def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
@@ -85,6 +87,8 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
 def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
     states = snapshot.states
     for call in snapshot.matching.messages.unmatched():
+        if not snapshot.matching.knows_messages_of(call):
+            continue
         if call.peer in states and states[call.peer].status in OUT_OF_SIGHT:
             continue
         if call.name in RECEIVES and states[call.rank].text == LEFT:  # it served others to the end

@@ -20,21 +20,31 @@ from collectives.semantics.calls import POINT_TO_POINT
 class Sequence:
     """The collectives of one group, in order. Calls that make groups have their own sequence.
 
-    `pending`: by seq, the calls of collectives that are not complete. `counts`: by rank, how many
-    it has entered.
+    `pending`: by seq, the calls of collectives that are not complete. By rank: `counts`: how many it
+    has entered. `newest`: the number of its last call here. `since`: see Matching.
     """
 
     members: tuple[int, ...] = ()
     pending: dict[int, dict[int, Call]] = field(default_factory=lambda: defaultdict(dict))
     counts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    newest: dict[int, int] = field(default_factory=dict)
+    since: dict[int, int] = field(default_factory=dict)
     sites: CallSites = field(default_factory=CallSites)
 
     def absent(self, seq: int) -> tuple[int, ...]:
         """The members that have not entered the collective."""
+        return tuple(rank for rank in self._not_seen(seq) if self._is_known(rank))
+
+    def unknown(self, seq: int) -> tuple[int, ...]:
+        """The members that may have entered it: their last calls here are not known."""
+        return tuple(rank for rank in self._not_seen(seq) if not self._is_known(rank))
+
+    def _not_seen(self, seq: int) -> list[int]:
         joined = self.pending.get(seq, {})
-        return tuple(
-            rank for rank in self.members if rank not in joined and self.counts[rank] <= seq
-        )
+        return [rank for rank in self.members if rank not in joined and self.counts[rank] <= seq]
+
+    def _is_known(self, rank: int) -> bool:
+        return rank not in self.since or self.newest.get(rank, -1) >= self.since[rank]
 
 
 class Matching:
@@ -42,11 +52,13 @@ class Matching:
 
     By rank: `open`: the calls that it is inside, by number. `last`: its last call. `destroyed`: its
     call that destroyed the group of all ranks, if it has begun no other. `given_up`: its call of
-    the first collective that all joined and that failed for some.
+    the first collective that all joined and that failed for some. `since`: if calls of it were
+    missed, the number from which on all are known.
     """
 
     def __init__(self, calls: Iterable[Call] = ()):
-        self.sequences: dict[tuple, Sequence] = defaultdict(Sequence)
+        self.since: dict[int, int] = {}
+        self.sequences: dict[tuple, Sequence] = defaultdict(lambda: Sequence(since=self.since))
         self.messages = Messages()
         self.open: dict[int, dict[int, Call]] = defaultdict(dict)
         self.last: dict[int, Call] = {}
@@ -55,7 +67,6 @@ class Matching:
         self.difference: Difference | None = None
         self.failed: set[int] = set()  # the ranks whose calls of that difference raised
         self.matched = 0  # how many collectives and messages fitted
-        self.lossy = False  # calls were missed: that a message has no other end means nothing
         for call in calls:
             self.note(call)
 
@@ -91,9 +102,10 @@ class Matching:
             sequence.members = sequence.members or call.members
             missed = sequence.counts[call.rank] < call.seq
             sequence.counts[call.rank] = max(sequence.counts[call.rank], call.seq + 1)
+            sequence.newest[call.rank] = max(sequence.newest.get(call.rank, -1), call.number)
             sequence.pending[call.seq][call.rank] = call
             for seq in sorted(sequence.pending) if missed else [call.seq]:
-                if not sequence.absent(seq):
+                if not sequence.absent(seq) and not sequence.unknown(seq):
                     self._complete(sequence, seq)
             if len(sequence.pending) > WINDOW:
                 del sequence.pending[min(sequence.pending)]
@@ -147,13 +159,20 @@ class Matching:
     def _met(self, ends: tuple[Call, Call] | None) -> None:
         if ends is not None:
             self.matched += 1
-            if not self.lossy and self.messages.is_certain(ends[1]):
+            if self.knows_messages_of(*ends) and self.messages.is_certain(ends[1]):
                 self._keep(compare_message(*ends))
 
     def _keep(self, difference: Difference | None) -> None:
         if self.difference is None and difference is not None:
             self.difference = difference
             self.failed = {rank for rank, call in difference.calls.items() if call.error}
+
+    def knows_messages_of(self, *calls: Call) -> bool:
+        """Whether no message was missed that could be the other end of these."""
+        if not self.since:
+            return True
+        ends = {rank for call in calls for rank in (call.rank, call.peer)}
+        return None not in ends and ends.isdisjoint(self.since)
 
     def of(self, call: Call) -> Sequence:
         """The sequence of the collective that this call is, or whose Work it waits for."""

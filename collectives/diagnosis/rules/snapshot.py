@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State, is_lost
-from collectives.diagnosis.rules.report import format_call, location, write
+from collectives.diagnosis.rules.report import format_call, location, ranks, write
 from collectives.diagnosis.rules.wait_graph import waits_for
 from collectives.recording.call import Call
 from collectives.semantics.calls import GROUPS
@@ -148,6 +148,17 @@ class Snapshot:
             doing += ", last seen"
         return doing, location(here)
 
+    def _not_judged(self) -> list[str]:
+        """Of collectives in which ranks wait, those of whose other members nothing is known."""
+        unknown = {
+            rank
+            for matching in (self.matching, self.c10d)
+            for sequence, seq in matching.waiting()
+            if not self.inside.keys().isdisjoint(sequence.pending[seq])
+            for rank in sequence.unknown(seq)
+        }
+        return [f"not judged: calls of {ranks(unknown)} are no longer known"] if unknown else []
+
     def verdict(
         self,
         kind: str,
@@ -169,5 +180,6 @@ class Snapshot:
         machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
         fields |= {"gives_up": min(limits, default=None), "lines": lines, "machines": machines}
         headline = f"{kind}: {what}"
-        says = headline if kind == "ok" else write(headline, lines, list(notes))
+        notes = [*notes, *self._not_judged()]
+        says = headline if kind == "ok" else write(headline, lines, notes)
         return Verdict(kind, says, guilty, **fields)

@@ -16,12 +16,14 @@ _OTHER = {"send": "recv", "recv": "send"}
 class Unmatched:
     """The calls of one rank that found no counterpart on its node, and its last call.
 
-    `before`: by channel, how many of its sends and receives came before those in `calls`.
+    `before`: by channel, how many of its sends and receives came before those in `calls`. `since`:
+    if calls of it were missed, the number from which on all are known.
     """
 
     calls: tuple[Call, ...] = ()
     last: Call | None = None
     before: tuple[tuple[tuple, int], ...] = ()
+    since: int | None = None
 
 
 def unmatched(matching: Matching, rank: int) -> Unmatched:
@@ -45,7 +47,8 @@ def unmatched(matching: Matching, rank: int) -> Unmatched:
             calls[number] = dataclasses.replace(call, left=call.entered)
     calls |= matching.open[rank]
     in_order = tuple(calls[number] for number in sorted(calls))
-    return Unmatched(in_order, matching.last.get(rank), tuple(before))
+    since = matching.since.get(rank)
+    return Unmatched(in_order, matching.last.get(rank), tuple(before), since)
 
 
 def merge(ranks: Iterable[Unmatched]) -> Matching:
@@ -57,6 +60,9 @@ def merge(ranks: Iterable[Unmatched]) -> Matching:
     first = _first_known(ranks)
     surplus = _surplus(ranks)
     matching = Matching()
+    matching.since |= {
+        rank.last.rank: rank.since for rank in ranks if rank.last and rank.since is not None
+    }
     for call in (call for rank in ranks for call in rank.calls):
         if call.name in POINT_TO_POINT and call.peer is not None:
             key = "send" if call.name in SENDS else "recv", *channel(call)
@@ -97,5 +103,5 @@ def _surplus(ranks: list[Unmatched]) -> dict[tuple, int]:
 
 def from_json(values: list) -> Unmatched:
     """From a tuple of an Unmatched that went through JSON."""
-    calls, last, before = as_tuples(values)
-    return Unmatched(tuple(Call(*call) for call in calls), last and Call(*last), before)
+    calls, last, before, since = as_tuples(values)
+    return Unmatched(tuple(Call(*call) for call in calls), last and Call(*last), before, since)

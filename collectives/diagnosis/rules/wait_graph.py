@@ -18,7 +18,8 @@ def waits_for(matching: Matching, call: Call) -> list[int]:
     """
     name = kind_of(call)
     if name in POINT_TO_POINT:
-        return [call.peer] if call.peer is not None and matching.messages.is_unmatched(call) else []
+        is_known = call.peer is not None and matching.knows_messages_of(call)
+        return [call.peer] if is_known and matching.messages.is_unmatched(call) else []
     if call.seq is None or name in GROUPS:
         return []
     absent = matching.of(call).absent(call.seq)

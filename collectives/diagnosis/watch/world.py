@@ -83,16 +83,17 @@ class World:
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""
         moved = False
-        for rank in self.ranks.values():
+        for number, rank in self.ranks.items():
             rank.look()
             has_ended = rank.gone is not None or rank.head()["ended"] > 0
-            for call in rank.log.poll(has_ended):
-                self.matching.lossy |= rank.log.lost > 0
+            calls = list(rank.log.poll(has_ended))
+            if rank.log.lost:
+                self.matching.since[number] = rank.log.since
+            for call in calls:
                 self.matching.note(call)
                 joins = call.name == "init_process_group"
                 self.has_begun |= joins and call.left is not None and not call.error
                 moved = True
-            self.matching.lossy |= rank.log.lost > 0
         if moved:  # the messages of other nodes are about an earlier moment
             self.elsewhere, self.merged = {}, None
         return moved
@@ -165,7 +166,6 @@ class World:
             here = [unmatched(self.matching, number) for number in self.ranks]
             self.merged = merge([*here, *(one.unmatched for one in self.elsewhere.values())])
             self.merged.difference = self.matching.difference or self.merged.difference
-            self.merged.lossy = self.matching.lossy
         matching = self.merged or self.matching
         return judge(matching, self.states(), self.size, stalled, self._flight_record())
 
