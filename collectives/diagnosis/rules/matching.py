@@ -20,8 +20,8 @@ from collectives.semantics.calls import POINT_TO_POINT
 class Sequence:
     """The collectives of one group, in order. Calls that make groups have their own sequence.
 
-    `pending`: by seq, the calls of collectives that are not complete. By rank: `counts`: how many it
-    has entered. `newest`: the number of its last call here. `since`: see Matching.
+    `pending`: by seq, the calls of collectives that are not complete. By rank: `counts`: how many
+    it has entered. `newest`: the number of its last call here. `since`: see Matching.
     """
 
     members: tuple[int, ...] = ()

@@ -18,8 +18,9 @@ def waits_for(matching: Matching, call: Call) -> list[int]:
     """
     name = kind_of(call)
     if name in POINT_TO_POINT:
-        is_known = call.peer is not None and matching.knows_messages_of(call)
-        return [call.peer] if is_known and matching.messages.is_unmatched(call) else []
+        if call.peer is None or not matching.knows_messages_of(call):
+            return []
+        return [call.peer] if matching.messages.is_unmatched(call) else []
     if call.seq is None or name in GROUPS:
         return []
     absent = matching.of(call).absent(call.seq)
