@@ -221,7 +221,7 @@ def test_a_picture_leaves_out_arrays_without_bytes(tmp_path):
         (("--root", "4"), "the ranks are 0 to 3"),
         (("--backend", "glo"), "did you mean 'gloo'?"),
         (("--timeout", "0"), "not a time limit"),
-        (("--csv", "/no/such/folder/x.csv"), "there is no folder"),
+        (("--csv", "/no/such/folder/x.csv"), "x.csv cannot be written: No such file or directory"),
         (("--plot", "x.jpeg"), "ends in .png or .svg"),
     ],
     ids=lambda one: "_".join(one) if isinstance(one, tuple) else "",

@@ -84,13 +84,20 @@ def test_status_1_when_a_step_fails_and_the_others_still_run(tmp_path):
     assert "should be [-1]" in mine
 
 
-def test_status_1_when_a_file_cannot_be_loaded_and_the_others_still_run(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import no_such_module_anywhere", "No module named 'no_such_module_anywhere'"),
+        ("raise SystemExit(7)", "broken.py cannot be loaded: SystemExit: 7"),
+    ],
+)
+def test_status_1_when_a_file_cannot_be_loaded_and_the_others_still_run(tmp_path, text, message):
     broken = tmp_path / "broken.py"
-    broken.write_text("import no_such_module_anywhere\n")
+    broken.write_text(f"{text}\n")
     result = collectives("run", broken, lesson(tmp_path, "[total]"), "-n", 1)
     assert result.exit_code == 1
     assert "total: proved on 1 rank" in result.stdout
-    assert "No module named 'no_such_module_anywhere'" in result.stdout
+    assert message in result.stdout
 
 
 @pytest.mark.parametrize(

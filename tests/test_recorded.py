@@ -13,7 +13,7 @@ from collectives.semantics.calls import LESSONS
 
 
 def test_what_was_written_is_read(tmp_path):
-    recorded.write(matrix(cell()), tmp_path / "matrix.json")
+    (tmp_path / "matrix.json").write_text(recorded.as_json(matrix(cell())))
     assert recorded.read(tmp_path / "matrix.json") == matrix(cell())
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -99,7 +100,7 @@ def test_a_lesson_file_takes_the_same_flags_and_its_trace_holds_all_of_its_steps
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trace", "no/such/t.json"], "name a file in a folder that exists"),
+        (["--trace", "no/such/t.json"], "t.json cannot be written: No such file or directory"),
         (["--save-picture", "p.jpg"], "written as .svg or .png"),
     ],
 )
@@ -108,6 +109,14 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(mine, wor
     assert result.exit_code == 2
     assert message in result.stderr
     assert "proved" not in result.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has this file")
+def test_a_trace_that_cannot_be_written_is_told_once_and_every_result_is_printed(mine):
+    result = collectives(mine, "--trace", "/dev/full")
+    assert result.exit_code == 2, result.exception
+    assert result.stderr.count("/dev/full cannot be written: No space left on device.") == 1
+    assert result.stdout.count("proved on all 3 ranks") == 3
 
 
 def test_a_step_that_failed_still_has_a_timeline(tmp_path):

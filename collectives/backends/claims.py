@@ -96,7 +96,7 @@ def parse(text: str, source: str) -> tuple[Claim, ...]:
     """The claims of a TOML text. Raises ValueError, which names a faulty row and says why."""
     try:
         rows = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{source} is not a file of claims: {error}.") from None
     if set(rows) - {"claim"} or not isinstance(rows.get("claim", []), list):
         raise ValueError(

@@ -2,13 +2,18 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from collectives.backends.availability import NAMES
 from collectives.cli import terminal
 from collectives.cli.sizes import size_in_bytes
+from collectives.course import output_file
+from collectives.course.console import print_text
+
+if TYPE_CHECKING:
+    from collectives.bench.bus import Table
 
 STATUSES = (
     "Exit status: 0 all elements are right, 1 some are wrong or a rank failed, 2 bad usage, "
@@ -79,24 +84,34 @@ def bus(
         found = bench.measure(request, nproc, backend, device, timeout)
     except (ValueError, RuntimeError) as error:
         raise terminal.failed("collectives bench bus", error, speaks) from None
+    is_written = True
     if speaks:
-        print(bench.as_text(found))
-        for file, text in ((csv_file, bench.as_csv), (json_file, bench.as_json)):
-            if file:
-                file.write_text(text(found), encoding="utf-8")
-        if plot:
-            from collectives.pictures import bandwidth
+        try:
+            print_text(bench.as_text(found))
+        finally:  # a reader that has seen enough, like `head`, costs no file
+            is_written = terminal.write_all(
+                "collectives bench bus",
+                {
+                    csv_file: lambda file: output_file.write(file, bench.as_csv(found)),
+                    json_file: lambda file: output_file.write(file, bench.as_json(found)),
+                    plot: lambda file: _draw(found, file),
+                },
+            )
+    raise typer.Exit(2 if not is_written else 1 if found.wrong else 0)
 
-            bandwidth.draw(bench.curves(found), f"{found.ranks} ranks, {found.backend}", plot)
-    raise typer.Exit(1 if found.wrong else 0)
+
+def _draw(found: "Table", file: Path) -> None:
+    from collectives.bench.bus import curves
+    from collectives.pictures import bandwidth
+
+    with output_file.writing(file):
+        bandwidth.draw(curves(found), f"{found.ranks} ranks, {found.backend}", file)
 
 
 def _check_outputs(files: list[Path | None], plot: Path | None) -> None:
     """Raises ValueError if one cannot be written: a long measurement must not be lost."""
-    for file in (*files, plot):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ValueError(f"{file}: there is no folder {file.absolute().parent}.")
     if plot and plot.suffix not in (".png", ".svg"):
         raise ValueError(f"--plot {plot}: name a file that ends in .png or .svg.")
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install 'collectives[pictures]' brings it.")
+    output_file.check(*files, plot)

@@ -6,6 +6,7 @@ import sys
 import typer
 
 from collectives.cli import terminal
+from collectives.course.console import print_text
 from collectives.launcher.worker import Worker, launcher_worker
 
 STATUSES = (
@@ -57,7 +58,7 @@ def _check(worker: Worker) -> None:
             print("All machines reach each other.")
         return
     if worker.rank == 0:
-        print("\n".join(found), file=sys.stderr)
+        print_text("\n".join(found), stderr=True)
         print(
             "The ranks of a job connect to each other at ports that the system chooses: open all "
             "TCP ports between these machines, or name another network in GLOO_SOCKET_IFNAME.",

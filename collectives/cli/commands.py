@@ -17,15 +17,28 @@ from collectives.cli import practice as cli_practice
 from collectives.cli import run as cli_run
 from collectives.cli import terminal
 from collectives.course import chapters
+from collectives.course.console import check_stdout, print_text
 
 
 class _Commands(typer.core.TyperGroup):
     def invoke(self, ctx):
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                if sys.stdout is not None:  # it was closed before we began
+                    sys.stdout.flush()
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
             raise typer.Exit(130) from None
+        except BrokenPipeError:  # the reader has seen enough, for example `head`
+            raise
+        except OSError as error:
+            try:
+                check_stdout(error)
+            except ValueError as fault:
+                raise terminal.failed("collectives", fault) from None
+            raise
 
 
 app = typer.Typer(
@@ -68,7 +81,7 @@ def list_lessons(
 ) -> None:
     """List the chapters and their lessons in reading order. `run` takes each of these names."""
     try:
-        wanted = [chapters.find(chapter)] if chapter else list(chapters.read().values())
+        wanted = [chapters.find(chapter)] if chapter is not None else list(chapters.read().values())
     except ValueError as error:
         raise terminal.failed("collectives list", error) from None
     width = max(len(name) for one in wanted for name in one.names)
@@ -76,14 +89,14 @@ def list_lessons(
     for one in wanted:
         lines = [f"  {lesson.name:<{width}}  {lesson.summary}" for lesson in one.lessons]
         texts.append("\n".join([f"{one.name}: {one.title}", *lines]))
-    print("\n\n".join(texts))
+    print_text("\n\n".join(texts))
 
 
 @app.command("env")
 def env() -> None:
     """Print what a bug report needs: versions, GPUs, cores, and which backends work here."""
     for name, value in machine.facts():
-        print(f"{name:<12} {value}")
+        print_text(f"{name:<12} {value}")
 
 
 app.command("run", no_args_is_help=True, epilog=cli_run.STATUSES)(cli_run.run)

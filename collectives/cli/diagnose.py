@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from collectives.course import output_file
+from collectives.course.console import print_text
+
 STATUSES = (
     "Exit status: the program's own where nothing is wrong, else 1 (the report is on stderr), "
     "2 bad usage, 130 Ctrl-C. "
@@ -46,41 +49,33 @@ def diagnose(
 
     status = 2
     try:
-        _check(hang_after, timeout, json_file)
+        _check(hang_after, timeout)
         for number in _END_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, _exit_once)
-        if json_file is not None:
-            _write(json_file, "")
+        if json_file is not None:  # the verdict of an earlier run is none of this one
+            output_file.write(json_file, "")
         verdict, status = diagnosing.run(
-            command, hang_after, timeout, lambda text: print(text, file=sys.stderr)
+            command, hang_after, timeout, lambda text: print_text(text, stderr=True)
         )
         if verdict.kind != "ok":
-            print(verdict.says, file=sys.stderr)
+            print_text(verdict.says, stderr=True)
         for risk, cure in hints.write(verdict.hints):
-            print(f"{risk}  {cure}", file=sys.stderr)
+            print_text(f"{risk}  {cure}", stderr=True)
         if json_file is not None:
             document = diagnosing.as_json(verdict, command, status)
-            _write(json_file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+            text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+            output_file.write(json_file, text)
     except ValueError as error:
-        print(f"collectives diagnose: {error}", file=sys.stderr)
+        print_text(f"collectives diagnose: {error}", stderr=True)
         raise typer.Exit(status or 2) from None
     raise typer.Exit(status)
 
 
-def _check(hang_after: float, timeout: float | None, json_file: Path | None) -> None:
+def _check(hang_after: float, timeout: float | None) -> None:
     for name, seconds in (("--hang-after", hang_after), ("--timeout", timeout)):
         if seconds is not None and not 0 < seconds < math.inf:
             raise ValueError(f"{name} {seconds:g} is not a time: use seconds, more than 0.")
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ValueError(f"--json {json_file}: there is no folder {json_file.absolute().parent}.")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"--json {file} cannot be written: {error.strerror}.") from None
 
 
 def _exit_once(number: int, frame) -> None:

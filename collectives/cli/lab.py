@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from collectives.cli import terminal
+from collectives.course.console import print_text
 
 STATUSES = (
     "Exit status: the first that is not 0 of a machine's command, 2 bad usage, "
@@ -61,7 +62,7 @@ def lab(
     except ValueError as error:
         raise terminal.failed("collectives lab", error) from None
     except TimeoutError as error:
-        print(f"collectives lab: {error}", file=sys.stderr)
+        print_text(f"collectives lab: {error}", stderr=True)
         raise typer.Exit(124) from None
     raise typer.Exit(status)
 

@@ -5,14 +5,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from collectives.backends import claims
 from collectives.backends.claims import BROKEN
+from collectives.cli import terminal
+from collectives.course import output_file
 from collectives.course.console import console as make_console
-from collectives.course.console import print_block
+from collectives.course.console import print_block, print_text
 from collectives.launcher.arguments import check_timeout, world_size
 from collectives.launcher.worker import launcher_worker
 from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise
@@ -50,9 +51,7 @@ def execute(
             world_size(size, worker)
         if timeout is not None:
             check_timeout(timeout)
-        for file in filter(None, (json_file, html_file)):
-            with file.open("a"):
-                pass
+        output_file.check(json_file, html_file)
         own_claims = claims.load(claims_file)
         before = None if against is None else _before(against)
         probe.import_modules(modules)
@@ -60,7 +59,7 @@ def execute(
         cells = selection.select(**names, world_sizes=sizes, quick=quick)
     except (ValueError, ImportError, OSError) as error:
         if prints:
-            print(f"collectives matrix: {error}", file=sys.stderr)
+            print_text(f"collectives matrix: {error}", stderr=True)
         return 2
     arguments = cells, modules, timeout
     answers = supervise.measure(worker, *arguments) if worker else run.measure(*arguments)
@@ -68,11 +67,16 @@ def execute(
     if not prints:
         return 130 if interrupted else 0
     matrix = run.document(found)
-    if json_file is not None:
-        recorded.write(matrix, json_file)
-    if html_file is not None:
-        html_file.write_text(report_html.page(matrix), encoding="utf-8")
-    _print_tables(found)
+    try:
+        _print_tables(found)
+    finally:  # a reader that has seen enough, like `head`, costs no file
+        is_written = terminal.write_all(
+            "collectives matrix",
+            {
+                json_file: lambda file: output_file.write(file, recorded.as_json(matrix)),
+                html_file: lambda file: output_file.write(file, report_html.page(matrix)),
+            },
+        )
     if interrupted:
         print(f"\ninterrupted: {len(found)} of {len(cells)} cells were tried", file=sys.stderr)
         return 130
@@ -85,7 +89,9 @@ def execute(
         reports.append(recorded.report(before, str(against), matrix, is_selection))
     for text, _ in reports:
         if text:
-            print(f"\n{text}")
+            print_text(f"\n{text}")
+    if not is_written:
+        return 2
     if any(status for _, status in reports):
         return 1
     return 0 if any(map(is_measured, matrix["cells"])) else 3
@@ -112,7 +118,7 @@ def _measured(answers: Iterator[dict], cells: list[Cell], prints: bool) -> tuple
 
 def _show_progress(cells: Iterator[dict], count: int) -> Iterator[dict]:
     """Pass the cells on as they are measured; show how many there are, and each broken one."""
-    console = Console(stderr=True, highlight=False)
+    console = make_console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -138,7 +144,7 @@ def _print_tables(cells: list[dict]) -> None:
     for (backend, device, ranks), column in by_column(cells).items():
         if not any(map(is_measured, column)):
             reasons = "; ".join(sorted({cell["detail"] for cell in column}))
-            print(f"\n{backend}/{device}: unavailable here: {reasons}")
+            print_text(f"\n{backend}/{device}: unavailable here: {reasons}")
             continue
         for table in (grid.by_dtype(column), grid.by_variant(column)):
             if table is not None:
@@ -147,4 +153,4 @@ def _print_tables(cells: list[dict]) -> None:
                 print_block(table)
     print()
     make_console().print(grid.legend())
-    print("\n".join([*grid.reasons(cells), grid.counts(cells)]))
+    print_text("\n".join([*grid.reasons(cells), grid.counts(cells)]))

@@ -80,12 +80,12 @@ def run(
         paths = files.choose(names or [], every)
         if wrong:
             raise typer.Exit(_run_wrong(paths, worker, options))
-        results = _run_all(paths, worker, options, display)
+        results, unwritten = _run_all(paths, worker, options, display)
     except ValueError as error:
         raise terminal.failed("collectives run", error, speaks) from None
     if speaks:
         _print_summary(results)
-    raise typer.Exit(_status(results))
+    raise typer.Exit(terminal.status_of_all([*_statuses(results), *(2 for _ in unwritten)]))
 
 
 def _run_wrong(paths: list[Path], worker: Worker | None, options: dict) -> int:
@@ -122,8 +122,11 @@ class _LessonResult:
 
 def _run_all(
     paths: list[Path], worker: Worker | None, options: dict, display_options: dict
-) -> list[_LessonResult]:
-    """Run every step of these lessons. A file that cannot be loaded does not stop the others."""
+) -> tuple[list[_LessonResult], set[Path]]:
+    """Run every step of these lessons. A file that cannot be loaded does not stop the others.
+
+    Returns as well the files that could not be written.
+    """
     begin, console = time.monotonic(), make_console(stderr=True)
     speaks = worker is None or worker.rank == 0
     # Before anything else that imports torch: a lesson starts the server that forks the ranks. It
@@ -152,7 +155,7 @@ def _run_all(
     if speaks:
         count = "1 lesson" if len(results) == 1 else f"{len(results)} lessons"
         console.print(f"\n{count} in {time.monotonic() - begin:.1f} s")
-    return results
+    return results, display.unwritten
 
 
 def _check(
@@ -201,5 +204,5 @@ def _print_summary(results: list[_LessonResult]) -> None:
     print_block(table)
 
 
-def _status(results: list[_LessonResult]) -> int:
-    return terminal.status_of_all([status for result in results for status in result.counts])
+def _statuses(results: list[_LessonResult]) -> list[int]:
+    return [status for result in results for status in result.counts]

@@ -1,9 +1,11 @@
-"""The exit statuses of our commands."""
+"""How our commands end: what they say of an error, the files that they leave, their status."""
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import typer
+
+from collectives.course.console import print_text
 
 
 def failed(command: str, error: ValueError | RuntimeError, speaks: bool = True) -> typer.Exit:
@@ -14,10 +16,23 @@ def failed(command: str, error: ValueError | RuntimeError, speaks: bool = True) 
     from collectives.backends.availability import Unavailable
 
     if speaks:
-        print(f"{command}: {error}", file=sys.stderr)
+        print_text(f"{command}: {error}", stderr=True)
     if isinstance(error, RuntimeError):
         return typer.Exit(1)
     return typer.Exit(3 if isinstance(error, Unavailable) else 2)
+
+
+def write_all(command: str, files: Mapping[Path | None, Callable[[Path], None]]) -> bool:
+    """Call each with its file, and say on stderr what cannot be written. Whether all was."""
+    is_written = True
+    for file, write in files.items():
+        if file is not None:
+            try:
+                write(file)
+            except ValueError as error:
+                failed(command, error)
+                is_written = False
+    return is_written
 
 
 def status_of_all(statuses: Iterable[int]) -> int:

@@ -61,9 +61,12 @@ def folder(start: Path | None = None) -> Path:
     """The folder lessons/ of the checkout around `start` (default: the current folder).
 
     Outside a checkout: the lessons in the wheel, or, in an editable install, those beside the
-    package.
+    package. ValueError if the current folder has been removed.
     """
-    start = (start or Path.cwd()).resolve()
+    try:
+        start = (start or Path.cwd()).resolve()
+    except FileNotFoundError:
+        raise ValueError("the current folder is gone: change to one that exists.") from None
     for parent in (start, *start.parents):
         if (parent / "lessons" / "chapter.toml").is_file():
             return parent / "lessons"

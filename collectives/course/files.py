@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,14 +109,14 @@ def load(path: Path) -> ModuleType:
         sys.modules[path.stem] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ImportError(
                 f"{path} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
     steps = getattr(module, "STEPS", None)
-    if not isinstance(steps, list | tuple) or not steps or not all(map(callable, steps)):
+    if not isinstance(steps, list | tuple) or not steps or not all(map(inspect.isfunction, steps)):
         raise ValueError(
-            f"{path} is not a lesson: it needs STEPS = [...], the list of its functions "
-            "step(rank, world_size, device) in reading order."
+            f"{path} is not a lesson: it needs STEPS = [...], the list of its functions, each made "
+            "by def step(rank, world_size, device), in reading order."
         )
     return module

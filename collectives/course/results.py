@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from collectives.semantics.printable import printable
+
 if TYPE_CHECKING:
     from collectives.course.outcome import RankOutcome
     from collectives.recording.call import Call
@@ -59,4 +61,4 @@ def _text(value, inside_list: bool = False) -> str:
         return str(round(value, 4))
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_text(item, inside_list=True) for item in value) + "]"
-    return repr(value) if inside_list else str(value)
+    return printable(repr(value) if inside_list else value)

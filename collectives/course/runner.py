@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from collectives.course import files, lab_output
+from collectives.course.console import check_stdout, drop_stdout, print_text
 from collectives.course.marks import world_of
 from collectives.course.options import parser_of
 from collectives.course.results import StepReport, table
@@ -25,6 +26,7 @@ from collectives.launcher.launch import launch
 from collectives.launcher.server import start_beside_torch
 from collectives.launcher.worker import launcher_worker
 from collectives.semantics.check import Mismatch
+from collectives.semantics.printable import printable
 
 # A lesson is about to import torch.
 start_beside_torch()
@@ -39,7 +41,7 @@ def run(step: Callable) -> None:
     """
     if _in_notebook():
         report = run_step(step, record="tensors")
-        print(report.text, end="")
+        print_text(report.text, end="")
         show_in_notebook(report)
         return
     parser = parser_of(step)
@@ -48,8 +50,17 @@ def run(step: Callable) -> None:
     try:
         display = _shared_display(*wanted)
     except ValueError as error:
-        parser.error(str(error))
-    status, _ = run_and_print(step, display, **options)
+        parser.error(printable(error))
+    try:
+        status, _ = run_and_print(step, display, **options)
+    except OSError as error:
+        try:
+            check_stdout(error)
+        except ValueError as fault:
+            parser.error(str(fault))
+        raise
+    if display.unwritten and not status:
+        sys.exit(2)
     # A lesson's first step bears the name of its file. If it is skipped, the lesson has nothing to
     # show; a later step may be skipped.
     is_first = step.__name__ == Path(inspect.unwrap(step).__code__.co_filename).stem
@@ -69,26 +80,26 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
     except LaunchError as error:
         # One of a launcher's ranks prints the error: the one that raised, or one that is not hung.
         if _is_alone_or_rank(error.rank if error.kind == "raised" else int(error.rank == 0)):
-            print(f"{step.__name__}: {error}", file=sys.stderr)
+            print_text(f"{step.__name__}: {error}", stderr=True)
             if launcher_worker() is None:  # else these are the calls of this rank alone
                 display.show_times(step.__name__, error.calls)
         return 1, str(error).splitlines()[0]
     except Mismatch as error:
-        print(error, file=sys.stderr)
+        print_text(error, stderr=True)
         return 1, str(error).splitlines()[-1]
     except ValueError as error:
         if _is_alone_or_rank(0):
-            print(f"{step.__name__}: {error}", file=sys.stderr)
+            print_text(f"{step.__name__}: {error}", stderr=True)
         return 3 if isinstance(error, Unavailable) else 2, str(error)
     except KeyboardInterrupt:
         print(f"\n{step.__name__}: interrupted", file=sys.stderr)
         return 130, "interrupted"
     try:
-        print(report.text, end="", flush=True)
+        print_text(report.text, end="", flush=True)
         if report.text and not report.skipped:  # of a launcher's ranks, only rank 0 has text
             display.show(report)
     except BrokenPipeError:  # the reader has seen enough, for example `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
     return (3, report.skipped) if report.skipped else (0, "")
 
 

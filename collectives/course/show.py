@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collectives.course import output_file
+from collectives.course.console import console, print_text
 from collectives.course.results import StepReport
 
 if TYPE_CHECKING:
@@ -21,7 +25,8 @@ _WIDTH = 120  # characters of a line in a file or pipe
 class Display:
     """What to show of each step. ValueError for a file that cannot be written.
 
-    `runs` holds the names and the calls of the steps so far: their trace is one file.
+    `runs` holds the names and the calls of the steps so far: their trace is one file. `unwritten`:
+    the files that could be opened before the run, and not be written after it. Each is said once.
     """
 
     timeline: bool = False
@@ -30,22 +35,12 @@ class Display:
     save_picture: Path | None = None
     runs: list[tuple[str, list[Call]]] = field(default_factory=list)
     pictures_saved: int = 0
+    unwritten: set[Path] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        for path in filter(None, (self.trace, self.save_picture)):
-            if path.is_dir() or not path.parent.is_dir():
-                raise ValueError(f"{path} cannot be written: name a file in a folder that exists.")
-        if self.save_picture is None:
-            return
-        if self.save_picture.suffix not in (".svg", ".png"):
-            raise ValueError(
-                f"--save-picture {self.save_picture}: a picture is written as .svg or .png: "
-                "let the name end so."
-            )
-        try:
-            from collectives.pictures import picture  # noqa: F401
-        except ImportError as error:  # no matplotlib
-            raise ValueError(str(error)) from None
+        if self.save_picture is not None:
+            _check_picture(self.save_picture)
+        output_file.check(self.trace, self.save_picture)
 
     @property
     def record(self) -> str | None:
@@ -67,7 +62,6 @@ class Display:
     def show_times(self, name: str, calls: list[Call]) -> None:
         """Print the timeline and write the trace. A step that failed has them, but no picture."""
         if self.timeline:
-            from collectives.course.console import console
             from collectives.pictures import wall_clock
 
             out = console(width=_WIDTH)
@@ -76,7 +70,8 @@ class Display:
             from collectives.pictures import trace
 
             self.runs.append((name, calls))
-            trace.write(self.trace, self.runs)
+            with self._writing(self.trace):
+                trace.write(self.trace, self.runs)
 
     def _save_pictures(self, report: StepReport, path: Path) -> None:
         """Write the first picture to the file that was named, the others to files beside it."""
@@ -92,8 +87,30 @@ class Display:
                 suffix = f"-{number}" if number > 1 else ""
                 file = path.with_stem(f"{path.stem}-{report.name}{suffix}")
             self.pictures_saved += 1
-            picture.save(figure, file)
-            print(f"{report.name}: picture in {file}", file=sys.stderr)
+            with self._writing(file):
+                picture.save(figure, file)
+                print_text(f"{report.name}: picture in {file}", stderr=True)
+
+    @contextlib.contextmanager
+    def _writing(self, file: Path) -> Iterator[None]:
+        try:
+            with output_file.writing(file):
+                yield
+        except ValueError as error:
+            if file not in self.unwritten:
+                print_text(error, stderr=True)
+            self.unwritten.add(file)
+
+
+def _check_picture(path: Path) -> None:
+    if path.suffix not in (".svg", ".png"):
+        raise ValueError(
+            f"--save-picture {path}: a picture is written as .svg or .png: let the name end so."
+        )
+    try:
+        from collectives.pictures import picture  # noqa: F401
+    except ImportError as error:  # no matplotlib
+        raise ValueError(str(error)) from None
 
 
 def show_in_notebook(report: StepReport) -> None:
@@ -131,7 +148,6 @@ def _figures(report: StepReport) -> list[Figure]:
 
 
 def _print_picture(report: StepReport) -> None:
-    from collectives.course.console import console
     from collectives.pictures import illustration, text
 
     calls = report.calls or []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import is_library, main_thread, where
+from collectives.semantics.printable import printable
 
 if TYPE_CHECKING:
     from collectives.diagnosis.rules.snapshot import Verdict
@@ -38,7 +39,7 @@ class LaunchError(RuntimeError):
         traceback: str = "",
         stacks: dict[int, str] | None = None,
     ):
-        super().__init__(message)
+        super().__init__(printable(message))  # it holds texts of the ranks
         self.rank = rank
         self.kind = kind
         self.exitcode = exitcode

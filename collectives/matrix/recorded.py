@@ -59,14 +59,14 @@ def named(version: str) -> dict | None:
     return read(FOLDER / f"torch-{release}.json")
 
 
-def write(matrix: dict, path: Path) -> None:
-    """Write a matrix with one line for each cell: `diff` then shows the cells that differ."""
+def as_json(matrix: dict) -> str:
+    """What `read` reads, with one line for each cell: `diff` then shows the cells that differ."""
     facts = {name: value for name, value in matrix.items() if name != "cells"}
     head = json.dumps(facts, ensure_ascii=False)
     cells = ",\n".join(
         json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in matrix["cells"]
     )
-    path.write_text(f'{head[:-1]}, "cells": [\n{cells}\n]}}\n', encoding="utf-8")
+    return f'{head[:-1]}, "cells": [\n{cells}\n]}}\n'
 
 
 def fault_of(matrix) -> str | None:

@@ -19,6 +19,7 @@ from collectives.semantics import forms, values
 from collectives.semantics.cell import Cell
 from collectives.semantics.check import Mismatch, bits, kind
 from collectives.semantics.form import ANYTHING, Buffer, Case
+from collectives.semantics.printable import printable
 
 # Around each tensor, in bytes: a multiple of every dtype's size.
 _GUARD = 64
@@ -58,12 +59,16 @@ def _set_up(modules: tuple[str, ...]) -> RankSetup:
 def import_modules(modules: tuple[str, ...]) -> None:
     """Import modules by name, from the current folder too.
 
-    By itself the `collectives` command does not look there.
+    By itself the `collectives` command does not look there. Raises ImportError, with its cause.
     """
     if modules and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for module in modules:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ImportError(f"the module {module!r} cannot be imported: {why}") from error
 
 
 def probe(
@@ -125,8 +130,7 @@ def _first_line(error: Exception) -> str:
     if not text:
         return kind
     # torch puts the number of a reduction into some messages as a control character.
-    letters = (x if x.isprintable() else repr(x)[1:-1] for x in text.splitlines()[0])
-    return f"{kind}: {''.join(letters)}"
+    return f"{kind}: {printable(text.splitlines()[0])}"
 
 
 class _Memory:
