@@ -42,6 +42,30 @@ def test_check_accepts_what_is_equal():
     check(torch.eye(2)[:, 1], torch.tensor([0.0, 1.0]), "call")
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        torch.tensor([[5, 6]])[:, 0],
+        torch.tensor([[5, 6, 7]])[:, ::2][:, :1],
+        torch.arange(12).view(3, 4).mT,
+        torch.arange(12).view(3, 4)[:, ::2],
+        torch.arange(3).expand(2, 3),
+        torch.empty(0, 2)[:, 0],
+        torch.tensor([[5.0, 6.0]], requires_grad=True)[0, 1],
+        torch.tensor([[True, False]])[:, 1],
+        torch.tensor([[1 + 2j, 3j]]).conj()[:, 1].imag,
+    ],
+    ids=lambda view: f"{list(view.shape)} with strides {list(view.stride())}",
+)
+def test_a_view_is_equal_to_its_values_whatever_its_strides(view):
+    values = torch.tensor(view.tolist(), dtype=view.dtype)
+    check(view, values, "call")
+    check(values, view, "call")
+    if view.numel():
+        with pytest.raises(Mismatch):
+            check(view, values.logical_not().to(values.dtype), "call")
+
+
 def test_a_tolerance_is_relative_and_excuses_no_other_shape_or_dtype():
     ones = torch.ones(2)
     check(ones, ones + 1e-7, "call", rtol=1e-6)

@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from collectives.cli import terminal
-from collectives.course.console import print_block
+from collectives.course.console import print_block, print_text
 from collectives.launcher.server import start_beside_torch
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def start(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None
     try:
         made = progress.start(folder)
     except (ValueError, OSError) as error:
-        print(f"collectives practice start: {error}", file=sys.stderr)
+        print_text(f"collectives practice start: {error}", stderr=True)
         raise typer.Exit(2) from None
     first = made.next()
     assert first is not None
@@ -177,14 +177,19 @@ def list_() -> None:
             print(chapter)
         mark = "x" if one.name in here.solved else " "
         print(f"  [{mark}] {answer.title(one):<32} {one.lesson}")
-    print(f"{len(here.solved)} of {len(registry.read())} solved")
+    solved = [name for name in registry.read() if name in here.solved]
+    print(f"{len(solved)} of {len(registry.read())} solved")
 
 
 @app.command("reset")
 def reset(name: str) -> None:
     """Make the file of an exercise anew. What is written in it is lost."""
     wanted, here = _named(name), _here()
-    here.reset(wanted)
+    try:
+        here.reset(wanted)
+    except (ValueError, OSError) as error:
+        print_text(f"collectives practice reset: {error}", stderr=True)
+        raise typer.Exit(2) from None
     print(f"{_shown(here.file(wanted))} is as it was at first.")
 
 

@@ -1,12 +1,15 @@
 """The reader's folder: the exercises, which of them are solved, and which hints were shown."""
 
+import contextlib
+import fcntl
 import json
-import shutil
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectives.course import chapters
+from collectives.course.console import print_text
 from collectives.course.practice import registry
 from collectives.course.practice.checker import Verdict, examine
 from collectives.course.practice.exercise import Exercise
@@ -34,15 +37,27 @@ class Progress:
 
     def save(self) -> None:
         text = json.dumps({"solved": self.solved, "hints": self.hints}, indent=2)
-        (self.folder / _FILE).write_text(f"{text}\n", encoding="utf-8")
+        _write(self.folder / _FILE, f"{text}\n".encode())
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Begin with what other commands have noted meanwhile, and save what is changed here."""
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            self.solved, self.hints = _read(self.folder / _FILE)
+            yield
+            self.save()
+        finally:
+            os.close(folder)
 
     def next(self) -> Exercise | None:
         """The first exercise that is not solved."""
         return next((one for one in registry.read().values() if one.name not in self.solved), None)
 
     def note(self, name: str, is_solved: bool) -> None:
-        self.solved = [one for one in self.solved if one != name] + [name] * is_solved
-        self.save()
+        with self._change():
+            self.solved = [one for one in self.solved if one != name] + [name] * is_solved
 
     def attempt(
         self, wanted: Exercise, report: Callable[[int], None] = lambda size: None
@@ -52,26 +67,66 @@ class Progress:
         if not file.is_file():
             return Verdict("todo", f"{file} is missing: collectives practice reset {wanted.name}")
         verdict = examine(wanted.name, str(file), report)
-        self.note(wanted.name, verdict.is_solved)
+        with _told("whether it is solved"):
+            self.note(wanted.name, verdict.is_solved)
         return verdict
 
     def next_hint(self, wanted: Exercise) -> tuple[int, str]:
         """The next hint with its number, from 1; after the last one, the last one again."""
         number = min(self.hints.get(wanted.name, 0) + 1, len(wanted.hints))
-        self.hints[wanted.name] = number
-        self.save()
+        with _told("which hints were shown"), self._change():
+            self.hints[wanted.name] = number
         return number, wanted.hints[number - 1]
 
     def reset(self, wanted: Exercise) -> None:
-        """The file is as it was at first, and the exercise is not solved."""
+        """The file is as it was at first, and the exercise is not solved. Raises OSError."""
         self.copy(wanted)
-        self.hints.pop(wanted.name, None)
-        self.note(wanted.name, False)
+        with self._change():
+            self.hints.pop(wanted.name, None)
+            self.solved = [one for one in self.solved if one != wanted.name]
 
     def copy(self, wanted: Exercise) -> None:
         target = self.file(wanted)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(originals() / wanted.chapter / target.name, target)
+        _write(target, (originals() / wanted.chapter / target.name).read_bytes())
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Whoever reads the file finds the old text or the new one; a symbolic link is replaced."""
+    draft = file.with_name(f".{file.name}.new")
+    draft.write_bytes(data)
+    try:
+        os.replace(draft, file)
+    except OSError:
+        draft.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Say that something cannot be noted, and go on."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        print_text(f"It cannot be noted {what}: {error}", stderr=True)
+
+
+def _read(file: Path) -> tuple[list[str], dict[str, int]]:
+    """What is solved, and how many hints were shown. Raises ValueError if the file is odd."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        solved, hints = found["solved"], found["hints"]
+        is_odd = not all(isinstance(name, str) for name in [*solved, *hints])
+        is_odd |= not all(type(number) is int and number >= 0 for number in hints.values())
+        if is_odd or not isinstance(solved, list):
+            raise ValueError("the types are wrong")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{file} cannot be understood ({type(error).__name__}: {error}). It lists the "
+            "exercises that are solved, and how many hints were shown. Correct it so that it looks "
+            'like {"solved": ["neighbours"], "hints": {"shift_right": 1}}.'
+        ) from error
+    return solved, hints
 
 
 def start(folder: Path) -> Progress:
@@ -92,13 +147,7 @@ def find(start: Path | None = None) -> Progress:
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         if (folder / _FILE).is_file() and (folder / registry.CHAPTERS[0]).is_dir():
-            try:
-                return Progress(folder, **json.loads((folder / _FILE).read_text("utf-8")))
-            except (ValueError, TypeError) as error:
-                raise ValueError(
-                    f"{folder / _FILE} cannot be read ({error}): remove it, and start anew in "
-                    "another folder."
-                ) from error
+            return Progress(folder, *_read(folder / _FILE))
     raise ValueError(
         "there are no exercises here: copy them with `collectives practice start FOLDER`, "
         "then `cd FOLDER`."
