@@ -15,7 +15,7 @@ ROOMS = re.findall(r"^\| `(\w+)`", TABLE, re.MULTILINE)
 # The files that are read for modules that are started by name, besides the package itself.
 STARTERS = (
     *("Makefile", "conftest.py", "pyproject.toml", "*.md", "docs/*.md", "lessons/**/*.py"),
-    *("tools/*.py", "benchmarks/*.py"),
+    *("exercises/**/*.py", "tools/*.py", "benchmarks/*.py"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,6 @@ import pytest
 import torch
 from nbclient import NotebookClient
 from typer.testing import CliRunner
-from wrong_solutions import WRONG
 
 from collectives import practice
 from collectives.cli import app
@@ -28,8 +28,7 @@ every = pytest.mark.parametrize(
 
 
 def solution(name: str) -> str:
-    folder = progress.originals("solutions")
-    return (folder / EXERCISES[name].chapter / f"{name}.py").read_text("utf-8")
+    return (EXERCISES[name].folder / "solution.py").read_text("utf-8")
 
 
 def tried(name: str, text: str, folder: Path):
@@ -38,19 +37,25 @@ def tried(name: str, text: str, folder: Path):
     return examine(name, str(file))
 
 
-@pytest.mark.parametrize("kind", ["exercises", "solutions"])
-def test_no_file_is_missing_from_the_registry_or_left_over(kind):
-    found = {path.stem: path.parent.name for path in progress.originals(kind).glob("*/*.py")}
-    assert found == {name: one.chapter for name, one in EXERCISES.items()}
-    assert set(WRONG) == set(EXERCISES)
+def test_an_exercise_is_a_folder_of_four_files():
+    folders = {path.parent for path in registry.folder().glob("*/*/*.py")}
+    assert folders == {one.folder for one in EXERCISES.values()}
+    for folder in folders:
+        files = {path.name for path in folder.glob("*.py")}
+        assert files == {"task.py", "solution.py", "check.py", "wrong.py"}, folder
+
+
+def test_a_command_that_needs_one_exercise_reads_no_other():
+    registry._load.cache_clear()
+    registry.find("neighbours")
+    assert registry._load.cache_info().currsize == 1
 
 
 def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
     """Those that are to be mended show their calls, and `neighbours` needs none."""
     for name, one in EXERCISES.items():
         if one.uses and one.chapter != "debugging" and name != "neighbours":
-            file = progress.originals() / one.chapter / f"{name}.py"
-            text = " ".join(file.read_text("utf-8").split())
+            text = " ".join((one.folder / "task.py").read_text("utf-8").split())
             *first, last = one.uses
             allowed = f"{', '.join(first)} and {last}" if first else last
             assert f"You may call {allowed}, and no " in text, name
@@ -58,7 +63,7 @@ def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
 
 @every
 def test_an_exercise_fails_unsolved_and_passes_solved(name, tmp_path):
-    file = progress.originals() / EXERCISES[name].chapter / f"{name}.py"
+    file = EXERCISES[name].folder / "task.py"
     unsolved = examine(name, str(file))
     if "NotImplementedError" in file.read_text("utf-8"):
         assert unsolved.kind == "todo", unsolved
@@ -72,8 +77,9 @@ def test_an_exercise_fails_unsolved_and_passes_solved(name, tmp_path):
 @every
 def test_a_wrong_solution_is_told_what_is_wrong(name, tmp_path):
     faults = []
-    assert len(WRONG[name]) >= 2
-    for old, new, words in WRONG[name]:
+    wrong = runpy.run_path(str(EXERCISES[name].folder / "wrong.py"))["WRONG"]
+    assert len(wrong) >= 2
+    for old, new, words in wrong:
         assert words
         assert old in solution(name)
         verdict = tried(name, solution(name).replace(old, new), tmp_path)
@@ -157,15 +163,16 @@ def test_a_reader_starts_tries_asks_and_looks_up(tmp_path, monkeypatch):
     assert "is not empty" in typed("start", str(here), status=2)
     monkeypatch.chdir(here)
     said = typed(status=1)
-    assert "`neighbours` is not written yet." in said
-    assert "The file: calls/neighbours.py" in said
+    assert "`all_reduce` is not written yet." in said
+    assert "The file: from_less/all_reduce_from_two_calls.py" in said
+    assert "hint 1 of 1" in typed("--hint")
     assert "hint 1 of 2" in typed("neighbours", "--hint")
-    assert "hint 2 of 2" in typed("--hint")
+    assert "hint 2 of 2" in typed("neighbours", "--hint")
     assert "did you mean" in typed("neighbors", status=2)
     (here / "calls" / "neighbours.py").write_text(
         solution("neighbours").replace("(rank - 1) % n, ", "rank - 1, ")
     )
-    said = typed(status=1)
+    said = typed("neighbours", status=1)
     assert "rank 0: the result is wrong." in said
     assert "0     2  (-1, 1)   (1, 1)" in said
     assert typed("solution", "neighbours", status=1, input="n\n").count("%") == 0
@@ -208,7 +215,7 @@ def test_practice_answers_in_a_notebook_cell(tmp_path, monkeypatch):
     assert "line 11: 1 / 0" in told[2]
     assert "solved" in told[3]
     assert progress.find(tmp_path / "mine").solved == ["broadcast_from_sends"]
-    assert "`neighbours` is not written yet." in told[4]
+    assert "`all_reduce` is not written yet." in told[4]
 
 
 def test_practice_answers_in_a_python_session(capsys):
@@ -235,5 +242,5 @@ def test_watch_tries_again_when_the_file_is_saved(tmp_path, monkeypatch):
         file.write_text(programs.pop(), "utf-8")
 
     monkeypatch.setattr("collectives.cli.practice.time", SimpleNamespace(sleep=save_in_an_editor))
-    said = CliRunner().invoke(app, ["practice", "--watch"]).output
+    said = CliRunner().invoke(app, ["practice", "neighbours", "--watch"]).output
     assert said.index("not written yet") < said.index("rank 1: the result is wrong.")

@@ -65,7 +65,6 @@ def test_the_wheel_holds_the_package_and_the_lessons(wheel):
         "collectives",
         "collectives_exercises",
         "collectives_lessons",
-        "collectives_solutions",
         f"{'-'.join(wheel.name.split('-')[:2])}.dist-info",
     }
     lessons = [path for path in ROOT.glob("lessons/**/*.*") if path.suffix != ".pyc"]
@@ -81,9 +80,9 @@ def test_in_an_empty_folder_it_lists_and_runs_lessons_and_tries_exercises(instal
     assert run(command, "list", folder=tmp_path).stdout == here
     run(command, "run", "mistakes/order", folder=tmp_path)
     run(command, "practice", "start", "mine", folder=tmp_path)
-    solution = next(installed.parent.rglob("collectives_solutions/calls/neighbours.py"))
+    solution = next(installed.parent.rglob("collectives_exercises/calls/neighbours/solution.py"))
     Path(tmp_path, "mine", "calls", "neighbours.py").write_text(solution.read_text())
-    assert "solved" in run(command, "practice", folder=tmp_path / "mine").stdout
+    assert "solved" in run(command, "practice", "neighbours", folder=tmp_path / "mine").stdout
 
 
 BROKEN = """\

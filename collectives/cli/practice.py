@@ -170,13 +170,13 @@ def list_() -> None:
     """List the exercises, and which of them are solved."""
     from collectives.course.practice import answer, registry
 
-    here, chapter = _here(), ""
+    here, lesson = _here(), ""
     for one in registry.read().values():
-        if one.chapter != chapter:
-            chapter = one.chapter
-            print(chapter)
+        if one.lesson != lesson:
+            lesson = one.lesson
+            print(lesson)
         mark = "x" if one.name in here.solved else " "
-        print(f"  [{mark}] {answer.title(one):<32} {one.lesson}")
+        print(f"  [{mark}] {answer.title(one):<32} {one.chapter}/{one.name}.py")
     solved = [name for name in registry.read() if name in here.solved]
     print(f"{len(solved)} of {len(registry.read())} solved")
 
@@ -199,10 +199,7 @@ def solution(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Print our solution: once yours is right, or after a question."""
-    from collectives.course.practice import progress
-
     wanted, here = _named(name), _here()
     if wanted.name not in here.solved and not yes:
         typer.confirm("You have not solved it yet. Show the solution?", abort=True)
-    file = progress.originals("solutions") / wanted.chapter / f"{wanted.name}.py"
-    print(file.read_text("utf-8"), end="")
+    print((wanted.folder / "solution.py").read_text("utf-8"), end="")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
@@ -36,38 +37,40 @@ class Exercise:
     """One exercise. `cases(rank, world_size)` gives the cases of this rank, in the same order on
     all ranks, the shortest first.
 
-    stars: how hard it is, 1 to 3. lesson: where its subject is taught. uses: the only calls of
-    torch.distributed that it may make; empty for all.
+    folder: of its files task.py, solution.py, check.py and wrong.py. function: what the reader
+    writes. stars: how hard it is, 1 to 3. lesson: where its subject is taught. uses: the only calls
+    of torch.distributed that it may make; empty for all.
     """
 
-    name: str
+    folder: Path
     function: str
     stars: int
     lesson: str
     cases: Callable[[int, int], Iterator[Case]]
-    chapter: str
     hints: tuple[str, ...]
     uses: tuple[str, ...] = ()
     sizes: tuple[int, ...] = SIZES
 
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
-REGISTERED: dict[str, Exercise] = {}
+    @property
+    def chapter(self) -> str:
+        return self.folder.parent.name
 
 
 def exercise(
     function: str, *, stars: int, lesson: str, uses: tuple[str, ...] = (), sizes=SIZES
 ) -> Callable:
-    """Make an exercise of the function that gives its cases; it bears the exercise's name."""
+    """Make an exercise of the function that gives its cases, in the file check.py of its folder."""
 
-    def register(cases: Callable[[int, int], Iterator[Case]]) -> Callable:
-        name, chapter = cases.__name__, cases.__module__.rpartition(".")[2]
+    def make(cases: Callable[[int, int], Iterator[Case]]) -> Exercise:
+        folder = Path(cases.__code__.co_filename).parent
         shown = cases.hints  # type: ignore[attr-defined]
-        REGISTERED[name] = Exercise(
-            name, function, stars, lesson, cases, chapter, shown, uses, sizes
-        )
-        return cases
+        return Exercise(folder, function, stars, lesson, cases, shown, uses, sizes)
 
-    return register
+    return make
 
 
 def hints(*texts: str) -> Callable:

@@ -8,20 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collectives.course import chapters
 from collectives.course.console import print_text
 from collectives.course.practice import registry
 from collectives.course.practice.checker import Verdict, examine
 from collectives.course.practice.exercise import Exercise
 
 _FILE = "progress.json"
-
-
-def originals(kind: str = "exercises") -> Path:
-    """The folder exercises/ or solutions/: that of the checkout, or that in the wheel."""
-    lessons = chapters.folder()
-    beside = lessons.parent / kind
-    return beside if beside.is_dir() else lessons.parent / f"collectives_{kind}"
 
 
 @dataclass
@@ -88,7 +80,7 @@ class Progress:
     def copy(self, wanted: Exercise) -> None:
         target = self.file(wanted)
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, (originals() / wanted.chapter / target.name).read_bytes())
+        _write(target, (wanted.folder / "task.py").read_bytes())
 
 
 def _write(file: Path, data: bytes) -> None:
@@ -146,7 +138,7 @@ def find(start: Path | None = None) -> Progress:
     """That of the current folder, or of one above it. ValueError if there is none."""
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
-        if (folder / _FILE).is_file() and (folder / registry.CHAPTERS[0]).is_dir():
+        if (folder / _FILE).is_file() and any(folder.glob("*/*.py")):
             return Progress(folder, *_read(folder / _FILE))
     raise ValueError(
         "there are no exercises here: copy them with `collectives practice start FOLDER`, "

@@ -1,34 +1,50 @@
-"""All exercises, in the order of the course."""
+"""All exercises, in the order of the lessons: each is a folder exercises/CHAPTER/NAME."""
 
-from collectives.course.practice.checks import (
-    calls,
-    debugging,
-    from_less,
-    model_parallel,
-    training,
-)
-from collectives.course.practice.exercise import REGISTERED, Exercise
+import functools
+from pathlib import Path
+from typing import Any
+
+from collectives.course import chapters, files
+from collectives.course.practice.exercise import Exercise
 from collectives.semantics.did_you_mean import did_you_mean
 
-# Each chapter is a module of `checks`, and a folder of exercises/ and solutions/.
-CHAPTERS = [
-    module.__name__.rpartition(".")[2]
-    for module in (calls, from_less, training, model_parallel, debugging)
-]
+
+def folder() -> Path:
+    """The folder exercises/: that of the checkout, or that in the wheel."""
+    beside = chapters.folder().parent / "exercises"
+    return beside if beside.is_dir() else beside.with_name("collectives_exercises")
 
 
 def read() -> dict[str, Exercise]:
-    """All exercises by name."""
-    found = sorted(REGISTERED.values(), key=lambda one: CHAPTERS.index(one.chapter))
+    """All exercises by name, in the order of the lessons; those of a lesson by their stars."""
+    lessons = [name for chapter in chapters.read().values() for name in chapter.names]
+    found = sorted(
+        map(_load, _folders().values()),
+        key=lambda one: (lessons.index(one.lesson), one.stars, one.name),
+    )
     return {one.name: one for one in found}
 
 
 def find(name: str) -> Exercise:
-    """ValueError, with the nearest name, if there is none."""
-    found = read()
-    if name not in found:
+    """ValueError, with the nearest name, if there is none. It reads no other exercise."""
+    folders = _folders()
+    if name not in folders:
         raise ValueError(
-            f"there is no exercise {name!r}: {did_you_mean(name, found)}"
+            f"there is no exercise {name!r}: {did_you_mean(name, folders)}"
             "`collectives practice list` shows all."
         )
-    return found[name]
+    return _load(folders[name])
+
+
+def _folders() -> dict[str, Path]:
+    return {file.parent.name: file.parent for file in folder().glob("*/*/check.py")}
+
+
+@functools.cache
+def _load(folder: Path) -> Exercise:
+    """subtle: what several checks of a chapter share lies in the folder of the chapter."""
+    file = folder / "check.py"
+    program: dict[str, Any] = {"__name__": f"{folder.parent.name}.{folder.name}"}
+    with files.imports_from(folder.parent):
+        exec(compile(file.read_text("utf-8"), str(file), "exec"), program)
+    return program["cases"]

@@ -1,1 +1,0 @@
-"""What each exercise must do: closed forms, computed without torch.distributed."""

@@ -1,0 +1,26 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import elements, moved
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("accuracy", stars=2, lesson="all_reduce", uses=("all_reduce",))
+@hints(
+    "Count the right predictions and all predictions, add up both, then divide.",
+    "A rank without any prediction takes part in the call all the same.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, lengths in enumerate(([r + 1 for r in range(n)], list(range(n)))):
+        if sum(lengths):
+            labels = [moved(r, length) for r, length in enumerate(lengths)]
+            given = [label + (label % (2 + call) == 0) for label in labels]
+            right = torch.cat(labels) == torch.cat(given)
+            yield Case(
+                f"rank 0 has {elements(lengths[0])}",
+                (given[rank], labels[rank]),
+                right.double().mean().item(),
+            )

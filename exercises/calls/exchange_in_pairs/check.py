@@ -1,0 +1,22 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import moved
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("exchange", stars=1, lesson="send_recv", uses=MESSAGES, sizes=(2, 4, 8))
+@hints(
+    "Two ranks that both call `send` first wait for each other.",
+    "Let the smaller rank send first, and the other receive first; or use `isend`.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, distance in enumerate((1, n // 2, n // 2)):
+        peer = rank ^ distance
+        yield Case(
+            f"rank 0 with rank {distance}, run {call + 1}",
+            (moved(rank, 2, call), peer),
+            moved(peer, 2, call),
+            messages=1,
+        )

@@ -1,0 +1,9 @@
+"""What learners really write: changes of the solution, and what they must be told."""
+
+ALL_WRONG = "every rank: the result is wrong."
+HANGS = "it hangs: after 3 s the ranks still wait."
+
+WRONG = [
+    ("return received", "return x", ALL_WRONG),
+    ("    dist.recv(received, peer)\n", "", HANGS),
+]

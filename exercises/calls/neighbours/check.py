@@ -1,0 +1,14 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("neighbours", stars=1, lesson="send_recv", uses=MESSAGES)
+@hints(
+    "The rank after the last one is rank 0. Which operator of Python turns n into 0?",
+    "`(rank + 1) % n` is the rank to the right. `%` also works for rank 0's left side.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    yield Case("one run", (rank, n), ((rank - 1) % n, (rank + 1) % n))

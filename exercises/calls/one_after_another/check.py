@@ -1,0 +1,32 @@
+"""What the function must do, and in which cases it is tried."""
+
+import time
+from collections.abc import Iterator
+
+import torch.distributed as dist
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+class _Speak:
+    """The last rank is the quickest: without barriers it is the first to speak."""
+
+    def __init__(self, rank: int, n: int, call: int):
+        self.seconds, self.key = 0.02 * (n - rank), f"spoken {call}"
+
+    def __repr__(self) -> str:
+        return "speak"
+
+    def __call__(self) -> int:
+        time.sleep(self.seconds)
+        return dist.distributed_c10d._get_default_store().add(self.key, 1)
+
+
+@exercise("in_turn", stars=2, lesson="barrier", uses=("barrier",), sizes=(2, 3, 4, 1))
+@hints(
+    "How can rank 1 know that rank 0 has spoken, if it may only call barrier?",
+    "n barriers: between two of them one rank speaks. Every rank calls all of them.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        yield Case(f"run {call + 1}", (_Speak(rank, n, call),), rank + 1)

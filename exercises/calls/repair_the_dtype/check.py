@@ -1,0 +1,17 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import moved, poison
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("fill_from_root", stars=1, lesson="broadcast", uses=("broadcast",))
+@hints(
+    "`dist.broadcast(x.long(), src=0)` fills a copy, and the copy is lost.",
+    "Broadcast a tensor of the type that the root has, then copy it into `x`.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for root in range(n):
+        x = moved(root, 3, root).double() if rank == root else poison(3).double()
+        yield Case(f"root {root}", (x, root), after={0: moved(root, 3, root).double()})

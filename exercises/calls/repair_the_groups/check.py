@@ -1,0 +1,25 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import added
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise(
+    "sums_of_pairs",
+    stars=2,
+    lesson="new_group",
+    uses=("all_reduce", "new_group"),
+    sizes=(3, 2, 4, 1),
+)
+@hints(
+    "How often does rank 0 call new_group, and how often rank 1?",
+    "Every rank makes every group, in the same order, also those that it is no member of.",
+    "Only the two members call all_reduce.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        parts = [added(r, 2, call) for r in range(n)]
+        wanted = [parts[left] + parts[left + 1] for left in range(n - 1) if rank - left in (0, 1)]
+        yield Case(f"run {call + 1}", (parts[rank],), wanted)

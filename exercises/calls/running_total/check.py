@@ -1,0 +1,20 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import moved
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("running_total", stars=2, lesson="send_recv", uses=MESSAGES)
+@hints(
+    "Rank 0 only sends, the last rank only receives, all others do both.",
+    "Receive first, add your own tensor, then send the sum to the next rank.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        parts = [moved(r, 2, call) for r in range(n)]
+        total = torch.stack(parts[: rank + 1]).sum(0)
+        yield Case(f"run {call + 1}", (parts[rank],), total, messages=1)

@@ -1,0 +1,20 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import elements, moved
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("shift", stars=1, lesson="isend_irecv", uses=MESSAGES)
+@hints(
+    "If every rank calls `send` first, every rank waits for a receive that nobody starts.",
+    "Start the send with `isend`, then receive, then wait for the send.",
+    "With one rank there is nobody to send to: return a copy.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, length in enumerate((2, 2, 1, 0, 1000)):
+        left = moved((rank - 1) % n, length, call)
+        yield Case(
+            f"{elements(length)}, run {call + 1}", (moved(rank, length, call),), left, messages=1
+        )

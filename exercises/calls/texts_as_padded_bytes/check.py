@@ -1,0 +1,22 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise(
+    "gather_texts",
+    stars=2,
+    lesson="all_gather",
+    uses=("all_gather", "all_gather_into_tensor", "all_reduce"),
+)
+@hints(
+    "`torch.frombuffer(bytearray(text, 'utf-8'), dtype=torch.uint8)` makes a tensor of bytes.",
+    "All tensors of an all_gather have one length: gather the lengths first, then pad.",
+    "Cut each row to its own length before `bytes(row.tolist()).decode()`.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, stem in enumerate(("abc", "äöü", "")):
+        texts = [f"{stem}{'!' * (r + bool(stem))}" for r in range(n)]
+        yield Case(f"run {call + 1}", (texts[rank],), texts)

@@ -1,0 +1,23 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import elements, moved
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("weighted_mean", stars=1, lesson="all_reduce", uses=("all_reduce",))
+@hints(
+    "The mean of the ranks' means is wrong if the ranks hold different amounts.",
+    "Two sums are needed: that of the values, and that of how many there are.",
+    "Put both into one tensor of two elements: one call is enough.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, lengths in enumerate(([r + 1 for r in range(n)], [2 * (r % 2) for r in range(n)])):
+        if sum(lengths):
+            parts = [moved(r, length, call).double() for r, length in enumerate(lengths)]
+            yield Case(
+                f"rank 0 has {elements(lengths[0])}", (parts[rank],), torch.cat(parts).mean()
+            )

@@ -1,0 +1,21 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import moved
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("results", stars=2, lesson="reduce_scatter")
+@hints(
+    "`a` is one rank's tensor on all ranks; which rank's?",
+    "`b` on rank 0 has the first element of every rank: each rank has something for each.",
+    "`c` on rank 0 is the sum of `b` on rank 0, and one call makes it from `x`.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        rows = torch.stack([moved(r, n, call) for r in range(n)])
+        wanted = (rows[-1], rows[:, rank], rows[:, rank].sum(0, keepdim=True))
+        yield Case(f"run {call + 1}", (rows[rank].clone(),), wanted, calls=3)

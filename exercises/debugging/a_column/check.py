@@ -1,0 +1,21 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import moved, poison
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("fill_column", stars=2, lesson="mistakes/buffers", uses=("broadcast",))
+@hints(
+    "`contiguous()` makes a copy of a column. What becomes of the copy?",
+    "Broadcast the copy, then copy it back into the column.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for root in range(n):
+        column = moved(root, 3)
+        matrix = torch.stack([moved(rank, 3) if rank == root else poison(3), poison(3)], dim=1)
+        wanted = torch.stack([column, poison(3)], dim=1)
+        yield Case(f"root {root}", (matrix, root), after={0: wanted})

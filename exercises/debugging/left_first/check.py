@@ -1,0 +1,18 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import moved
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("neighbours_values", stars=1, lesson="send_recv", uses=MESSAGES)
+@hints(
+    "With two ranks it works, with three it hangs: for whom does each rank wait first?",
+    "Every rank begins with its left neighbour, which begins with its own left neighbour.",
+    "Start both sends with `isend`, then receive.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        wanted = (moved((rank - 1) % n, 2, call), moved((rank + 1) % n, 2, call))
+        yield Case(f"run {call + 1}", (moved(rank, 2, call),), wanted)

@@ -1,0 +1,12 @@
+"""What learners really write: changes of the solution, and what they must be told."""
+
+HANGS = "it hangs: after 3 s the ranks still wait."
+
+WRONG = [
+    (
+        "return from_left, from_right",
+        "return from_right, from_left",
+        "every rank: the result is wrong. The last right case: 2 ranks, run 2.",
+    ),
+    ("dist.isend(x, right)]", "dist.isend(x, left)]", HANGS),
+]

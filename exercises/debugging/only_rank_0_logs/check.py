@@ -1,0 +1,16 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("train", stars=1, lesson="mistakes/order", uses=("all_reduce",))
+@hints(
+    "Which ranks call all_reduce in the line that prints the mean?",
+    "All ranks make the call; rank 0 alone uses what comes out.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    losses = [[8.0 * (r + step) for step in range(3)] for r in range(n)]
+    means = [sum(losses[r][step] for r in range(n)) / n for step in range(3)]
+    yield Case("three steps", (losses[rank],), means if rank == 0 else [])

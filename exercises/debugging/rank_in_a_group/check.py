@@ -1,0 +1,26 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import added
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise(
+    "sum_of_the_others",
+    stars=3,
+    lesson="new_group",
+    uses=("all_reduce", "broadcast", "new_group"),
+    sizes=(3, 4, 5),
+)
+@hints(
+    "`src` is a rank of the world, also where a group is given.",
+    "The first member of the group has the global rank 1.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        parts = [added(r, 2, call) for r in range(n)]
+        wanted = torch.stack(parts[1:]).sum(0) if rank else parts[0]
+        yield Case(f"run {call + 1}", (parts[rank],), wanted)

@@ -1,0 +1,20 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import added, runs
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("exclusive_scan", stars=2, lesson="send_recv", uses=MESSAGES)
+@hints(
+    "Rank r wants the sum of the ranks below it; rank 0 wants zeros.",
+    "Send what you received plus your own tensor; return what you received.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, length, label in runs():
+        parts = [added(r, length, call) for r in range(n)]
+        below = torch.stack([torch.zeros_like(parts[0]), *parts[:rank]]).sum(0)
+        yield Case(label, (parts[rank],), below, messages=1)

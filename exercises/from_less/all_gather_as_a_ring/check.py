@@ -1,0 +1,24 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import moved, runs
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("ring_all_gather", stars=2, lesson="all_gather", uses=MESSAGES)
+@hints(
+    "In each of n - 1 rounds a rank sends the piece that it got last to its right neighbour.",
+    "In round k rank r sends the piece of rank (r - k) % n, and gets that of (r - k - 1) % n.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, length, label in runs():
+        yield Case(
+            label,
+            (moved(rank, length, call),),
+            torch.cat([moved(r, length, call) for r in range(n)]),
+            messages=n - 1,
+            bytes=(n - 1) * length * 8,
+        )

@@ -1,0 +1,21 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import moved, poison, runs
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("all_gather", stars=1, lesson="all_gather", uses=("broadcast",))
+@hints(
+    "Each rank is the root once.",
+    "Copy your own tensor into its place first, then broadcast each place from its rank.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, length, label in runs():
+        pieces = [poison(length) for _ in range(n)]
+        yield Case(
+            label,
+            (pieces, moved(rank, length, call)),
+            after={0: [moved(r, length, call) for r in range(n)]},
+        )

@@ -1,0 +1,19 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from all_reduces import all_reduces
+
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("all_reduce", stars=3, lesson="isend_irecv", uses=MESSAGES)
+@hints(
+    "Cut the tensor into n pieces with `tensor_split`: they may have different lengths.",
+    "First n - 1 rounds that add: afterwards each rank has the sum of one piece.",
+    "Then n - 1 rounds that copy the finished pieces around the ring.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for case in all_reduces(rank, n, messages=2 * (n - 1)):
+        case.bytes = 2 * (n - 1) * -(-len(case.args[0]) // n) * 8
+        yield case

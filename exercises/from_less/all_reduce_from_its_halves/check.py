@@ -1,0 +1,21 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from all_reduces import all_reduces
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise(
+    "all_reduce",
+    stars=2,
+    lesson="reduce_scatter",
+    uses=("reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor"),
+)
+@hints(
+    "First each rank gets the sum of one piece, then all ranks get all pieces.",
+    "The length may not be a multiple of n: pad with zeros, and cut them off at the end.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    yield from all_reduces(rank, n)

@@ -1,0 +1,10 @@
+"""What learners really write: changes of the solution, and what they must be told."""
+
+WRONG = [
+    ("    dist.broadcast(x, src=0)\n", "", "rank 1: the result is wrong."),
+    (
+        "dist.reduce(x, dst=0)",
+        "dist.all_reduce(x)",
+        "it calls dist.all_reduce: write `all_reduce` with reduce,",
+    ),
+]

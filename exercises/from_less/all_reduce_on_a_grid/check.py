@@ -1,0 +1,32 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import added
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise(
+    "hierarchical_all_reduce",
+    stars=3,
+    lesson="new_group",
+    uses=(
+        *("reduce_scatter_tensor", "all_reduce", "all_gather_into_tensor", "new_group"),
+        "new_subgroups_by_enumeration",
+    ),
+    sizes=(4, 2, 8),
+)
+@hints(
+    "Three calls: along the row, along the column, along the row again.",
+    "After a reduce_scatter in the row each rank holds a piece of the row's sum.",
+    "All_reduce that piece in the column, then all_gather the pieces in the row.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, width in enumerate((2, 2)):
+        parts = [added(r, 2 * width, call) for r in range(n)]
+        total = torch.stack(parts).sum(0)
+        yield Case(
+            f"rows of {width} ranks", (parts[rank], width), after={0: total}, calls=3, reduced=16
+        )

@@ -1,0 +1,20 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("barrier", stars=2, lesson="barrier", uses=MESSAGES)
+@hints(
+    "In round k (distance 1, 2, 4, ...) send to rank + distance, receive from rank - distance.",
+    "Pass on all marks that you have. `torch.maximum` joins them with those that came.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(3):
+        marks = torch.zeros(n)
+        marks[rank] = 1.0
+        messages = (n - 1).bit_length()
+        yield Case(f"run {call + 1}", (marks,), after={0: torch.ones(n)}, messages=messages)

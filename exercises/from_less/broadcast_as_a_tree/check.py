@@ -1,0 +1,17 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from broadcasts import broadcasts
+
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("broadcast", stars=3, lesson="broadcast", uses=MESSAGES)
+@hints(
+    "Count ranks from the root: `place = (rank - src) % n`. The root has place 0.",
+    "With distance 1, 2, 4, ... each place below the distance sends to place + distance.",
+    "A place receives in exactly one round, and only sends in later rounds.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    yield from broadcasts(rank, n, messages=(n - 1).bit_length())

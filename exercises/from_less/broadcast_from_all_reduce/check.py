@@ -1,0 +1,18 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from broadcasts import broadcasts
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("broadcast", stars=1, lesson="broadcast", uses=("all_reduce",))
+@hints(
+    "What must the other ranks contribute, so that the sum is the root's tensor?",
+    "They set their tensor to 0 first.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for case in broadcasts(rank, n):
+        case.calls = 1
+        yield case

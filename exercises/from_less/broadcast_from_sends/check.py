@@ -1,0 +1,16 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from broadcasts import broadcasts
+
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("broadcast", stars=1, lesson="broadcast", uses=MESSAGES)
+@hints(
+    "The root sends to every other rank; every other rank receives once.",
+    "The root must not send to itself: gloo refuses that.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    yield from broadcasts(rank, n)

@@ -1,0 +1,12 @@
+"""Calls of a broadcast: from each root, with several lengths."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import at_each_root, moved, poison
+from collectives.course.practice.exercise import Case
+
+
+def broadcasts(rank: int, n: int, messages: int | None = None) -> Iterator[Case]:
+    for root, call, length, label in at_each_root(n, "src"):
+        x = moved(root, length, call) if rank == root else poison(length)
+        yield Case(label, (x, root), after={0: moved(root, length, call)}, messages=messages)

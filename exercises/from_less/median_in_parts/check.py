@@ -1,0 +1,20 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import elements
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("median_of_all", stars=2, lesson="gather", uses=("gather",))
+@hints(
+    "The median at a position needs the values of all ranks at that position, and no others.",
+    "Gather one part of `size` elements after the other: `x.split(size)`.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for size, length in ((2, 5), (1, 3), (10, 4)):
+        rows = torch.stack([(torch.arange(length) * 7 + 3 * r) % 11 for r in range(n)])
+        wanted = rows.median(dim=0).values if rank == 0 else torch.tensor([], dtype=torch.int64)
+        yield Case(f"{elements(length)}, {size} at a time", (rows[rank], size), wanted)

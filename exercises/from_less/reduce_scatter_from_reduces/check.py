@@ -1,0 +1,20 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import added, poison, runs
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("reduce_scatter", stars=2, lesson="reduce_scatter", uses=("reduce",))
+@hints(
+    "Each rank is the root once, and gets the sum of the pieces for it.",
+    "`reduce` may write into its tensor on every rank, not only on the root: give it a copy.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, length, label in runs():
+        by_rank = [list(added(r, n * length, call).view(n, length)) for r in range(n)]
+        total = torch.stack([pieces[rank] for pieces in by_rank]).sum(0)
+        yield Case(label, (poison(length), by_rank[rank]), after={0: total})

@@ -1,0 +1,17 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from collectives.course.practice.data import at_each_root, moved, poison
+from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+
+
+@exercise("scatter", stars=1, lesson="scatter", uses=MESSAGES)
+@hints(
+    "The root sends piece r to rank r, and copies its own piece.",
+    "All ranks but the root have no pieces: they only receive.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for root, call, length, label in at_each_root(n, "src"):
+        pieces = [moved(r, length, call) for r in range(n)] if rank == root else None
+        yield Case(label, (poison(length), pieces, root), after={0: moved(rank, length, call)})

@@ -1,0 +1,20 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("on_all_ranks", stars=2, lesson="scatter", uses=("scatter", "gather"))
+@hints(
+    "Scatter one number to each rank, square it there, and gather the squares.",
+    "Only the root passes lists; the others pass None.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for root in range(n):
+        numbers = torch.arange(1.0, n + 1) + root
+        is_root = rank == root
+        wanted = numbers.square() if is_root else torch.tensor([])
+        yield Case(f"root {root}", (numbers if is_root else None, root), wanted)

@@ -1,0 +1,27 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import added
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise(
+    "sum_of_my_row",
+    stars=2,
+    lesson="new_group",
+    uses=("all_reduce", "new_group", "new_subgroups_by_enumeration"),
+    sizes=(4, 2, 8),
+)
+@hints(
+    "Every rank makes every group, in the same order, also those that it is no member of.",
+    "Row i of a grid with `width` columns has the ranks i * width to (i + 1) * width - 1.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, width in enumerate((2, n)):
+        parts = [added(r, 2, call) for r in range(n)]
+        row = rank // width
+        total = torch.stack(parts[row * width : (row + 1) * width]).sum(0)
+        yield Case(f"rows of {width} ranks", (parts[rank], width), total)

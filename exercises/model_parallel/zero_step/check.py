@@ -1,0 +1,35 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import elements, moved
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise(
+    "step",
+    stars=2,
+    lesson="model_parallel/zero",
+    uses=("reduce_scatter_tensor", "all_gather_into_tensor"),
+)
+@hints(
+    "Two calls: a reduce_scatter before the update, and an all_gather behind it.",
+    "`reduce_scatter_tensor` gives each rank the sum for its slice. The mean is wanted.",
+    "`weights.chunk(n)[rank]` is the slice of this rank. Gather all slices into `weights`.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call, length in enumerate((1, 2, 2, 0, 1000)):
+        # Multiples of n: the mean is a whole number.
+        gradients = [n * moved(r, n * length, call).double() for r in range(n)]
+        weights = 1000 * torch.arange(1.0, n * length + 1, dtype=torch.float64)
+        momentum = 2 * moved(1, n * length, call).double()
+        new = momentum / 2 + torch.stack(gradients).sum(0) / n
+        mine = slice(rank * length, (rank + 1) * length)
+        yield Case(
+            f"{elements(length)} on each rank, run {call + 1}",
+            (weights.clone(), gradients[rank], momentum[mine].clone()),
+            after={0: weights - new, 2: new[mine]},
+            calls=2,
+        )

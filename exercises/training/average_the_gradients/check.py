@@ -1,0 +1,17 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from gradients import averaged, gradients
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("average_gradients", stars=1, lesson="training/data_parallel", uses=("all_reduce",))
+@hints(
+    "One all_reduce for each gradient, in the same order on all ranks.",
+    "The default reduction is the sum. Divide in place, by the number of ranks.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        yield Case(f"run {call + 1}", (gradients(rank, call),), after={0: averaged(n, call)})

@@ -1,0 +1,8 @@
+"""What learners really write: changes of the solution, and what they must be told."""
+
+ALL_WRONG = "every rank: the result is wrong."
+
+WRONG = [
+    ("        gradient /= dist.get_world_size()\n", "", ALL_WRONG),
+    ("for gradient in gradients", "for gradient in gradients[:-1]", ALL_WRONG),
+]

@@ -1,0 +1,19 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+from gradients import gradients
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("norm", stars=2, lesson="all_reduce", uses=("all_reduce",))
+@hints(
+    "The norm is the root of the sum of all squares. Roots do not add up.",
+    "Add up the squares on every rank, then over the ranks, and take the root last.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        whole = torch.cat([torch.cat(gradients(r, call)) for r in range(n)])
+        yield Case(f"run {call + 1}", (gradients(rank, call),), whole.norm().item(), calls=1)

@@ -1,0 +1,19 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+from gradients import averaged, gradients
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("average_gradients", stars=2, lesson="training/buckets", uses=("all_reduce",))
+@hints(
+    "`torch.cat` makes one flat tensor of all gradients.",
+    "`flat.split([g.numel() for g in gradients])` cuts it again: copy the pieces back.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        yield Case(
+            f"run {call + 1}", (gradients(rank, call),), after={0: averaged(n, call)}, calls=1
+        )

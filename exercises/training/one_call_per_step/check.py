@@ -1,0 +1,28 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.data import added
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("sums_of_steps", stars=2, lesson="training/accumulation", uses=("all_reduce",))
+@hints(
+    "Add up on this rank first, over the micro-batches of a step; then over the ranks.",
+    "`gradients[first : first + every]` is shorter at the end, and never reads too far.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for number, every in ((3, 2), (4, 2), (1, 4), (0, 2), (7, 3)):
+        by_rank = [[(k + 1) * added(r, 1) for k in range(number)] for r in range(n)]
+        totals = [sum(same) for same in zip(*by_rank, strict=True)]
+        wanted = [
+            torch.stack(totals[first : first + every]).sum(0) for first in range(0, number, every)
+        ]
+        yield Case(
+            f"{number} micro-batches, a step after {every}",
+            (by_rank[rank], every),
+            wanted,
+            calls=len(wanted),
+        )

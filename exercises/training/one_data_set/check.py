@@ -1,0 +1,19 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("draw", stars=2, lesson="training/seeds", uses=("broadcast",))
+@hints(
+    "All ranks must draw with the same seed: which rank's, does not matter, so take rank 0's.",
+    "Broadcast the seed as a tensor of one number, then `torch.manual_seed`.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for call in range(2):
+        generator = torch.Generator().manual_seed(100 * call)
+        wanted = torch.rand(3, generator=generator, dtype=torch.float64)
+        yield Case(f"run {call + 1}", (3, 100 * call + rank), wanted)

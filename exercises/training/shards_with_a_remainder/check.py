@@ -1,0 +1,19 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("my_shard", stars=1, lesson="training/sampler")
+@hints(
+    "With 10 samples and 4 ranks the shards have 3, 3, 2 and 2 samples.",
+    "`divmod(samples, n)` gives the length of a short shard, and how many are one longer.",
+    "The ranks before yours hold `rank * short + min(rank, longer)` samples.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for samples in (10, n, n - 1, 0, 1000):
+        wanted = torch.arange(samples).tensor_split(n)[rank].tolist()
+        yield Case(f"{samples} samples", (samples, rank, n), wanted)

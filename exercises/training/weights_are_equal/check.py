@@ -1,0 +1,22 @@
+"""What the function must do, and in which cases it is tried."""
+
+from collections.abc import Iterator
+
+import torch
+
+from collectives.course.practice.exercise import Case, exercise, hints
+
+
+@exercise("all_equal", stars=2, lesson="weight_update", uses=("all_reduce",))
+@hints(
+    "If the smallest of all values equals the largest, all are equal.",
+    "Reduce one copy with MIN and another with MAX.",
+)
+def cases(rank: int, n: int) -> Iterator[Case]:
+    for different in (None, n - 1, 0):
+        weights = torch.arange(4.0) + (rank == different)
+        yield Case(
+            "equal weights" if different is None else f"rank {different} differs",
+            (weights,),
+            different is None or n == 1,
+        )
