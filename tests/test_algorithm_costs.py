@@ -9,12 +9,10 @@ import pytest
 import torch
 from test_algorithms import MOVES, REDUCTIONS, Exact, all_algorithms, ranks, run, some
 from thread_world import world
-from typer.testing import CliRunner
 
 from collectives.algorithms import chain, count, double_tree, ring, table
 from collectives.algorithms.schedule import NOBODY, among
 from collectives.algorithms.simulate import Hop, Network, finish_times
-from collectives.cli import app
 from collectives.course import files
 from collectives.course.chapters import read
 
@@ -264,30 +262,3 @@ def test_the_tree_of_one_node_is_that_of_all_ranks():
         )
         by_node = latencies.tree_time(assumption, n, per_node) - assumption.tree_call * US
         assert by_node == pytest.approx(every, rel=1e-9), assumption.name
-
-
-# The commands
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, words)
-
-
-def test_count_prints_what_was_counted():
-    result = invoke("count", "all_reduce", "--nproc", "4", "--size", "4MB")
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert rows[1] == ["ring", "6", "6", "24", "6000000", "24000000", "1.5"]
-    assert [row[0] for row in rows[1:]] == list(table.ALGORITHMS["all_reduce"])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("count", "sort"), "no algorithm for 'sort': take all_reduce"),
-        (("count", "all_reduce", "--size", "3x"), "is no size"),
-    ],
-)
-def test_bad_words_are_explained(words, message):
-    result = invoke(*words)
-    assert result.exit_code == 2
-    assert message in result.stderr

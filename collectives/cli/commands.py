@@ -9,7 +9,6 @@ import typer.core
 from collectives.backends import machine
 from collectives.cli import bus as cli_bus
 from collectives.cli import cluster as cli_cluster
-from collectives.cli import count as cli_count
 from collectives.cli import diagnose as cli_diagnose
 from collectives.cli import lab as cli_lab
 from collectives.cli import matrix as cli_matrix
@@ -104,7 +103,6 @@ app.command("matrix", epilog=cli_matrix.STATUSES)(cli_matrix.matrix)
 app.command("diagnose", epilog=cli_diagnose.STATUSES, no_args_is_help=True)(cli_diagnose.diagnose)
 app.command("lab", epilog=cli_lab.STATUSES, no_args_is_help=True)(cli_lab.lab)
 app.command("cluster", epilog=cli_cluster.STATUSES)(cli_cluster.cluster)
-app.command("count", no_args_is_help=True)(cli_count.count)
 app.add_typer(cli_practice.app, name="practice")
 
 bench = typer.Typer(help="Measure.", no_args_is_help=True, rich_markup_mode="rich")

@@ -43,11 +43,11 @@ def run(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")] = None,
     timeout: Annotated[float, typer.Option(help="Time limit for each step, in seconds.")] = 60.0,
-    timeline: Annotated[
-        bool, typer.Option("--timeline", help="Show when each rank was in which call, in seconds.")
-    ] = False,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the same for ui.perfetto.dev.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="Write who was when in which call, for ui.perfetto.dev."
+        ),
     ] = None,
     picture: Annotated[
         bool, typer.Option("--picture", help="Show where every number went.")
@@ -68,7 +68,6 @@ def run(
     """
     options = {"nproc": nproc, "backend": backend, "device": device, "timeout": timeout}
     display = {
-        "timeline": timeline,
         "trace": trace,
         "picture": picture,
         "save_picture": save_picture,

@@ -27,10 +27,10 @@ def parser_of(step: Callable) -> argparse.ArgumentParser:
         help="time limit for each step, in seconds (default %(default)g)",
     )
     parser.add_argument(
-        "--timeline", action="store_true", help="show when each rank was in which call, in seconds"
-    )
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE.json", help="write the same for ui.perfetto.dev"
+        "--trace",
+        type=Path,
+        metavar="FILE.json",
+        help="write who was when in which call, for ui.perfetto.dev",
     )
     parser.add_argument("--picture", action="store_true", help="show where every number went")
     parser.add_argument(

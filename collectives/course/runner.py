@@ -46,7 +46,7 @@ def run(step: Callable) -> None:
         return
     parser = parser_of(step)
     options = vars(parser.parse_args())
-    wanted = [options.pop(name) for name in ("timeline", "trace", "picture", "save_picture")]
+    wanted = [options.pop(name) for name in ("trace", "picture", "save_picture")]
     try:
         display = _shared_display(*wanted)
     except ValueError as error:
@@ -82,7 +82,7 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
         if _is_alone_or_rank(error.rank if error.kind == "raised" else int(error.rank == 0)):
             print_text(f"{step.__name__}: {error}", stderr=True)
             if launcher_worker() is None:  # else these are the calls of this rank alone
-                display.show_times(step.__name__, error.calls)
+                display.add_to_trace(step.__name__, error.calls)
         return 1, str(error).splitlines()[0]
     except Mismatch as error:
         print_text(error, stderr=True)

@@ -1,4 +1,4 @@
-"""What a lesson shows besides its tables: pictures and timelines of its runs."""
+"""What a lesson shows besides its tables: pictures and traces of its runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Display:
     the files that could be opened before the run, and not be written after it. Each is said once.
     """
 
-    timeline: bool = False
     trace: Path | None = None
     picture: bool = False
     save_picture: Path | None = None
@@ -47,7 +46,7 @@ class Display:
         """What `launch` has to record, so that it can be shown."""
         if self.picture or self.save_picture:
             return "tensors"
-        return "calls" if self.timeline or self.trace else None
+        return "calls" if self.trace else None
 
     def show(self, report: StepReport) -> None:
         """Print and write what is wanted of a step that was recorded, or that draws itself."""
@@ -55,17 +54,12 @@ class Display:
             return
         if self.picture:
             _print_picture(report)
-        self.show_times(report.name, report.calls or [])
+        self.add_to_trace(report.name, report.calls or [])
         if self.save_picture:
             self._save_pictures(report, self.save_picture)
 
-    def show_times(self, name: str, calls: list[Call]) -> None:
-        """Print the timeline and write the trace. A step that failed has them, but no picture."""
-        if self.timeline:
-            from collectives.pictures import wall_clock
-
-            out = console(width=_WIDTH)
-            out.print(wall_clock.timeline(calls, out.width))
+    def add_to_trace(self, name: str, calls: list[Call]) -> None:
+        """Write the trace. A step that failed is in it, too, but has no picture."""
         if self.trace:
             from collectives.pictures import trace
 
@@ -155,9 +149,7 @@ def _print_picture(report: StepReport) -> None:
         console(width=_WIDTH).print(text.text(found.origins, found.title))
         return
     hint = "its data cannot be traced"
-    if illustration.order_matters(calls):
-        hint = "try --timeline"
-    if _drawable(report):
+    if _drawable(report) or illustration.order_matters(calls):
         hint = "try --save-picture"
     print(
         f"{report.name}: no picture: no collective among all ranks shows where data went; {hint}",

@@ -169,7 +169,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # It names the slow code, with the machine and the line. While the cable is slow, all ranks are
 # inside the same `all_reduce`: nobody is late, so there is nobody to name. A slow computer comes
-# late to a call, and diagnose and the timeline (`collectives run --timeline`) show that.
+# late to a call, and diagnose and the trace (`collectives run --trace`) show that.
 #
 # ### Lost packets
 #
