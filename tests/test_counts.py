@@ -37,21 +37,22 @@ def test_what_ddp_sends_from_c_plus_plus_is_counted(backend, monkeypatch):
 
 def calls(rank, world_size, device):
     part, whole = torch.ones(FLOATS // world_size), torch.ones(FLOATS)
-    dist.all_gather_into_tensor(whole, part)
-    dist.reduce_scatter_tensor(part, whole)
-    dist.all_gather(list(torch.zeros(world_size, len(part)).unbind()), part)
-    dist.broadcast(whole, src=0)
-    if rank == 0:
-        dist.send(part, dst=1)
-    if rank == 1:
-        dist.recv(part, src=0)
-    dist.barrier()
+    with counting() as counts:
+        dist.all_gather_into_tensor(whole, part)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.all_gather(list(torch.zeros(world_size, len(part)).unbind()), part)
+        dist.broadcast(whole, src=0)
+        if rank == 0:
+            dist.send(part, dst=1)
+        if rank == 1:
+            dist.recv(part, src=0)
+        dist.barrier()
+    return counts
 
 
 @pytest.mark.parametrize("backend", ["gloo", "by_hand"])
 def test_the_bytes_of_a_call_are_those_of_the_full_array(backend):
-    results = launch(calls, 3, backend=backend, record="counts")
-    for rank, counts in enumerate(results.counts):
+    for rank, counts in enumerate(launch(calls, 3, backend=backend)):
         counts = {name: count for name, count in counts.items() if name != "by_hand.message"}
         extra = [{"c10d.send": (1, 1600)}, {"c10d.recv": (1, 1600)}, {}][rank]
         assert counts == extra | {
@@ -64,16 +65,17 @@ def test_the_bytes_of_a_call_are_those_of_the_full_array(backend):
 
 
 def functional_calls(rank, world_size, device):
-    whole = functional.all_reduce(torch.ones(FLOATS), "sum", dist.group.WORLD).wait()
-    part = functional.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD).wait()
-    return functional.all_gather_tensor(part, 0, dist.group.WORLD).wait().sum().item()
+    with counting() as counts:
+        whole = functional.all_reduce(torch.ones(FLOATS), "sum", dist.group.WORLD).wait()
+        part = functional.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD).wait()
+        whole = functional.all_gather_tensor(part, 0, dist.group.WORLD).wait()
+    return whole.sum().item(), counts
 
 
 @pytest.mark.parametrize("backend", ["gloo", "by_hand"])
 def test_a_functional_collective_is_counted_once(backend):
-    results = launch(functional_calls, 3, backend=backend, record="counts")
-    assert results == [9.0 * FLOATS] * 3
-    for counts in results.counts:
+    for total, counts in launch(functional_calls, 3, backend=backend):
+        assert total == 9.0 * FLOATS
         counts = {name: count for name, count in counts.items() if name != "by_hand.message"}
         names = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor")
         assert counts == {f"_c10d_functional.{name}": (1, 4800) for name in names}
@@ -94,9 +96,9 @@ def test_what_a_dtensor_calls_inside_an_operator_is_counted():
 
 
 def reduced(rank, world_size, device):
-    x = torch.ones(FLOATS)
-    dist.all_reduce(x)
-    return x[0].item()
+    with counting() as counts:
+        dist.all_reduce(torch.ones(FLOATS))
+    return counts
 
 
 def reduced_with_each_message_sent_twice(rank, world_size, device):
@@ -117,7 +119,7 @@ def reduced_with_each_message_sent_twice(rank, world_size, device):
 )
 def test_a_ring_sends_two_messages_to_each_other_rank(n, step, times, monkeypatch):
     monkeypatch.setenv("COLLECTIVES_ALGORITHM", "ring")
-    for counts in launch(step, n, backend="by_hand", record="counts").counts:
+    for counts in launch(step, n, backend="by_hand"):
         count = times * 2 * (n - 1)
         assert counts["by_hand.message"] == (count, count * FLOATS * 4 // n)
         assert counts["c10d.all_reduce"] == (1, FLOATS * 4)

@@ -6,31 +6,24 @@ import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collectives.launcher.failure import LaunchError
 from collectives.recording import call_log
 from collectives.recording.call import Call, RiskyCall
 
-if TYPE_CHECKING:
-    from collectives.recording.counts import Counts
-
 # What `launch` can record. With "tensors", also copies of the tensors that the calls were given.
-# "counts" are those of recording.counts, which wraps no call.
-KINDS = ("calls", "tensors", "counts")
+KINDS = ("calls", "tensors")
 
 
 class Results(list[Any]):
     """The results of a launch in rank order, and what its ranks called, if that was recorded.
 
     calls: rank by rank, in order of entry. risky_calls: what they noticed of their own calls.
-    counts: for each rank, calls and bytes by name, as recording.counts explains. What was not
-    asked for is empty.
     """
 
     calls: list[Call]
     risky_calls: list[RiskyCall]
-    counts: "list[Counts]"
 
 
 def launch_recorded(
@@ -50,9 +43,8 @@ def launch_recorded(
             error.calls = [call for log in logs for call in _final_calls(log)]
             error.risky_calls = [risky for log in logs for risky in log.noticed()]
             raise
-        results = Results(result for result, *_ in returned)
-        results.calls = [call for _, calls, _ in returned for call in calls]
-        results.counts = [counts for *_, counts in returned]
+        results = Results(result for result, _ in returned)
+        results.calls = [call for _, calls in returned for call in calls]
         results.risky_calls = [risky for log in _logs(folder) for risky in log.noticed()]
     return results
 
@@ -65,19 +57,11 @@ def call_recorded(
     world_size: int,
     device: Any,
     *args: Any,
-) -> "tuple[object, list[Call], Counts]":
-    """Runs in a rank: what `fn` returns, its calls and its counts.
-
-    The calls also go into a file in `folder`.
-    """
-    from collectives.recording.counts import Counts, counting
+) -> tuple[object, list[Call]]:
+    """Runs in a rank: what `fn` returns, and its calls. They also go into a file in `folder`."""
     from collectives.recording.record import attach
     from collectives.recording.sink import Memory, Sink
 
-    if record == "counts":
-        with counting() as counts:
-            result = fn(rank, world_size, device, *args)
-        return result, [], counts
     memory = Memory(tensors=record == "tensors")
     sinks: list[Sink] = [memory]
     with contextlib.suppress(OSError):  # a full folder: only a failure would need the file
@@ -91,7 +75,7 @@ def call_recorded(
     finally:
         for sink in sinks:
             recorder.detach(sink)
-    return result, memory.calls(rank), Counts()
+    return result, memory.calls(rank)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def launch(
 
     With `record="calls"` the results have an attribute `calls`: all that `fn` called, as Call of
     `collectives.recording.call`. With "tensors" each holds copies of its tensors from before and
-    after it. A LaunchError has `calls`, too. For "counts" see `collectives.recording.counts`.
+    after it. A LaunchError has `calls`, too.
 
     Raises ValueError for arguments that cannot work, and LaunchError, which names the rank, if a
     rank raises, dies or hangs.
