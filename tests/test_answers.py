@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from known_numbers import NAMES_OF_SOMETHING, NUMBER, in_expressions, is_in, numbers
 from lesson_source import Prediction, Source
 
 from collectives.course import chapters
@@ -18,6 +17,16 @@ NAMES = [
     for name in chapter.names
 ]
 
+NUMBER = r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?!\w|\.\d)"
+
+# No numbers of the run: names of ranks and places, versions, and where a link leads.
+NAMES_OF_SOMETHING = (
+    r"\b(?:rank|row|column|element|place|expert|tag)s? \d+(?:(?:, | and |, and | or | to )\d+)*"
+    r"|\b(?:torch|Python|NCCL) [\d.]+|MASTER_PORT=\d+|\]\([^)]*\)"
+)
+# A sum that is written out, as in 6,480 / 80 = 81, shows itself where its numbers are from.
+WRITTEN_OUT = rf"{NUMBER}(?: (?:[-+*/=]|\*\*) {NUMBER})+"
+
 
 @pytest.mark.parametrize("name", [name for name in NAMES if Source(name).tables])
 def test_four_ranks_print_the_table(name):
@@ -31,19 +40,27 @@ def test_every_lesson_on_a_call_shows_what_four_ranks_print():
     assert [name for name in CHAPTERS["calls"].names if not Source(name).tables] == []
 
 
-def unfounded(prediction: Prediction, printed: str) -> list[str]:
-    """The numbers of an answer that are not known.
+def numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in re.findall(NUMBER, text)]
 
-    The first one must be printed. The others may also be said before the answer. Each of them may
-    be in an expression of the answer that leads from known numbers to it, or from it to one.
+
+def is_in(text: str, known: set[float]) -> bool:
+    """A fraction may be rounded."""
+    value = float(text.replace(",", ""))
+    digits = len(re.sub("e.*|^[-0.]*|[.]", "", text)) if "." in text else 16
+    return any(f"{number:.{digits}g}" == f"{value:.{digits}g}" for number in known)
+
+
+def unfounded(prediction: Prediction, printed: str) -> list[str]:
+    """The numbers of an answer that are not known: neither printed, nor said before the answer, nor
+    in arithmetic that is written out. The first number must be printed.
     """
-    answer = NAMES_OF_SOMETHING.sub("", " ".join(prediction.answer.split()))
-    first, *others = re.findall(NUMBER, answer) or [""]
+    answer = re.sub(NAMES_OF_SOMETHING, "", " ".join(prediction.answer.split()), flags=re.I)
+    first, *others = re.findall(NUMBER, re.sub(WRITTEN_OUT, "", answer)) or [""]
     seen = {*numbers(printed)}
     known = seen | {*numbers(prediction.before)}
-    founded = in_expressions(answer, known)
-    found = [] if not first or is_in(first, seen | founded) else [first]
-    return found + [number for number in others if not is_in(number, known | founded)]
+    found = [] if not first or is_in(first, seen) else [first]
+    return found + [number for number in others if not is_in(number, known)]
 
 
 def without_ranks(printed: str) -> str:
@@ -77,11 +94,8 @@ def test_the_numbers_of_an_answer_are_those_of_the_run(name):
         ("It is 13.", ["13"]),
         ("It is 5.", ["5"]),  # the question says it, and the run does not print it
         ("12: the 5 is not in it, and 6 is not either.", ["6"]),
-        ("It is 17 = 12 + 5.", []),
-        ("It is 18 = 12 + 6.", ["18", "6"]),
-        ("12, from 5 + 7.", []),
-        ("12, so there are 1,200 / 12 = 100.", ["1,200", "100"]),
-        ("12 or 1,200 / 100, as 12 * 100 is 1,200.", []),
+        ("12, so there are 1,200 / 12 = 100.", []),
+        ("12, so there are 100.", ["100"]),
         ("It is 0.33.", []),
         ("It is 0.34.", ["0.34"]),
     ],

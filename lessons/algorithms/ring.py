@@ -94,7 +94,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 48: 6 pieces, of 8 bytes each: `6 * 8`. Of rank 0's pieces only piece 2 is another number after
+# 48: it sends 6 pieces, one in each step. Of rank 0's pieces only piece 2 is another number after
 # the first step, the sum of rank 0 and rank 3. It has sent its last piece, and still holds it.
 #
 # In the picture each panel shows what all ranks hold after a step. Follow a column, which is one
@@ -159,7 +159,6 @@ STEPS = [ring, uneven_ring]
 # - [`ring.py`](../../collectives/algorithms/ring.py) has the same ring as data. The backend
 #   `by_hand` executes it: `COLLECTIVES_ALGORITHM=ring collectives run all_reduce --backend by_hand`
 #   runs a lesson on it.
-# - `collectives count all_reduce --nproc 4` counts messages and bytes of all algorithms.
 
 # %% [markdown]
 # ## Change and try

@@ -84,10 +84,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 12 / 6 = 2: for 4 bytes only the steps count. From some size on, which the step prints, it is
-# faster, because it sends 2 tensors in all instead of 6. The ring has the most steps. It comes
-# close to halving and doubling only at the right end of the picture, where the steps do not count
-# any more. The binomial tree is the fastest at no size.
+# 12 / 6 = 2: for so few bytes only the steps count. From 16,384 bytes on, it is faster, because it
+# sends 2 tensors in all instead of 6. The ring has the most steps. It comes close to halving and
+# doubling only at the right end of the picture, where the steps do not count any more. The binomial
+# tree is the fastest at no size.
 #
 # </details>
 
