@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from collectives.backends import availability as backends
-from collectives.backends import machine
+from collectives.backends import imported, machine
 
 COLUMNS = [(one.name, device) for one in backends.BACKENDS.values() for device in one.devices]
 CELL = ("backend", "device", "world_size")
@@ -54,9 +54,10 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     known = list(backends.BACKENDS)
     if modules := config.getoption("modules"):
-        from collectives.semantics import probe
-
-        probe.import_modules(modules)
+        try:
+            imported.import_modules(modules)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
         known = backends.known_backends()
     unknown = set(config.getoption("backend") or ()) - set(known)
     if unknown:

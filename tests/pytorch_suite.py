@@ -22,7 +22,7 @@ import pytest
 
 from collectives import LaunchError, launch
 from collectives.launcher import server
-from collectives.semantics.probe import RankSetup
+from collectives.semantics.probe import Silence
 
 UPSTREAM = "torch.testing._internal.distributed.distributed_test"
 REASONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
@@ -66,7 +66,7 @@ def test_upstream(name, pytestconfig):
     mark = getattr(getattr(upstream_tests(backend), name), "__unittest_skip_why__", "")
     if (reason := left_out(mark)) is not None:
         pytest.skip(reason)
-    arguments = name, backend, RankSetup(tuple(pytestconfig.getoption("modules")))
+    arguments = name, backend, Silence()
     common_distributed.initialize_temp_directories()
     world = {"backend": backend, "device": "cpu", "timeout": TIME_LIMIT}
     skips, failure = [], None

@@ -125,9 +125,24 @@ NAMES = ", ".join(BACKENDS)
 
 def unavailable(backend: str, device: str, nproc: int) -> str | None:
     """Why this machine cannot run `nproc` ranks of `backend` on `device`; None if it can."""
+    import torch.distributed as dist
+
     if backend in BACKENDS:
         return BACKENDS[backend].missing(device, nproc)
+    is_built = getattr(dist, f"is_{backend}_available", None)
+    if is_built is not None and not is_built():
+        return f"this build of torch has no {backend}"
     return f"{backend} on cuda needs a GPU: 0 visible" if _lacks_gpu(device) else None
+
+
+def devices_of(backend: str) -> tuple[str, ...]:
+    """The kinds of devices that a backend works on, of those that we know; the default first."""
+    import torch.distributed as dist
+
+    if backend in BACKENDS:
+        return BACKENDS[backend].devices
+    capable = dist.Backend.backend_capability.get(backend, ())
+    return tuple(device for device in ("cpu", "cuda") if device in capable) or ("cpu",)
 
 
 def modules(names: list[str] | None = None) -> tuple[str, ...]:
@@ -154,9 +169,9 @@ def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, st
     if backend not in known:
         raise ValueError(
             f"backend={backend!r} is not known to this torch: {did_you_mean(backend, known)}"
-            f"It knows {', '.join(known)}."
+            f"It knows {', '.join(known)}; with --import MODULE also one of your own."
         )
-    devices = BACKENDS[backend].devices if backend in BACKENDS else ("cpu", "cuda")
+    devices = devices_of(backend)
     device = device or devices[0]
     if device not in devices:
         raise ValueError(

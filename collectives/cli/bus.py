@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collectives.backends import imported
 from collectives.backends.availability import NAMES
 from collectives.cli import terminal
 from collectives.cli.sizes import size_in_bytes
@@ -46,6 +47,7 @@ def bus(
     iters: Annotated[int, typer.Option(min=1, help="Calls that are timed together.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Calls before them.")] = 5,
     timeout: Annotated[float, typer.Option(help="For the whole run, in seconds.")] = 600.0,
+    modules: terminal.Modules = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
     plot: Annotated[
@@ -81,6 +83,7 @@ def bus(
         request.check(world_size(nproc, worker))
         if speaks:
             _check_outputs([csv_file, json_file], plot)
+        imported.import_modules(modules or ())
         found = bench.measure(request, nproc, backend, device, timeout)
     except (ValueError, RuntimeError) as error:
         raise terminal.failed("collectives bench bus", error, speaks) from None

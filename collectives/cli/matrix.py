@@ -7,6 +7,7 @@ import typer
 
 from collectives.backends.availability import NAMES
 from collectives.backends.availability import modules as backend_modules
+from collectives.cli.terminal import Modules
 
 # The functional collectives import the compiler, which takes longer than ten cells: the fork server
 # does it once, for all ranks.
@@ -61,12 +62,7 @@ def matrix(
             help="Compare with a JSON of yours, or the recorded one of a torch (2.13).",
         ),
     ] = None,
-    modules: Annotated[
-        _Names,
-        typer.Option(
-            "--import", metavar="MODULE", help="Import it in every rank: a backend of your own."
-        ),
-    ] = None,
+    modules: Modules = None,
 ) -> None:
     """Measure what works: every call, dtype and reduction on every backend, each in a fresh world
     of ranks.
@@ -89,9 +85,8 @@ def matrix(
         "dtype": dtype,
         "op": op,
     }
-    own = tuple(modules or ())
     raise typer.Exit(
         matrix_run.execute(
-            names, nproc, quick, timeout, json_file, html_file, claims_file, against, own
+            names, nproc, quick, timeout, json_file, html_file, claims_file, against, modules or []
         )
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from collectives.backends import claims
+from collectives.backends import claims, imported
 from collectives.backends.claims import BROKEN
 from collectives.cli import terminal
 from collectives.course import output_file
@@ -18,7 +18,6 @@ from collectives.launcher.arguments import check_timeout, world_size
 from collectives.launcher.worker import launcher_worker
 from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise
 from collectives.matrix.measured import by_column, is_measured, key
-from collectives.semantics import probe
 from collectives.semantics.cell import Cell
 
 
@@ -31,7 +30,7 @@ def execute(
     html_file: Path | None,
     claims_file: Path | None,
     against: str | None,
-    modules: tuple[str, ...],
+    modules: list[str],
 ) -> int:
     """Measure and report; the exit status. Under torchrun only rank 0 prints.
 
@@ -54,15 +53,14 @@ def execute(
         output_file.check(json_file, html_file)
         own_claims = claims.load(claims_file)
         before = None if against is None else _before(against)
-        probe.import_modules(modules)
+        imported.import_modules(modules)
         sizes = [worker.world_size] if worker else nproc
         cells = selection.select(**names, world_sizes=sizes, quick=quick)
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, OSError) as error:
         if prints:
             print_text(f"collectives matrix: {error}", stderr=True)
         return 2
-    arguments = cells, modules, timeout
-    answers = supervise.measure(worker, *arguments) if worker else run.measure(*arguments)
+    answers = supervise.measure(worker, cells, timeout) if worker else run.measure(cells, timeout)
     found, interrupted = _measured(answers, cells, prints)
     if not prints:
         return 130 if interrupted else 0

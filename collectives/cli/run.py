@@ -43,6 +43,7 @@ def run(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what suits the backend.")] = None,
     timeout: Annotated[float, typer.Option(help="Time limit for each step, in seconds.")] = 60.0,
+    modules: terminal.Modules = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -78,8 +79,8 @@ def run(
         speaks = worker is None or worker.rank == 0
         paths = files.choose(names or [], every)
         if wrong:
-            raise typer.Exit(_run_wrong(paths, worker, options))
-        results, unwritten = _run_all(paths, worker, options, display)
+            raise typer.Exit(_run_wrong(paths, worker, options, modules or []))
+        results, unwritten = _run_all(paths, worker, options, display, modules or [])
     except ValueError as error:
         raise terminal.failed("collectives run", error, speaks) from None
     if speaks:
@@ -87,14 +88,14 @@ def run(
     raise typer.Exit(terminal.status_of_all([*_statuses(results), *(2 for _ in unwritten)]))
 
 
-def _run_wrong(paths: list[Path], worker: Worker | None, options: dict) -> int:
+def _run_wrong(paths: list[Path], worker: Worker | None, options: dict, modules: list[str]) -> int:
     """Print what the proof says of each wrong program. 1 if it does not notice one."""
     from collectives.course import wrong
 
     if worker is not None:
         raise ValueError("--wrong starts the ranks itself: start it without a launcher.")
     proposals = [(path, wrong.proposals(path)) for path in paths]
-    _check(worker, **options)
+    _check(worker, modules, **options)
     out, status = make_console(), 0
     for path, changes in proposals:
         for number, (title, cell) in enumerate(changes.items(), 1):
@@ -120,7 +121,11 @@ class _LessonResult:
 
 
 def _run_all(
-    paths: list[Path], worker: Worker | None, options: dict, display_options: dict
+    paths: list[Path],
+    worker: Worker | None,
+    options: dict,
+    display_options: dict,
+    modules: list[str],
 ) -> tuple[list[_LessonResult], set[Path]]:
     """Run every step of these lessons. A file that cannot be loaded does not stop the others.
 
@@ -135,7 +140,7 @@ def _run_all(
     from collectives.course.show import Display
 
     display = Display(**display_options)
-    _check(worker, **options)
+    _check(worker, modules, **options)
     results = []
     for number, (path, lesson) in enumerate(lessons, 1):
         result = _LessonResult(path.stem)
@@ -159,14 +164,16 @@ def _run_all(
 
 def _check(
     worker: Worker | None,
+    modules: list[str],
     nproc: int | None,
     backend: str | None,
     device: str | None,
     timeout: float,
 ) -> None:
     """Refuse once, before the first lesson, what every step would refuse."""
-    from collectives.backends import availability
+    from collectives.backends import availability, imported
 
+    imported.import_modules(modules)
     ranks = arguments.world_size(nproc, worker)
     arguments.check_timeout(timeout)
     if worker:

@@ -1,11 +1,19 @@
-"""How our commands end: what they say of an error, the files that they leave, their status."""
+"""What our commands share: `--import`, what they say of an error, the files that they leave, and
+their status.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from collectives.backends import imported
 from collectives.course.console import print_text
+
+Modules = Annotated[
+    list[str] | None, typer.Option(imported.OPTION, metavar="MODULE", help=imported.HELP)
+]
 
 
 def failed(command: str, error: ValueError | RuntimeError, speaks: bool = True) -> typer.Exit:

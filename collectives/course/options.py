@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from collectives.backends import imported
 from collectives.backends.availability import NAMES
 
 
@@ -25,6 +26,14 @@ def parser_of(step: Callable) -> argparse.ArgumentParser:
         type=float,
         default=60.0,
         help="time limit for each step, in seconds (default %(default)g)",
+    )
+    parser.add_argument(
+        imported.OPTION,
+        action="append",
+        default=[],
+        dest="modules",
+        metavar="MODULE",
+        help=imported.HELP,
     )
     parser.add_argument(
         "--trace",

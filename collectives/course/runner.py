@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from collectives.backends import imported
 from collectives.course import files, lab_output
 from collectives.course.console import check_stdout, drop_stdout, print_text
 from collectives.course.marks import world_of
@@ -48,6 +49,7 @@ def run(step: Callable) -> None:
     options = vars(parser.parse_args())
     wanted = [options.pop(name) for name in ("trace", "picture", "save_picture")]
     try:
+        imported.import_modules(options.pop("modules"))
         display = _shared_display(*wanted)
     except ValueError as error:
         parser.error(printable(error))

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import datetime
 import faulthandler
+import importlib
 import io
 import linecache
 import multiprocessing
@@ -108,6 +109,8 @@ def _call(spec: RankSpec, payload: bytes) -> bytes:
             "can it import every module they need?"
         )
         raise
+    for module in spec.modules:
+        importlib.import_module(module)
     device = availability.rank_device(spec.device, int(spec.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)

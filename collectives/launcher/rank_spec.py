@@ -10,7 +10,7 @@ from multiprocessing import reduction
 from multiprocessing.util import get_temp_dir
 from typing import IO, Any
 
-from collectives.backends import availability
+from collectives.backends import availability, imported
 from collectives.launcher.server import default_start_method
 from collectives.launcher.worker import Worker
 from collectives.process_groups.mpi import pmi
@@ -71,6 +71,7 @@ class RankSpec:
     store: str | tuple[str, int, str]  # the path of a FileStore, or a TCPStore's host, port, prefix
     environ: dict[str, str]
     sources: dict[str, tuple[Any, ...]]  # entries of linecache
+    modules: tuple[str, ...]  # the rank imports them: they register a backend
     stdout: Descriptor | None
     stderr: Descriptor | None
     pmi: Descriptor | None = None  # the socket where a rank of MPI asks who it is
@@ -138,6 +139,7 @@ def _common_fields(
             for name, entry in linecache.cache.items()
             if len(entry) == 4 and entry[1] is None
         },
+        "modules": tuple(imported.modules),
         "stdout": _descriptor(1),
         "stderr": _descriptor(2),
     }

@@ -13,7 +13,7 @@ from collectives.matrix.measured import UNAVAILABLE, measured
 from collectives.matrix.recorded import FORMAT
 from collectives.semantics.cell import Cell
 from collectives.semantics.forms import FORMS, called
-from collectives.semantics.probe import RankSetup, probe
+from collectives.semantics.probe import Silence, probe
 
 # The default time limit of a cell, in seconds. Most cells take a tenth of a second; a GPU's context
 # and NCCL's connections take longer.
@@ -40,16 +40,14 @@ World = Callable[[Callable, tuple, Cell], tuple[str, str]]
 
 def measure(
     cells: list[Cell],
-    modules: tuple[str, ...] = (),
     timeout: float | None = None,
     at_once: int = _AT_ONCE,
 ) -> Iterator[dict]:
     """Try the cells, `at_once` at a time; yield each one's record as soon as it is known.
 
-    `modules` are imported in every rank first. `timeout` is in seconds, for each cell. To stop
-    early, close the iterator: nothing more is begun.
+    `timeout` is in seconds, for each cell. To stop early, close the iterator: nothing more is
+    begun.
     """
-    setup = RankSetup(modules)
 
     def world(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
         like_the_cell = {"backend": cell.backend, "device": cell.device}
@@ -63,12 +61,12 @@ def measure(
     if any(not unavailable(cell) for cell in cells):
         # subtle: the time to start the fork server must not count for the first cell.
         launch(do_nothing, 1, backend="gloo", device="cpu", timeout=_WARM_UP)
-    reasons = without_a_world(cells, setup, world)
+    reasons = without_a_world(cells, world)
     pool, futures = ThreadPoolExecutor(at_once), []
     try:
         for cell in cells:
             reason = reasons.get(column(cell)) or unavailable(cell)
-            futures.append(pool.submit(answer, cell, setup, world, reason))
+            futures.append(pool.submit(answer, cell, world, reason))
         for future in as_completed(futures):
             yield future.result()
     finally:
@@ -79,13 +77,13 @@ def measure(
         pool.shutdown()
 
 
-def answer(cell: Cell, setup: RankSetup, world: World, reason: str | None) -> dict:
+def answer(cell: Cell, world: World, reason: str | None) -> dict:
     """Try one cell, unless there is a `reason` why it cannot be tried; the cell's record."""
     name = called(FORMS[cell.name])
     if reason:
         return measured(cell, name, UNAVAILABLE, reason)
     begin = time.monotonic()
-    state, detail = world(probe, (cell, setup), cell)
+    state, detail = world(probe, (cell, Silence()), cell)
     return measured(cell, name, state, detail, time.monotonic() - begin)
 
 
@@ -95,25 +93,17 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
     `ranks_here` is how many of the cell's ranks run on this machine; by default all of them.
     """
     import torch
-    import torch.distributed as dist
 
     if called(FORMS[cell.name]) is None:
         return f"torch {torch.__version__} has no torch.distributed.{cell.name}"
-    if cell.backend in availability.BACKENDS:
-        return availability.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
-    is_built = getattr(dist, f"is_{cell.backend}_available", None)
-    if is_built is not None and not is_built():
-        return f"this build of torch has no {cell.backend}"
-    return None
+    return availability.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
 
 
 def column(cell: Cell) -> tuple[str, str, int]:
     return cell.backend, cell.device, cell.world_size
 
 
-def without_a_world(
-    cells: list[Cell], setup: RankSetup, world: World
-) -> dict[tuple[str, str, int], str]:
+def without_a_world(cells: list[Cell], world: World) -> dict[tuple[str, str, int], str]:
     """Why no world starts on a backend that we do not know, by column.
 
     Without this check, every cell would fail for the same reason. A refused call is no such
@@ -125,7 +115,7 @@ def without_a_world(
         if cell.backend in availability.BACKENDS or unavailable(cell):
             continue
         for _ in range(_ATTEMPTS):
-            state, detail = world(do_nothing, (setup,), cell)
+            state, detail = world(do_nothing, (Silence(),), cell)
             if state != "refuses":
                 break
         else:
@@ -133,7 +123,7 @@ def without_a_world(
     return reasons
 
 
-def do_nothing(rank: int, world_size: int, device, setup: RankSetup | None = None) -> None:
+def do_nothing(rank: int, world_size: int, device, silence: Silence | None = None) -> None:
     """In a rank: a world that makes no call."""
 
 

@@ -23,16 +23,7 @@ def columns(names: list[str] | None) -> list[tuple[str, str]]:
             for device in backend.devices
         ]
     chosen = _known("backend", [name.lower() for name in names], availability.known_backends())
-    return [(backend, device) for backend in chosen for device in _devices(backend)]
-
-
-def _devices(backend: str) -> tuple[str, ...]:
-    import torch.distributed as dist
-
-    if backend in availability.BACKENDS:
-        return availability.BACKENDS[backend].devices
-    capable = dist.Backend.backend_capability.get(backend, ())
-    return tuple(device for device in ("cpu", "cuda") if device in capable) or ("cpu",)
+    return [(backend, device) for backend in chosen for device in availability.devices_of(backend)]
 
 
 def select(

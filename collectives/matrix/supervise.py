@@ -20,7 +20,6 @@ from collectives.launcher.store import launcher_store
 from collectives.launcher.worker import Worker
 from collectives.matrix import run
 from collectives.semantics.cell import Cell
-from collectives.semantics.probe import RankSetup
 
 # After the first failure the other ranks may still report theirs for so long, in seconds: that a
 # rank died says more than that its peer was lost.
@@ -33,12 +32,10 @@ _PATIENCE = 60.0
 _ORDER = ("crashes", "refuses", "wrong", "hangs", "works", "stopped")
 
 
-def measure(
-    worker: Worker, cells: list[Cell], modules: tuple[str, ...] = (), timeout: float | None = None
-) -> Iterator[dict]:
+def measure(worker: Worker, cells: list[Cell], timeout: float | None = None) -> Iterator[dict]:
     """Try the cells, one after another; every supervisor gets the same records."""
     store = launcher_store(worker, _PATIENCE)
-    setup, worlds = RankSetup(modules), itertools.count()
+    worlds = itertools.count()
 
     def world(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
         prefix = f"collectives/matrix/{next(worlds)}"
@@ -48,10 +45,10 @@ def measure(
         store_of_world = dist.PrefixStore(prefix, store)
         return _supervise(lambda: start.start(spec), worker, store_of_world, limit + _PATIENCE)
 
-    reasons = run.without_a_world(cells, setup, world)
+    reasons = run.without_a_world(cells, world)
     for cell in cells:
         reason = reasons.get(run.column(cell)) or run.unavailable(cell, worker.local_world_size)
-        yield run.answer(cell, setup, world, reason)
+        yield run.answer(cell, world, reason)
 
 
 def _supervise(

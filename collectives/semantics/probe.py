@@ -6,9 +6,7 @@ tensor that is not contiguous; neither they nor the inputs may change. All compa
 a NaN, or a bool that is neither 0 nor 1, cannot hide.
 """
 
-import importlib
 import os
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,46 +31,27 @@ class Refused(Exception):
     """The call raised. The message has the type and the first line of its error."""
 
 
-class RankSetup:
-    """An argument for a rank that prepares it when it arrives there, before its group starts.
+class Silence:
+    """An argument for a rank: it prints nothing from when it arrives there.
 
-    Unpickling it silences the rank and imports `modules`, which register a backend.
+    That is before its group starts.
     """
 
-    def __init__(self, modules: tuple[str, ...] = ()):
-        self.modules = modules
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _set_up, (self.modules,)
+        return _silence, ()
 
 
-def _set_up(modules: tuple[str, ...]) -> RankSetup:
+def _silence() -> Silence:
     # A call may print megabytes, in C++ too: nobody reads them.
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
     os.close(null)
-    import_modules(modules)
-    return RankSetup(modules)
-
-
-def import_modules(modules: tuple[str, ...]) -> None:
-    """Import modules by name, from the current folder too.
-
-    By itself the `collectives` command does not look there. Raises ImportError, with its cause.
-    """
-    if modules and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except (Exception, SystemExit) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise ImportError(f"the module {module!r} cannot be imported: {why}") from error
+    return Silence()
 
 
 def probe(
-    rank: int, world_size: int, device: torch.device, cell: Cell, setup: RankSetup
+    rank: int, world_size: int, device: torch.device, cell: Cell, silence: Silence
 ) -> str | None:
     """Try a cell in this rank: None if it works, else what was wrong.
 

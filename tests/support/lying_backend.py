@@ -2,8 +2,21 @@
 
 import torch.distributed as dist
 
+CALLS = (
+    *("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter"),
+    *("alltoall", "barrier", "send", "recv", "recv_anysource"),
+)
+# The names of gloo's methods for one tensor, and what a group in Python calls them.
+SINGLE = {
+    "_allgather_base": "all_gather_single",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "alltoall_base": "all_to_all_single",
+}
+
 
 class OnGloo(dist.ProcessGroup):
+    """What a subclass does not define is gloo's."""
+
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
@@ -16,6 +29,18 @@ class OnGloo(dist.ProcessGroup):
 
     def getGroupName(self):
         return self._name
+
+
+def forwarding(name):
+    """barrier gets its options by name; gloo takes them by position alone."""
+    return lambda self, *values, **named: getattr(self._gloo, name)(*values, *named.values())
+
+
+for name in CALLS:
+    setattr(OnGloo, name, forwarding(name))
+for name, newer in SINGLE.items():
+    setattr(OnGloo, name, forwarding(name))
+    setattr(OnGloo, newer, forwarding(name))
 
 
 class Lying(OnGloo):

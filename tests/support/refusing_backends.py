@@ -15,9 +15,6 @@ class Strict(OnGloo):
 
     recv = send
 
-    def broadcast(self, tensors, options):
-        return self._gloo.broadcast(tensors, options)
-
 
 if "broken" not in dist.Backend.backend_list:
     dist.Backend.register_backend("broken", Broken, devices=["cpu"])
