@@ -50,10 +50,10 @@ def bits(tensor: "torch.Tensor") -> "torch.Tensor":
     """The bytes of a tensor. They tell -0.0 from 0.0, and a NaN is equal to itself."""
     import torch
 
-    values = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+    values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     # subtle: to `contiguous()` a tensor of one element is contiguous whatever its stride, and only
-    # a stride of 1 can be seen as bytes.
-    return values.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    # a stride of 1 can be seen as bytes. A copy would make each bool 0 or 1.
+    return values.as_strided((values.numel(),), (1,)).view(torch.uint8)
 
 
 def _show(value: Any) -> str:
