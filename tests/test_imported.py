@@ -1,5 +1,6 @@
 """`--import MODULE`: a backend that nobody here knows runs the lessons, at each of their doors."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ MISSING = "there is no such module, here or where this Python looks for packages
     ("name", "text", "said"),
     [
         ("not_there", None, f"{MISSING}."),
+        ("../x", None, "that is no name of a module: write it as behind `import` in Python."),
         ("a_file.py", "", f"{MISSING}: leave out the ending, as in a_file."),
         ("lacks_one", "import not_there", "its import raised ModuleNotFoundError: No module"),
         (
@@ -40,7 +42,7 @@ MISSING = "there is no such module, here or where this Python looks for packages
         ),
         (
             "leaves",
-            "import sys\nsys.exit('no licence')",
+            "import sys\nsys.exit('no\\nlicence')",
             "its import raised SystemExit: no licence",
         ),
         ("garbled", "def (", "its import raised SyntaxError: invalid syntax (garbled.py, line 1)"),
@@ -50,7 +52,7 @@ MISSING = "there is no such module, here or where this Python looks for packages
 def test_a_module_that_gives_no_backend_is_refused_in_a_sentence(name, text, said, here):
     if text is not None:
         (here / f"{name.removesuffix('.py')}.py").write_text(text)
-    with pytest.raises(ValueError, match=f"^--import {name}: ") as refused:
+    with pytest.raises(ValueError, match=f"^--import {re.escape(name)}: ") as refused:
         imported.import_modules([name])
     assert said.format(here=here) in str(refused.value)
     assert "\n" not in str(refused.value)
