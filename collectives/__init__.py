@@ -4,79 +4,44 @@ What lessons and programs import is here, and stays here: the rooms below it may
 loaded when it is first used, so that `collectives list`, for example, imports no torch.
 """
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collectives.course.data_set import digits, text
-    from collectives.course.lab_output import stdout_lines
-    from collectives.course.marks import computed, cure, in_lab, looked_up, mistake, myth, needs
-    from collectives.course.practice.session import practice
-    from collectives.course.runner import run
-    from collectives.lab.lab import Lab
-    from collectives.launcher.failure import LaunchError
-    from collectives.launcher.launch import launch
-    from collectives.pictures.crossings import Times
-    from collectives.pictures.curves import Curve
-    from collectives.pictures.step_log import SchedulePlayback, StepLog
-    from collectives.recording.counts import counting
-    from collectives.recording.record import span
-    from collectives.semantics.check import Mismatch, check
-    from collectives.semantics.check_training import check_training
+if TYPE_CHECKING:  # The one list of the public names: type checkers read it, and so does _HOMES.
+    from collectives.course.data_set import digits as digits
+    from collectives.course.data_set import text as text
+    from collectives.course.lab_output import stdout_lines as stdout_lines
+    from collectives.course.marks import computed as computed
+    from collectives.course.marks import cure as cure
+    from collectives.course.marks import in_lab as in_lab
+    from collectives.course.marks import looked_up as looked_up
+    from collectives.course.marks import mistake as mistake
+    from collectives.course.marks import myth as myth
+    from collectives.course.marks import needs as needs
+    from collectives.course.practice.session import practice as practice
+    from collectives.course.runner import run as run
+    from collectives.lab.lab import Lab as Lab
+    from collectives.launcher.failure import LaunchError as LaunchError
+    from collectives.launcher.launch import launch as launch
+    from collectives.pictures.crossings import Times as Times
+    from collectives.pictures.curves import Curve as Curve
+    from collectives.pictures.step_log import SchedulePlayback as SchedulePlayback
+    from collectives.pictures.step_log import StepLog as StepLog
+    from collectives.recording.counts import counting as counting
+    from collectives.recording.record import span as span
+    from collectives.semantics.check import Mismatch as Mismatch
+    from collectives.semantics.check import check as check
+    from collectives.semantics.check_training import check_training as check_training
 
 _HOMES = {
-    "Curve": "collectives.pictures.curves",
-    "Lab": "collectives.lab.lab",
-    "LaunchError": "collectives.launcher.failure",
-    "Mismatch": "collectives.semantics.check",
-    "SchedulePlayback": "collectives.pictures.step_log",
-    "StepLog": "collectives.pictures.step_log",
-    "Times": "collectives.pictures.crossings",
-    "check": "collectives.semantics.check",
-    "check_training": "collectives.semantics.check_training",
-    "computed": "collectives.course.marks",
-    "counting": "collectives.recording.counts",
-    "cure": "collectives.course.marks",
-    "digits": "collectives.course.data_set",
-    "in_lab": "collectives.course.marks",
-    "launch": "collectives.launcher.launch",
-    "looked_up": "collectives.course.marks",
-    "mistake": "collectives.course.marks",
-    "myth": "collectives.course.marks",
-    "needs": "collectives.course.marks",
-    "practice": "collectives.course.practice.session",
-    "run": "collectives.course.runner",
-    "span": "collectives.recording.record",
-    "stdout_lines": "collectives.course.lab_output",
-    "text": "collectives.course.data_set",
+    alias.name: f"{node.module}"
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and f"{node.module}".startswith("collectives.")
+    for alias in node.names
 }
-
-__all__ = [
-    "Curve",
-    "Lab",
-    "LaunchError",
-    "Mismatch",
-    "SchedulePlayback",
-    "StepLog",
-    "Times",
-    "check",
-    "check_training",
-    "computed",
-    "counting",
-    "cure",
-    "digits",
-    "in_lab",
-    "launch",
-    "looked_up",
-    "mistake",
-    "myth",
-    "needs",
-    "practice",
-    "run",
-    "span",
-    "stdout_lines",
-    "text",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str):

@@ -19,7 +19,6 @@ from collectives.pictures import picture
 from collectives.pictures.colours import WRONG
 from collectives.pictures.crossings import Times
 from collectives.pictures.step_log import SchedulePlayback, StepLog
-from collectives.pictures.trees import Trees
 from collectives.process_groups.by_hand import choice
 from collectives.recording.counts import note as note_sent
 from tools.docs import SECTIONS
@@ -30,6 +29,7 @@ SOURCES = {name: Source(name) for name in CHAPTER.names}
 with files.imports_from(CHAPTER.lessons[0].path.parent):
     import latencies
     import measured
+    from trees import Trees
 
 
 def run_all(rank, world_size, device):

@@ -75,7 +75,7 @@ def test_the_bytes_are_the_same_in_another_process():
     other = subprocess.run(
         [sys.executable, "tests/support/drawn.py"],
         cwd=Path(__file__).parent.parent,
-        env=os.environ | {"PYTHONHASHSEED": "2"},
+        env=os.environ | {"PYTHONHASHSEED": "2", "PYTHONPATH": "."},
         capture_output=True,
         text=True,
         check=True,

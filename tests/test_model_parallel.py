@@ -2,7 +2,10 @@
 
 import pytest
 
-from collectives.pictures.pipeline_slots import PipelineSlots
+from collectives.course import chapters, files
+
+with files.imports_from(chapters.folder() / "model_parallel"):
+    from pipeline_slots import PipelineSlots
 
 
 def test_passes_that_wait_for_each_other_have_no_picture():

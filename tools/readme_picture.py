@@ -6,10 +6,11 @@ import torch
 import torch.distributed as dist
 
 from collectives import launch
-from collectives.pictures import illustration, overview, picture
+from collectives.pictures import illustration, picture
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.origin import trace
 from collectives.semantics.calls import TO_ROOT
+from tools import overview
 
 _RANKS = 4
 

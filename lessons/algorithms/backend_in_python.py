@@ -17,7 +17,7 @@ import tempfile
 
 import collectives.backends.register  # noqa: F401  (torch.distributed now knows by_hand)
 from collectives import Times, check, check_training, counting, digits, looked_up, run
-from collectives.pictures.shared_rows import SharedRows
+from shared_rows import SharedRows
 import measured
 import torch
 import torch.distributed as dist

@@ -15,7 +15,7 @@ it, and two trees at once, in which nobody is.
 from collectives import StepLog, check, counting, run
 from collectives.algorithms import calls, count
 from collectives.algorithms.links import GroupLinks
-from collectives.pictures.trees import Trees
+from trees import Trees
 import torch
 import torch.distributed as dist
 

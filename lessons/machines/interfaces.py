@@ -14,7 +14,7 @@ You will see which address gloo chooses, how `GLOO_SOCKET_IFNAME` changes it, wh
 
 # %%
 from collectives import Lab, check, in_lab, run, stdout_lines
-from collectives.pictures.connections import Connections
+from connections import Connections
 
 # %% [markdown]
 # ## The idea

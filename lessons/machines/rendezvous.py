@@ -15,7 +15,7 @@ lesson makes on yours, out of namespaces of Linux.
 
 # %%
 from collectives import Lab, check, in_lab, run, stdout_lines
-from collectives.pictures.connections import Connections
+from connections import Connections
 
 # %% [markdown]
 # ## The idea

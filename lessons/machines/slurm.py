@@ -16,7 +16,7 @@ job that is queued again after one of its machines has died.
 import time
 from collectives import Lab, check, in_lab, run, stdout_lines
 from collectives.lab import slurm as scheduler
-from collectives.pictures.connections import Connections
+from connections import Connections
 
 # %% [markdown]
 # ## The idea

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from attention import alone, as_trained, chunks, places, sample
-from collectives.pictures.travelling_blocks import Round, TravellingBlocks
+from travelling_blocks import Round, TravellingBlocks
 from measure import Activations
 from model import HEADS, LENGTH, LETTERS, WIDTH, network
 from one_process import UPDATES, backward, train

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.functional import cross_entropy
 
-from collectives.pictures.pipeline_slots import PipelineSlots
+from pipeline_slots import PipelineSlots
 from costs import SMALL, Plan, costs
 from measure import Activations
 from model import LENGTH, WIDTH, network

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
-from collectives.pictures.slices import Slice, Slices
+from slices import Slice, Slices
 from model import batch, network
 from one_process import backward, train
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
 
-from collectives.pictures.pipeline_slots import PipelineOrders, PipelineSlots
+from pipeline_slots import PipelineOrders, PipelineSlots
 from model import LENGTH, WIDTH, network
 from one_process import UPDATES, train
 from pipeline import loss_of, one_f_one_b

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy, gelu, linear
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from collectives.pictures.memory_bars import MemoryBars
-from collectives.pictures.slices import Slice, Slices
+from slices import Slice, Slices
 from measure import Activations, held, sent
 from model import HEADS, LENGTH, LETTERS, WIDTH, Block, network
 from one_process import UPDATES, train, without_state

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import gelu, linear
 
-from collectives.pictures.slices import Slice, Slices
+from slices import Slice, Slices
 from measure import Activations, held, sent
 from model import HEADS, LENGTH, LETTERS, PARAMETERS, WIDTH, Block, network
 from one_process import UPDATES, train, without_state

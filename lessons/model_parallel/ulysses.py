@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention import alone, as_trained, sample
-from collectives.pictures.slices import Slice, Slices
+from slices import Slice, Slices
 from long_text import RingAttention
 from measure import Activations
 from model import HEADS, LENGTH, LETTERS, WIDTH, network

@@ -15,7 +15,7 @@ how the size of the buckets decides the number of calls.
 # %%
 from functools import partial
 from collectives import check, check_training, counting, digits, run
-from collectives.pictures.bucket_order import BucketOrder
+from bucket_order import BucketOrder
 from one_process import batch_loss, network, shuffled, train
 import time
 import torch.distributed as dist

@@ -15,7 +15,7 @@ where the time of a step goes, and a formula for it.
 # %%
 from contextlib import nullcontext
 from collectives import check, computed, counting, digits, looked_up, run
-from collectives.pictures.profile_lanes import ProfileLanes
+from profile_lanes import ProfileLanes
 from one_process import batch_loss, network, shuffled
 import speed
 import torch.distributed as dist

@@ -9,21 +9,29 @@ from hand_made import program
 from matplotlib.figure import Figure
 
 from collectives import Curve, SchedulePlayback, StepLog, Times
-from collectives.pictures import illustration, overview, picture, timeline, waiting
-from collectives.pictures.bucket_order import BucketOrder
+from collectives.course import chapters, files
+from collectives.pictures import illustration, picture, timeline, waiting
 from collectives.pictures.cables import Cables, Wiring
-from collectives.pictures.connections import Connections
 from collectives.pictures.layout import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
-from collectives.pictures.pipeline_slots import PipelineOrders, PipelineSlots
 from collectives.pictures.rank_grid import RankGrid, dealt
-from collectives.pictures.shared_rows import SharedRows
-from collectives.pictures.slices import Slice, Slices
-from collectives.pictures.travelling_blocks import Round, TravellingBlocks
-from collectives.pictures.trees import Trees
 from collectives.recording.call import Call
 from collectives.recording.counts import Count, Counts
+from tools import overview
+
+# The pictures of one chapter lie beside its lessons.
+with files.imports_from(chapters.folder() / "algorithms"):
+    from shared_rows import SharedRows
+    from trees import Trees
+with files.imports_from(chapters.folder() / "machines"):
+    from connections import Connections
+with files.imports_from(chapters.folder() / "model_parallel"):
+    from pipeline_slots import PipelineOrders, PipelineSlots
+    from slices import Slice, Slices
+    from travelling_blocks import Round, TravellingBlocks
+with files.imports_from(chapters.folder() / "training"):
+    from bucket_order import BucketOrder
 
 SUM = [torch.tensor([10**rank, 2 * 10**rank]) for rank in range(4)]
 # Every state of a cell occurs in one of these.
