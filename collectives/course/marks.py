@@ -1,7 +1,8 @@
 """The marks on a step of a lesson: which world it needs, and what it is: a mistake, say."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 # How a rank ends (RankOutcome.kind), and how we call a world in which a rank ends so. A world with
 # several kinds is called after the one that stands first here.
@@ -46,12 +47,12 @@ def needs(
     With `fresh` it makes its process group itself, in new processes, exactly `ranks` of them. With
     `seconds` it has at least so much time, also if the limit is less.
     """
-    return _mark(WorldSpec(ranks, isolated=fresh, fresh=fresh, backend=backend, seconds=seconds))
+    return _mark(ranks=ranks, isolated=fresh, fresh=fresh, backend=backend, seconds=seconds)
 
 
 def in_lab(step: Callable) -> Callable:
     """Mark a step that makes a lab of machines, and starts the ranks there itself."""
-    return _mark(WorldSpec(isolated=True, lab=True))(step)
+    return _mark(isolated=True, lab=True)(step)
 
 
 def computed(step: Callable) -> Callable:
@@ -60,27 +61,27 @@ def computed(step: Callable) -> Callable:
     `run` says so, instead of "proved": that is for what ranks did, compared with an independent
     result.
     """
-    return _mark(replace(world_of(step), how_known="computed"))(step)
+    return _mark(how_known="computed")(step)
 
 
 def looked_up(step: Callable) -> Callable:
     """Mark a step that shows numbers of a table, which somebody measured before."""
-    return _mark(replace(world_of(step), how_known="looked up"))(step)
+    return _mark(how_known="looked up")(step)
 
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
     """Mark a step as a mistake that shows this symptom on so many ranks."""
-    return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh))
+    return _mark(ranks=ranks, isolated=True, symptom=symptom, fresh=fresh)
 
 
 def cure(*, ranks: int, fresh: bool = False) -> Callable:
     """Mark a step as the cure of the mistake before it."""
-    return _mark(WorldSpec(ranks, isolated=True, fresh=fresh))
+    return _mark(ranks=ranks, isolated=True, fresh=fresh)
 
 
 def myth(*, ranks: int, symptom: str | None = None, fresh: bool = False) -> Callable:
     """Mark a step that tests a myth about gloo, with the symptom that refutes it, if one does."""
-    return _mark(WorldSpec(ranks, isolated=True, symptom=symptom, fresh=fresh, backend="gloo"))
+    return _mark(ranks=ranks, isolated=True, symptom=symptom, fresh=fresh, backend="gloo")
 
 
 def world_of(step: Callable) -> WorldSpec:
@@ -88,13 +89,23 @@ def world_of(step: Callable) -> WorldSpec:
     return getattr(step, "world", WorldSpec())
 
 
-def _mark(world: WorldSpec) -> Callable:
-    if world.symptom not in (None, *SYMPTOMS.values()):
+def _mark(**wanted: Any) -> Callable:
+    """Add to the marks of a step, in any order. ValueError for two that contradict each other."""
+    no_mark = vars(WorldSpec())
+    new = {name: value for name, value in wanted.items() if value != no_mark[name]}
+    if new.get("symptom") not in (None, *SYMPTOMS.values()):
         known = ", ".join(SYMPTOMS.values())
-        raise ValueError(f"symptom={world.symptom!r} is not known: use one of {known}.")
+        raise ValueError(f"symptom={new['symptom']!r} is not known: use one of {known}.")
 
     def mark(step: Callable) -> Callable:
-        step.world = world  # type: ignore[attr-defined]
+        before = vars(world_of(step))
+        for name, value in new.items():
+            if before[name] not in (no_mark[name], value):
+                raise ValueError(
+                    f"two marks of {step.__name__} contradict each other: "
+                    f"{name}={before[name]!r} and {name}={value!r}. Leave one of them out."
+                )
+        step.world = WorldSpec(**before | new)  # type: ignore[attr-defined]
         return step
 
     return mark
