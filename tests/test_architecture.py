@@ -6,6 +6,8 @@ from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 # From the ground up: a room imports only itself and rooms that stand before it.
@@ -79,6 +81,31 @@ def test_no_room_imports_a_later_one():
 
 def test_no_imports_form_a_circle():
     TopologicalSorter(IMPORTS).prepare()
+
+
+LESSONS = sorted((ROOT / "lessons").rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """The names of all that a file imports, wherever in it the import stands."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return found | {f"{node.module}" for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent for path in LESSONS}), ids=lambda it: it.name
+)
+def test_no_files_of_a_chapter_import_each_other(folder):
+    TopologicalSorter({path.stem: imported(path) for path in folder.glob("*.py")}).prepare()
+
+
+def test_a_picture_that_one_chapter_alone_imports_lies_in_its_folder():
+    everywhere = set.union(*IMPORTS.values())
+    for path in (ROOT / "collectives" / "pictures").glob("*.py"):
+        name = module_of(path)
+        users = {lesson.parent for lesson in LESSONS if name in imported(lesson)}
+        assert len(users) != 1 or name in everywhere, f"{path.name} belongs in {users.pop()}"
 
 
 def named(text: str) -> set[str]:

@@ -89,7 +89,7 @@ def measure(
     request: Request, nproc: int | None, backend: str | None, device: str | None, timeout: float
 ) -> Table:
     """In a world of ranks: `nproc` of them, or those of torchrun, mpiexec or srun."""
-    from collectives import launch
+    from collectives.launcher.launch import launch
 
     found = launch(
         in_ranks,

@@ -1,14 +1,8 @@
-"""What the lesson failover needs to kill a rank: torchrun, and a place at which a rank dies.
-
-torchrun starts this file in each rank, with the arguments of `main`.
-"""
+"""What the lesson failover needs to kill a rank: torchrun, and a place at which a rank dies."""
 
 import os
-import pkgutil
-import signal
 import subprocess
 import sys
-import time
 from itertools import count, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,10 +34,6 @@ def at_call(owner, name, number, action):
     return mock.patch.object(owner, name, counted)
 
 
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def survive(device, victim, call, number):
     """Train with two ranks, of which one is killed before this call of a function ("os.fsync").
 
@@ -65,7 +55,8 @@ def survive(device, victim, call, number):
 
 
 def _survive(folder, victim, call, number):
-    start = [*TORCHRUN, "--max-restarts", "1", __file__, folder, str(victim), call, str(number)]
+    program = Path(__file__).with_name("killed_training.py")
+    start = [*TORCHRUN, "--max-restarts", "1", program, folder, str(victim), call, str(number)]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     job = subprocess.Popen(start, env=environ, text=True, **pipes)
@@ -84,29 +75,3 @@ def _survive(folder, victim, call, number):
     restarts = [restart for restart, _ in steps]
     newest = max(Path(folder).glob("step-*.pt"))
     return (restarts.count("0"), restarts.count("1")), torch.load(newest)["parts"]
-
-
-def main(folder, victim, call, number):
-    import failover as lesson
-
-    lesson.meet()
-    rank, restart = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
-    if (restart, rank) == ("0", int(victim)):
-        owner, _, name = call.rpartition(".")
-        at_call(pkgutil.resolve_name(owner), name, int(number), kill).start()
-
-    def noted(model, images, labels):
-        if rank == 0:
-            with Path(folder, "log").open("a") as log:
-                log.write(f"{restart} {time.time()}\n")
-        return lesson.on_my_shard(model, images, labels)
-
-    trained, _ = lesson.train(network(0, "cpu"), noted, BATCHES, "cpu", folder)
-    undisturbed, _ = lesson.train(network(0, "cpu"), lesson.on_my_shard, BATCHES, "cpu")
-    check_training(trained, undisturbed, "failover", limit=0.0)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
