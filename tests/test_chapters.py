@@ -61,13 +61,38 @@ from typer.testing import CliRunner
 from collectives.cli import app
 assert CliRunner().invoke(app, ["list"]).exit_code == 0
 print("torch" in sys.modules, psutil.Process().children())
-import collectives.course.runner  # as a lesson does: this shows that we would have noticed
-print(psutil.Process().children() != [])
 """
     command = [sys.executable, "-c", code]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert answer.stdout == "False []\n", answer.stderr
+
+
+IMPORTS = """
+from collectives import run, digits
+import sys, psutil
+print("torch" in sys.modules, psutil.Process().children() != [])
+import collectives, torch
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "is_started"),
+    [
+        (["-c", IMPORTS], False),
+        (["mine.py"], True),
+        (["-m", "collectives", "run", "mine.py"], True),
+    ],
+    ids=["import", "lesson", "run"],
+)
+def test_the_server_of_the_ranks_starts_before_torch_and_only_where_lessons_run(
+    tmp_path, words, is_started
+):
+    """A file that cannot be loaded: no rank is started."""
+    (tmp_path / "mine.py").write_text(f"{IMPORTS}\nraise ImportError\nSTEPS = []\n")
+    command = [sys.executable, *words]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
-    assert answer.stdout == f"False []\n{has_server}\n", answer.stderr
+    assert answer.stdout.splitlines()[0] == f"False {is_started and has_server}", answer.stderr
 
 
 def test_run_takes_lessons_chapters_and_paths_in_the_order_in_which_they_are_named(mine):
@@ -127,7 +152,31 @@ def test_a_step_in_fresh_ranks_starts_a_world_of_its_own():
     assert marks.world_of(fresh) == marks.WorldSpec(3, isolated=True, fresh=True)
 
 
+def test_the_order_of_two_marks_does_not_matter():
+    first, second = marks.needs(ranks=2), marks.mistake("dies", ranks=2)
+    worlds = [marks.world_of(first(second(lambda: 0))), marks.world_of(second(first(lambda: 0)))]
+    assert worlds == [marks.WorldSpec(2, isolated=True, symptom="dies")] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "another"),
+    [
+        (marks.needs(ranks=2), marks.mistake("dies", ranks=3)),
+        (marks.computed, marks.looked_up),
+    ],
+    ids=["ranks", "how_known"],
+)
+def test_marks_that_contradict_each_other_are_refused_in_both_orders(one, another):
+    for inner, outer in ((one, another), (another, one)):
+
+        def step(rank, world_size, device): ...
+
+        with pytest.raises(ValueError, match="two marks of step contradict each other"):
+            outer(inner(step))
+
+
 def test_run_says_that_a_step_is_computed_or_looked_up(capsys):
+    @marks.needs(ranks=2)
     @marks.computed
     def two_and_two(rank, world_size, device):
         return 2 + 2
@@ -168,5 +217,6 @@ def test_outside_a_checkout_the_lessons_of_the_wheel_come_first_then_those_besid
 ):
     monkeypatch.setattr(chapters, "_PACKAGE", tmp_path / "collectives")
     assert chapters.folder(tmp_path) == tmp_path / "lessons"
-    (tmp_path / "collectives_lessons").mkdir()
-    assert chapters.folder(tmp_path) == tmp_path / "collectives_lessons"
+    installed = tmp_path / "collectives" / "_course" / "lessons"
+    installed.mkdir(parents=True)
+    assert chapters.folder(tmp_path) == installed

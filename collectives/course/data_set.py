@@ -9,10 +9,10 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from collectives.launcher.server import start_beside_torch
+from collectives.launcher import server
 
 # The first optimizer of a process imports the compiler, which takes more than a second.
-start_beside_torch("torch._dynamo")
+server.preload("torch._dynamo")
 
 
 def digits(device="cpu"):

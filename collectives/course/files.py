@@ -69,6 +69,14 @@ def summary(path: Path) -> str:
     return str(path)
 
 
+def program_runs_lessons() -> bool:
+    """Whether this process is `python lessons/NAME.py` or `collectives ...`."""
+    program = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if "collectives" in (program.name, program.parent.name):
+        return True
+    return program.is_file() and "\nSTEPS = [" in program.read_text("utf-8", errors="replace")
+
+
 @contextlib.contextmanager
 def imports_from(folder: Path) -> Iterator[None]:
     """Inside, `import model` loads model.py of this folder, as in a program that is started there.

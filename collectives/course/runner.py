@@ -29,15 +29,16 @@ from collectives.launcher.worker import launcher_worker
 from collectives.semantics.check import Mismatch
 from collectives.semantics.printable import printable
 
-# A lesson is about to import torch.
-start_beside_torch()
+if files.program_runs_lessons():  # and is about to import torch
+    start_beside_torch()
 
 
 def run(step: Callable) -> None:
     """Call a step in the world that this process belongs to, else in a new one; print its results.
 
-    Reads the options from the command line, except in a notebook. In a notebook failures are
-    raised. Elsewhere they end the program with a message and status 1 (the step failed), 2 (bad
+    Reads the options from the command line, except in a notebook. There the first call starts the
+    process from which all ranks are forked, and which imports torch first. In a notebook failures
+    are raised. Elsewhere they end the program with a message and status 1 (the step failed), 2 (bad
     usage), 3 (it cannot run here) or 130 (Ctrl-C).
     """
     if _in_notebook():

@@ -5,11 +5,17 @@ import os
 import signal
 import sys
 
+_preloaded: list[str] = []
 _LAUNCHERS = {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}
 
 
 def default_start_method() -> str:
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def preload(module: str) -> None:
+    """Have the server import this, too, if it has not been started. Starts nothing."""
+    _preloaded.append(module)
 
 
 def start_server(modules: tuple[str, ...] = ()) -> None:
@@ -21,7 +27,7 @@ def start_server(modules: tuple[str, ...] = ()) -> None:
         from multiprocessing import forkserver, resource_tracker
 
         multiprocessing.set_forkserver_preload(
-            ["collectives.launcher.preload", *modules, "torch.distributed"]
+            ["collectives.launcher.preload", *_preloaded, *modules, "torch.distributed"]
         )
         resource_tracker.ensure_running()  # it lets SIGINT through when it has started
         # Ctrl-C reaches the server, too. It inherits this mask until it ignores the signal.
