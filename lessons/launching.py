@@ -252,7 +252,7 @@ if __name__ == "__main__":
 #
 # Delete a `DistributedDataParallel` before you call it. If it is the last that knows the group, it
 # ends the group while it holds the lock of Python, and can wait forever for a thread of gloo that
-# needs this lock. The program to [take home](../lessons/training/take_home/train.py) deletes it.
+# needs this lock. The program to [take home](../examples/train_ddp.py) deletes it.
 #
 # Call `destroy_process_group` in the ranks. A parent that started them has no group to destroy, and
 # neither has a `finally` after an `init_process_group` that failed: ask `is_initialized()` there.

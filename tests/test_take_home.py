@@ -18,10 +18,10 @@ from processes import started, wait_until
 from torch.nn.functional import cross_entropy
 
 from collectives import Lab, digits, launch
-from collectives.course import chapters, files
+from collectives.course import chapters
 from collectives.lab import slurm
 
-FILE = files.find("training/ddp").parent / "take_home" / "train.py"
+FILE = chapters.folder().parent / "examples" / "train_ddp.py"
 TORCHRUN = f"torchrun --nproc-per-node 2 --max-restarts 3 {{}} {FILE} --double --epochs 6"
 STEPS = 6 * 24
 
@@ -65,7 +65,7 @@ def test_what_the_lessons_say_of_a_function_stands_in_it():
         found
         for name in chapters.read()["training"].names
         for found in re.findall(
-            r"\[`(\w+)`\]\(\.\./\.\./lessons/training/take_home/train\.py\) has it: `([^`]+)`",
+            r"\[`(\w+)`\]\(\.\./\.\./examples/train_ddp\.py\) has it: `([^`]+)`",
             " ".join(Source(name).prose.split()),
         )
     ]

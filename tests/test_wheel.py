@@ -63,13 +63,16 @@ def test_the_wheel_holds_the_package_and_the_lessons(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {
         "collectives",
-        "collectives_exercises",
-        "collectives_lessons",
         f"{'-'.join(wheel.name.split('-')[:2])}.dist-info",
     }
-    lessons = [path for path in ROOT.glob("lessons/**/*.*") if path.suffix != ".pyc"]
-    expected = {f"collectives_{path.relative_to(ROOT).as_posix()}" for path in lessons}
-    assert {name for name in names if name.startswith("collectives_lessons/")} == expected
+    folders = ("lessons", "exercises", "examples")
+    paths = [path for folder in folders for path in ROOT.glob(f"{folder}/**/*.*")]
+    expected = {
+        f"collectives/_course/{path.relative_to(ROOT).as_posix()}"
+        for path in paths
+        if path.suffix != ".pyc"
+    }
+    assert {name for name in names if name.startswith("collectives/_course/")} == expected
     assert "collectives/py.typed" in names
 
 
@@ -80,7 +83,7 @@ def test_in_an_empty_folder_it_lists_and_runs_lessons_and_tries_exercises(instal
     assert run(command, "list", folder=tmp_path).stdout == here
     run(command, "run", "mistakes/order", folder=tmp_path)
     run(command, "practice", "start", "mine", folder=tmp_path)
-    solution = next(installed.parent.rglob("collectives_exercises/calls/neighbours/solution.py"))
+    solution = next(installed.parent.rglob("_course/exercises/calls/neighbours/solution.py"))
     Path(tmp_path, "mine", "calls", "neighbours.py").write_text(solution.read_text())
     assert "solved" in run(command, "practice", "neighbours", folder=tmp_path / "mine").stdout
 
@@ -100,8 +103,8 @@ STEPS = [broken]
 
 @pytest.mark.slow
 def test_an_error_in_one_of_its_lessons_is_shown_with_its_line(installed, tmp_path):
-    """The lessons are beside the package, whose own frames are left out."""
-    (lessons,) = installed.parent.glob("lib/*/site-packages/collectives_lessons")
+    """The lessons lie in the package, whose own frames are left out."""
+    (lessons,) = installed.parent.glob("lib/*/site-packages/collectives/_course/lessons")
     Path(lessons, "broken.py").write_text(BROKEN)
     command = installed / "collectives", "run", Path(lessons, "broken.py"), "-n", 1
     done = run(*command, folder=tmp_path, status=1)
@@ -112,7 +115,7 @@ def test_an_error_in_one_of_its_lessons_is_shown_with_its_line(installed, tmp_pa
 @pytest.mark.parametrize("chapter", ["calls", "training", "model_parallel", "algorithms"])
 def test_in_an_empty_folder_torchrun_prints_what_every_notebook_shows(installed, tmp_path, chapter):
     names = chapters.read()[chapter].names
-    (lessons,) = installed.parent.glob("lib/*/site-packages/collectives_lessons")
+    (lessons,) = installed.parent.glob("lib/*/site-packages/collectives/_course/lessons")
     torchrun = [installed / "python", "-m", "torch.distributed.run", "--nproc-per-node", "4"]
     program = [installed / "python", "-c", EVERY, *(lessons / f"{name}.py" for name in names)]
     done = run(*torchrun, "--no-python", *program, folder=tmp_path)

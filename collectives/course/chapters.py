@@ -70,7 +70,7 @@ def folder(start: Path | None = None) -> Path:
     for parent in (start, *start.parents):
         if (parent / "lessons" / "chapter.toml").is_file():
             return parent / "lessons"
-    installed = _PACKAGE.parent / "collectives_lessons"
+    installed = _PACKAGE / "_course" / "lessons"
     return installed if installed.is_dir() else _PACKAGE.parent / "lessons"
 
 

@@ -33,7 +33,7 @@ from collectives.backends import (
     register,  # noqa: F401  its import makes torch know our backends
 )
 from collectives.launcher.rank_spec import RankSpec
-from collectives.recording import exit_hooks, inject
+from collectives.recording import exit_hooks, inject, stack
 from collectives.semantics.calls import CALLS
 
 # On this signal a rank writes its stack. faulthandler does so in C, also if Python is blocked.
@@ -221,10 +221,8 @@ def _cores() -> int:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """An exception as text, without the frames of this package above the caller's function."""
-    # subtle: the lessons of the wheel are beside the package, in collectives_lessons/.
-    package = os.path.dirname(os.path.dirname(__file__)) + os.sep
     frame = error.__traceback__
-    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(package):
+    while frame and frame.tb_next and stack.is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frame))
     notes = " ".join(getattr(error, "__notes__", ()))

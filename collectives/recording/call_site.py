@@ -10,7 +10,6 @@ import torch
 from . import stack
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # The kinds of code. The caller is never inside torch or this package; it is in another library only
 # if the stack has no code of the program.
@@ -53,6 +52,6 @@ def _place(frame: FrameType) -> _Place:
 
 @functools.cache
 def _kind(file: str) -> int:
-    if file.startswith(("<frozen", _TORCH, _HERE)):
+    if stack.is_ours(file) or file.startswith(("<frozen", _TORCH)):
         return _INNER
     return _LIBRARY if stack.is_library(file) else _OWN

@@ -12,6 +12,7 @@ NOWHERE: Frame = ("", 0, "")
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_COURSE = f"{_PACKAGE}_course{os.sep}"  # the programs in the wheel, which are a reader's
 _LIBRARY = tuple(str(Path(path).resolve()) for path in {sys.base_prefix, sys.prefix})
 _TORCH = f"site-packages{os.sep}torch{os.sep}"
 
@@ -56,13 +57,18 @@ def named(frames: Iterable[Frame]) -> Frame | None:
 
 def is_library(file: str) -> bool:
     """Whether the file is no program's: of an installed package, Python's own, or ours."""
-    if file.startswith((_PACKAGE, "<frozen")):
+    if is_ours(file) or file.startswith("<frozen"):
         return True
     return "site-packages" in file or (
         file.startswith(_LIBRARY) and f"{os.sep}lib{os.sep}python" in file
     )
 
 
+def is_ours(file: str) -> bool:
+    """Whether the file is a module of this package."""
+    return file.startswith(_PACKAGE) and not file.startswith(_COURSE)
+
+
 def _is_installed(file: str) -> bool:
     """Whether the file is of an installed package other than torch and this one."""
-    return "site-packages" in file and _TORCH not in file and not file.startswith(_PACKAGE)
+    return "site-packages" in file and _TORCH not in file and not is_ours(file)

@@ -234,7 +234,7 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # ## Read on
 #
 # - In the program to take home,
-#   [`train_step`](../../lessons/training/take_home/train.py) has it:
+#   [`train_step`](../../examples/train_ddp.py) has it:
 #   `model.no_sync() if left else nullcontext()`.
 # - The reference of
 #   [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)

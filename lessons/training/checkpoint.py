@@ -242,9 +242,9 @@ STEPS = [checkpoint, damaged_file]
 # %% [markdown]
 # ## Read on
 #
-# - In the program to take home, [`save`](../../lessons/training/take_home/train.py) has it:
+# - In the program to take home, [`save`](../../examples/train_ddp.py) has it:
 #   `draft.replace(file)`.
-# - In the program to take home, [`load`](../../lessons/training/take_home/train.py) has it:
+# - In the program to take home, [`load`](../../examples/train_ddp.py) has it:
 #   `dist.broadcast_object_list(found)`.
 #
 # Next lesson: [failover](../../notebooks/training/failover.ipynb), where ranks are killed.

@@ -241,7 +241,7 @@ STEPS = [ddp, order_of_buckets, first_bucket, divides_first]
 # ## Read on
 #
 # - In the program to take home,
-#   [`main`](../../lessons/training/take_home/train.py) has it:
+#   [`main`](../../examples/train_ddp.py) has it:
 #   `ddp = DistributedDataParallel(model)`.
 # - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): on DDP.
 # - The reference of

@@ -241,9 +241,9 @@ STEPS = [failover, killed_in_a_step, killed_in_an_all_reduce, killed_while_it_sa
 # %% [markdown]
 # ## Read on
 #
-# - In the program to take home, [`is_stopped`](../../lessons/training/take_home/train.py) has it:
+# - In the program to take home, [`is_stopped`](../../examples/train_ddp.py) has it:
 #   `dist.all_reduce(count, op=dist.ReduceOp.MAX)`.
-# - In the program to take home, [`start`](../../lessons/training/take_home/train.py) has it:
+# - In the program to take home, [`start`](../../examples/train_ddp.py) has it:
 #   `dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)`.
 #
 # Next lesson: [with_accelerate](../../notebooks/training/with_accelerate.ipynb), which wraps DDP.

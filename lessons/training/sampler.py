@@ -229,7 +229,7 @@ STEPS = [sampler, padding, uneven_inputs]
 # ## Read on
 #
 # - In the program to take home,
-#   [`main`](../../lessons/training/take_home/train.py) has it:
+#   [`main`](../../examples/train_ddp.py) has it:
 #   `sampler.set_epoch(epoch)`.
 # - In PyTorch's documentation,
 #   [Join](https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html) and

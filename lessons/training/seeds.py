@@ -244,7 +244,7 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 # %% [markdown]
 # ## Read on
 #
-# In the program to take home, [`main`](../../lessons/training/take_home/train.py) has it:
+# In the program to take home, [`main`](../../examples/train_ddp.py) has it:
 # `torch.manual_seed(step * n + rank)`.
 #
 # Next lesson: [buffers](../../notebooks/training/buffers.ipynb), what no gradient reaches.

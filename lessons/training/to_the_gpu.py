@@ -223,13 +223,13 @@ STEPS = [to_the_gpu, types_of_gradients]
 # ## Read on
 #
 # - In the program to take home,
-#   [`start`](../../lessons/training/take_home/train.py) has it:
+#   [`start`](../../examples/train_ddp.py) has it:
 #   `torch.cuda.set_device(device)`.
 # - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), in PyTorch's
 #   documentation: streams, pinned memory, and TF32, which CUDA may use in float32.
 # - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html), there.
 #
-# Start your own training from [train.py](../../lessons/training/take_home/train.py). It holds what
+# Start your own training from [train_ddp.py](../../examples/train_ddp.py). It holds what
 # this chapter teaches in one file, and needs nothing of this package.
 #
 # Next lesson: [ring](../../notebooks/algorithms/ring.ipynb), what is inside an `all_reduce`.

@@ -210,7 +210,7 @@ STEPS = [validation, padded_validation]
 # ## Read on
 #
 # - In the program to take home,
-#   [`validate`](../../lessons/training/take_home/train.py) has it:
+#   [`validate`](../../examples/train_ddp.py) has it:
 #   `dist.all_reduce(sums)`.
 # - [pytorch#25162](https://github.com/pytorch/pytorch/issues/25162): why `DistributedSampler` pads,
 #   and what that means for a validation.

@@ -11,8 +11,7 @@ from collectives.semantics.did_you_mean import did_you_mean
 
 def folder() -> Path:
     """The folder exercises/: that of the checkout, or that in the wheel."""
-    beside = chapters.folder().parent / "exercises"
-    return beside if beside.is_dir() else beside.with_name("collectives_exercises")
+    return chapters.folder().parent / "exercises"
 
 
 def read() -> dict[str, Exercise]:

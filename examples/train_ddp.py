@@ -1,10 +1,11 @@
 """Train a network on several ranks with DistributedDataParallel. Start your own program from this.
 
-    torchrun --nproc-per-node 2 --max-restarts 3 train.py
+    torchrun --nproc-per-node 2 --max-restarts 3 examples/train_ddp.py
 
-It needs torch, and scikit-learn for its data. If it is killed, torchrun starts it again; if it is
-stopped, type the same command again. Both times it continues from its checkpoint. On several
-machines with --rdzv-backend c10d, put TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of torchrun.
+It needs torch, and scikit-learn for its data, and nothing of this repository. If it is killed,
+torchrun starts it again; if it is stopped, type the same command again. Both times it continues
+from its checkpoint. On several machines with --rdzv-backend c10d, put
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of torchrun.
 """
 
 import argparse
