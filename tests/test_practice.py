@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 from collectives import practice
 from collectives.cli import app
 from collectives.course.practice import progress, registry
-from collectives.course.practice.attempt import _texts
-from collectives.course.practice.checker import examine
+from collectives.course.practice.checker import try_program
+from collectives.course.practice.result import _texts
 
 EXERCISES = registry.read()
 # One that writes a collective, and one of each kind of failure, each time.
@@ -34,7 +35,7 @@ def solution(name: str) -> str:
 def tried(name: str, text: str, folder: Path):
     file = folder / f"{name}.py"
     file.write_text(text, "utf-8")
-    return examine(name, str(file))
+    return try_program(name, str(file))
 
 
 def test_an_exercise_is_a_folder_of_four_files():
@@ -64,7 +65,7 @@ def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
 @every
 def test_an_exercise_fails_unsolved_and_passes_solved(name, tmp_path):
     file = EXERCISES[name].folder / "task.py"
-    unsolved = examine(name, str(file))
+    unsolved = try_program(name, str(file))
     if "NotImplementedError" in file.read_text("utf-8"):
         assert unsolved.kind == "todo", unsolved
     else:  # a program that is to be mended
@@ -108,11 +109,11 @@ def test_an_average_may_be_rounded_in_another_order(tmp_path):
 TRICKS = {
     "it prints what should come out": (
         "def broadcast(x, src):\n    print('solved: right in 115 cases')\n",
-        "the result is wrong",
+        "rank 1: `x` is as it was: `=` gives a name to another tensor",
     ),
     "it catches every exception": (
         "def broadcast(x, src):\n    try:\n        x.copy_(undefined)\n    except BaseException:\n        pass\n",
-        "the result is wrong",
+        "rank 1: `x` is as it was",
     ),
     "it ends the process with status 0": (
         "import os\n\n\ndef broadcast(x, src):\n    os._exit(0)\n",
@@ -133,10 +134,24 @@ TRICKS = {
         "    except Exception:\n        pass\n",
         "it calls dist.all_reduce",
     ),
+    "it calls the backend": (
+        "import torch\nimport torch.distributed as dist\n\n\ndef broadcast(x, src):\n"
+        '    backend = dist.group.WORLD._get_backend(torch.device("cpu"))\n'
+        "    dist.ProcessGroupGloo.broadcast(backend, [x], dist.BroadcastOptions()).wait()\n",
+        "it calls dist.broadcast",
+    ),
+    "it makes a backend of its own": (
+        "import datetime\nimport torch\nimport torch.distributed as dist\n\n\ndef broadcast(x, src):\n"
+        '    store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())\n'
+        "    group = dist.ProcessGroupGloo(\n"
+        "        store, dist.get_rank(), dist.get_world_size(), datetime.timedelta(seconds=9)\n    )\n"
+        "    group.broadcast([x], dist.BroadcastOptions()).wait()\n",
+        "it calls dist.broadcast",
+    ),
     "it is right on rank 0 only": (
         "import torch\nimport torch.distributed as dist\n\n\ndef broadcast(x, src):\n    if dist.get_rank() == src:\n"
         "        return\n    if dist.get_rank() == 0:\n        x.copy_(torch.arange(1, len(x) + 1) + 10 * src)\n",
-        "rank 1: the result is wrong",
+        "rank 1: `x` is as it was",
     ),
 }
 
@@ -210,7 +225,7 @@ def test_practice_answers_in_a_notebook_cell(tmp_path, monkeypatch):
         for cell in notebook.cells
     ]
     assert told[0] == ""
-    assert "rank 1: the result is wrong." in told[1]
+    assert "rank 1: `x` is as it was" in told[1]
     assert " 1     [-7, -7]  0    [-7, -7]      [1, 2]" in told[1]
     assert "line 11: 1 / 0" in told[2]
     assert "solved" in told[3]
@@ -241,6 +256,9 @@ def test_watch_tries_again_when_the_file_is_saved(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         file.write_text(programs.pop(), "utf-8")
 
-    monkeypatch.setattr("collectives.cli.practice.time", SimpleNamespace(sleep=save_in_an_editor))
+    monkeypatch.setattr(
+        "collectives.cli.practice.time",
+        SimpleNamespace(sleep=save_in_an_editor, monotonic=time.monotonic),
+    )
     said = CliRunner().invoke(app, ["practice", "neighbours", "--watch"]).output
     assert said.index("not written yet") < said.index("rank 1: the result is wrong.")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from collectives.cli import app
 from collectives.course.practice import progress
-from collectives.course.practice.checker import Verdict
+from collectives.course.practice.checker import ExerciseVerdict
 
 
 @pytest.fixture
@@ -91,7 +91,9 @@ def test_reset_of_a_folder_is_refused_in_one_sentence(here, monkeypatch):
 def test_what_cannot_be_noted_is_told_and_the_answer_is_printed(words, here, monkeypatch):
     monkeypatch.chdir(here.folder)
     (here.folder / ".progress.json.new").mkdir()  # nobody can write it, not even root
-    monkeypatch.setattr(progress, "examine", lambda *given: Verdict("wrong", "rank 0: wrong."))
+    monkeypatch.setattr(
+        progress, "try_program", lambda *given: ExerciseVerdict("wrong", "rank 0: wrong.")
+    )
     said = practice(*words, status=0 if "--hint" in words else 1)
     assert "rank 0: wrong." in said or "hint 1 of 2" in said
     assert "It cannot be noted" in said

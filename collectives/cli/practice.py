@@ -1,9 +1,11 @@
 """`collectives practice`: try what the reader wrote for an exercise, and say what is wrong."""
 
+import contextlib
 import json
 import shlex
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +13,11 @@ import typer
 import typer.core
 
 from collectives.cli import terminal
-from collectives.course.console import print_block, print_text
+from collectives.course.console import console, print_block, print_text
 from collectives.launcher.server import start_beside_torch
 
 if TYPE_CHECKING:
-    from collectives.course.practice.checker import Verdict
+    from collectives.course.practice.checker import ExerciseVerdict
     from collectives.course.practice.exercise import Exercise
     from collectives.course.practice.progress import Progress
 
@@ -65,11 +67,17 @@ def try_(
         bool, typer.Option("--watch", help="Try again whenever the file is saved; Ctrl-C ends it.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Try all exercises.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a class.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print JSON, for a class. No examination: a program can deceive it.",
+        ),
+    ] = False,
 ) -> None:
     """Try one exercise, or the next one that is not solved."""
     if not hint:
-        start_beside_torch("collectives.course.practice.attempt")
+        start_beside_torch("collectives.course.practice.run_cases")
     here = _here()
     if every:
         raise typer.Exit(_try_all(here, as_json))
@@ -96,7 +104,7 @@ def _saved(file: Path) -> float:
     return file.stat().st_mtime if file.exists() else 0.0
 
 
-def _try(here: "Progress", wanted: "Exercise", as_json: bool) -> "Verdict":
+def _try(here: "Progress", wanted: "Exercise", as_json: bool) -> "ExerciseVerdict":
     from collectives.course.practice import answer
 
     verdict = _verdict(here, wanted, speaks=not as_json)
@@ -113,15 +121,25 @@ def _try(here: "Progress", wanted: "Exercise", as_json: bool) -> "Verdict":
     return verdict
 
 
-def _verdict(here: "Progress", wanted: "Exercise", speaks: bool = False) -> "Verdict":
-    def report(size: int) -> None:
-        if speaks and sys.stderr.isatty():
-            print(f"\r{wanted.name}: {size} ranks ", end="", file=sys.stderr, flush=True)
+def _verdict(here: "Progress", wanted: "Exercise", speaks: bool = False) -> "ExerciseVerdict":
+    with _counter(wanted, speaks) as report:
+        return here.try_file(wanted, report, prints=speaks)
 
-    verdict = here.attempt(wanted, report)
-    if speaks and sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
-    return verdict
+
+@contextlib.contextmanager
+def _counter(wanted: "Exercise", speaks: bool) -> Iterator[Callable[[str], None]]:
+    """On a terminal, show after a second what is being tried."""
+    begun, status = time.monotonic(), console(stderr=True).status("")
+
+    def report(what: str) -> None:
+        if speaks and status.console.is_terminal and time.monotonic() > begun + 1:
+            status.update(f"{wanted.name}: {what}")
+            status.start()
+
+    try:
+        yield report
+    finally:
+        status.stop()
 
 
 def _try_all(here: "Progress", as_json: bool) -> int:
@@ -138,7 +156,7 @@ def _try_all(here: "Progress", as_json: bool) -> int:
     return 0 if all(one["kind"] == "solved" for one in found) else 1
 
 
-def _plain(wanted: "Exercise", verdict: "Verdict") -> dict[str, Any]:
+def _plain(wanted: "Exercise", verdict: "ExerciseVerdict") -> dict[str, Any]:
     return {"exercise": wanted.name, "stars": wanted.stars, **vars(verdict)}
 
 

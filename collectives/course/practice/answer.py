@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from collectives.course.practice.checker import Verdict
+from collectives.course.practice.checker import ExerciseVerdict
 from collectives.course.practice.exercise import Exercise
 
 # How a verdict of a kind begins.
@@ -15,6 +15,7 @@ _TITLES = {
     "refused": "[red]not allowed[/]",
     "raised": "[red]an exception[/]",
     "hung": "[red]a hang[/]",
+    "slow": "[yellow]no end[/]",
     "died": "[red]a rank died[/]",
 }
 
@@ -23,7 +24,7 @@ def title(exercise: Exercise) -> str:
     return f"{exercise.name} {'*' * exercise.stars}"
 
 
-def block(exercise: Exercise, verdict: Verdict) -> Group:
+def block(exercise: Exercise, verdict: ExerciseVerdict) -> Group:
     case = f" with {verdict.case}" if verdict.case else ""
     found: list[RenderableType] = [
         f"[bold]{title(exercise)}[/]: {_TITLES[verdict.kind]}{case}",
@@ -35,7 +36,7 @@ def block(exercise: Exercise, verdict: Verdict) -> Group:
     return Group(*found)
 
 
-def picture(verdict: Verdict) -> Table:
+def picture(verdict: ExerciseVerdict) -> Table:
     """A row for each rank: what it was given, what it got, and what it should have got."""
     given = list(dict.fromkeys(name for row in verdict.rows for name in row.get("given", {})))
     given = [name for name in given if name != "rank"]  # it is the first column

@@ -1,31 +1,21 @@
 """Try a reader's program in worlds of several sizes, and find the smallest case that fails."""
 
-import json
 import linecache
 import signal
-import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from collectives.course.practice import registry
-from collectives.course.practice.attempt import attempt, file_of
-from collectives.course.practice.exercise import Exercise
+from collectives.course.practice.run_cases import file_of
+from collectives.course.practice.world import HANGS_AFTER, Ended, Stuck, run_world
 from collectives.launcher.failure import LaunchError
-from collectives.launcher.launch import launch
 from collectives.recording.stack import main_thread
-
-# A world that has not ended after so many seconds hangs, unless its ranks still make progress: then
-# the machine is busy, and it gets the longer limit.
-HANGS_AFTER = 3.0
-_BUSY = 60.0
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What came of a program: `kind` is solved, todo, wrong, refused, raised, hung or died.
+class ExerciseVerdict:
+    """What came of a program: `kind` is solved, todo, wrong, refused, raised, hung, slow or died.
 
     says: what is wrong, in a sentence. case: in which case. rows: by rank, what it was given and
     what it got and should have got. lines: of the reader's file.
@@ -42,154 +32,138 @@ class Verdict:
         return self.kind == "solved"
 
 
-def examine(
-    name: str, program: str | Callable, report: Callable[[int], None] = lambda size: None
-) -> Verdict:
+def try_program(
+    name: str,
+    program: str | Callable,
+    report: Callable[[str], None] = lambda text: None,
+    prints: bool = True,
+) -> ExerciseVerdict:
     """The first failure of a program, or that it is solved.
 
-    `program`: a file, or the function that the exercise wants. `report` is told the number of ranks
-    before each world.
+    `program`: a file, or the function that the exercise wants. `report` is told again and again
+    what is being tried. Unless it `prints`, what the program prints goes to stderr.
     """
-    wanted = registry.find(name)
-    launch(_start, 1, backend="gloo", device="cpu")  # the server of the ranks: no case waits for it
+    exercise = registry.find(name)
     passed: list[str] = []
-    for size in wanted.sizes:
-        report(size)
-        found = _in_world(wanted, program, size, passed)
-        if found is not None:
-            return found
-    return Verdict("solved", f"right in {len(passed)} cases, with {_sizes(wanted.sizes)} ranks")
+    for size in exercise.sizes:
+
+        def tell(what: str, size: int = size) -> None:
+            report(f"{_ranks(size)}, {what}")
+
+        ended = run_world(exercise, program, size, tell, prints)
+        verdict = _failure(ended, file_of(program), passed)
+        if verdict is not None:
+            return verdict
+    sizes = _sizes(exercise.sizes)
+    return ExerciseVerdict("solved", f"right in {len(passed)} cases, with {sizes} ranks")
 
 
-def _start(rank: int, world_size: int, device: Any) -> None:
-    """So that the ranks of the first case do not wait for the server to import all this."""
-    import collectives.course.practice.attempt  # noqa: F401
+def _failure(ended: Ended, file: str, passed: list[str]) -> ExerciseVerdict | None:
+    """The first case that failed in this world; None if none did. The others join `passed`.
 
-
-def _in_world(
-    wanted: Exercise, program: str | Callable, size: int, passed: list[str]
-) -> Verdict | None:
-    """What fails in a world of this size; None if nothing does. `passed`: the cases until now."""
-    error, notes, is_moving = _tried(wanted, program, size, HANGS_AFTER)
-    if error is not None and error.kind == "hung" and is_moving:
-        error, notes, _ = _tried(wanted, program, size, _BUSY)
-    cases = [_latest(lines) for lines in notes]
-    wrong = _wrong(size, cases, passed)
-    if wrong is not None or error is None:
-        return wrong
-    return _failed(program, size, error, cases, passed)
-
-
-def _tried(
-    wanted: Exercise, program: str | Callable, size: int, limit: float
-) -> tuple[LaunchError | None, list[list[dict[str, Any]]], bool]:
-    """How the world failed, what each rank noted, and whether they work: one noted something just
-    now, or all are between two cases.
+    A death outweighs an exception, which outweighs a wrong value: the one may come from the other.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        args, error = (wanted.name, program, folder), None
-        try:
-            launch(attempt, size, args=args, backend="gloo", device="cpu", timeout=limit)
-        except LaunchError as caught:
-            error = caught
-        files = [Path(folder, str(rank)) for rank in range(size)]
-        moved = max((file.stat().st_mtime for file in files if file.exists()), default=time.time())
-        notes = [_read(file) for file in files]
-    are_between = all(lines and "begins" not in lines[-1] for lines in notes)
-    return error, notes, are_between or time.time() - moved < HANGS_AFTER / 2
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def _latest(lines: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What is known of each case: {number: {"begins": label, ...}}."""
-    found: dict[int, dict[str, Any]] = {}
-    for line in lines:
-        found.setdefault(line["case"], {}).update(line)
-    return found
-
-
-def _wrong(size: int, cases: list[dict[int, dict[str, Any]]], passed: list[str]) -> Verdict | None:
-    """The first case that some rank got wrong. Those that all ranks got right join `passed`."""
-    for number in sorted({number for rank in cases for number in rank if number >= 0}):
-        rows = [rank.get(number, {}) for rank in cases]
+    linecache.checkcache(file)
+    labels: dict[int, str] = {}
+    for notes in ended.notes:
+        labels |= {number: note["begins"] for number, note in notes.items() if "begins" in note}
+    wrong = [number for notes in ended.notes for number in notes if notes[number].get("problem")]
+    number = min(wrong, default=ended.case)
+    size, error = len(ended.notes), ended.error
+    passed += [f"{_ranks(size)}, {labels[right]}" for right in sorted(labels) if right < number]
+    if error is None and not wrong:
+        return None
+    rows = [notes.get(number, {}) for notes in ended.notes]
+    before = f" The last right case: {passed[-1]}." if passed else ""
+    case = f"{_ranks(size)}, {labels[number]}" if number in labels else _ranks(size)
+    if isinstance(error, LaunchError):
+        kind, says, lines = _ended_by(error, ended, file)
+    elif wrong:
         problems = {rank: row["problem"] for rank, row in enumerate(rows) if row.get("problem")}
-        case = f"{_ranks(size)}, {next(row['begins'] for row in rows if 'begins' in row)}"
-        if problems:
-            return Verdict("wrong", _sentence(problems, size) + _before(passed), case, rows)
-        if all("problem" in row for row in rows):
-            passed.append(case)
-    return None
+        kind, says, lines = "wrong", _sentence(problems, size), _standing(ended, file)
+    else:
+        kind, says, lines = _stuck(ended, file)
+    is_shown = kind != "todo"
+    return ExerciseVerdict(
+        kind,
+        says + before if kind in ("wrong", "hung", "slow", "died") else says,
+        case if is_shown else "",
+        rows if is_shown else [],
+        lines,
+    )
+
+
+def _ended_by(error: LaunchError, ended: Ended, file: str) -> tuple[str, str, list[str]]:
+    """Of a rank that raised or died: the kind, the sentence and lines of the file."""
+    noted = ended.notes[error.rank].values()
+    raised = next((note["raised"] for note in noted if "raised" in note), None)
+    if raised is not None:
+        return _raised(file, error.rank, raised)
+    if error.kind == "hung":  # time is up, and it was still going on
+        return "slow", "it went on without an end.", _standing(ended, file)
+    says = f"{str(error).splitlines()[0]}."
+    if error.signal == signal.SIGABRT:
+        says += (
+            " gloo does so for a message that has more bytes than its receive's tensor, for one."
+        )
+    place = _line(error.stacks.get(error.rank, ""), file)
+    return "died", says, [f"rank {error.rank} was in line {place}"] if place else []
+
+
+def _stuck(ended: Ended, file: str) -> tuple[str, str, list[str]]:
+    assert isinstance(ended.error, Stuck)
+    lines = [*_standing(ended, file), *ended.error.story]
+    if ended.error.kind == "hung":
+        waiting = ended.board.unfinished()
+        who = "the ranks" if len(waiting) == len(ended.notes) else _these(waiting)
+        verb = "waits" if len(waiting) == 1 else "wait"
+        return "hung", f"it hangs: after {HANGS_AFTER:g} s {who} still {verb}.", lines
+    late = [rank for rank in ended.board.unfinished() if not ended.board.places[rank].in_call]
+    late = late or ended.board.unfinished()
+    return "slow", f"{_these(late)} did not come to an end, and no rank waits for good.", lines
+
+
+def _standing(ended: Ended, file: str) -> list[str]:
+    """Where each rank is, if the world had to be ended."""
+    if ended.error is None:
+        return []
+    lines, unfinished = [], ended.board.unfinished()
+    for rank in unfinished:
+        place = ended.board.places[rank]
+        if place.line:
+            verb = "waits" if place.in_call else "is"
+            lines.append(f"rank {rank} {verb} in line {_numbered(file, place.line)}")
+    returned = [rank for rank in ended.board.ranks if rank not in unfinished]
+    if returned:
+        lines.append(f"{_these(returned)} {'have' if len(returned) > 1 else 'has'} returned")
+    return lines
 
 
 def _sentence(problems: dict[int, str], size: int) -> str:
     """What is wrong, and on which ranks: a problem that has a name comes first."""
     named = {rank: says for rank, says in problems.items() if says != "wrong"}
     says = next(iter(named.values()), "the result is wrong")
-    alike = [rank for rank, other in named.items() if other == says] or [*problems]
-    if len(alike) == size:
-        return f"every rank: {says}."
-    return f"rank{'s' * (len(alike) > 1)} {', '.join(map(str, alike))}: {says}."
+    alike = [rank for rank, problem in named.items() if problem == says] or [*problems]
+    return f"{'every rank' if len(alike) == size else _these(alike)}: {says}."
 
 
-def _before(passed: list[str]) -> str:
-    return f" The last right case: {passed[-1]}." if passed else ""
-
-
-def _failed(
-    program: str | Callable,
-    size: int,
-    error: LaunchError,
-    cases: list[dict[int, dict[str, Any]]],
-    passed: list[str],
-) -> Verdict:
-    """The program raised, hung or ended its process."""
-    file = file_of(program)
-    linecache.checkcache(file)
-    number = min((max(rank, default=-1) for rank in cases), default=-1)
-    label = next((rank[number]["begins"] for rank in cases if "begins" in rank.get(number, {})), "")
-    case = f"{_ranks(size)}, {label}" if label else _ranks(size)
-    rows = [rank.get(number, {}) for rank in cases]
-    raised = next((one["raised"] for one in cases[error.rank].values() if "raised" in one), None)
-    if raised is not None:
-        verdict = _raised(file, error.rank, raised, case)
-        return verdict if verdict.kind == "todo" else replace(verdict, rows=rows)
-    if error.kind == "hung":
-        lines = [
-            f"rank {rank} waits in line {line}"
-            for rank, stack in sorted(error.stacks.items())
-            if (line := _line(stack, file))
-        ]
-        returned = [str(rank) for rank in range(size) if rank not in error.stacks]
-        if returned:
-            lines.append(f"rank {', '.join(returned)}: returned")
-        story = [line for line in str(error).splitlines()[1:] if not line.startswith("  rank ")]
-        says = f"it hangs: after {HANGS_AFTER:g} s the ranks still wait.{_before(passed)}"
-        return Verdict("hung", says, case, rows, [*lines, *story])
-    says = str(error).splitlines()[0]
-    if error.signal == signal.SIGABRT:
-        says += ". On gloo a message that has more bytes than its receive's tensor ends the process"
-    return Verdict("died", f"{says}.{_before(passed)}", case, rows)
-
-
-def _raised(file: str, rank: int, raised: dict[str, Any], case: str) -> Verdict:
+def _raised(file: str, rank: int, raised: dict[str, Any]) -> tuple[str, str, list[str]]:
     lines = [f"line {_numbered(file, line)}" for line, _ in raised["frames"]]
     kind, says = raised["type"], raised["says"]
     if kind == "NotImplementedError" and "TODO" in says:
-        return Verdict("todo", f"`{raised['frames'][-1][1]}` is not written yet.", lines=lines)
+        return "todo", f"`{raised['frames'][-1][1]}` is not written yet.", lines
+    if kind == "NotWritten":
+        return "todo", f"{says}.", lines
     if kind in ("SystemExit", "KeyboardInterrupt"):
-        what = "died", f"rank {rank} ended its program."
-    elif "by peer" in says:
-        what = "raised", f"rank {rank} still waits for another rank, which has ended its calls."
-    elif "Invalid destination rank" in says:
-        what = "refused", f"rank {rank}: it sends to itself, which a rank cannot do."
-    elif kind == "Misuse":
-        what = "refused", f"rank {rank}: {says}."
-    else:
-        what = "raised", f"rank {rank} raised {kind}: {says}"
-    return Verdict(*what, case, lines=lines)
+        return "died", f"rank {rank} ended its program.", lines
+    if "by peer" in says:
+        says = f"rank {rank} still waits for another rank, which has ended its calls."
+        return "raised", says, lines
+    if "Invalid destination rank" in says:
+        return "refused", f"rank {rank}: it sends to itself, which a rank cannot do.", lines
+    if kind == "Misuse":
+        return "refused", f"rank {rank}: {says}.", lines
+    return "raised", f"rank {rank} raised {kind}: {says}", lines
 
 
 def _line(stack: str, file: str) -> str:
@@ -202,6 +176,10 @@ def _line(stack: str, file: str) -> str:
 
 def _numbered(file: str, line: int) -> str:
     return f"{line}: {linecache.getline(file, line).strip()}"
+
+
+def _these(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def _ranks(size: int) -> str:

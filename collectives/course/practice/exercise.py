@@ -10,14 +10,14 @@ SIZES = (2, 3, 4, 1, 5, 8)  # the smallest world that shows something comes firs
 
 
 @dataclass
-class Case:
+class ExerciseCase:
     """One call of the reader's function on this rank.
 
     wanted: what it must return. after: the arguments that it must change, by position, as they must
     be afterwards; all others must stay as they were. messages, bytes: the most that this rank may
-    send. calls: the most collectives that it may call. reduced: the most bytes that it may give to
-    all_reduce. parts: the names of what it returns, if that is a tuple. explain: what is wrong with
-    a wrong result, if it knows.
+    send. least_messages: the fewest messages that it must send. calls: the most collectives that it
+    may call. reduced: the most bytes that it may give to all_reduce. parts: the names of what it
+    returns, if that is a tuple. explain: what is wrong with a wrong result, if it knows.
     """
 
     label: str  # "root 2, 3 elements"
@@ -25,6 +25,7 @@ class Case:
     wanted: Any = None
     after: dict[int, Any] = field(default_factory=dict)
     messages: int | None = None
+    least_messages: int = 0
     bytes: int | None = None
     calls: int | None = None
     reduced: int | None = None
@@ -46,7 +47,7 @@ class Exercise:
     function: str
     stars: int
     lesson: str
-    cases: Callable[[int, int], Iterator[Case]]
+    cases: Callable[[int, int], Iterator[ExerciseCase]]
     hints: tuple[str, ...]
     uses: tuple[str, ...] = ()
     sizes: tuple[int, ...] = SIZES
@@ -59,13 +60,22 @@ class Exercise:
     def chapter(self) -> str:
         return self.folder.parent.name
 
+    @property
+    def rule(self) -> str:
+        """What may be called, if not everything."""
+        calls = ", ".join(self.uses)
+        return f"write `{self.function}` with {calls} alone" if self.uses else ""
+
+
+Case = ExerciseCase
+
 
 def exercise(
     function: str, *, stars: int, lesson: str, uses: tuple[str, ...] = (), sizes=SIZES
 ) -> Callable:
     """Make an exercise of the function that gives its cases, in the file check.py of its folder."""
 
-    def make(cases: Callable[[int, int], Iterator[Case]]) -> Exercise:
+    def make(cases: Callable[[int, int], Iterator[ExerciseCase]]) -> Exercise:
         folder = Path(cases.__code__.co_filename).parent
         shown = cases.hints  # type: ignore[attr-defined]
         return Exercise(folder, function, stars, lesson, cases, shown, uses, sizes)

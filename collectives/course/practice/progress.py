@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collectives.course.console import print_text
 from collectives.course.practice import registry
-from collectives.course.practice.checker import Verdict, examine
+from collectives.course.practice.checker import ExerciseVerdict, try_program
 from collectives.course.practice.exercise import Exercise
 
 _FILE = "progress.json"
@@ -51,14 +51,16 @@ class Progress:
         with self._change():
             self.solved = [one for one in self.solved if one != name] + [name] * is_solved
 
-    def attempt(
-        self, wanted: Exercise, report: Callable[[int], None] = lambda size: None
-    ) -> Verdict:
+    def try_file(
+        self, wanted: Exercise, report: Callable[[str], None] = lambda text: None, prints=True
+    ) -> ExerciseVerdict:
         """Try the reader's file, and note whether it is solved."""
         file = self.file(wanted)
         if not file.is_file():
-            return Verdict("todo", f"{file} is missing: collectives practice reset {wanted.name}")
-        verdict = examine(wanted.name, str(file), report)
+            return ExerciseVerdict(
+                "todo", f"{file} is missing: collectives practice reset {wanted.name}"
+            )
+        verdict = try_program(wanted.name, str(file), report, prints)
         with _told("whether it is solved"):
             self.note(wanted.name, verdict.is_solved)
         return verdict

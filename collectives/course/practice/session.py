@@ -1,11 +1,12 @@
 """`practice("all_reduce_as_a_ring")`: try an exercise from a notebook or a Python session."""
 
+import sys
 from collections.abc import Callable
 from types import FunctionType
 
 from collectives.course.console import print_block
 from collectives.course.practice import answer, progress, registry
-from collectives.course.practice.checker import examine
+from collectives.course.practice.checker import try_program
 
 
 def practice(name: str | None = None, function: Callable | None = None) -> None:
@@ -17,13 +18,16 @@ def practice(name: str | None = None, function: Callable | None = None) -> None:
 
     Raises ValueError if there is no such exercise, or no folder of exercises here.
     """
+    ranks = sys.modules.get("collectives.launcher.rank")
+    if ranks is not None and ranks.inside:  # it stands in the file that is tried
+        return
     if function is None:
         here = progress.find()
         wanted = registry.find(name) if name else here.next()
         if wanted is None:
             print("All exercises are solved.")
             return
-        verdict = here.attempt(wanted)
+        verdict = here.try_file(wanted)
     else:
         if not isinstance(function, FunctionType):
             raise ValueError(
@@ -31,5 +35,5 @@ def practice(name: str | None = None, function: Callable | None = None) -> None:
                 "without calling it."
             )
         wanted = registry.find(name or "")
-        verdict = examine(wanted.name, function)
+        verdict = try_program(wanted.name, function)
     print_block(answer.block(wanted, verdict))

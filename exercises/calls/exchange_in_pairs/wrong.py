@@ -1,7 +1,7 @@
 """What learners really write: changes of the solution, and what they must be told."""
 
 ALL_WRONG = "every rank: the result is wrong."
-HANGS = "it hangs: after 3 s the ranks still wait."
+HANGS = "it hangs: after 2 s "
 
 WRONG = [
     ("return received", "return x", ALL_WRONG),

@@ -1,6 +1,6 @@
 """What learners really write: changes of the solution, and what they must be told."""
 
-HANGS = "it hangs: after 3 s the ranks still wait."
+HANGS = "it hangs: after 2 s "
 TO_ITSELF = "itself, which a rank cannot do"
 
 WRONG = [
@@ -13,5 +13,9 @@ WRONG = [
         "the result is of type torch.float32, not torch.int64",
     ),
     ("    work.wait()\n    return received\n", "    work.wait()\n", "it returned nothing"),
-    ("    work.wait()\n", "", "it does not wait for its isend: call `wait()` of the Work"),
+    (
+        "    work.wait()\n",
+        "",
+        "it does not wait for its isend in line 10: call `wait()` of the Work",
+    ),
 ]

@@ -4,7 +4,7 @@ WRONG = [
     (
         "        weight.copy_(piece.view_as(weight))\n",
         "        weight = piece\n",
-        "the result is wrong.",
+        "rank 1: `weights` is as it was: ",
     ),
-    ("src=trainer", "src=0", "the result is wrong. The last right case: 2 ranks, trainer 0."),
+    ("src=trainer", "src=0", "2 ranks, trainer 1: rank 0: `weights` is as it was: "),
 ]

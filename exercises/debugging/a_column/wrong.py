@@ -3,6 +3,6 @@
 ALL_WRONG = "every rank: the result is wrong."
 
 WRONG = [
-    ("    matrix[:, 0] = column\n", "", "rank 1: the result is wrong."),
+    ("    matrix[:, 0] = column\n", "", "rank 1: `matrix` is as it was: "),
     ("matrix[:, 0] = column", "matrix.copy_(column[:, None])", ALL_WRONG),
 ]

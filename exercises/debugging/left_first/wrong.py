@@ -1,6 +1,6 @@
 """What learners really write: changes of the solution, and what they must be told."""
 
-HANGS = "it hangs: after 3 s the ranks still wait."
+HANGS = "it hangs: after 2 s "
 
 WRONG = [
     (

@@ -4,5 +4,5 @@ ALL_WRONG = "every rank: the result is wrong."
 
 WRONG = [
     ("        x.zero_()\n", "        pass\n", ALL_WRONG),
-    ("!= src", "!= 0", "the result is wrong. The last right case: 2 ranks, src 0, 1000"),
+    ("!= src", "!= 0", "2 ranks, src 1, 2 elements, run 1: rank 0: `x` is as it was: "),
 ]

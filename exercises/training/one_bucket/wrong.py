@@ -1,9 +1,11 @@
 """What learners really write: changes of the solution, and what they must be told."""
 
-ALL_WRONG = "every rank: the result is wrong."
-
 WRONG = [
-    ("        gradient.copy_(piece.view_as(gradient))", "        gradient = piece", ALL_WRONG),
+    (
+        "        gradient.copy_(piece.view_as(gradient))",
+        "        gradient = piece",
+        "every rank: `gradients` is as it was: ",
+    ),
     (
         "    dist.all_reduce(bucket)\n",
         "    for part in bucket.split(1):\n        dist.all_reduce(part)\n",

@@ -1,0 +1,98 @@
+"""Where each rank of a world is while it runs the cases: a file that ranks and parent share.
+
+No rank begins a case before all have finished the one before it. So a rank that waits for another
+one waits in the same case, and what a hang shows belongs to that case alone.
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import torch.distributed as dist
+
+from collectives.course.practice import process_group
+
+# Seconds. A rank counts ticks while it is awake: on a busy machine, or when it was stopped, they
+# take longer, and nobody takes it for one that waits.
+TICK = 0.1
+
+_DISTRIBUTED = os.path.dirname(dist.__file__) + os.sep
+
+
+class Place(ctypes.Structure):
+    """Where a rank is.
+
+    finished: so many cases. is_wrong: whether one of them was wrong. calls: how many it began and
+    ended. ticks: for how long it has begun and ended none. in_call: whether it is inside one now.
+    line: of the reader's file; 0 if it is not there.
+    """
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in ("finished", "is_wrong", "calls", "ticks", "in_call", "line")
+    ]
+
+
+class Board:
+    """The places of all ranks, by rank."""
+
+    def __init__(self, file: Path, ranks: int):
+        self.ranks = range(ranks)
+        with open(file, "a+b") as opened:
+            size = ranks * ctypes.sizeof(Place)
+            opened.truncate(size)
+            memory = mmap.mmap(opened.fileno(), size)
+        self.places = (Place * ranks).from_buffer(memory)
+
+    @property
+    def case(self) -> int:
+        """The number of the case that not all ranks have finished."""
+        return min(place.finished for place in self.places)
+
+    def unfinished(self) -> list[int]:
+        """The ranks that are still in that case."""
+        return [rank for rank in self.ranks if self.places[rank].finished == self.case]
+
+    def finish(self, rank: int, is_wrong: bool) -> bool:
+        """Wait until all ranks have finished this case. Whether it was right on all of them."""
+        self.places[rank].is_wrong |= is_wrong
+        self.places[rank].finished += 1
+        while self.case < self.places[rank].finished:
+            time.sleep(0.001)
+        return not any(place.is_wrong for place in self.places)
+
+    def show(self, rank: int, file: str, calls: Callable[[], int]) -> None:
+        """From now on a thread shows where the main thread of this process is.
+
+        `calls`: how many this rank has begun and ended.
+        """
+        main, place = threading.get_ident(), self.places[rank]
+
+        def tick() -> None:
+            while True:
+                time.sleep(TICK)
+                now = calls(), *_position(sys._current_frames()[main], file)
+                place.ticks = place.ticks + 1 if now[:2] == (place.calls, place.in_call) else 0
+                place.calls, place.in_call, place.line = now
+
+        threading.Thread(target=tick, name="show where this rank is", daemon=True).start()
+
+
+def _position(frame: FrameType | None, file: str) -> tuple[bool, int]:
+    """Whether it is inside a call of torch.distributed, and the line of the reader's file."""
+    files = []
+    while frame is not None and frame.f_code.co_filename != file:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    in_call = (
+        any(name.startswith(_DISTRIBUTED) for name in files) or process_group.__file__ in files
+    )
+    # To import a module of torch.distributed is no call.
+    imports = process_group.IMPORT in files
+    return in_call and not imports, frame.f_lineno if frame is not None else 0

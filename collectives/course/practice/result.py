@@ -1,0 +1,172 @@
+"""What is wrong with what a function did in one case, and its values as texts."""
+
+import math
+import reprlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collectives.course.practice.exercise import ExerciseCase
+from collectives.course.practice.process_group import Sent
+from collectives.semantics.check import equal
+
+_MOST_SHOWN = 9  # elements of a tensor
+_LONGEST = 200  # characters of a text
+
+_AS_IT_WAS = "`{}` is as it was: `=` gives a name to another tensor, and `copy_` writes into it"
+
+
+def outcome(function: Any, names: list[str], case: ExerciseCase, sent: Sent) -> dict[str, Any]:
+    """The case as texts, and what is wrong with it: `problem`, or None."""
+    given = tuple(map(_copy, case.args))
+    # The tensors of a list, also if the function puts others into the list.
+    held = tuple(list(value) if isinstance(value, list) else value for value in case.args)
+    sent.reset()
+    got = function(*case.args)
+    problem = (
+        sent.misuse
+        or sent.forgotten
+        or _difference(case, given, held, got, names)
+        or _wrong_amount(case, sent)
+    )
+    results = {name: _texts(*both) for name, both in _returned(case, got).items()}
+    for position, value in case.after.items():
+        results[f"{names[position]} afterwards"] = _texts(held[position], value)
+    return {"results": results, "problem": problem}
+
+
+def _returned(case: ExerciseCase, got: Any) -> dict[str, tuple[Any, Any]]:
+    """By name what it returned, and what it should have returned."""
+    if case.wanted is None:
+        return {}
+    if not case.parts or _type(got) != _type(case.wanted):
+        return {"returned": (got, case.wanted)}
+    return dict(zip(case.parts, zip(got, case.wanted, strict=True), strict=True))
+
+
+def _difference(
+    case: ExerciseCase, given: tuple, held: tuple, got: Any, names: list[str]
+) -> str | None:
+    for position, value in enumerate(held):
+        name, before, wanted = names[position], given[position], case.after.get(position)
+        if position not in case.after:
+            if not equal(value, before, 0.0):
+                return (
+                    f"`{name}` was changed: it was {text(before)}, and is {text(value)} now, but "
+                    "the caller still needs it"
+                )
+        elif not _same(value, wanted):
+            if equal(value, before, 0.0):
+                return _AS_IT_WAS.format(name)
+            return _too_large(value, wanted, f"`{name}`") or (
+                "wrong" if len(case.after) == 1 else f"`{name}` is wrong"
+            )
+    if case.wanted is None:
+        return None
+    if got is None:
+        return "it returned nothing"
+    if _type(got) != _type(case.wanted):
+        return f"it returned {_type(got)}, not {_type(case.wanted)}"
+    for part, (value, wanted) in _returned(case, got).items():
+        what = f"`{part}`" if case.parts else "the result"
+        if isinstance(value, torch.Tensor) and value.dtype != wanted.dtype:
+            return f"{what} is of type {value.dtype}, not {wanted.dtype}"
+        if not _same(value, wanted):
+            why = case.explain(got) if case.explain else None
+            why = why or _too_large(value, wanted, what)
+            return why or (f"{what} is wrong" if case.parts else "wrong")
+    return None
+
+
+def _too_large(value: Any, wanted: Any, what: str) -> str | None:
+    """The commonest wrong mean is the sum."""
+    n = dist.get_world_size()
+    if n > 1 and _same(value, _times(n, wanted)):
+        return f"{what} is {n} times too large, as the sum is in place of the mean"
+    return None
+
+
+def _times(n: int, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_times(n, part) for part in value)
+    is_number = isinstance(value, torch.Tensor | float)
+    return value * n if is_number and not isinstance(value, bool) else value
+
+
+def _same(got: Any, wanted: Any) -> bool:
+    """Sums of the same numbers in another order are the same."""
+    if isinstance(got, float) and isinstance(wanted, float):
+        return math.isclose(got, wanted, rel_tol=1e-6)
+    first = wanted[0] if isinstance(wanted, list) and wanted else wanted
+    rounds = isinstance(first, torch.Tensor) and first.is_floating_point()
+    return equal(got, wanted, 1e-9 if rounds else 0.0)
+
+
+def _wrong_amount(case: ExerciseCase, sent: Sent) -> str | None:
+    """Too much was sent, or too little."""
+    for made, most, what in (
+        (sent.messages, case.messages, "it sent {} messages"),
+        (sent.calls, case.calls, "it made {} calls"),
+        (sent.bytes, case.bytes, "it sent {} bytes"),
+        (sent.reduced, case.reduced, "it gave {} bytes to all_reduce"),
+    ):
+        if most is not None and made > most:
+            return f"{what.format(made)}; {most} {'is' if most == 1 else 'are'} enough"
+    if sent.messages < case.least_messages:
+        return f"it sent {sent.messages} messages; at least {case.least_messages} must be sent"
+    return None
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_type, value))})"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return [_copy(part) for part in value] if isinstance(value, list) else value
+
+
+def _texts(got: Any, wanted: Any) -> tuple[str, str]:
+    """With six decimals, unless the difference is smaller."""
+    short = text(got), text(wanted)
+    if short[0] != short[1] or _same(got, wanted):
+        return short
+    return text(got, decimals=None), text(wanted, decimals=None)
+
+
+def text(value: Any, decimals: int | None = 6) -> str:
+    """A value as the reader sees it, cut if it is long."""
+    return cut(_text(value, decimals))
+
+
+def cut(words: str) -> str:
+    if len(words) <= _LONGEST:
+        return words
+    return f"{words[: _LONGEST // 2]} ... ({len(words)} characters)"
+
+
+def _text(value: Any, decimals: int | None) -> str:
+    if isinstance(value, torch.Tensor):
+        if decimals is not None and value.is_floating_point():
+            value = value.detach().double().round(decimals=decimals)
+        if value.numel() <= _MOST_SHOWN:
+            return str(value.tolist())
+        first = ", ".join(str(number) for number in value.flatten()[:3].tolist())
+        return f"[{first}, ... {value.numel()} elements]"
+    if isinstance(value, list | tuple):
+        begin, end = "[]" if isinstance(value, list) else "()"
+        return begin + ", ".join(_text(part, decimals) for part in value[:_LONGEST]) + end
+    if decimals is not None and isinstance(value, float):
+        value = round(value, decimals)
+    return _REPR.repr(value)
+
+
+# It survives a `__repr__` that raises, too.
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxdict = _REPR.maxset = _REPR.maxlong = _LONGEST
+_REPR.maxother = 10 * _LONGEST
