@@ -20,6 +20,10 @@ from collectives import LaunchError, launch
 
 def sleepers(rank, world_size, device):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    fork = os.fork()
+    if fork == 0:
+        time.sleep(60)
+    (pathlib.Path(sys.argv[1]) / f"fork-{rank}").write_text(str(fork))
     (pathlib.Path(sys.argv[1]) / f"pid-{rank}").write_text(str(os.getpid()))
     if rank == 0 and sys.platform == "linux":
         ctypes.PyDLL(None).sleep(60)  # keeps the interpreter lock
@@ -38,7 +42,8 @@ def short():
 def caller(tmp_path, short):
     """Start a program whose ranks sleep.
 
-    Gives its process, its ranks' processes, and the folder for its temporary files.
+    Gives its process, the processes of its ranks, then of what these have forked, and the folder
+    for its temporary files.
     """
     started = []
 
@@ -62,6 +67,7 @@ def caller(tmp_path, short):
             assert time.monotonic() < until, process.communicate(timeout=5)
             time.sleep(0.05)
         time.sleep(0.2)
+        files += tmp_path.glob("fork-*")
         pids = [int(file.read_text()) for file in files]
         for file in files:
             file.unlink()
@@ -160,8 +166,7 @@ def test_after_the_fork_server_was_killed_the_caller_gets_an_error_and_can_launc
         print(error.kind, launch(lambda rank, world_size, device: rank, 3))
     """
     process, ranks, _ = caller(body)
-    (server,) = {rank.parent() for rank in ranks}
-    server.kill()
+    ranks[0].parent().kill()
     out, err = process.communicate(timeout=20)
     assert all_gone_within_5_seconds(ranks)
     assert out == "died [0, 1, 2]\n", err

@@ -67,6 +67,7 @@ def test_the_ranks_of_a_step_meet_on_its_first_machine(worker, hosts, first):
 
 def test_a_step_on_one_machine_meets_on_loopback(worker):
     alone = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
+    alone["SLURM_PROCID"] = "1"
     assert worker(**alone).store_address[0] == "127.0.0.1"
 
 
@@ -82,6 +83,32 @@ def test_one_task_and_a_batch_script_are_no_world(worker):
     """As under srun --pty bash: a program that one types there starts ranks of its own."""
     assert worker(SLURM_STEP_NUM_TASKS="1") is None
     assert worker(SLURM_STEP_ID=None, SLURM_STEP_NUM_TASKS=None) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": None}, "SLURM_STEP_ID=1 is set, but SLURM_STEP_NUM_TASKS is not"),
+        ({"SLURM_PROCID": None}, "SLURM_STEP_ID=1 is set, but SLURM_PROCID is not"),
+        ({"SLURM_PROCID": "7"}, "SLURM_PROCID=7 is not a whole number from 0 to 6"),
+        ({"SLURM_NODEID": "3"}, "SLURM_NODEID=3 is not a whole number from 0 to 2"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "x"}, "SLURM_STEP_TASKS_PER_NODE=x holds no number"),
+        (PMI | {"PMI_SIZE": None, "SLURM_STEP_ID": None}, "PMI_RANK=5 is set, but PMI_SIZE is not"),
+        ({"TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID=x.* is set, but WORLD_SIZE is not"),
+        (
+            {"TORCHELASTIC_RUN_ID": "x", "RANK": "a", "WORLD_SIZE": "2"},
+            "RANK=a is not a whole number from 0 to 1",
+        ),
+        (
+            {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "b"},
+            "WORLD_SIZE=b is not a whole number from 1",
+        ),
+    ],
+    ids=lambda value: value.partition(" is")[0] if isinstance(value, str) else "",
+)
+def test_a_variable_that_is_missing_or_tells_no_number_is_named(worker, variables, said):
+    with pytest.raises(ValueError, match=said):
+        worker(**variables)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing.spawn
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -75,6 +76,8 @@ class Child:
                 with contextlib.suppress(EOFError, OSError):
                     self._report_outcome(self.results_pipe.recv_bytes())
             connection.wait([process.sentinel])
+            # subtle: at once, before the system can give the number to another process.
+            self._kill_group()
             self._report("ended", self._wait_for_status(process))
         except Exception as error:
             self._report("not started", error)
@@ -92,6 +95,10 @@ class Child:
                 target=rank.main, args=arguments, name=f"{NAME}{self.rank}"
             )
             self.process.start()
+            if self.ended:  # meanwhile, and `kill` has found no process
+                self.kill()
+                self.process.join()
+                return None
             return self.process
 
     def _report_outcome(self, message: bytes) -> None:
@@ -132,11 +139,18 @@ class Child:
         return b"".join(pieces).decode(errors="replace")
 
     def kill(self) -> None:
-        """Kill the process if it runs, and never start it after this."""
+        """Kill the process if it runs, with what it has forked, and never start it after this."""
         self.ended = True
         process = self.process
         if process is not None and process.pid is not None and process.exitcode is None:
-            process.kill()
+            self._kill_group()
+            process.kill()  # it may be so new that it has no group yet
+
+    def _kill_group(self) -> None:
+        """Kill what the rank has forked. The rank leads a process group of its own."""
+        if self.process is not None and self.process.pid is not None and hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def _close_rank_ends(self) -> None:
         for end in self.rank_ends:
@@ -156,8 +170,7 @@ class Child:
 def end_all(children: list[Child]) -> None:
     """Kill the processes, wait until they are gone, and close everything."""
     # Taking the lock lets a start that is under way finish, so that its process is killed too. If
-    # the fork server is stuck we go on without the lock: a rank that it forks later finds its pipe
-    # closed, and ends.
+    # the start is stuck we go on without the lock: its thread kills the rank as soon as it has one.
     has_lock = starting.acquire(timeout=EXIT_TIMEOUT)
     for child in children:
         child.kill()

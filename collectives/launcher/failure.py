@@ -4,8 +4,10 @@ import os
 import signal as signals
 import tempfile
 from collections.abc import Sequence
-from traceback import extract_tb, format_list
-from typing import TYPE_CHECKING, Any
+from traceback import extract_tb, format_exc, format_exception_only, format_list
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
 
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import is_library, main_thread, where
@@ -15,12 +17,26 @@ if TYPE_CHECKING:
     from collectives.diagnosis.rules.snapshot import Verdict
 
 
+class Raised(NamedTuple):
+    """An exception of a rank, in words: it may not be possible to pickle the exception itself."""
+
+    error_type: str
+    error_text: str  # may be empty
+    traceback: str
+    at: float  # time.monotonic()
+
+    @property
+    def summary(self) -> str:
+        return f"{self.error_type}: {self.error_text}" if self.error_text else self.error_type
+
+
 class LaunchError(RuntimeError):
     """A world did not return its results.
 
     `rank` is the rank to look at first. `kind` is "raised", "died", "hung" or "mismatch": the
     ranks' calls do not match. `exitcode` and `signal` are those of a process that died; as in
-    multiprocessing, `exitcode` is negative for a signal. `traceback` is that of a rank that raised.
+    multiprocessing, `exitcode` is negative for a signal. `error_type`, `error_text` and `traceback`
+    are those of the exception of a rank that raised, else empty.
     `stacks` holds faulthandler's stacks by rank. `calls` and `risky_calls`: what the ranks called
     until then, and what they noticed of it; empty unless `launch` was asked to record.
     """
@@ -36,6 +52,8 @@ class LaunchError(RuntimeError):
         kind: str,
         exitcode: int | None = None,
         signal: signals.Signals | int | None = None,
+        error_type: str = "",
+        error_text: str = "",
         traceback: str = "",
         stacks: dict[int, str] | None = None,
     ):
@@ -44,6 +62,8 @@ class LaunchError(RuntimeError):
         self.kind = kind
         self.exitcode = exitcode
         self.signal = signal
+        self.error_type = error_type
+        self.error_text = error_text
         self.traceback = traceback
         self.stacks = stacks or {}
         self.calls, self.risky_calls = [], []
@@ -63,12 +83,40 @@ def _rebuild(message: str, state: dict[str, Any]) -> LaunchError:
     return error
 
 
-def raised(rank: int, summary: str, traceback: str, returned: Sequence[int] = ()) -> LaunchError:
+def raised(rank: int, error: Raised, returned: Sequence[int] = ()) -> LaunchError:
     """The function raised in rank `rank`. `returned`: the ranks that had returned before."""
-    message = f"rank {rank} raised {summary}\n\n{traceback}"
+    message = f"rank {rank} raised {error.summary}\n\n{error.traceback}"
     if returned:
         message += f"\nHad returned by then: rank {', '.join(map(str, returned))}.\n"
-    return LaunchError(message, rank=rank, kind="raised", traceback=traceback)
+    error_type, error_text, traceback, _ = error
+    return LaunchError(
+        message,
+        rank=rank,
+        kind="raised",
+        error_type=error_type,
+        error_text=error_text,
+        traceback=traceback,
+    )
+
+
+def unpickled(results: Sequence[bytes]) -> list[Any]:
+    """The results of all ranks. Raises LaunchError if one cannot be rebuilt in this process."""
+    values = []
+    for rank, result in enumerate(results):
+        try:
+            values.append(cloudpickle.loads(result))
+        except Exception as error:
+            cause = "".join(format_exception_only(error)).strip()
+            raise LaunchError(
+                f"rank {rank} returned a result that cannot be rebuilt in the parent ({cause}): "
+                "return tensors, numbers, lists.",
+                rank=rank,
+                kind="raised",
+                error_type=type(error).__name__,
+                error_text=cause,
+                traceback=format_exc(),
+            ) from error
+    return values
 
 
 def not_started(rank: int, error: Exception) -> LaunchError:
@@ -79,6 +127,15 @@ def not_started(rank: int, error: Exception) -> LaunchError:
         folder = tempfile.gettempdir()
         message += f". The fork server needs a temporary folder with a short path; TMPDIR: {folder}"
     return LaunchError(message, rank=rank, kind="died")
+
+
+def server_died(status: int) -> LaunchError:
+    """The fork server ended, and the ranks with it. None is to blame: rank 0 stands for all."""
+    signal, cause = None, f"ended with exit status {status}"
+    if status < 0:
+        signal, cause = _signal(-status)
+    message = f"every rank died: the fork server, of which they are forks, {cause}"
+    return LaunchError(message, rank=0, kind="died", exitcode=status, signal=signal)
 
 
 def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:

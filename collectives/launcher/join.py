@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -68,7 +67,7 @@ def join(
                 dist.destroy_process_group()
         if results is None:
             raise _failure(worker, store, timeout)
-    return [cloudpickle.loads(result) for result in results]
+    return failure.unpickled(results)
 
 
 def _new_store(worker: Worker, caller_has_group: bool, timeout: float) -> dist.PrefixStore:
@@ -210,8 +209,7 @@ def _exchange(
 
 def _publish_failure(worker: Worker, store: dist.Store, error: Exception) -> None:
     if store.add("failures", 1) == 1:
-        found = rank.describe(error)
-        store.set("first", json.dumps([worker.rank, found["summary"], found["traceback"]]))
+        store.set("first", json.dumps([worker.rank, *rank.describe(error)]))
 
 
 def _failure(worker: Worker, store: dist.Store, timeout: float) -> failure.LaunchError:
@@ -226,9 +224,10 @@ def _failure(worker: Worker, store: dist.Store, timeout: float) -> failure.Launc
 
 def _first_failure(worker: Worker, store: dist.Store) -> failure.LaunchError:
     try:
-        number, summary, trace = json.loads(store.get("first"))
+        number, *words, at = json.loads(store.get("first"))
         if number in range(worker.world_size):
-            return failure.raised(number, str(summary), str(trace))
+            error_type, error_text, trace = map(str, words)
+            return failure.raised(number, failure.Raised(error_type, error_text, trace, at))
     except (TypeError, ValueError):
         pass
     return failure.LaunchError(

@@ -76,6 +76,7 @@ def _call_in_world(
     from collectives.launcher.watch import LaunchWatch
 
     backend, device = availability.choose(backend, device, nproc)
+    arguments.check_loopback(backend)
     method = start_method or default_start_method()
     calls = None if diagnose is False else LaunchWatch(at_once=diagnose is True)
     spec = LaunchSpec(fn, nproc, args, backend, device, float(timeout), method)
@@ -92,6 +93,7 @@ def _check(
     if not isinstance(args, tuple | list):
         raise ValueError(f"args={args!r} is not a tuple: write args=({args!r},).")
     arguments.check_timeout(timeout)
+    arguments.check_debug_level()
     methods = multiprocessing.get_all_start_methods()
     if start_method is not None and start_method not in methods:
         raise ValueError(

@@ -32,6 +32,7 @@ from collectives.backends import (
     availability,
     register,  # noqa: F401  its import makes torch know our backends
 )
+from collectives.launcher.failure import Raised
 from collectives.launcher.rank_spec import RankSpec
 from collectives.recording import exit_hooks, inject, stack
 from collectives.semantics.calls import CALLS
@@ -58,15 +59,15 @@ def main(
     global inside
     _end_with_the_parent()
     _write_stacks_to(stack_pipe)
-    _be_like_a_fresh_process(spec)
-    if spec.calls is not None:
-        inject.watch(os.fdopen(spec.calls.fd, "rb+"))
     inside = True
     try:
         payload = results_pipe.recv_bytes()
     except EOFError:  # the launch has ended already
         return
     try:
+        _be_like_a_fresh_process(spec)
+        if spec.calls is not None:
+            inject.watch(os.fdopen(spec.calls.fd, "rb+"))
         result = _call(spec, payload)
     except BaseException as error:
         exit_hooks.note(error)
@@ -117,7 +118,12 @@ def _call(spec: RankSpec, payload: bytes) -> bytes:
     patience = datetime.timedelta(seconds=spec.timeout + GROUP_PATIENCE)
     store = _store(spec, patience)
     enter_group(spec.backend, store, spec.rank, spec.world_size, patience)
-    result = fn(spec.rank, spec.world_size, device, *args)
+    own_pid = os.getpid()
+    try:
+        result = fn(spec.rank, spec.world_size, device, *args)
+    finally:
+        if os.getpid() != own_pid:  # `fn` has forked this process: its copy is no rank
+            _end_copy()
     try:
         result = dump_result(result)
     except Exception as error:
@@ -128,6 +134,18 @@ def _call(spec: RankSpec, payload: bytes) -> bytes:
         raise
     leave_group(store)
     return result
+
+
+def _end_copy() -> None:
+    """End this process as a program would that ends now, but send no result."""
+    error, status = sys.exc_info()[1], 0
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        traceback.print_exc()
+        status = 1
+    _flush()
+    os._exit(status)
 
 
 def _store(spec: RankSpec, patience: datetime.timedelta) -> dist.Store:
@@ -164,8 +182,13 @@ def leave_group(store: dist.Store) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """Leave no rank behind, however the parent ends."""
-    # Ctrl-C reaches every process of the terminal. The parent decides what happens.
+    """Leave no rank behind, and nothing that it has forked, however the parent ends."""
+    # What this rank forks is in its group, and the parent kills the group. subtle: a session, not
+    # only a group: a group in the background of a terminal is stopped when it reads from it, as the
+    # debugger of `dist.breakpoint()` does.
+    if hasattr(os, "setsid"):
+        os.setsid()
+    # Ctrl-C reaches every process of the terminal until then. The parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG: this also works if the rank never runs Python code again.
@@ -181,7 +204,9 @@ def _end_with_the_parent() -> None:
     def watch() -> None:
         if parent is not None:
             parent.join()
-        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="watch the parent", daemon=True).start()
 
@@ -219,16 +244,20 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _THREADS_AT_IMPORT
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> Raised:
     """An exception as text, without the frames of this package above the caller's function."""
     frame = error.__traceback__
     while frame and frame.tb_next and stack.is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frame))
-    notes = " ".join(getattr(error, "__notes__", ()))
-    lines = [line for line in (str(error).strip(), notes) if line]
-    summary = f"{type(error).__name__}: {' '.join(lines)}" if lines else type(error).__name__
-    return {"summary": summary, "traceback": trace, "at": time.monotonic()}
+    lines = [exit_hooks.text_of(error).strip(), *map(str, getattr(error, "__notes__", ()))]
+    text = " ".join(line for line in lines if line)
+    return Raised(type(error).__name__, _printable(text), _printable(trace), time.monotonic())
+
+
+def _printable(text: str) -> str:
+    """Half of a surrogate pair, as in the name of a file, could not be printed."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _flush() -> None:

@@ -148,14 +148,15 @@ def _common_fields(
 def _new_store() -> tuple[IO[bytes], str]:
     """An empty file for a FileStore, and its path. Closing the file deletes it.
 
-    On Linux it has no name in any folder, so that nothing is left if this process is killed. It is
+    On Linux it has no name in any folder, so that nothing is left if this process is killed. (Where
+    there is no /proc, as in a bare chroot, the ranks could not open it.) It is
     not a TCPStore, because a file does not listen on a port, and because each client of a TCPStore
     looks up the name of ::ffff:127.0.0.1 (seen in torch 2.13), which takes 5 s if the name server
     does not answer.
     """
-    if sys.platform == "linux":
-        file = os.fdopen(os.memfd_create("store"), "w+b")
-        return file, f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    if sys.platform == "linux" and os.path.exists("/proc/self/fd"):
+        memory = os.fdopen(os.memfd_create("store"), "w+b")
+        return memory, f"/proc/{os.getpid()}/fd/{memory.fileno()}"
     file = tempfile.NamedTemporaryFile(prefix="store-", dir=get_temp_dir())  # noqa: SIM115  closed by the caller
     return file, file.name
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from typing import Any
 
 _preloaded: list[str] = []
 _LAUNCHERS = {"TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}
@@ -31,11 +32,41 @@ def start_server(modules: tuple[str, ...] = ()) -> None:
         )
         resource_tracker.ensure_running()  # it lets SIGINT through when it has started
         # Ctrl-C reaches the server, too. It inherits this mask until it ignores the signal.
+        _make_folder_anew(forkserver._forkserver)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _make_folder_anew(server: Any) -> None:
+    """The server's socket lies in a temporary folder, which others may tidy up in a long program.
+
+    The server that cannot be reached any more is forgotten. It ends with this program.
+    """
+    config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    folder = config.get("tempdir")
+    if folder is not None and not os.path.isdir(folder):
+        os.mkdir(folder, 0o700)
+        server._forkserver_pid = None
+
+
+def exit_status() -> int | None:
+    """How the server has ended, as in subprocess; None if it runs, or if the system cannot say."""
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is None or not hasattr(os, "waitid"):
+        return None
+    try:
+        # WNOWAIT: multiprocessing asks too, when it starts the server anew.
+        ended = os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # another thread has started it anew
+        return None
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def start_beside_torch(*modules: str) -> None:

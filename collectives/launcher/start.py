@@ -86,8 +86,6 @@ class _World:
 
     def results(self, deadline: float) -> list[Any]:
         """Wait until all ranks have returned and ended. Raises LaunchError if one fails."""
-        import cloudpickle
-
         returned: dict[int, bytes] = {}
         running = set(self.children)
         while running:
@@ -110,7 +108,7 @@ class _World:
                 raise self.calls.explain(error) if self.calls else error
         if self.calls:
             self.calls.check()
-        return [cloudpickle.loads(returned[rank]) for rank in self.children]
+        return failure.unpickled([returned[rank] for rank in self.children])
 
     def _next_event(self, deadline: float) -> Event:
         """Raises queue.Empty at the deadline, and LaunchError if the watched calls do not match."""
@@ -131,6 +129,8 @@ class _World:
         import cloudpickle
 
         events = self._with_what_follows(failed)
+        if self.spec.start_method == "forkserver" and (status := server.exit_status()) is not None:
+            return failure.server_died(status)
         returned = returned | {
             event.rank: event.value for event in events if event.kind == "returned"
         }
@@ -138,15 +138,14 @@ class _World:
             if kind == "ended" and (value != 0 or rank not in returned):
                 stack = self.children[rank].stack(ask=False)
                 return failure.died(rank, value, stack, rank in returned)
-        raised = {
+        raised: dict[int, failure.Raised] = {
             event.rank: cloudpickle.loads(event.value) for event in events if event.kind == "raised"
         }
-        rank = min(raised, key=lambda rank: raised[rank]["at"])
-        mismatched = [other for other in raised if raised[other]["summary"].startswith("Mismatch:")]
+        rank = min(raised, key=lambda rank: raised[rank].at)
+        mismatched = [other for other in raised if raised[other].error_type == "Mismatch"]
         if rank in mismatched:  # ranks fail a proof in any order: name the same one each time
             rank = min(mismatched)
-        error = raised[rank]
-        return failure.raised(rank, error["summary"], error["traceback"], sorted(returned))
+        return failure.raised(rank, raised[rank], sorted(returned))
 
     def _with_what_follows(self, failed: Event) -> list[Event]:
         """The failure and the next events, until time is up or every rank has raised."""

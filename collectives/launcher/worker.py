@@ -13,6 +13,12 @@ _TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER
 _MPI = {"PMI": ("PMI_RANK", "PMI_SIZE"), "OMPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")}
 # A step is what srun starts. A batch script is in a job, but in no step.
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")
+# What shows that a launcher started this process, or a parent of it.
+_SIGNS = ("TORCHELASTIC_RUN_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID")
+_UNSET = (
+    "torchrun, mpiexec and srun set all of their variables: start this process with one of them, "
+    "or unset what one left, to let it start its own ranks."
+)
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
@@ -40,11 +46,11 @@ class Worker:
         """Host and port of the store of torchrun or srun. (MPI tells its ranks itself.)"""
         environ = os.environ
         if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-            return environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+            return environ["MASTER_ADDR"], _number("MASTER_PORT")
         # Nobody hands out a port in Slurm. Steps that may run at the same time get different ones,
         # outside of the range from which the system chooses.
-        number = 7 * int(environ["SLURM_JOB_ID"]) + int(environ["SLURM_STEP_ID"])
-        host = "127.0.0.1" if self.on_one_machine else _first_host(environ["SLURM_STEP_NODELIST"])
+        number = 7 * _number("SLURM_JOB_ID") + _number("SLURM_STEP_ID")
+        host = "127.0.0.1" if self.on_one_machine else _first_host(_text("SLURM_STEP_NODELIST"))
         return host, 15_000 + number % 15_000
 
     @property
@@ -71,19 +77,20 @@ class Worker:
 def launcher_worker() -> Worker | None:
     """This process as a direct worker of torchrun, mpiexec or srun; None for any other process.
 
-    Raises ValueError if RANK is set but no launcher started this process.
+    Raises ValueError if no launcher has set the variables that are here: RANK alone, or some of a
+    launcher's that tell no world.
     """
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" in environ:
         return _worker("torchrun", "RANK", "WORLD_SIZE") if _is_direct(_TORCHRUN) else None
     in_step = "SLURM_STEP_ID" in environ
     for rank, size in _MPI.values():
-        if rank in environ and size in environ:
+        if rank in environ:
             if in_step and not any(name in environ for name in _LOCAL_SIZE):
                 break  # srun --mpi: Slurm knows who shares a machine
             identity = (rank, size, "PMI_FD", "PMIX_NAMESPACE")
             return _worker("mpiexec", rank, size) if _is_direct(identity) else None
-    if in_step and int(environ["SLURM_STEP_NUM_TASKS"]) > 1:
+    if in_step and _number("SLURM_STEP_NUM_TASKS", 1) > 1:
         return _slurm_worker() if _is_direct(_SLURM) else None
     if "RANK" in environ:
         raise ValueError(
@@ -95,32 +102,36 @@ def launcher_worker() -> Worker | None:
 
 def _worker(launcher: str, rank: str, size: str) -> Worker:
     """`rank` and `size` are names of variables."""
-    world_size = int(os.environ[size])
+    world_size = _number(size, 1)
+    own_rank = _number(rank, 0, world_size)
     return Worker(
         launcher,
-        int(os.environ[rank]),
+        own_rank,
         world_size,
-        _first_number(_LOCAL_RANK, int(os.environ[rank])),
+        _first_number(_LOCAL_RANK, own_rank),
         _first_number(_LOCAL_SIZE, world_size),
     )
 
 
 def _slurm_worker() -> Worker:
-    environ = os.environ
-    has_mpi = any(rank in environ for rank, _ in _MPI.values())
+    has_mpi = any(rank in os.environ for rank, _ in _MPI.values())
+    world_size = _number("SLURM_STEP_NUM_TASKS", 1)
+    tasks = _tasks(_text("SLURM_STEP_TASKS_PER_NODE"))
     # Some clusters offer MPI to every step. A program that has no MPI uses a store.
     return Worker(
         "srun --mpi" if has_mpi and importlib.util.find_spec("mpi4py") else "srun",
-        int(environ["SLURM_PROCID"]),
-        int(environ["SLURM_STEP_NUM_TASKS"]),
-        int(environ["SLURM_LOCALID"]),
-        _tasks(environ["SLURM_STEP_TASKS_PER_NODE"])[int(environ["SLURM_NODEID"])],
+        _number("SLURM_PROCID", 0, world_size),
+        world_size,
+        _number("SLURM_LOCALID"),
+        tasks[_number("SLURM_NODEID", 0, len(tasks))],
     )
 
 
 def _tasks(per_node: str) -> list[int]:
     """How many tasks each node has: "2(x3),1" stands for 2, 2, 2, 1."""
     counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node)
+    if not counts:
+        raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={per_node} holds no number. {_UNSET}")
     return [int(count) for count, times in counts for _ in range(int(times or 1))]
 
 
@@ -131,7 +142,24 @@ def _first_host(hosts: str) -> str:
 
 
 def _first_number(names: tuple[str, ...], default: int) -> int:
-    return next((int(os.environ[name]) for name in names if name in os.environ), default)
+    return next((_number(name) for name in names if name in os.environ), default)
+
+
+def _number(name: str, least: int = 0, end: int | None = None) -> int:
+    """The number in a launcher's variable, from `least` to before `end`."""
+    text = _text(name)
+    number = int(text) if text.isdecimal() else -1
+    if number >= least and (end is None or number < end):
+        return number
+    wanted = f"from {least} to {end - 1}" if end is not None else f"from {least}"
+    raise ValueError(f"{name}={text} is not a whole number {wanted}. {_UNSET}")
+
+
+def _text(name: str) -> str:
+    if name in os.environ:
+        return os.environ[name]
+    shown = ", ".join(f"{name}={os.environ[name]}" for name in _SIGNS if name in os.environ)
+    raise ValueError(f"{shown} is set, but {name} is not. {_UNSET}")
 
 
 def _is_direct(identity: tuple[str, ...]) -> bool:

@@ -45,8 +45,16 @@ def note(error: BaseException) -> None:
     if not isinstance(error, SystemExit):
         found = traceback.extract_tb(error.__traceback__)
         frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(found)]
-        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        text = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
         _note(text, named(frames), is_guess=False)
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says. Its own `__str__` may raise."""
+    try:
+        return str(error)
+    except Exception as unreadable:
+        return f"(its text cannot be had: {type(unreadable).__name__})"
 
 
 def note_exit() -> None:

@@ -1,0 +1,242 @@
+"""What a rank forks ends with it, and a launch that meets a broken machine ends with a sentence."""
+
+import os
+import shlex
+import sys
+import tempfile
+import time
+
+import psutil
+import pytest
+from processes import finished, is_alive, wait_until
+
+from collectives import LaunchError, launch
+from collectives.lab import available
+from collectives.launcher.child import EXIT_TIMEOUT
+
+NEEDS_A_NAMESPACE = pytest.mark.skipif(
+    available.missing() is not None, reason="takes something away from a program, as a lab does"
+)
+
+
+@pytest.mark.parametrize("sends", [True, False], ids=["goes_on_as_if_a_rank", "sleeps"])
+def test_what_a_rank_forks_sends_no_result_and_ends_with_the_rank(sends, tmp_path):
+    def forks(rank, world_size, device):
+        pid = os.fork()
+        if pid == 0 and not sends:
+            time.sleep(100)
+        elif pid == 0:
+            time.sleep(0.1)
+        else:
+            (tmp_path / str(rank)).write_text(str(pid))
+            time.sleep(0.5)
+        return rank, pid == 0
+
+    assert launch(forks, 2) == [(0, False), (1, False)]
+    pids = [int(file.read_text()) for file in tmp_path.iterdir()]
+    assert len(pids) == 2
+    copies = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    wait_until(lambda: not any(map(is_alive, copies)), 5)
+
+
+class Odd(Exception):
+    def __str__(self):
+        raise KeyError
+
+
+class OnlyThere:
+    def __reduce__(self):
+        return int, ("not here",)
+
+
+def raise_it(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("fn", "rank", "said", "error_type"),
+    [
+        (
+            lambda rank, *_: rank == 1 and raise_it(Odd()),
+            1,
+            "rank 1 raised Odd: (its text cannot be had: KeyError)",
+            "Odd",
+        ),
+        (
+            lambda rank, *_: rank == 1 and raise_it(OSError()),
+            1,
+            "rank 1 raised OSError",
+            "OSError",
+        ),
+        (
+            lambda *_: raise_it(ValueError("half of \ud800")),
+            0,
+            r"rank 0 raised ValueError: half of \ud800",
+            "ValueError",
+        ),
+        (
+            lambda rank, *_: OnlyThere() if rank == 1 else rank,
+            1,
+            "rank 1 returned a result that cannot be rebuilt in the parent (ValueError: invalid "
+            "literal for int() with base 10: 'not here'): return tensors, numbers, lists.",
+            "ValueError",
+        ),
+    ],
+    ids=["text_raises", "no_text", "text_cannot_be_printed", "result_cannot_be_rebuilt"],
+)
+def test_an_odd_exception_or_result_names_its_rank(fn, rank, said, error_type):
+    with pytest.raises(LaunchError) as caught:
+        launch(fn, 2 if rank else 1)
+    error = caught.value
+    assert str(error).splitlines()[0] == said
+    assert (error.rank, error.kind, error.error_type) == (rank, "raised", error_type)
+
+
+def test_a_debug_level_that_torch_does_not_know_is_a_bad_argument(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "junk")
+    with pytest.raises(ValueError, match="TORCH_DISTRIBUTED_DEBUG=junk is not known to torch"):
+        launch(lambda *_: None, 1)
+
+
+# Programs that print one line and then end, whatever happened to them.
+
+PROLOGUE = """
+import os, signal, sys, time
+from collectives import LaunchError, launch
+
+def rank_of(rank, *_):
+    return rank
+
+def outcome(*args, **options):
+    try:
+        return launch(*args, **options)
+    except (LaunchError, ValueError) as error:
+        return str(error).splitlines()[0]
+"""
+
+LATE = """
+import threading
+from collectives.launcher import child
+from multiprocessing.process import BaseProcess
+
+delay, patience = map(float, sys.argv[1:])
+start, late = BaseProcess.start, threading.Event()
+def start_late(process):
+    if process.name.endswith("-1"):
+        time.sleep(delay)
+    start(process)
+    if process.name.endswith("-1"):
+        late.pid = process.pid
+        late.set()
+launch(rank_of, 2)
+child.EXIT_TIMEOUT, BaseProcess.start = patience, start_late
+print(outcome(rank_of, 2, timeout=0.5))
+late.wait()
+"""
+
+# It connects to the fork server, and then has no descriptor left to send.
+SHORT_OF_DESCRIPTORS = """
+import psutil, resource
+launch(rank_of, 2)
+server = sorted(one.pid for one in psutil.Process().children())
+used, limits = psutil.Process().num_fds(), resource.getrlimit(resource.RLIMIT_NOFILE)
+said = set()
+for spare in range(6, 14):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, limits[1]))
+    try:
+        said.add("open files" in str(outcome(rank_of, 1, diagnose=False)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+print(said >= {True}, outcome(rank_of, 2), sorted(one.pid for one in psutil.Process().children()) == server)
+"""
+
+FOLDER_TIDIED_UP = """
+import multiprocessing.util, shutil
+launch(rank_of, 2)
+shutil.rmtree(multiprocessing.util.get_temp_dir())
+print(outcome(rank_of, 2))
+"""
+
+SERVER_KILLED = """
+import psutil
+def kill_server(rank, *_):
+    if rank == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(50)
+print(outcome(kill_server, 3))
+"""
+
+WITHOUT_LOOPBACK = "print(outcome(rank_of, 2), outcome(rank_of, 2, backend='by_hand'))\n"
+WITHOUT_PROC = "print(outcome(rank_of, 2))\n"
+
+LATE_SAID = "rank 1 hung: not every rank had returned after 0.5 s"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the environment of processes")
+@pytest.mark.parametrize(
+    ("body", "arguments", "before", "said"),
+    [
+        pytest.param(LATE, "2 0.3", "", LATE_SAID, id="late_start"),
+        *(
+            pytest.param(
+                LATE,
+                f"{delay} {EXIT_TIMEOUT}",
+                "",
+                LATE_SAID,
+                id=f"late_start_{delay}s",
+                marks=pytest.mark.slow,
+            )
+            for delay in (6, 11)
+        ),
+        pytest.param(SHORT_OF_DESCRIPTORS, "", "", "True [0, 1] True", id="no_descriptors"),
+        pytest.param(FOLDER_TIDIED_UP, "", "", "[0, 1]", id="temporary_folder_tidied_up"),
+        pytest.param(
+            SERVER_KILLED,
+            "",
+            "",
+            "every rank died: the fork server, of which they are forks, "
+            "was killed by SIGKILL (signal 9)",
+            id="fork_server_killed",
+        ),
+        pytest.param(
+            WITHOUT_LOOPBACK,
+            "",
+            "unshare -rn",
+            "gloo connects the ranks over loopback, which is down: `ip link set lo up` starts it. "
+            "[0, 1]",
+            id="no_loopback",
+            marks=NEEDS_A_NAMESPACE,
+        ),
+        pytest.param(
+            WITHOUT_PROC,
+            "",
+            "unshare -rm sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh",
+            "[0, 1]",
+            id="no_proc",
+            marks=NEEDS_A_NAMESPACE,
+        ),
+    ],
+)
+def test_a_program_in_trouble_says_so_and_ends_with_all_that_it_started(
+    body, arguments, before, said, tmp_path
+):
+    program = tmp_path / "program.py"
+    program.write_text(PROLOGUE + body)
+    with tempfile.TemporaryDirectory() as folder:  # a short path: that of a socket is limited
+        command = [*shlex.split(before), sys.executable, program, *arguments.split()]
+        done = finished(command, env={"TMPDIR": folder})
+        assert (done.stdout, done.stderr) == (said + "\n", "")
+        wait_until(lambda: not of_environment("TMPDIR", folder), 5)
+        assert os.listdir(folder) == []
+
+
+def of_environment(name: str, value: str) -> list[psutil.Process]:
+    """The living processes that were started with this variable."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(name) == value and is_alive(process):
+                found.append(process)
+        except psutil.Error:
+            pass
+    return found
