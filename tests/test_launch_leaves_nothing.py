@@ -1,6 +1,8 @@
 """What a rank forks ends with it, and a launch that meets a broken machine ends with a sentence."""
 
+import contextlib
 import os
+import pty
 import shlex
 import sys
 import tempfile
@@ -96,6 +98,25 @@ def test_a_debug_level_that_torch_does_not_know_is_a_bad_argument(monkeypatch):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "junk")
     with pytest.raises(ValueError, match="TORCH_DISTRIBUTED_DEBUG=junk is not known to torch"):
         launch(lambda *_: None, 1)
+
+
+IN_A_TERMINAL = """
+from collectives import launch
+print(launch(lambda rank, *_: rank or open("/dev/stdin").readline(), 1, timeout=60))
+"""
+
+
+def test_a_rank_can_read_from_the_terminal_as_a_debugger_does():
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", IN_A_TERMINAL])
+    os.write(terminal, b"next\n")
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: everybody has closed the terminal
+        while data := os.read(terminal, 1000):
+            said += data
+    os.close(terminal)
+    assert (os.waitpid(pid, 0)[1], said.split()) == (0, [b"next", rb"['next\n']"])
 
 
 # Programs that print one line and then end, whatever happened to them.

@@ -27,7 +27,11 @@ class Raised(NamedTuple):
 
     @property
     def summary(self) -> str:
-        return f"{self.error_type}: {self.error_text}" if self.error_text else self.error_type
+        return _summary(self.error_type, self.error_text)
+
+
+def _summary(error_type: str, error_text: str) -> str:
+    return f"{error_type}: {error_text}" if error_text else error_type
 
 
 class LaunchError(RuntimeError):
@@ -67,6 +71,11 @@ class LaunchError(RuntimeError):
         self.traceback = traceback
         self.stacks = stacks or {}
         self.calls, self.risky_calls = [], []
+
+    @property
+    def summary(self) -> str:
+        """What a rank raised, type and text, or else the whole message."""
+        return _summary(self.error_type, self.error_text) if self.error_type else str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (str(self), self.__dict__)

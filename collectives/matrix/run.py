@@ -32,8 +32,6 @@ _WARM_UP = 120.0
 # A backend that we do not know gets so many chances to start a world before its cells are given up.
 _ATTEMPTS = 3
 
-_REFUSED = "Refused: "
-
 # Runs a step with these arguments in a world like the cell's; the state and the detail.
 World = Callable[[Callable, tuple, Cell], tuple[str, str]]
 
@@ -135,13 +133,18 @@ def outcome_of(run: Callable[[], list]) -> tuple[str, str]:
     try:
         wrong = [text for text in run() if text]
     except LaunchError as error:
-        first = str(error).splitlines()[0]
         if error.kind in ("hung", "died"):
-            return {"hung": "hangs", "died": "crashes"}[error.kind], first
-        return "refuses", first.removeprefix(f"rank {error.rank} raised ").removeprefix(_REFUSED)
+            return {"hung": "hangs", "died": "crashes"}[error.kind], str(error).splitlines()[0]
+        return "refuses", _reason(error)
     except Exception as error:  # the world could not even be started: no cell may end the run
         return "crashes", f"{type(error).__name__}: {error}".splitlines()[0]
     return ("wrong", wrong[0]) if wrong else ("works", "")
+
+
+def _reason(error: LaunchError) -> str:
+    """In a line, what a rank raised. Refused is ours: its text is the reason."""
+    text = error.error_text if error.error_type == "Refused" else error.summary
+    return text.splitlines()[0]
 
 
 def document(cells: list[dict]) -> dict:
