@@ -144,7 +144,7 @@ def outcome_of(run: Callable[[], list]) -> tuple[str, str]:
 def _reason(error: LaunchError) -> str:
     """In a line, what a rank raised. Refused is ours: its text is the reason."""
     text = error.error_text if error.error_type == "Refused" else error.summary
-    return text.splitlines()[0]
+    return text.partition("\n")[0]
 
 
 def document(cells: list[dict]) -> dict:
