@@ -8,7 +8,8 @@ from hand_made import cell, matrix
 
 from collectives.backends import claims
 from collectives.backends.claims import BROKEN, Claim, expected, holds, load, parse
-from collectives.matrix.claimed import differences
+from collectives.matrix import selection
+from collectives.matrix.claimed import claims_without_cells, differences
 from collectives.semantics.calls import OPS
 
 DTYPES = ("int64", "float32", "float64")
@@ -72,6 +73,13 @@ def test_a_claim_that_matches_no_cell_is_an_error_on_a_backend_that_is_probed():
     elsewhere = Claim("nccl", "cuda", "works", form=("all_reduce",))
     many = claim("refuses", "one shape", world_size=">=9")
     assert differences(matrix(cell()), (WORKS, elsewhere, many), probes=[cell()]) == []
+
+
+def test_each_of_our_own_claims_is_about_cells():
+    """A run of the matrix looks only at those of its reader."""
+    probes = list(map(vars, selection.select(world_sizes=[2])))
+    assert claims_without_cells(claims.table(), probes) == []
+    assert {one.backend for one in claims.table() if one.form} <= {one["backend"] for one in probes}
 
 
 OLD = claim("refuses", "not yet", torch="<=2.6")

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import hand_made
 import psutil
 import pytest
 from diagnosing import DIAGNOSE, ENVIRON, diagnose, lines_of, program, script
@@ -153,6 +154,16 @@ def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tm
     job.poll()
     job.poll()
     assert [world.matching.matched for world in job.worlds.values()] == [1]
+
+
+def test_the_count_of_a_report_is_that_of_all_worlds():
+    job = Job()
+    for number, words in enumerate(["barrier", "barrier broadcast:0", "barrier"]):
+        job.worlds[77, number] = world = World()
+        for call in hand_made.program(words, words):
+            world.matching.note(call)
+    says = job.verdict(stalled=False).says
+    assert says == "ok: 3 worlds: all 4 collectives and messages fitted"
 
 
 def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(tmp_path):

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import zlib
 
 import pytest
 import torch.distributed as dist
@@ -15,8 +16,12 @@ from processes import free_port
 
 from collectives.diagnosis import run as diagnose
 from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.diagnosis.rules.unmatched import Unmatched
 from collectives.diagnosis.watch.across_nodes import NodeExchange
+from collectives.diagnosis.watch.rank_process import RankProcess
+from collectives.diagnosis.watch.world import World
 from collectives.recording.call import Call
+from collectives.recording.call_log import Writer
 
 PROGRAM = """
 import sys, time, torch, torch.distributed as dist
@@ -126,6 +131,69 @@ def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
     for machine in machines[1:]:
         machine.exchange(dict, send=False)
         assert dataclasses.asdict(machine.verdict) == dataclasses.asdict(verdict)
+
+
+def packed(message) -> bytes:
+    return zlib.compress(json.dumps(message).encode())
+
+
+MESSAGE = {"clock": 0, "version": 1, "ranks": {}, "acknowledged": {}}
+MALFORMED = {
+    "no zlib": b"hello",
+    "cut off": packed(MESSAGE)[:-3],
+    "a bomb": zlib.compress(bytes(2**27)),
+    "no JSON": zlib.compress(b"[" * 10**5),
+    "no table": packed(3),
+    "nothing in it": packed({}),
+    "a clock that is text": packed(MESSAGE | {"clock": "noon"}),
+    "ranks that are a number": packed(MESSAGE | {"ranks": 1}),
+    "a rank without a state": packed(MESSAGE | {"ranks": {"0": {}}}),
+    "a state that is a number": packed(MESSAGE | {"ranks": {"0": {"state": {"status": 1}}}}),
+    "no verdict": packed(MESSAGE | {"verdict": {"kind": "hang"}}),
+    "guilty is a number": packed(
+        MESSAGE | {"verdict": dataclasses.asdict(Verdict("hang", "x")) | {"guilty": 3}}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_message_that_nobody_of_ours_sent_counts_as_not_sent(name):
+    store, machine = dist.HashStore(), NodeExchange()
+    machine.store, machine.name = store, "0"
+    store.set("collectives/diagnose/names", "1 ")
+    store.set("collectives/diagnose/1", MALFORMED[name])
+    assert not machine.exchange(lambda: {0: rank("a")}, send=True)
+    assert (machine.store is store, machine.others, machine.verdict) == (True, {}, None)
+
+
+def test_machines_that_nobody_of_ours_named_count_as_not_named():
+    store, machine = dist.HashStore(), NodeExchange()
+    machine.store = store
+    lines = ["hello", "[]", "{}", '{"machine": "x", "ranks": 3}', '{"machine": "b", "ranks": [2]}']
+    store.set("collectives/diagnose/machines", "\n".join([*lines, ""]))
+    machine.find_machines([0])
+    assert set(machine.machines) == {0, 2}
+
+
+def test_ranks_on_which_no_verdict_can_be_given_count_as_not_sent(tmp_path):
+    with open(tmp_path / "1.calls", "wb+") as file:
+        Writer(file, 0, 2)
+        world = World()
+        world.ranks[0] = RankProcess(file, tmp_path)
+        nothing = dataclasses.astuple(Unmatched())
+        good = {"state": {"status": "running"}, "answer": {}, "unmatched": nothing}
+        for field, value in [
+            ("state", {"status": "running", "where": 3}),
+            ("state", {"colour": "red"}),
+            ("answer", {"world": 1, "collectives": [[1, 2]]}),
+            ("answer", 7),
+            ("unmatched", [[7], *nothing[1:]]),
+            ("unmatched", None),
+        ]:
+            world.update_elsewhere({1: good | {"clock_ahead": 0}}, "")
+            assert set(world.elsewhere) == {1}
+            world.update_elsewhere({1: good | {"clock_ahead": 0, field: value}}, "")
+            assert world.elsewhere == {}, (field, value)
 
 
 def test_a_store_that_has_gone_ends_the_exchange_without_an_error():

@@ -78,10 +78,13 @@ def execute(
     if interrupted:
         print(f"\ninterrupted: {len(found)} of {len(cells)} cells were tried", file=sys.stderr)
         return 130
-    everything = selection.select(
-        backend=names["backend"], device=names["device"], world_sizes=[*(nproc or ()), 2]
-    )
-    reports = [claimed.report(matrix, own_claims, list(map(dataclasses.asdict, everything)))]
+    probes = None
+    if claims_file is not None:
+        everything = selection.select(
+            backend=names["backend"], device=names["device"], world_sizes=[*(nproc or ()), 2]
+        )
+        probes = list(map(dataclasses.asdict, everything))
+    reports = [claimed.report(matrix, own_claims, probes)]
     if before is not None:
         is_selection = any((*names.values(), nproc, quick))
         reports.append(recorded.report(before, str(against), matrix, is_selection))

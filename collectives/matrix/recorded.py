@@ -29,7 +29,8 @@ def read(path: str | Path) -> dict:
     ValueError, in one sentence, if the file is no matrix or is newer than this program.
     """
     try:
-        matrix = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        matrix = json.loads(text, parse_constant=_refuse)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError):
@@ -37,6 +38,11 @@ def read(path: str | Path) -> dict:
     if fault := fault_of(matrix):
         raise ValueError(f"{path} {fault}")
     return matrix
+
+
+def _refuse(word: str) -> None:
+    """JSON has no NaN and no Infinity."""
+    raise ValueError(word)
 
 
 def releases() -> list[str]:
@@ -72,15 +78,26 @@ def as_json(matrix: dict) -> str:
 def fault_of(matrix) -> str | None:
     """Why this object is not a matrix that we can read: the rest of a sentence, or None."""
     try:
+        if type(matrix["format"]) is not int:
+            return f"is not a recorded matrix: {_ADVICE}"
         if matrix["format"] > FORMAT:
             return (
                 f"has format {matrix['format']}, this version of collectives reads up to {FORMAT}: "
                 "update collectives."
             )
+        for fact in ("torch", "platform"):
+            if not _fits(fact, matrix.get(fact)):
+                return f"is not a recorded matrix: it lacks {fact}; {_ADVICE}"
+        if not matrix["cells"]:
+            return f"is a matrix without cells: {_ADVICE}"
         seen = set()
         for count, cell in enumerate(matrix["cells"], 1):
             if missing := ", ".join(sorted(FIELDS - cell.keys())):
                 return f"is not a recorded matrix: its cell {count} lacks {missing}; {_ADVICE}"
+            if wrong := [field for field in FIELDS if not _fits(field, cell[field])]:
+                field = min(wrong)
+                was = f"{field} = {cell[field]!r}"
+                return f"is not a recorded matrix: its cell {count} has {was:.80}; {_ADVICE}"
             if cell["state"] not in (*STATES, UNAVAILABLE):
                 return f"has a cell in the state {cell['state']!r}, which is not known."
             if key(cell) in seen:
@@ -89,6 +106,17 @@ def fault_of(matrix) -> str | None:
     except (AttributeError, KeyError, TypeError):
         return f"is not a recorded matrix: {_ADVICE}"
     return None
+
+
+def _fits(field: str, value) -> bool:
+    """Whether a fact, or a field of a cell, may have this value."""
+    if field == "world_size":
+        return type(value) is int and value > 0
+    if field == "seconds":
+        return type(value) in (int, float)
+    if value is None:
+        return field in ("dtype", "op", "called")
+    return isinstance(value, str) and (bool(value) or field == "detail")
 
 
 def differences(before: dict, after: dict) -> list[Difference]:

@@ -6,6 +6,7 @@ ended, and when another node has sent a message. It looks into the store now and
 that.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -20,11 +21,22 @@ from typing import Any
 import psutil
 
 from collectives.diagnosis.rules.rank_state import NOT_ENDED
+from collectives.diagnosis.rules.report import format_call, location
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import STORE_ANSWERS
 from collectives.recording.call import Call, as_tuples
 
 _PREFIX = "collectives/diagnose"
+
+# The longest message that is unpacked, in bytes. One of 64 ranks, with all that each may tell
+# (call_log.ANSWER), has a quarter of them.
+_MOST = 2**26
+
+# What reading a message raises that we did not send.
+_MALFORMED = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    zlib.error,
+)
 
 
 class NodeExchange:
@@ -81,9 +93,10 @@ class NodeExchange:
                 name = {"machine": socket.gethostname(), "ranks": list(ranks)}
                 self.store.append(place, json.dumps(name) + "\n")
                 self.is_announced = True
-            for line in self.store.get(place).decode().splitlines():
-                entry = json.loads(line)
-                self.machines |= dict.fromkeys(entry["ranks"], entry["machine"])
+            for line in self.store.get(place).decode(errors="replace").splitlines():
+                with contextlib.suppress(*_MALFORMED):
+                    entry = json.loads(line)
+                    self.machines |= dict.fromkeys(map(int, entry["ranks"]), str(entry["machine"]))
         except RuntimeError:
             self._lose_store()
 
@@ -165,17 +178,45 @@ class NodeExchange:
 
     def _names(self) -> list[str]:
         names = f"{_PREFIX}/names"
-        return self.store.get(names).decode().split() if self.store.check([names]) else []
+        if not self.store.check([names]):
+            return []
+        return self.store.get(names).decode(errors="replace").split()
 
     def _receive(self) -> None:
         for name in self._names():
             if name == self.name:
                 continue
             packed = self.store.get(f"{_PREFIX}/{name}")
-            message = self.received[name] = json.loads(zlib.decompress(packed))
+            try:
+                message = _unpack(packed)
+            except _MALFORMED:  # as if it had not come
+                continue
+            self.received[name] = message
             if "verdict" in message:
-                self.verdict, self.judge = _from_plain(message["verdict"]), name
+                self.verdict, self.judge = message["verdict"], name
                 self.store.set(f"{_PREFIX}/{self.name}/has the verdict of {name}", "")
+
+
+def _unpack(packed: bytes) -> dict:
+    """A message as `_send` packs it. Raises one of _MALFORMED for anything else.
+
+    Whoever reaches the store can write there. So all that this file reads of a message is checked;
+    `World.update_elsewhere` tries what stands in the ranks.
+    """
+    unpacking = zlib.decompressobj()
+    text = unpacking.decompress(packed, _MOST)
+    if not unpacking.eof:
+        raise ValueError("a message that is too long, or not complete")
+    message = json.loads(text)
+    for number in ("clock", "version"):
+        message[number] = int(message[number])
+    acknowledged = message["acknowledged"].items()
+    message["acknowledged"] = {str(name): int(version) for name, version in acknowledged}
+    for rank, one in message["ranks"].items():
+        int(rank), str.lower(one["state"]["status"])
+    if "verdict" in message:
+        message["verdict"] = _from_plain(message["verdict"])
+    return message
 
 
 def connect(host: str, port: int) -> Any:
@@ -211,4 +252,11 @@ def _from_plain(values: dict) -> Verdict:
     values = as_tuples(values)
     for name in ("lines", "machines"):
         values[name] = {int(rank): one for rank, one in values[name].items()}
-    return Verdict(**values | {"guilty": tuple(Call(**call) for call in values["guilty"])})
+    verdict = Verdict(**values | {"guilty": tuple(Call(**call) for call in values["guilty"])})
+    # What makes the report of it must not fail.
+    str.lower(verdict.kind + verdict.says)
+    for call in verdict.guilty:
+        int(call.rank), call.name and format_call(call), location(call)
+    for doing, where in verdict.lines.values():
+        str.lower(doing + where)
+    return dataclasses.replace(verdict, cycle=tuple(map(int, verdict.cycle)), hints=())

@@ -1,6 +1,7 @@
 """All worlds that a program under diagnosis makes, found by the files that its processes write."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -185,15 +186,22 @@ class Job:
             return verdict
         self._expect(stalled)
         called = {key: world for key, world in self.worlds.items() if world.matching.last}
-        verdicts = []
+        judged, verdicts = [], []
         for (place, generation), world in (called or self.worlds).items():
             verdict = self._verdict(world, stalled)
             is_over = (place, generation + 1) in self.worlds
             if not (is_over and verdict.kind in ("raised", "died")):
+                judged.append(world)
                 verdicts.append(verdict)
         if not verdicts:
             return Verdict("not-distributed", NOT_DISTRIBUTED)
-        return next((verdict for verdict in verdicts if verdict.kind != "ok"), verdicts[-1])
+        if (bad := next((one for one in verdicts if one.kind != "ok"), None)) is not None:
+            return bad
+        if len(verdicts) == 1 or OK_AS_SEEN in {verdict.says for verdict in verdicts}:
+            return min(verdicts, key=lambda verdict: verdict.says != OK_AS_SEEN)
+        count = sum(world.matching.matched for world in judged)
+        says = f"ok: {len(verdicts)} worlds: all {count} collectives and messages fitted"
+        return dataclasses.replace(verdicts[-1], says=says)
 
     def _never_met(self) -> Verdict | None:
         """Nothing moves: whether ranks wait for others that look for them elsewhere."""

@@ -188,12 +188,14 @@ class World:
         of the store, if that does not answer any more.
         """
         self.elsewhere, self.merged, self.lost_store = {}, None, lost_store
-        for number in set(self.absent()) & set(others):
-            other = others[number]
-            state = State(**as_tuples(other["state"]))
-            state = dataclasses.replace(state, at=state.at and state.at + other["clock_ahead"])
-            told = from_json(other["unmatched"])
-            self.elsewhere[number] = Elsewhere(state, other["answer"], told)
+        try:
+            for number in set(self.absent()) & set(others):
+                self.elsewhere[number] = _elsewhere(others[number])
+            self.verdict(stalled=True)
+        except Exception:
+            # Whoever reaches the store can write anything there. It must not end the job: what no
+            # verdict can be given on counts as not sent.
+            self.elsewhere, self.merged = {}, None
 
     def _flight_record(self) -> Matching:
         """What torch itself has noted in each rank, as far as its last answer is current."""
@@ -203,3 +205,9 @@ class World:
         sequences = self.matching.sequences.items()
         members = {group: sequence.members for (group, _), sequence in sequences}
         return match_records(answers, members, self.size)
+
+
+def _elsewhere(sent: dict) -> Elsewhere:
+    state = State(**as_tuples(sent["state"]))
+    state = dataclasses.replace(state, at=state.at and state.at + sent["clock_ahead"])
+    return Elsewhere(state, sent["answer"], from_json(sent["unmatched"]))
