@@ -62,7 +62,7 @@ def on_two_machines(tmp_path, what):
 @pytest.mark.slow  # two torchruns; what they exchange is tested below
 def test_each_machine_names_the_rank_and_the_line_wherever_it_runs(tmp_path):
     for verdict, _, stderr in on_two_machines(tmp_path, "skips"):
-        (guilty,) = verdict["guilty"]
+        guilty, _ = verdict["guilty"]  # or the rank that does not send to it
         found = verdict["verdict"], guilty["rank"], guilty["line"], guilty["call"]
         assert found == ("hang", 3, LINES["skips"], "recv"), verdict["says"]
         assert [rank["rank"] for rank in verdict["ranks"]] == [0, 1, 2, 3]

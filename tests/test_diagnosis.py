@@ -220,12 +220,12 @@ def raised(text, at=0, where=("train.py", 7, "load")):
 
 
 OTHERS = {
-    "never joined": (example(), {}, "hang", (2,)),
+    "never joined, or never sent": (example(), {}, "hang", (2, 1)),
     "circle": (circle(3), {}, "hang", (0, 1, 2)),
     "circle of two": (circle(2), {}, "hang", (0, 1)),
     "returned early": (RANK_1_IS_ABSENT, {1: ENDED}, "hang", (1,)),
     "joined alone": (wait_in(Program(4), [0]).calls, dict.fromkeys((1, 2, 3), ENDED), "hang", (0,)),
-    "tie": (wait_in(Program(2), [0]).calls, {1: ENDED}, "hang", (0, 1)),
+    "tie": (wait_in(Program(2), [0]).calls, {1: ENDED}, "hang", (1, 0)),
     "computes": (RANK_1_IS_ABSENT, {1: COMPUTES}, "slow", (1,)),
     "sender computes": (RECEIVES, {1: COMPUTES}, "slow", (1,)),
     "sender returned": (RECEIVES, {1: ENDED}, "hang", (0, 1)),
@@ -405,7 +405,61 @@ def test_the_example_reads_as_promised():
         "  -> circular wait: 1 -> 2 -> 1",
     ]
     assert (verdict.cycle, verdict.group, verdict.seq) == ((1, 2), "WORLD", 1)
-    assert [(call.rank, call.line) for call in verdict.guilty] == [(2, 61)]
+    assert [(call.rank, call.line) for call in verdict.guilty] == [(2, 61), (1, 88)]
+
+
+def mesh(rounds, skips):
+    """Four ranks in rows (0, 1) and (2, 3) and columns, and rank 1 leaves out the last row."""
+    program = Program(4)
+    for number in range(rounds):
+        for rank in range(4):
+            row, column = rank // 2 * 2, rank % 2
+            last = number == rounds - 1
+            if not (skips and last and rank == 1):
+                left = None if skips and last and rank == 0 else LEFT
+                both = {"members": (row, row + 1), "left": left, "line": 5}
+                program.call(rank, "all_reduce", group=f"row {row}", **both)
+            if not (skips and last and rank == 0):
+                both = {"members": (column, column + 2), "line": 6}
+                if skips and last:
+                    both["left"] = None if rank == 2 else LEFT
+                program.call(rank, "all_reduce", group=f"column {column}", **both)
+    return program
+
+
+@pytest.mark.parametrize(("rounds", "guilty"), [(1, (1, 0)), (4, (1,))], ids=["first", "fourth"])
+def test_of_a_circle_only_the_rank_that_came_another_way_is_blamed_if_it_came_before(
+    rounds, guilty
+):
+    program = mesh(rounds, skips=True)
+    verdict = diagnose(wait_in(program, [1, 3], "barrier", line=8).calls)
+    check(verdict, "hang", *guilty)
+    assert verdict.says.splitlines()[:1] + verdict.says.splitlines()[-2:] == [
+        f"hang: rank 1 never joined all_reduce #{rounds - 1} of group row 0",
+        "  -> circular wait: 0 -> 1 -> 0",
+        "  ranks 0,2 never joined barrier #0 of group WORLD",
+    ]
+
+
+def test_all_circles_are_named():
+    program = Program(4)
+    for rank in range(4):
+        program.call(rank, "recv", peer=(rank + 2) % 4, left=None)
+    verdict = diagnose(program.calls)
+    check(verdict, "hang", 0, 1, 2, 3)
+    assert verdict.says.splitlines()[0] == (
+        "hang: ranks 0,2 wait for each other; ranks 1,3 wait for each other"
+    )
+    assert verdict.says.splitlines()[-2:] == [
+        "  -> circular wait: 0 -> 2 -> 0",
+        "  -> circular wait: 1 -> 3 -> 1",
+    ]
+
+
+def test_a_rank_that_waits_for_one_that_computes_is_not_blamed_for_being_absent():
+    program = Program(3).call(0, "recv", peer=1, left=None)
+    wait_in(program, [2], group="1", members=(0, 2))
+    check(diagnose(program.calls, {1: COMPUTES}), "slow", 1)
 
 
 def test_a_report_says_what_each_rank_does_and_where():

@@ -8,7 +8,8 @@ from collectives.diagnosis.rules.mismatch import mismatch, out_of_step
 from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.report import numbered, ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
-from collectives.diagnosis.rules.wait_graph import find_cycle
+from collectives.diagnosis.rules.suspects import suspects
+from collectives.diagnosis.rules.wait_graph import find_cycles
 from collectives.recording.call import Call
 
 
@@ -18,22 +19,36 @@ def circular(snapshot: Snapshot) -> Verdict | None:
         rank: [other for other in snapshot.waits_for(rank) if other in snapshot.inside]
         for rank in snapshot.inside
     }
-    cycle = find_cycle(edges)
-    if not cycle:
+    cycles = find_cycles(edges)
+    if not cycles:
         return None
-    note = f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}"
-    verdicts = []
-    for rank in cycle:
-        call = snapshot.inside[rank]
-        if call.seq is not None:
+    joins: dict[tuple, tuple[Sequence, int]] = {}
+    says = []
+    for cycle in cycles:
+        calls = [snapshot.inside[rank] for rank in cycle if snapshot.inside[rank].seq is not None]
+        for call in calls:
             sequence = snapshot.matching_of(call).of(call)
-            verdicts.append(never_joined(snapshot, sequence, call.seq, cycle, [note]))
-    found = [verdict for verdict in verdicts if verdict is not None]
-    if found:  # each is true; the one that blames fewest ranks says most
-        return min(found, key=lambda verdict: len(verdict.guilty))
-    guilty = [snapshot.inside[rank] for rank in sorted(cycle)]
-    what = f"{ranks(cycle)} wait for each other"
-    return snapshot.verdict("hang", what, guilty, guilty[0], notes=[note], cycle=cycle)
+            joins[id(sequence), call.seq] = sequence, call.seq or 0
+        if not calls:
+            says.append(f"{ranks(cycle)} wait for each other")
+    for sequence, seq in joins.values():
+        if (difference := compare(sequence.pending[seq])) is not None:
+            return mismatch(snapshot, difference)
+    guilty = suspects(snapshot) or tuple(sorted(rank for cycle in cycles for rank in cycle))
+
+    def inner_group_first(join: tuple[Sequence, int]) -> tuple:
+        absent = _absent(snapshot, *join)
+        return not set(absent) <= set(guilty), len(join[0].members), len(absent)
+
+    in_order = sorted(joins.values(), key=inner_group_first)
+    says = [_never_joined(*join, _absent(snapshot, *join)) for join in in_order] + says
+    notes = [f"-> circular wait: {' -> '.join(map(str, (*cycle, cycle[0])))}" for cycle in cycles]
+    if in_order:
+        notes += says[1:]
+        return _verdict(snapshot, "hang", says[0], *in_order[0], guilty, notes, cycle=cycles[0])
+    places = [snapshot.place(rank) for rank in guilty]
+    what = "; ".join(says)
+    return snapshot.verdict("hang", what, places, places[0], notes=notes, cycle=cycles[0])
 
 
 def not_joined(snapshot: Snapshot) -> Verdict | None:
@@ -41,19 +56,17 @@ def not_joined(snapshot: Snapshot) -> Verdict | None:
     for matching in (snapshot.matching, snapshot.c10d):
         for sequence, seq in matching.waiting():
             waits = any(rank in snapshot.inside for rank in sequence.pending[seq])
-            if waits and (verdict := never_joined(snapshot, sequence, seq)) is not None:
+            if waits and (verdict := _incomplete(snapshot, sequence, seq)) is not None:
                 return verdict
     return None
 
 
-def never_joined(
-    snapshot: Snapshot, sequence: Sequence, seq: int, cycle: tuple = (), notes: Iterable[str] = ()
-) -> Verdict | None:
-    """`cycle`: ranks that wait for each other, if this collective is part of that."""
-    joined = sequence.pending.get(seq, {})
-    absent = [rank for rank in sequence.absent(seq) if rank in snapshot.states]
+def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | None:
+    joined = sequence.pending[seq]
+    # A rank that waits for others itself would come after them.
+    absent = [rank for rank in _absent(snapshot, sequence, seq) if not snapshot.is_held_up(rank)]
     ended = [rank for rank in absent if _will_never_join(snapshot, sequence, rank)]
-    if not joined or not absent or not (snapshot.stalled or ended or cycle):
+    if not absent or not (snapshot.stalled or ended):
         return None
     if (difference := compare(joined)) is not None:
         return mismatch(snapshot, difference)
@@ -66,19 +79,46 @@ def never_joined(
     if len(elsewhere) == len(absent) and (is_done or not snapshot.waiting):
         return None
     computing = [rank for rank in absent if rank in snapshot.computing or rank in elsewhere]
-    if computing and not ended and not cycle:
-        kind, blamed = "slow", tuple(computing)
+    if computing and not ended:
         has = "has" if len(computing) == 1 else "have"
         what = f"{ranks(computing)} {has} not joined {numbered(call)}"
-    else:
-        kind, blamed = "hang", minority({rank: rank in joined for rank in (*joined, *absent)})
-        what = f"{ranks(absent)} never joined {numbered(call)}"
-        if len(absent) > len(joined):
-            what = f"only {ranks(joined)} joined {numbered(call)}"
-    places = {rank: joined.get(rank) or snapshot.place(rank) for rank in blamed}
+        return _verdict(snapshot, "slow", what, sequence, seq, computing)
+    guilty = suspects(snapshot) or minority({rank: rank in joined for rank in (*joined, *absent)})
+    what = _never_joined(sequence, seq, absent)
+    return _verdict(snapshot, "hang", what, sequence, seq, guilty)
+
+
+def _verdict(
+    snapshot: Snapshot,
+    kind: str,
+    what: str,
+    sequence: Sequence,
+    seq: int,
+    guilty: Iterable[int],
+    notes: Iterable[str] = (),
+    **fields,
+) -> Verdict:
+    """`what`: what is to say of this collective. Of the guilty, those that it names come first."""
+    joined = sequence.pending[seq]
+    places = {
+        rank: joined.get(rank) or snapshot.place(rank)
+        for rank in sorted(guilty, key=lambda rank: (rank in joined, rank))
+    }
     notes = [*notes, *out_of_step(sequence, places, before=seq)]
-    guilty = [places[rank] for rank in sorted(places)]
-    return snapshot.verdict(kind, what, guilty, call, notes=notes, cycle=cycle)
+    about = next(iter(joined.values()))
+    return snapshot.verdict(kind, what, places.values(), about, notes=notes, **fields)
+
+
+def _absent(snapshot: Snapshot, sequence: Sequence, seq: int) -> list[int]:
+    return [rank for rank in sequence.absent(seq) if rank in snapshot.states]
+
+
+def _never_joined(sequence: Sequence, seq: int, absent: list[int]) -> str:
+    joined = sequence.pending[seq]
+    call = next(iter(joined.values()))
+    if len(absent) > len(joined):
+        return f"only {ranks(joined)} joined {numbered(call)}"
+    return f"{ranks(absent)} never joined {numbered(call)}"
 
 
 def _will_never_join(snapshot: Snapshot, sequence: Sequence, rank: int) -> bool:

@@ -1,17 +1,17 @@
 """Every rank's calls -> a verdict: what went wrong, which ranks are to blame, at which line. Pure.
 
 `judge` asks one rule after another, and the first that finds a fault gives the verdict. A fault
-causes others: ranks that wait, time out or are ended. So the order goes from causes to effects:
+causes others: ranks that wait, time out or are ended. So the order goes from causes to effects.
+Where ranks wait for others, `suspects` says which of them are to blame.
 
  1. `differing`: calls that belong together and do not fit. This is a fault whatever else happened.
  2. `failed`: a rank raised or died by itself. The others then wait for it, or lose it.
  3. `stopped`, `same_rank`, `silent`: ranks that cannot take part, whatever they called.
- 4. `crossed_tags`, `circular`: ranks that wait for each other. The rules that follow would blame
-    only those that are absent from one of their calls.
+ 4. `crossed_tags`, `circular`: ranks that wait for each other. The rules that follow take those
+    that wait for nobody as the cause.
  5. `not_joined`: a collective that some ranks have not joined. `came_late`: all have joined it, but
     one after another had given up.
- 6. `not_met`: a message of which one end waits in vain. A rank that waits for a message is often
-    absent from a collective too; the report of that collective shows both, so it comes first.
+ 6. `not_met`: a message of which one end waits in vain.
  7. `left_early`: a rank lost others that had left. `left_over`: all ranks have ended, or nothing
     moves, and a call is still unmatched.
  8. `lost`: ranks lost others, and nothing shows why.

@@ -6,6 +6,7 @@ from collectives.diagnosis.rules.mismatch import mismatch
 from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, OUT_OF_SIGHT
 from collectives.diagnosis.rules.report import numbered, ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
+from collectives.diagnosis.rules.suspects import suspects
 from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES
@@ -28,19 +29,25 @@ def not_met(snapshot: Snapshot) -> Verdict | None:
 def _other_end(snapshot: Snapshot, call: Call) -> Verdict | None:
     """Who does not send or receive what this call waits for."""
     rank, states = call.rank, snapshot.states
-    if not snapshot.matching.knows_messages_of(call):
-        return None
     missing = snapshot.waits_for(rank)
+    if not missing and not snapshot.matching.knows_messages_of(call):
+        return None
     if not missing and call.peer is None and not snapshot.matching.messages.sent_to(call):
         missing = list(states)
-    missing = [other for other in missing if other in states and other != rank]
+    missing = [
+        other
+        for other in missing
+        if other in states and other != rank and not snapshot.is_held_up(other)
+    ]
     running = [other for other in missing if states[other].status in NOT_ENDED]
     # A rank that takes what comes from anybody may be a server, which its launcher will end.
     may_go_on = running or call.peer is None
     if not missing or (may_go_on and not snapshot.stalled):
         return None
     computing = [other for other in running if other in snapshot.computing]
-    kind, blamed = ("slow", computing) if computing else ("hang", sorted((rank, *missing)))
+    kind, blamed = "slow", tuple(computing)
+    if not computing:
+        kind, blamed = "hang", suspects(snapshot) or tuple(sorted((rank, *missing)))
     who = f"{ranks(missing)} to receive its message"
     if kind_of(call) in RECEIVES:
         who = f"a message from {ranks(missing)}"
@@ -64,7 +71,8 @@ def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
         return None
     waits = "waits" if len(snapshot.inside) == 1 else "wait"
     what = f"{ranks(snapshot.inside)} {waits}, and nothing moves"
-    return snapshot.verdict("hang", what, snapshot.inside.values())
+    guilty = () if snapshot.not_judged() else snapshot.inside.values()
+    return snapshot.verdict("hang", what, guilty)
 
 
 def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | None:
@@ -78,7 +86,7 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
     if not absent or all(call.error for call in joined.values()):
         return None
     call = next(iter(joined.values()))
-    blamed = minority({rank: rank in joined for rank in (*joined, *absent)})
+    blamed = suspects(snapshot) or minority({rank: rank in joined for rank in (*joined, *absent)})
     guilty = [joined.get(rank) or snapshot.place(rank) for rank in blamed]
     what = f"{ranks(absent)} never joined {numbered(call)}"
     return snapshot.verdict("mismatch", what, guilty, call, joined, field="call")

@@ -4,7 +4,7 @@ Calls are noted in any order, once as they are entered and once as they are left
 forgotten; the first thing that does not fit is kept. Pure: it knows calls and nothing else.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +14,12 @@ from collectives.diagnosis.rules.messages import WINDOW, Messages
 from collectives.recording.call import WORLD, Call, was_refused
 from collectives.recording.call import sequence_key as _key
 from collectives.semantics.calls import POINT_TO_POINT
+
+# So many of the latest calls of each rank are remembered as steps of its path.
+_STEPS = 1000
+
+# A call's name, group, file and line.
+Step = tuple[str, str, str, int]
 
 
 @dataclass
@@ -53,11 +59,12 @@ class Matching:
     By rank: `open`: the calls that it is inside, by number. `last`: its last call. `destroyed`: its
     call that destroyed the group of all ranks, if it has begun no other. `given_up`: its call of
     the first collective that all joined and that failed for some. `since`: if calls of it were
-    missed, the number from which on all are known.
+    missed, the number from which on all are known. `paths`: the steps of its latest calls.
     """
 
     def __init__(self, calls: Iterable[Call] = ()):
         self.since: dict[int, int] = {}
+        self.paths: dict[int, deque[Step]] = defaultdict(lambda: deque(maxlen=_STEPS))
         self.sequences: dict[tuple, Sequence] = defaultdict(lambda: Sequence(since=self.since))
         self.messages = Messages()
         self.open: dict[int, dict[int, Call]] = defaultdict(dict)
@@ -85,6 +92,8 @@ class Matching:
                 self.destroyed.pop(call.rank, None)
             elif call.group == WORLD:
                 self.destroyed[call.rank] = call
+            if call.name != "wait":
+                self.paths[call.rank].append((call.name, call.group, call.file, call.line))
             self._forgive(call)
             self._enter(call)
         elif last is not None and last.number == call.number:

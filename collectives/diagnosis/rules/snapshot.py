@@ -8,9 +8,9 @@ from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State, is_lost
 from collectives.diagnosis.rules.report import format_call, location, ranks, write
-from collectives.diagnosis.rules.wait_graph import waits_for
+from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import Call
-from collectives.semantics.calls import GROUPS
+from collectives.semantics.calls import GROUPS, POINT_TO_POINT
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,27 @@ class Snapshot:
         """The ranks for which the call that it is inside waits.
 
         For a call from C++ that is known only when nothing moves: torch's record lags behind, and a
-        rank does not wait at once for all that is under way.
+        rank does not wait at once for all that is under way. So it is where messages were missed.
         """
         call = self.inside[rank]
         matching = self.matching_of(call)
+        if kind_of(call) in POINT_TO_POINT and not matching.knows_messages_of(call):
+            return [call.peer] if self.stalled and call.peer is not None else []
         return waits_for(matching, call) if self.stalled or matching is self.matching else []
+
+    def is_held_up(self, rank: int) -> bool:
+        """Whether the rank waits for others, or may do so: that it is absent says nothing of it."""
+        if rank not in self.inside:
+            return False
+        return bool(self.waits_for(rank) or self._unknown(self.inside[rank]))
+
+    def _unknown(self, call: Call) -> set[int]:
+        """The ranks of which it is not known whether they made their call to this one."""
+        matching = self.matching_of(call)
+        if kind_of(call) in POINT_TO_POINT:
+            is_known = matching.knows_messages_of(call) or self.waits_for(call.rank)
+            return set() if is_known else set(matching.since)
+        return set() if call.seq is None else set(matching.of(call).unknown(call.seq))
 
     def matching_of(self, call: Call) -> Matching:
         """Where the call is counted: one from C++ is in a count of its own."""
@@ -148,15 +164,8 @@ class Snapshot:
             doing += ", last seen"
         return doing, location(here)
 
-    def _not_judged(self) -> list[str]:
-        """Of collectives in which ranks wait, those of whose other members nothing is known."""
-        unknown = {
-            rank
-            for matching in (self.matching, self.c10d)
-            for sequence, seq in matching.waiting()
-            if not self.inside.keys().isdisjoint(sequence.pending[seq])
-            for rank in sequence.unknown(seq)
-        }
+    def not_judged(self) -> list[str]:
+        unknown = {rank for call in self.inside.values() for rank in self._unknown(call)}
         return [f"not judged: calls of {ranks(unknown)} are no longer known"] if unknown else []
 
     def verdict(
@@ -180,6 +189,6 @@ class Snapshot:
         machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
         fields |= {"gives_up": min(limits, default=None), "lines": lines, "machines": machines}
         headline = f"{kind}: {what}"
-        notes = [*notes, *self._not_judged()]
+        notes = [*notes, *self.not_judged()]
         says = headline if kind == "ok" else write(headline, lines, notes)
         return Verdict(kind, says, guilty, **fields)

@@ -18,9 +18,7 @@ def waits_for(matching: Matching, call: Call) -> list[int]:
     """
     name = kind_of(call)
     if name in POINT_TO_POINT:
-        if call.peer is None or not matching.knows_messages_of(call):
-            return []
-        return [call.peer] if matching.messages.is_unmatched(call) else []
+        return [call.peer] if call.peer is not None and matching.messages.is_unmatched(call) else []
     if call.seq is None or name in GROUPS:
         return []
     absent = matching.of(call).absent(call.seq)
@@ -29,6 +27,34 @@ def waits_for(matching: Matching, call: Call) -> list[int]:
     if name in TO_ROOT and call.rank != call.peer:
         return []
     return list(absent)
+
+
+def find_cycles(edges: dict[int, list[int]]) -> list[tuple[int, ...]]:
+    """Of each set of ranks that wait for each other, the shortest cycle; the shortest first."""
+    cycles = []
+    while cycle := find_cycle(edges):
+        cycles.append(cycle)
+        connected = _reached(edges, cycle[0]) & _reached(_reversed(edges), cycle[0])
+        edges = {
+            rank: [other for other in others if other not in connected]
+            for rank, others in edges.items()
+            if rank not in connected
+        }
+    return cycles
+
+
+def _reached(edges: dict[int, list[int]], start: int) -> set[int]:
+    """The ranks to which edges lead from there."""
+    reached, left = set(), [start]
+    while left:
+        if (rank := left.pop()) not in reached:
+            reached.add(rank)
+            left += edges[rank]
+    return reached
+
+
+def _reversed(edges: dict[int, list[int]]) -> dict[int, list[int]]:
+    return {rank: [one for one in edges if rank in edges[one]] for rank in edges}
 
 
 def find_cycle(edges: dict[int, list[int]]) -> tuple[int, ...]:

@@ -165,6 +165,7 @@ class World:
         if self.elsewhere and self.merged is None:
             here = [unmatched(self.matching, number) for number in self.ranks]
             self.merged = merge([*here, *(one.unmatched for one in self.elsewhere.values())])
+            self.merged.paths |= self.matching.paths
             self.merged.difference = self.matching.difference or self.merged.difference
         matching = self.merged or self.matching
         return judge(matching, self.states(), self.size, stalled, self._flight_record())
