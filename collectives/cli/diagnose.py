@@ -24,11 +24,11 @@ _END_SIGNALS = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 def diagnose(
     command: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="-- COMMAND ...", help="As in -- torchrun --nproc-per-node 4 train.py"
         ),
-    ],
+    ] = None,
     hang_after: Annotated[
         float, typer.Option(metavar="S", help="Nothing moves for so many seconds: it hangs.")
     ] = 30.0,
@@ -39,16 +39,27 @@ def diagnose(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE ...",
+            help="Run nothing: explain this log (-: standard input), or Flight Recorder dumps.",
+        ),
+    ] = None,
 ) -> None:
     """Run any program of torch.distributed, unchanged; name the rank and line that fails or hangs.
 
     Every call of every rank is noted and compared with the other ranks' while the program runs.
     """
+    if log is not None:
+        raise typer.Exit(_explain([log, *(command or [])]))  # of log*, the shell makes several
     from collectives.diagnosis import run as diagnosing
     from collectives.diagnosis.rules import hints
 
     status = 2
     try:
+        if not command:
+            raise ValueError("name a command, as in -- torchrun train.py, or --log FILE.")
         _check(hang_after, timeout)
         for number in _END_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
@@ -70,6 +81,19 @@ def diagnose(
         print_text(f"collectives diagnose: {error}", stderr=True)
         raise typer.Exit(status or 2) from None
     raise typer.Exit(status)
+
+
+def _explain(files: list[str]) -> int:
+    """Print what the files show. The status: 0 if dumps show that all calls fitted."""
+    from collectives.diagnosis.log.report import report
+
+    try:
+        text, is_well = report(files)
+    except ValueError as error:
+        print_text(f"collectives diagnose: {error}", stderr=True)
+        return 2
+    print_text(text)
+    return 0 if is_well else 1
 
 
 def _check(hang_after: float, timeout: float | None) -> None:

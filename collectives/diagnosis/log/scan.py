@@ -1,0 +1,89 @@
+"""Search the log of a job, of any length, for messages that are known."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from collectives.diagnosis.log.messages import Message, table
+from collectives.diagnosis.log.watchdog import Watchdog
+
+_CHUNK = 2**20
+# A line that is longer is cut: a progress bar may write one without an end.
+_LONGEST = 2**16
+# So far from a message, at most, stands the rest of what is read of its line.
+_NEAR = 2000
+
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+# Who wrote a line: torch puts [rank3] before it, and C++ writes [Rank 3] into it, which may be the
+# rank in a group. torchrun's own prefix and its messages know the rank on the machine alone.
+_RANKS = (re.compile(rb"\[rank(\d{1,6})\]"), re.compile(rb"\[[^][]*\bRank (\d{1,6})\]"))
+_LOCAL_RANK = re.compile(rb"(?:\[default|\blocal_rank: )(\d{1,6})\b")
+
+
+@dataclass
+class Sighting:
+    """A message in a log: how many lines have it, the number of the first, and who wrote them."""
+
+    message: Message
+    line: int
+    count: int = 0
+    ranks: set[int] = field(default_factory=set)
+    local_ranks: set[int] = field(default_factory=set)
+
+
+def scan(stream: BinaryIO) -> tuple[list[Sighting], Watchdog]:
+    """Read to the end. At any time little more than a chunk is in memory."""
+    found: dict[str, Sighting] = {}
+    watchdog, number = Watchdog(), 1
+    for text in _pieces(stream):
+        for message in table():
+            for match in _matches(text, message):
+                if message.name not in found:
+                    line = number + text.count(b"\n", 0, match.start())
+                    found[message.name] = Sighting(message, line)
+                rank = _note(found[message.name], _before(match))
+                rest = match.string[match.end() : match.end() + _NEAR].partition(b"\n")[0]
+                watchdog.note((_before(match) + rest).decode(errors="replace"), rank)
+        number += text.count(b"\n")
+    return sorted(found.values(), key=lambda sighting: sighting.line), watchdog
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """Some lines at a time, without colours."""
+    rest = b""
+    while chunk := stream.read(_CHUNK):
+        text, newline, rest = (rest + chunk).rpartition(b"\n")
+        if len(rest) > _LONGEST:
+            text, newline, rest = text + newline + rest, b"", b""
+        yield _COLOUR.sub(b"", text + newline)
+    yield _COLOUR.sub(b"", rest)
+
+
+def _matches(text: bytes, message: Message) -> Iterator[re.Match[bytes]]:
+    """The message in each line that has it."""
+    rarest, end = max(message.parts, key=len), 0
+    while (at := text.find(rarest, end)) >= 0:
+        begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+        if end < 0:
+            end = len(text)
+        if match := message.pattern.search(text, begin, end):
+            yield match
+
+
+def _before(match: re.Match[bytes]) -> bytes:
+    """The line up to the end of the message."""
+    text = match.string[max(0, match.start() - _NEAR) : match.end()]
+    return text.rpartition(b"\n")[2]
+
+
+def _note(sighting: Sighting, line: bytes) -> int | None:
+    """Count a line, and return the rank that wrote it, where it tells."""
+    sighting.count += 1
+    for pattern in _RANKS:
+        if ranks := pattern.findall(line):
+            sighting.ranks.add(int(ranks[-1]))
+            return int(ranks[-1])
+    if ranks := _LOCAL_RANK.findall(line):
+        sighting.local_ranks.add(int(ranks[-1]))
+    return None
