@@ -129,10 +129,14 @@ def survives(copy: Path, limits: dict[str, float], room: str, file: Path, change
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rooms", nargs="*", choices=[*ROOMS, []], default=[*ROOMS])
+    # subtle: argparse holds a default list against `choices` as if it were one word.
+    parser.add_argument("rooms", nargs="*", metavar=f"{{{','.join(ROOMS)}}}")
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     asked = parser.parse_args()
+    asked.rooms = asked.rooms or [*ROOMS]
+    if unknown := set(asked.rooms) - ROOMS.keys():
+        parser.error(f"there is no room {', '.join(sorted(unknown))} here: {', '.join(ROOMS)}")
     print(f"--number {asked.number} --seed {asked.seed} {' '.join(asked.rooms)}\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         copy, limits = Path(folder, "copy"), {}
