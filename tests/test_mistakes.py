@@ -172,6 +172,17 @@ def test_what_does_not_show_what_it_should_fails_the_lesson(mark, printed, capsy
     assert capsys.readouterr().err.startswith(f"quack: {printed}")
 
 
+def test_a_step_without_a_symptom_hangs_after_the_time_limit_that_was_given(capsys):
+    @cure(ranks=1)
+    def sleep(rank, world_size, device):
+        time.sleep(30)
+
+    assert run_and_print(sleep, Display(), timeout=0.5)[0] == 1
+    assert capsys.readouterr().err.startswith(
+        "sleep: hangs\n  every rank   waited in time.sleep(30)"
+    )
+
+
 def test_an_unknown_symptom_is_refused():
     with pytest.raises(
         ValueError,

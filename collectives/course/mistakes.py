@@ -25,8 +25,11 @@ from collectives.launcher.failure import LaunchError
 from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.worker import Worker
 
-# While rank 0 of a launcher's world runs a mistake, the others wait this many seconds longer.
-_GRACE = 30.0
+# Who waits for the ranks of a mistake waits so many seconds longer than they have.
+_GRACE = 15.0
+
+# A rank of a mistake that still waits so many seconds after all ranks have begun hangs.
+_HANGS_AFTER = 1.5
 
 _numbers = itertools.count(1)
 
@@ -43,8 +46,8 @@ def run_isolated(
     Fresh ranks are always there, as the step itself chooses its backend.
 
     Return the outcome of each rank, and the results if no rank died, else none. `record`: what the
-    results and a LaunchError hold besides, as of `launch`. Raises LaunchError if the world does not
-    end by itself.
+    results and a LaunchError hold besides, as of `launch`. A rank of a step without a symptom hangs
+    if it has not ended after `timeout`. Raises LaunchError if the world does not end by itself.
     """
     world = world_of(step)
     if world.fresh:
@@ -54,12 +57,18 @@ def run_isolated(
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         in_rank = functools.partial(
-            outcome.run_and_record, step=step, folder=folder, agent_port=agent and agent.port
+            outcome.run_and_record,
+            step=step,
+            folder=folder,
+            agent_port=agent and agent.port,
+            limit=_HANGS_AFTER if world.symptom else timeout,
         )
         run = functools.wraps(step)(in_rank)
+        # The ranks first say themselves that they hang.
+        spec = LaunchSpec(run, world.ranks, (), backend, device, timeout + _GRACE)
         died = {}
         try:
-            results = _start(LaunchSpec(run, world.ranks, (), backend, device, timeout), record)
+            results = _start(spec, record)
         except LaunchError as error:
             if error.kind != "died":
                 raise
@@ -87,7 +96,7 @@ def run_on_rank_0(
     store = launcher_store(worker, timeout)
     done = f"collectives/mistake/{next(_numbers)}"
     if worker.rank:
-        store.wait([done], timedelta(seconds=timeout + _GRACE))
+        store.wait([done], timedelta(seconds=timeout + 2 * _GRACE))
         return None
     try:
         return run_isolated(step, backend, device, timeout)

@@ -14,13 +14,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
-from collectives.course.marks import world_of
 from collectives.semantics.check import Mismatch
-
-# A rank that still waits this many seconds after all ranks have begun is said to hang: in a
-# mistake, and in a step that should end by itself.
-_HANGS_AFTER = 1.5
-_NO_SYMPTOM_AFTER = 20.0
 
 # What gloo says when the other end of a connection has gone, and what
 # TORCH_DISTRIBUTED_DEBUG=DETAIL says on ranks that did nothing wrong.
@@ -69,9 +63,17 @@ class RankOutcome:
 
 
 def run_and_record(
-    rank: int, world_size: int, device, step: Callable, folder: Path, agent_port: int | None
+    rank: int,
+    world_size: int,
+    device,
+    step: Callable,
+    folder: Path,
+    agent_port: int | None,
+    limit: float,
 ):
     """Call the step in this rank, and write its RankOutcome into `folder`. Return its result.
+
+    A rank that still waits `limit` seconds after all ranks have begun is said to hang.
 
     With `agent_port`, the port of a store on this machine, the step finds no process group but the
     environment in which torchrun starts its ranks. A rank that hangs does not return.
@@ -90,7 +92,6 @@ def run_and_record(
         # subtle: unwrapped, so that no record of the step's calls holds this one.
         inspect.unwrap(dist.destroy_process_group)()
         _meet(store, "fresh", world_size)
-    limit = _HANGS_AFTER if world_of(step).symptom else _NO_SYMPTOM_AFTER
     with _hang_limit(limit, folder, rank, world_size, step.__code__.co_filename):
         try:
             result, outcome = step(rank, world_size, device), RankOutcome("returned")

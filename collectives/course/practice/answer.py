@@ -19,6 +19,9 @@ _TITLES = {
     "died": "[red]a rank died[/]",
 }
 
+_WIDTH = 80
+_Columns = dict[str, list[Text]]  # the cells of all ranks, by the column's name
+
 
 def title(exercise: Exercise) -> str:
     return f"{exercise.name} {'*' * exercise.stars}"
@@ -31,27 +34,58 @@ def block(exercise: Exercise, verdict: ExerciseVerdict) -> Group:
         Text(f"  {verdict.says}"),
     ]
     if any("given" in row for row in verdict.rows):
-        found.append(picture(verdict))
+        found += tables(verdict)
     found += [Text(f"  {line}") for line in verdict.lines]
+    if exercise.rule and not verdict.is_solved:
+        found.append(Text(f"  The rule: {exercise.rule}."))
     return Group(*found)
 
 
-def picture(verdict: ExerciseVerdict) -> Table:
-    """A row for each rank: what it was given, what it got, and what it should have got."""
+def tables(verdict: ExerciseVerdict) -> list[Table]:
+    """A row for each rank: what it was given, what it got, and what it should have got. Arguments
+    and results that do not fit side by side are in tables of their own.
+    """
     given = list(dict.fromkeys(name for row in verdict.rows for name in row.get("given", {})))
-    given = [name for name in given if name != "rank"]  # it is the first column
     results = list(dict.fromkeys(name for row in verdict.rows for name in row.get("results", {})))
-    table = Table(box=None, pad_edge=True, header_style="dim", padding=(0, 1))
+    parts = [_given(verdict, name) for name in given if name != "rank"]  # it is the first column
+    parts += [_result(verdict, name) for name in results]
+    rows: list[list[_Columns]] = [[]]
+    for part in parts:
+        if rows[-1] and _width([*rows[-1], part]) > _WIDTH:
+            rows.append([])
+        rows[-1].append(part)
+    return [_table(columns, len(verdict.rows)) for columns in rows]
+
+
+def _given(verdict: ExerciseVerdict, name: str) -> _Columns:
+    return {name: [Text(row.get("given", {}).get(name, "")) for row in verdict.rows]}
+
+
+def _result(verdict: ExerciseVerdict, name: str) -> _Columns:
+    both = [row.get("results", {}).get(name, ("", "")) for row in verdict.rows]
+    got = [Text(got, style="" if got == wanted else "bold red") for got, wanted in both]
+    return {name: got, "should be": [Text(wanted) for _, wanted in both]}
+
+
+def _width(parts: list[_Columns]) -> int:
+    columns = [(name, cells) for part in parts for name, cells in part.items()]
+    return 6 + sum(
+        2 + max(len(name), *(cell.cell_len for cell in cells)) for name, cells in columns
+    )
+
+
+def _table(parts: list[_Columns], ranks: int) -> Table:
+    is_wide = _width(parts) > _WIDTH  # it has one part alone, whose columns are folded
+    table = Table(
+        box=None,
+        header_style="dim",
+        padding=(0, 1),
+        width=_WIDTH if is_wide else None,
+    )
     table.add_column("rank")
-    for name in given:
-        table.add_column(name, overflow="fold")
-    for name in results:
-        table.add_column(name, overflow="fold")
-        table.add_column("should be", overflow="fold")
-    for rank, row in enumerate(verdict.rows):
-        cells = [Text(str(rank)), *(Text(row.get("given", {}).get(name, "")) for name in given)]
-        for name in results:
-            got, wanted = row.get("results", {}).get(name, ("", ""))
-            cells += [Text(got, style="" if got == wanted else "bold red"), Text(wanted)]
-        table.add_row(*cells)
+    for part in parts:
+        for name in part:
+            table.add_column(name, overflow="fold")
+    for rank in range(ranks):
+        table.add_row(str(rank), *(cells[rank] for part in parts for cells in part.values()))
     return table

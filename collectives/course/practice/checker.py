@@ -83,6 +83,8 @@ def _failure(ended: Ended, file: str, passed: list[str]) -> ExerciseVerdict | No
         kind, says, lines = "wrong", _sentence(problems, size), _standing(ended, file)
     else:
         kind, says, lines = _stuck(ended, file)
+        dropped = {rank: row["dropped"] for rank, row in enumerate(rows) if "dropped" in row}
+        says += f" {_sentence(dropped, size)}" if dropped else ""
     is_shown = kind != "todo"
     return ExerciseVerdict(
         kind,
@@ -103,9 +105,7 @@ def _ended_by(error: LaunchError, ended: Ended, file: str) -> tuple[str, str, li
         return "slow", "it went on without an end.", _standing(ended, file)
     says = f"{str(error).splitlines()[0]}."
     if error.signal == signal.SIGABRT:
-        says += (
-            " gloo does so for a message that has more bytes than its receive's tensor, for one."
-        )
+        says += " On gloo this may be a message that has more bytes than its receive's tensor."
     place = _line(error.stacks.get(error.rank, ""), file)
     return "died", says, [f"rank {error.rank} was in line {place}"] if place else []
 

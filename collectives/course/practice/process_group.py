@@ -7,7 +7,7 @@ to get around this can, as program and watch share a process: it is a help, and 
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -32,11 +32,13 @@ class Sent:
     """What this rank has sent in a case, and the first call that the exercise forbids.
 
     made: calls that it has begun and ended, in all cases. too_early: why it must not wait yet, if
-    so. subtle: a program that catches every exception catches Misuse, too, and `misuse` stays.
+    so. tell: is told of a Work that is gone before anybody waited for it. subtle: a program that
+    catches every exception catches Misuse, too, and `misuse` stays.
     """
 
     def __init__(self) -> None:
         self.misuse: str | None = None
+        self.tell: Callable[[str | None], None] = lambda problem: None
         self.made = 0
         self.reset()
 
@@ -55,6 +57,11 @@ class Sent:
     def start(self, work: dist.Work, name: str, line: int) -> None:
         self.numbers[work] = self.made
         self.started[self.made] = name, line
+        weakref.finalize(work, self._drop, self.made).atexit = False
+
+    def _drop(self, number: int) -> None:
+        if number in self.started:
+            self.tell(self.forgotten)
 
     def settle(self, work: dist.Work) -> None:
         if self.too_early:

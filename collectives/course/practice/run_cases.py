@@ -49,6 +49,7 @@ def run_cases(
 
         number = -1
         sent = watch(exercise, file)
+        sent.tell = lambda problem: note(case=number, dropped=problem)
         board.show(rank, file, lambda: sent.made)
         try:
             function = program if callable(program) else _read(exercise, file)
