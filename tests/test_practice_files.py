@@ -5,6 +5,8 @@ Only worlds of two ranks: what is tried here does not depend on their number.
 
 import json
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -232,3 +234,20 @@ def test_a_rank_that_is_stopped_for_long_does_not_hang(name, told):
     verdict = told(STOPS + (registry.find(name).folder / "solution.py").read_text(), name)
     waiting.join()
     assert verdict.is_solved, verdict
+
+
+@pytest.mark.slow
+def test_all_solutions_pass_beside_eight_busy_processes(monkeypatch):
+    """In worlds of all sizes: slowness is never taken for a hang."""
+    monkeypatch.undo()
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        verdicts = {
+            name: try_program(name, str(exercise.folder / "solution.py"))
+            for name, exercise in registry.read().items()
+        }
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert {name: v for name, v in verdicts.items() if not v.is_solved} == {}

@@ -16,4 +16,4 @@ from collectives.course.practice.exercise import Case, exercise, hints
 def cases(rank: int, n: int) -> Iterator[Case]:
     for samples in (10, n, n - 1, 0, 1000):
         wanted = torch.arange(samples).tensor_split(n)[rank].tolist()
-        yield Case(f"{samples} samples", (samples, rank, n), wanted)
+        yield Case(f"{samples} sample{'s' * (samples != 1)}", (samples, rank, n), wanted)
