@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -106,6 +107,20 @@ def test_a_picture_that_one_chapter_alone_imports_lies_in_its_folder():
         name = module_of(path)
         users = {lesson.parent for lesson in LESSONS if name in imported(lesson)}
         assert len(users) != 1 or name in everywhere, f"{path.name} belongs in {users.pop()}"
+
+
+# Pairs whose second class is being rewritten.
+_SHARED = {"Case", "Claim", "Verdict"}
+
+
+def test_no_two_classes_have_one_name():
+    names = Counter(
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} <= _SHARED
 
 
 def named(text: str) -> set[str]:

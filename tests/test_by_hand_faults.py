@@ -77,7 +77,7 @@ def test_a_group_that_is_closed_while_a_message_begins_writes_into_no_other_file
     monkeypatch, tmp_path
 ):
     one, other = socket.socketpair()
-    group = messages.Messages({1: one})
+    group = messages.SocketMessages({1: one})
     write, closing, files = os.eventfd_write, [], []
 
     def switch_threads_then_write(fd, value):

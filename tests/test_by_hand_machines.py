@@ -51,7 +51,9 @@ def test_ranks_are_counted_by_machine_only_if_each_has_a_block_of_the_same_size(
 
 
 def test_between_machines_short_tensors_take_a_tree_and_long_ones_the_hierarchical_algorithm():
-    calls = [choice.Call("all_reduce", size, 4, None, per_machine=2) for size in (400, 2_000_000)]
+    calls = [
+        choice.ByHandCall("all_reduce", size, 4, None, per_machine=2) for size in (400, 2_000_000)
+    ]
     assert [choice.choose(call, False) for call in calls] == ["binomial_tree", "hierarchical"]
 
 

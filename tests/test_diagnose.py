@@ -29,7 +29,7 @@ from collectives import LaunchError, launch
 from collectives.diagnosis.rules.hints import hints
 from collectives.diagnosis.run import environment, run
 from collectives.launcher.watch import LaunchWatch
-from collectives.recording.call_log import Reader
+from collectives.recording.call_log import LogReader
 
 # Each mistake: the kind of the error, and words of its first line. Calls that Python makes are
 # compared alike on each backend, and tests/test_diagnosis.py and the lessons on mistakes have more.
@@ -156,7 +156,7 @@ def noticed(monkeypatch):
 
     def read_and_close(watch):
         for file in watch.files:
-            found.extend(Reader(file).noticed())
+            found.extend(LogReader(file).noticed())
         close(watch)
 
     monkeypatch.setattr(LaunchWatch, "close", read_and_close)

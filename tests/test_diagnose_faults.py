@@ -27,7 +27,7 @@ from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import World
 from collectives.recording.call import CallArgs
-from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, Reader, Writer
+from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, LogReader, Writer
 from collectives.recording.rank_log import Log
 
 LOST = "RuntimeError: connection closed by peer"
@@ -74,7 +74,7 @@ def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
             Writer(file, 0, 1)
             if (child := os.fork()) == 0:
                 _write_for_ever(file)
-            reader, seen = Reader(file), []
+            reader, seen = LogReader(file), []
             until = time.monotonic() + random.Random(number).uniform(0.01, 0.1)
             while time.monotonic() < until or (
                 not seen and time.monotonic() < until + 30
@@ -249,7 +249,7 @@ def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_pat
             0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
         )
     log.reset_after_fork()
-    logs = [Reader(open(path, "rb+")) for path in tmp_path.glob("*.calls")]  # noqa: SIM115
+    logs = [LogReader(open(path, "rb+")) for path in tmp_path.glob("*.calls")]  # noqa: SIM115
     assert len({log.head()["world"] for log in logs}) == len(logs) == 3
 
 

@@ -21,7 +21,7 @@ from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.diagnosis.run import as_json
 from collectives.recording import call_log, flight_record, stack
 from collectives.recording.call import Call, CallArgs, group_label, was_refused
-from collectives.recording.call_log import SLOTS, Reader, Writer
+from collectives.recording.call_log import SLOTS, LogReader, Writer
 
 LEFT = 1
 ENDED = State("returned")
@@ -999,7 +999,7 @@ def test_which_frame_of_a_stack_a_report_names(files, named):
 @pytest.fixture
 def log(tmp_path):
     with open(tmp_path / "log", "xb+") as file:
-        return Writer(file, 1, 2), Reader(file)
+        return Writer(file, 1, 2), LogReader(file)
 
 
 def test_a_log_is_read_as_it_was_written(log):

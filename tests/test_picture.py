@@ -14,7 +14,7 @@ from rich.console import Console
 
 from collectives.pictures import picture, text
 from collectives.pictures.colours import PALETTE, contrast
-from collectives.pictures.layout import CallPanel
+from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.origin import STATES, trace
 from collectives.semantics.calls import CALLS, LESSONS
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from collectives.pictures.colours import DARK, colour_of
+from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.drawn_cell import draw_cell
-from collectives.pictures.layout import CallPanel
 from collectives.pictures.origin import Row
 from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style
 from collectives.pictures.picture import draw_legend, in_words

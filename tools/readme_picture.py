@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from collectives import launch
 from collectives.pictures import illustration, picture
-from collectives.pictures.layout import CallPanel
+from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.origin import trace
 from collectives.semantics.calls import TO_ROOT
 from tools import overview

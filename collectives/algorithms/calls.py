@@ -14,10 +14,10 @@ from torch.distributed import ReduceOp
 from collectives.algorithms import table
 from collectives.algorithms.blocks import copy, joined
 from collectives.algorithms.execute import execute
-from collectives.algorithms.layout import check_layout, flat
 from collectives.algorithms.links import Links
 from collectives.algorithms.reductions import Combine, Reduction, reduction
 from collectives.algorithms.schedule import Step, among, numbers, steps
+from collectives.algorithms.tensor_rules import check_layout, flat
 
 
 def all_reduce(

@@ -58,7 +58,7 @@ class Trees(NamedTuple):
     child_tree: np.ndarray
 
 
-class Links(NamedTuple):
+class TreeLinks(NamedTuple):
     """The two links of one colour at a rank, and the steps from which on they carry chunks."""
 
     tree: Number  # in which the rank receives
@@ -69,10 +69,10 @@ class Links(NamedTuple):
     sends_from: Number
 
 
-def _links(trees: Trees, rank: Number, colour: int) -> Links:
+def _links(trees: Trees, rank: Number, colour: int) -> TreeLinks:
     tree = np.where(trees.colour[0] == colour, 0, 1)[rank]
     child, child_tree = trees.child[colour][rank], trees.child_tree[colour][rank]
-    return Links(
+    return TreeLinks(
         tree,
         trees.parent[tree, rank],
         trees.first[tree, rank],

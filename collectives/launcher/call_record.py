@@ -91,15 +91,15 @@ def _folder() -> Iterator[Path | None]:
         yield Path(path)
 
 
-def _logs(folder: Path | None) -> list[call_log.Reader]:
+def _logs(folder: Path | None) -> list[call_log.LogReader]:
     """The files of the ranks that came to their function, in rank order."""
     logs = []
     for path in sorted(folder.iterdir(), key=lambda path: int(path.name)) if folder else ():
         with contextlib.suppress(ValueError), path.open("rb+") as file:
-            logs.append(call_log.Reader(file))
+            logs.append(call_log.LogReader(file))
     return logs
 
 
-def _final_calls(log: call_log.Reader) -> list[Call]:
+def _final_calls(log: call_log.LogReader) -> list[Call]:
     """The calls of a process that has ended: an open one is told once."""
     return list({call.number: call for call in log.poll(has_ended=True)}.values())

@@ -16,7 +16,7 @@ _NAMED = 3
 KINDS = ("worse", "unclaimed", "broken", "better", "contradiction", "unprobed", "gone", "new")
 
 
-class Difference(NamedTuple):
+class CellDifference(NamedTuple):
     """Some cells that are not as expected, or a fault in what is expected. `kind` is in KINDS."""
 
     kind: str
@@ -38,7 +38,7 @@ def report(
 
 def differences(
     matrix: dict, claims: tuple[Claim, ...] | None = None, probes: list[dict] | None = None
-) -> list[Difference]:
+) -> list[CellDifference]:
     """How a measured matrix differs from the claims; by default from our own.
 
     `probes` are the cells that a full run measures with this torch. If they are given, claims that
@@ -59,14 +59,14 @@ def differences(
         has_claims = (cell["backend"], cell["device"]) in columns
         group = claim, None if claim else base(cell["form"]), has_claims, cell["state"]
         groups.setdefault(group, []).append(cell)
-    found = [Difference("contradiction", text) for text in sorted(faults)]
+    found = [CellDifference("contradiction", text) for text in sorted(faults)]
     for (claim, _, has_claims, state), cells in groups.items():
         kind, reason = _difference(claim, has_claims, state)
         if kind is not None:
-            found.append(Difference(kind, _describe(kind, reason, cells)))
+            found.append(CellDifference(kind, _describe(kind, reason, cells)))
     ours = {*table()} if probes else ()
     found += [
-        Difference("unprobed", f"unprobed: {text}")
+        CellDifference("unprobed", f"unprobed: {text}")
         for text in claims_without_cells([one for one in claims if one not in ours], probes or [])
     ]
     return in_order(found)
@@ -132,5 +132,5 @@ def compare(expected: str, measured: str) -> str | None:
     return "new" if measured in STATES else None
 
 
-def in_order(differences: list[Difference]) -> list[Difference]:
+def in_order(differences: list[CellDifference]) -> list[CellDifference]:
     return sorted(differences, key=lambda difference: KINDS.index(difference.kind))

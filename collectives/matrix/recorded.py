@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from collectives.backends.claims import STATES, number
-from collectives.matrix.claimed import Difference, compare, in_order
+from collectives.matrix.claimed import CellDifference, compare, in_order
 from collectives.matrix.measured import FIELDS, UNAVAILABLE, key, name, outcome
 
 FORMAT = 1
@@ -119,7 +119,7 @@ def _fits(field: str, value) -> bool:
     return isinstance(value, str) and (bool(value) or field == "detail")
 
 
-def differences(before: dict, after: dict) -> list[Difference]:
+def differences(before: dict, after: dict) -> list[CellDifference]:
     """How the cells of the matrix `after` differ from those of `before`, worse ones first.
 
     An unavailable cell counts as not measured. Seconds and the words of an error do not count.
@@ -132,7 +132,7 @@ def differences(before: dict, after: dict) -> list[Difference]:
         kind = compare(was["state"], now["state"])
         if kind is not None:
             text = f"{kind}: {name(now)}: was {outcome(was)}, is {outcome(now)}"
-            found.append(Difference(kind, text))
+            found.append(CellDifference(kind, text))
     return in_order(found)
 
 

@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from collectives.algorithms.lockstep import Message
 from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
 from collectives.pictures.elements import Element
-from collectives.pictures.origin import MOST_ELEMENTS, MOST_RANKS, Cell, Origins, trace
+from collectives.pictures.origin import MOST_ELEMENTS, MOST_RANKS, Origins, PictureCell, trace
 from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style, wrapped
 
 _SIZE, _CELL, _ROW = 10, 0.34, 0.42  # points of a value; the heights of a cell and of a row
@@ -152,7 +152,9 @@ class _Boxes:
         # Grounds, what is above them, and edges.
         self.layers: list[dict] = [defaultdict(list) for _ in range(3)]
 
-    def cell(self, corner: tuple[float, float], width: float, cell: Cell | None, is_new: bool):
+    def cell(
+        self, corner: tuple[float, float], width: float, cell: PictureCell | None, is_new: bool
+    ):
         """A cell with its value, or the empty place of a piece that is not there."""
         if cell is None:
             self._add(2, _EMPTY, *corner, width, _CELL)

@@ -4,7 +4,7 @@ A value from another rank has a thick edge. A reduced value has a stripe for eac
 """
 
 from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
-from collectives.pictures.origin import Cell
+from collectives.pictures.origin import PictureCell
 from collectives.pictures.page import VALUE, Box, Canvas
 
 _NO_RANK, _EDGE = "#dcdcdc", "#555555"
@@ -23,7 +23,7 @@ def cell_width(text: str, spare: float = 0.17) -> float:
     return 0.125 * len(text) + spare
 
 
-def draw_cell(canvas: Canvas, box: Box, cell: Cell, gid: str, size: float = VALUE) -> None:
+def draw_cell(canvas: Canvas, box: Box, cell: PictureCell, gid: str, size: float = VALUE) -> None:
     """A cell with its value, in letters of this size."""
     ground = fill(canvas, box, cell, gid)
     x, y, width, height = box
@@ -33,7 +33,7 @@ def draw_cell(canvas: Canvas, box: Box, cell: Cell, gid: str, size: float = VALU
     canvas.write(x + width / 2, y + height / 2, cell.text, size, weight="bold", **style)
 
 
-def fill(canvas: Canvas, box: Box, cell: Cell, gid: str | None = None) -> str:
+def fill(canvas: Canvas, box: Box, cell: PictureCell, gid: str | None = None) -> str:
     """The background of a cell, with a stripe for each rank that contributed to a reduced value.
 
     Returns the colour behind its text.
@@ -52,6 +52,6 @@ def fill(canvas: Canvas, box: Box, cell: Cell, gid: str | None = None) -> str:
     return ground
 
 
-def _look(cell: Cell) -> str:
+def _look(cell: PictureCell) -> str:
     """A value that stayed may still be that of several ranks."""
     return "unknown" if cell.state == "untouched" and not cell.ranks else cell.state

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from collectives.pictures.layout import CallPanel
+from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.origin import trace
 from collectives.pictures.program_text import buffer_name, is_for_the_proof
 from collectives.pictures.promise import Promise

@@ -29,7 +29,7 @@ STATES = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class PictureCell:
     """One element of one rank."""
 
     text: str  # the value, short enough for a cell
@@ -52,7 +52,7 @@ class Cell:
         return "r" + ",".join(f"{run[0]}-{run[-1]}" if run[1:] else f"{run[0]}" for run in runs)
 
 
-Row = tuple[Cell, ...] | None  # None: the rank has no such buffer
+Row = tuple[PictureCell, ...] | None  # None: the rank has no such buffer
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def trace(
         elif lost:
             lost = _key_at(new[rank], place) != element.key
         state = "overwritten" if lost else "own"
-        return Cell(element.text, element.piece, state, (rank,), element.line)
+        return PictureCell(element.text, element.piece, state, (rank,), element.line)
 
     def cell_after(rank, place, element):
         if made := kept[rank]:
@@ -115,7 +115,7 @@ def trace(
             # of small numbers at other places may be equal by chance.
             same_place = place if ops and in_place else None
             found = sources.origin(rank, element, same_place, stayed)
-        return Cell(element.text, element.piece, *found, element.line)
+        return PictureCell(element.text, element.piece, *found, element.line)
 
     rows = _rows(old, cell_before), _rows(new, cell_after)
     return Origins(op, root, *rows, notes=tuple(_notes(op, rows[1])))

@@ -20,9 +20,17 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from collectives.pictures.colours import DARK
+from collectives.pictures.data_panels import (
+    ARROW_SIZE,
+    CELL,
+    Band,
+    Block,
+    CallPanel,
+    has_labels,
+    layout,
+)
 from collectives.pictures.drawn_cell import draw_cell, fill
-from collectives.pictures.layout import ARROW_SIZE, CELL, Band, Block, CallPanel, has_labels, layout
-from collectives.pictures.origin import Cell
+from collectives.pictures.origin import PictureCell
 from collectives.pictures.page import CHIP, LINE, MARGIN, STYLE, Canvas, breadth, default_style
 from collectives.pictures.text import sentences
 
@@ -168,7 +176,7 @@ def draw_legend(
         if x + needed > width:
             x, top = 0.0, top + LINE
         ranks = (0, 1) if state == "reduced" else ()
-        fill(canvas, (left + x, top - 0.08, 0.26, 0.16), Cell("", 0, state, ranks))
+        fill(canvas, (left + x, top - 0.08, 0.26, 0.16), PictureCell("", 0, state, ranks))
         canvas.write(left + x + 0.34, top, _SAMPLES[state])
         x += needed + 0.2
     return top + LINE

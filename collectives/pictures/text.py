@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.pictures.colours import colour_of, ink
-from collectives.pictures.origin import STATES, Cell, Origins, Row
+from collectives.pictures.origin import STATES, Origins, PictureCell, Row
 
 
 def text(origins: Origins, title: str = "") -> Group:
@@ -69,7 +69,7 @@ def _chips(row: Row) -> Text:
     return Text(" ").join(_chip(cell) for cell in row)
 
 
-def _chip(cell: Cell) -> Text:
+def _chip(cell: PictureCell) -> Text:
     """A cell whose letters have the colours of its ranks in turn.
 
     It has no blanks, so that lines break between cells.

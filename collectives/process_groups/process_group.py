@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from collectives.algorithms import layout
+from collectives.algorithms import tensor_rules
 from collectives.process_groups.work import Batch
 from collectives.recording import counts
 from collectives.semantics.check import kind
@@ -102,7 +102,7 @@ class PythonProcessGroup(dist.ProcessGroup):
             )
         if not 0 <= root_or_peer < self._size:
             self._refuse(f"{what}: the group has ranks 0 to {self._size - 1}, not {root_or_peer}.")
-        layout.check_layout(f"{what}: {self.backend}", *tensors)
+        tensor_rules.check_layout(f"{what}: {self.backend}", *tensors)
 
     def _refuse(self, reason: str) -> NoReturn:
         raise ValueError(f"{reason} [{self.backend}]")

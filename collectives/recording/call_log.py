@@ -174,7 +174,7 @@ class Writer:
         return begin
 
 
-class Reader:
+class LogReader:
     """Reads such a file, also while it is written.
 
     `lost`: how many calls, or ends of calls, it missed; all of them are before call `since`.

@@ -12,7 +12,7 @@ from collectives import Curve, SchedulePlayback, StepLog, Times
 from collectives.course import chapters, files
 from collectives.pictures import illustration, picture, timeline, waiting
 from collectives.pictures.cables import Cables, Wiring
-from collectives.pictures.layout import CallPanel
+from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
 from collectives.pictures.rank_grid import RankGrid, dealt

@@ -22,7 +22,7 @@ class RankProcess:
     """
 
     def __init__(self, file: BinaryIO, folder: Path | None = None):
-        self.log = call_log.Reader(file)
+        self.log = call_log.LogReader(file)
         self.folder = folder
         self.gone: tuple[int, int | None] | None = None
 

@@ -67,7 +67,7 @@ def names() -> list[str]:
     return [SHARED_MEMORY, SOCKETS, *found]
 
 
-class Call(NamedTuple):
+class ByHandCall(NamedTuple):
     """What the choice depends on. `nbytes` are those of the whole tensor, or of all of them."""
 
     collective: str
@@ -78,7 +78,7 @@ class Call(NamedTuple):
 
 
 @functools.lru_cache(1024)
-def choose(call: Call, shares_memory: bool) -> str:
+def choose(call: ByHandCall, shares_memory: bool) -> str:
     """The algorithm of a call.
 
     A forced algorithm counts for the collectives that it exists for. Raises ValueError if it needs

@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 
 from collectives.algorithms import calls
-from collectives.algorithms.layout import flat
 from collectives.algorithms.reductions import op_name, reduction
+from collectives.algorithms.tensor_rules import flat
 from collectives.process_groups.by_hand import choice, memory, pipeline
 from collectives.process_groups.by_hand.links import SocketLinks
-from collectives.process_groups.by_hand.messages import Messages, Receive, Send
+from collectives.process_groups.by_hand.messages import Receive, Send, SocketMessages
 from collectives.process_groups.by_hand.rendezvous import COLLECTIVES, MESSAGES, Rendezvous
 from collectives.process_groups.by_hand.tensors import describe, type_name
 from collectives.process_groups.by_hand.work import Collective, Queue
@@ -37,7 +37,7 @@ class ProcessGroupByHand(PythonProcessGroup):
         self.per_machine = self.rendezvous.per_machine
         self._agree()
         self.links = SocketLinks(self.rank(), self.size(), self.rendezvous.sockets[COLLECTIVES])
-        self.messages = Messages(self.rendezvous.sockets[MESSAGES])
+        self.messages = SocketMessages(self.rendezvous.sockets[MESSAGES])
         self.queue = Queue()
         self.changed = threading.Condition()  # one of its calls has ended
         self.calls = 0
@@ -97,7 +97,9 @@ class ProcessGroupByHand(PythonProcessGroup):
         """
         what = name or collective
         nbytes = sum([tensor.nbytes for tensor in tensors])
-        call = choice.Call(collective, nbytes, self.links.size, self.algorithm, self.per_machine)
+        call = choice.ByHandCall(
+            collective, nbytes, self.links.size, self.algorithm, self.per_machine
+        )
         algorithm = choice.choose(call, self.shares_memory)
 
         def execute(deadline: float) -> None:
@@ -117,7 +119,7 @@ class ProcessGroupByHand(PythonProcessGroup):
 
         return Collective(what, self, list(tensors), execute)
 
-    def _open_memory(self, call: choice.Call) -> str:
+    def _open_memory(self, call: choice.ByHandCall) -> str:
         """Share memory, or go on without it; the algorithm to take."""
         shared = memory.open_together(self.links) if self.shares_memory else "no memory to share"
         if not isinstance(shared, str):

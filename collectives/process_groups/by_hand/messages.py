@@ -50,7 +50,7 @@ class Receive(ByHandWork):
         self.group.messages.add(self)
 
 
-class Messages:
+class SocketMessages:
     """All messages of a group. Only its thread touches the connections; it starts when needed."""
 
     def __init__(self, sockets: dict[int, socket.socket]):

@@ -13,7 +13,7 @@ import torch
 from collectives.process_groups.mpi.communicator import new_communicator
 from collectives.process_groups.mpi.library import MPI, receive
 from collectives.process_groups.mpi.types import (
-    Reduction,
+    MpiReduction,
     address,
     as_bytes,
     as_one_block,
@@ -52,7 +52,7 @@ class ProcessGroupMPI(PythonProcessGroup):
         return MPIWork(what, self, list(requests), tensors, finish)
 
     def _finish(
-        self, kind: Reduction, *tensors: torch.Tensor
+        self, kind: MpiReduction, *tensors: torch.Tensor
     ) -> Callable[[MPI.Status], Any] | None:
         """For AVG, which MPI does not have: divide the sums when they have arrived."""
         if not kind.average:

@@ -82,7 +82,7 @@ def as_one_block(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], MPI.b
     )
 
 
-class Reduction(NamedTuple):
+class MpiReduction(NamedTuple):
     """How MPI reduces. With `average`, divide its result by the number of ranks."""
 
     datatype: MPI.Datatype
@@ -90,13 +90,13 @@ class Reduction(NamedTuple):
     average: bool = False
 
 
-def reduction(op: dist.ReduceOp, dtype: torch.dtype) -> Reduction:
+def reduction(op: dist.ReduceOp, dtype: torch.dtype) -> MpiReduction:
     """Raises ValueError if MPI cannot reduce this dtype with this op."""
     return _reduction(op_name(op), dtype)
 
 
 @functools.cache
-def _reduction(name: str, dtype: torch.dtype) -> Reduction:
+def _reduction(name: str, dtype: torch.dtype) -> MpiReduction:
     if name == "AVG" and (dtype.is_floating_point or dtype.is_complex):
         return _reduction("SUM", dtype)._replace(average=True)
     is_half = dtype in (torch.float16, torch.bfloat16)
@@ -108,8 +108,8 @@ def _reduction(name: str, dtype: torch.dtype) -> Reduction:
         raise ValueError(f"mpi has no {name} for {dtype}, only {', '.join(known)}.{advice}")
     if is_half:
         # MPI moves two bytes for each element, and torch does the arithmetic.
-        return Reduction(MPI.INT16_T, _half(dtype, _HALF[name]))
-    return Reduction(_TYPES[dtype], known[name])
+        return MpiReduction(MPI.INT16_T, _half(dtype, _HALF[name]))
+    return MpiReduction(_TYPES[dtype], known[name])
 
 
 def _ops(dtype: torch.dtype) -> dict[str, MPI.Op]:
