@@ -1,6 +1,7 @@
 """The text of a lesson, and its parts."""
 
 import ast
+import functools
 import re
 from functools import cached_property
 from typing import NamedTuple
@@ -24,6 +25,17 @@ class Prediction(NamedTuple):
     answer: str
 
 
+# subtle: each test file makes its own Source of a lesson, most of them while pytest collects.
+@functools.cache
+def _text_of(name: str) -> str:
+    return files.find(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _cells_of(text: str) -> list:
+    return jupytext.reads(text, fmt="py:percent").cells
+
+
 class Source:
     """The lesson with this name for `collectives run`: all_reduce, training/ddp. It is read late."""
 
@@ -33,15 +45,15 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        return self.changed_text or files.find(self.name).read_text(encoding="utf-8")
+        return self.changed_text or _text_of(self.name)
 
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
-    @cached_property
+    @property
     def _cells(self) -> list:
-        return jupytext.reads(self.text, fmt="py:percent").cells
+        return _cells_of(self.text)
 
     @property
     def code(self) -> list[str]:
