@@ -1,6 +1,7 @@
 """The rooms of the package, proved from its imports: their order, no circles, nothing dead."""
 
 import ast
+import functools
 import re
 from collections import Counter
 from graphlib import TopologicalSorter
@@ -27,33 +28,44 @@ def module_of(path: Path) -> str:
 
 
 FILES = {module_of(path): path for path in (ROOT / "collectives").rglob("*.py")}
-TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
-# Where the names come from that the package's own file imports: {"launch": module}.
-EXPORTED = {
-    alias.name: node.module
-    for node in ast.walk(TREES["collectives"])
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
-}
+
+
+# Read by the tests, not while pytest collects.
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
+
+
+@functools.cache
+def exported() -> dict[str, str]:
+    """Where the names come from that the package's own file imports: {"launch": module}."""
+    return {
+        alias.name: f"{node.module}"
+        for node in ast.walk(trees()["collectives"])
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def imports(name: str) -> set[str]:
     """The modules that one imports anywhere in its file: at the top, in a function, or lazily."""
     found = set()
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(trees()[name]):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
             source = resolve_name("." * node.level + (node.module or ""), above)
             for alias in node.names:
-                home = EXPORTED.get(alias.name, source) if source == "collectives" else source
+                home = exported().get(alias.name, source) if source == "collectives" else source
                 module = f"{source}.{alias.name}"
                 found.add(module if module in FILES else home)
     return (found & FILES.keys()) - {name}
 
 
-IMPORTS = {name: imports(name) for name in FILES}
+@functools.cache
+def every_import() -> dict[str, set[str]]:
+    return {name: imports(name) for name in FILES}
 
 
 def room(module: str) -> int:
@@ -73,7 +85,7 @@ def test_no_room_imports_a_later_one():
     processes = ("collectives.diagnosis.watch", "collectives.diagnosis.run")
     assert [
         f"{name} imports {target}"
-        for name, targets in IMPORTS.items()
+        for name, targets in every_import().items()
         for target in targets
         if room(target) > room(name)
         or (name.startswith("collectives.diagnosis.rules.") and target.startswith(processes))
@@ -81,7 +93,7 @@ def test_no_room_imports_a_later_one():
 
 
 def test_no_imports_form_a_circle():
-    TopologicalSorter(IMPORTS).prepare()
+    TopologicalSorter(every_import()).prepare()
 
 
 LESSONS = sorted((ROOT / "lessons").rglob("*.py"))
@@ -102,7 +114,7 @@ def test_no_files_of_a_chapter_import_each_other(folder):
 
 
 def test_a_picture_that_one_chapter_alone_imports_lies_in_its_folder():
-    everywhere = set.union(*IMPORTS.values())
+    everywhere = set.union(*every_import().values())
     for path in (ROOT / "collectives" / "pictures").glob("*.py"):
         name = module_of(path)
         users = {lesson.parent for lesson in LESSONS if name in imported(lesson)}
@@ -116,7 +128,7 @@ _SHARED = {"Case", "Claim", "Verdict"}
 def test_no_two_classes_have_one_name():
     names = Counter(
         node.name
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
@@ -132,7 +144,7 @@ def named(text: str) -> set[str]:
 
 
 def test_every_module_is_imported_or_named_by_another_file():
-    alive = set.union({"collectives.__main__"}, *IMPORTS.values())
+    alive = set.union({"collectives.__main__"}, *every_import().values())
     alive |= {name.rpartition(".")[0] for name in FILES}
     for path in [*FILES.values(), *(path for one in STARTERS for path in ROOT.glob(one))]:
         alive |= named(path.read_text("utf-8")) - {module_of(path)}
