@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jupytext
 import nbformat
 
-from collectives.course import files
+from collectives.course import chapters, files
 from tools import notebooks
 
 # The sections for what the lesson says without having run it.
@@ -28,7 +28,7 @@ class Prediction(NamedTuple):
 # subtle: each test file makes its own Source of a lesson, most of them while pytest collects.
 @functools.cache
 def _text_of(name: str) -> str:
-    return files.find(name).read_text(encoding="utf-8")
+    return (chapters.folder() / f"{name}.py").read_text(encoding="utf-8")
 
 
 @functools.cache
