@@ -62,7 +62,7 @@ def test_of_many_calls_those_of_other_kinds_are_shown_first():
 def test_ranks_that_meet_in_different_lines_are_told():
     calls = collective(0, [[1], [100], [1]], [[102]] * 3, line=[127, 130, 127])
     told = " ".join(words(illustration.draw(calls, "order")))
-    assert "ranks 0 and 2 in line 127, rank 1 in line 130" in told
+    assert "ranks 0,2 in line 127, rank 1 in line 130" in told
 
 
 def test_ranks_that_ask_for_different_reductions_are_told_and_what_came_of_it():

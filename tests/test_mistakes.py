@@ -208,8 +208,8 @@ GONE = "lost its connection to another rank"
     [
         (
             [WRONG, PEER_LOST, WRONG],
-            [("ranks 0, 2", "got 1, should be 2"), ("rank 1", GONE)],
-            "wrong numbers on ranks 0, 2",
+            [("ranks 0,2", "got 1, should be 2"), ("rank 1", GONE)],
+            "wrong numbers on ranks 0,2",
         ),
         (
             [WRONG, DIED],

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from collectives.backends.claims import Claim, base, table
 from collectives.semantics.calls import LESSONS
+from collectives.words import runs
 from tools import markdown
 
 # How the short table counts the exceptions in each state.
@@ -71,7 +72,7 @@ def _about(claims: Iterable[Claim], form: str, place: _Place) -> tuple[bool, lis
 def _cell(claims: tuple[Claim, ...], form: str, place: _Place, numbers: dict[str, int]) -> str:
     """What is claimed of a call on a backend: "works, except 1-3, 5"."""
     works, exceptions = _about(claims, form, place)
-    listed = _ranges(sorted({numbers[_note(claim)] for claim in exceptions}))
+    listed = ", ".join(runs(sorted({numbers[_note(claim)] for claim in exceptions})))
     if works:
         return f"works, except {listed}" if listed else "works"
     return listed or "-"
@@ -85,17 +86,6 @@ def _counts(claims: tuple[Claim, ...], calls: tuple[str, ...], place: _Place) ->
         f"{states.count(state)} {word}" for state, word in _COUNTED.items() if state in states
     ]
     return "; ".join(filter(None, ("works" if all(works) else "", ", ".join(counts)))) or "-"
-
-
-def _ranges(numbers: list[int]) -> str:
-    """[1, 2, 3, 5] as "1-3, 5"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _note(claim: Claim) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from collectives.process_groups.interfaces import LOOPBACK
 from collectives.process_groups.mpi.installed import missing_for_mpi
-from collectives.semantics.did_you_mean import did_you_mean
+from collectives.words import did_you_mean
 
 # Since this version several ranks may share a GPU if NCCL_MULTI_RANK_GPU_ENABLE=1 (release notes of
 # NCCL 2.30).

@@ -21,7 +21,7 @@ from collectives.bench.bus_table import (
 )
 from collectives.bench.bus_trial import FORMS, Sized, Trial, missing
 from collectives.semantics import calls, values
-from collectives.semantics.did_you_mean import did_you_mean
+from collectives.words import did_you_mean
 
 
 @dataclass(frozen=True)

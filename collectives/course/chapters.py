@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from collectives.semantics.did_you_mean import did_you_mean
+from collectives.words import did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
 

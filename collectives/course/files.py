@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from collectives.course import chapters
-from collectives.semantics.did_you_mean import did_you_mean
+from collectives.words import did_you_mean
 
 
 def choose(names: list[str], every: bool) -> list[Path]:

@@ -24,6 +24,7 @@ from collectives.launcher.call_record import Results, launch_recorded
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.worker import Worker
+from collectives.words import ranks
 
 # Who waits for the ranks of a mistake waits so many seconds longer than they have.
 _GRACE = 15.0
@@ -138,22 +139,22 @@ def _worst_kind(outcomes: list[RankOutcome]) -> str:
 
 def report(name: str, outcomes: list[RankOutcome]) -> str:
     """The symptom, and one line for all ranks with the same outcome."""
-    lines = [f"  {ranks:<12} {what}" for ranks, what in grouped(outcomes)]
+    lines = [f"  {who:<12} {what}" for who, what in grouped(outcomes)]
     return "\n".join([f"{name}: {symptom(outcomes)}", *lines]) + "\n"
 
 
 def grouped(outcomes: list[RankOutcome]) -> list[tuple[str, str]]:
-    """The ranks with the same outcome together: [("ranks 0, 2", "returned"), ...].
+    """The ranks with the same outcome together: [("ranks 0,2", "returned"), ...].
 
     If a rank died, it stands first, and how far the others came is not said: that is luck.
     """
     deaths = [str(one) for one in outcomes if one.kind == "died"]
-    ranks: dict[str, list[int]] = {text: [] for text in deaths}
+    by_text: dict[str, list[int]] = {text: [] for text in deaths}
     for rank, text in enumerate(map(str, outcomes)):
         if deaths and text not in deaths:
             text = "ended with it"
-        ranks.setdefault(text, []).append(rank)
-    return [(_ranks(numbers, len(outcomes)), text) for text, numbers in ranks.items()]
+        by_text.setdefault(text, []).append(rank)
+    return [(_ranks(numbers, len(outcomes)), text) for text, numbers in by_text.items()]
 
 
 def summary(outcomes: list[RankOutcome]) -> str:
@@ -170,4 +171,4 @@ def summary(outcomes: list[RankOutcome]) -> str:
 def _ranks(numbers: list[int], world_size: int) -> str:
     if len(numbers) == world_size:
         return "every rank"
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+    return ranks(numbers)

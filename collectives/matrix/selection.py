@@ -7,8 +7,8 @@ from collectives.matrix.cells import cells
 from collectives.semantics import values
 from collectives.semantics.calls import LESSONS, OPS
 from collectives.semantics.cell import Cell
-from collectives.semantics.did_you_mean import did_you_mean
 from collectives.semantics.forms import FORMS
+from collectives.words import did_you_mean
 
 # What --quick tries, without the variant "lazy".
 _QUICK = "float32", "SUM"

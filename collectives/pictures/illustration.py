@@ -18,6 +18,7 @@ from collectives.pictures.program_text import buffer_name, is_for_the_proof
 from collectives.pictures.promise import Promise
 from collectives.recording.call import SPAN, WORLD, Call
 from collectives.semantics.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
+from collectives.words import ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -215,10 +216,8 @@ def _notes(together: list[Call]) -> list[str]:
 
 
 def _by_rank(together: list[Call], words: Callable[[Call], str]) -> str:
-    """ "rank 0 for MAX, ranks 1 and 2 for SUM" """
-    ranks = defaultdict(list)
+    """ "rank 0 for MAX, ranks 1,2 for SUM" """
+    members = defaultdict(list)
     for call in together:
-        ranks[words(call)].append(str(call.rank))
-    return ", ".join(
-        f"rank{'s' * (len(who) > 1)} {' and '.join(who)} {what}" for what, who in ranks.items()
-    )
+        members[words(call)].append(call.rank)
+    return ", ".join(f"{ranks(who)} {what}" for what, who in members.items())

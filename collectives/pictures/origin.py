@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from collectives.pictures.elements import Element, elements, length
 from collectives.pictures.promise import Made, Promise
 from collectives.pictures.sources import OPS, Sources, is_reduction, state_of
+from collectives.words import runs
 
 MOST_RANKS = 8  # more colours cannot be told apart, and there are 255 subsets of ranks to try
 MOST_ELEMENTS = 32  # of one rank; more cannot be read
@@ -43,13 +44,7 @@ class PictureCell:
         """The ranks in short: "r2", "r0-2,4"; "r?" if not known, "" if there are none."""
         if not self.ranks:
             return "" if self.state == "undefined" else "r?"
-        runs: list[list[int]] = []
-        for rank in self.ranks:
-            if runs and runs[-1][-1] == rank - 1:
-                runs[-1].append(rank)
-            else:
-                runs.append([rank])
-        return "r" + ",".join(f"{run[0]}-{run[-1]}" if run[1:] else f"{run[0]}" for run in runs)
+        return "r" + ",".join(runs(self.ranks))
 
 
 Row = tuple[PictureCell, ...] | None  # None: the rank has no such buffer

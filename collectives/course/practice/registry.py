@@ -6,7 +6,7 @@ from typing import Any
 
 from collectives.course import chapters, files
 from collectives.course.practice.exercise import Exercise
-from collectives.semantics.did_you_mean import did_you_mean
+from collectives.words import did_you_mean
 
 
 def folder() -> Path:

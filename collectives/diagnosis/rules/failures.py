@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from collectives.diagnosis.rules.compare import Difference, compare
 from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, State, is_lost, timed_out
-from collectives.diagnosis.rules.report import ranks
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import WORLD, Call
 from collectives.semantics.calls import POINT_TO_POINT
+from collectives.words import ranks
 
 
 def failed(snapshot: Snapshot) -> Verdict | None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from collectives.backends import claims
 from collectives.diagnosis.rules.compare import dtype, plain_name
-from collectives.diagnosis.rules.report import format_call, location, ranks
+from collectives.diagnosis.rules.report import format_call, location
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import NOWHERE
 from collectives.semantics.calls import BY_NAME, Flow
+from collectives.words import ranks
 
 
 @dataclass(frozen=True)

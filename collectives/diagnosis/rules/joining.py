@@ -6,11 +6,12 @@ from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.mismatch import mismatch, out_of_step
 from collectives.diagnosis.rules.rank_state import NOT_ENDED
-from collectives.diagnosis.rules.report import numbered, ranks
+from collectives.diagnosis.rules.report import numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.suspects import suspects
 from collectives.diagnosis.rules.wait_graph import find_cycles
 from collectives.recording.call import Call
+from collectives.words import ranks
 
 
 def circular(snapshot: Snapshot) -> Verdict | None:

@@ -25,8 +25,9 @@ from collectives.diagnosis.rules.left_over import left_over, not_met
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.mismatch import crossed_tags, differing
 from collectives.diagnosis.rules.rank_state import State
-from collectives.diagnosis.rules.report import join_as, ranks
+from collectives.diagnosis.rules.report import join_as
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
+from collectives.words import ranks
 
 
 def judge(

@@ -4,12 +4,13 @@ from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.mismatch import mismatch
 from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, OUT_OF_SIGHT
-from collectives.diagnosis.rules.report import numbered, ranks
+from collectives.diagnosis.rules.report import numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.suspects import suspects
 from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES
+from collectives.words import ranks
 
 
 def not_met(snapshot: Snapshot) -> Verdict | None:

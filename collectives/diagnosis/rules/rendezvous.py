@@ -4,9 +4,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from collectives.diagnosis.rules.compare import minority
-from collectives.diagnosis.rules.report import against, format_call, join_as, location, ranks, write
+from collectives.diagnosis.rules.report import against, format_call, join_as, location, write
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.recording.call import WORLD, Call
+from collectives.words import ranks
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from collectives.recording.call import Call
 from collectives.semantics.calls import BY_NAME
+from collectives.words import ranks
 
 # At most as many lines for ranks; ranks that do the same in the same place share a line.
 _LINES = 12
@@ -51,12 +52,6 @@ def locations(calls: dict[int, Call]) -> str:
     for rank, call in calls.items():
         there.setdefault(location(call), []).append(rank)
     return "; ".join(f"{ranks(numbers)} at {where}" for where, numbers in there.items())
-
-
-def ranks(numbers: Iterable[int]) -> str:
-    """As in rank 2, or ranks 0,1."""
-    numbers = sorted(numbers)
-    return f"rank{'s' * (len(numbers) > 1)} {','.join(map(str, numbers))}"
 
 
 def against(guilty: Iterable[int], all_of_them: Iterable[int]) -> str:

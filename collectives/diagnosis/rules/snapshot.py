@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State, is_lost
-from collectives.diagnosis.rules.report import format_call, location, ranks, write
+from collectives.diagnosis.rules.report import format_call, location, write
 from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import Call
 from collectives.semantics.calls import GROUPS, POINT_TO_POINT
+from collectives.words import ranks
 
 
 @dataclass(frozen=True)

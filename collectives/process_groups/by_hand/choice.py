@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from collectives.algorithms import table
-from collectives.semantics.did_you_mean import did_you_mean
+from collectives.words import did_you_mean
 
 SHARED_MEMORY = "shared_memory"
 # Forced, it means: over sockets, with the algorithm that the table has for the size.
