@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from collectives.diagnosis.log import dump
 from collectives.diagnosis.log.scan import Sighting, scan
-from collectives.diagnosis.rules.report import ranks
+from collectives.words import ranks
 
 _PAGE = "docs/messages.md"
 

@@ -5,7 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from collectives.diagnosis.rules.compare import minority
-from collectives.diagnosis.rules.report import against, ranks, write
+from collectives.diagnosis.rules.report import against, write
+from collectives.words import ranks
 
 _TIMEOUT = re.compile(
     r"\[Rank \d+\] Watchdog .*?SeqNum=(\d+), OpType=(\w+), (NumelIn=\d+, NumelOut=\d+)"
