@@ -1,5 +1,6 @@
 """The messages of messages.toml are those that really come, and `diagnose --log` finds them."""
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 from processes import finished
 
+from collectives.cli import app
 from collectives.course import mistakes
 from collectives.course.marks import mistake
-from collectives.diagnosis.log import messages
+from collectives.diagnosis.log import messages, scan
+from collectives.diagnosis.log.report import report
 
 TABLE = {message.name: message for message in messages.table()}
 
@@ -68,3 +71,203 @@ def test_the_program_produces_its_message(message, tmp_path, monkeypatch):
 def test_a_message_of_torchs_python_code_stands_there(message):
     source = Path(torch.__file__).parents[1] / message.source
     assert message.pattern.search(source.read_bytes())
+
+
+CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:45289. GLHF!"
+GROUP = "PG ID 0 PG GUID 0(default_pg)"
+
+
+def timed_out(rank, seq, enqueued, op="ALLREDUCE", group=GROUP):
+    """What NCCL's watchdog writes, from the format strings of ProcessGroupNCCL.cpp."""
+    who = f"[rank{rank}]:[E709 17:05:38.162555850 ProcessGroupNCCL.cpp:632]"
+    return (
+        f"{who} [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, "
+        "NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600000 milliseconds before timing out.\n"
+        f"{who} [{group} Rank {rank}]  failure detected by watchdog at work sequence id: {seq} "
+        f"PG status: last enqueued work: {enqueued}, last completed work: {seq - 1}\n"
+    )
+
+
+def dump_signal(rank, enqueued):
+    return (
+        f"[rank{rank}]:[E709 17:05:38 ProcessGroupNCCL.cpp:1746] [{GROUP} Rank {rank}] Received a dump signal due to a "
+        "collective timeout from  rank 0 and we will try our best to dump the debug info. "
+        f"Last enqueued NCCL work: {enqueued}, last completed NCCL work: {enqueued}.This is most likely caused by\n"
+    )
+
+
+def explained(text: str, folder) -> str:
+    path = folder / "job.log"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    text, is_well = report([str(path)])
+    assert not is_well
+    return text
+
+
+def first_line(text, folder):
+    return explained(text, folder).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        (f"[rank3]: {CLOSED}", "line 3; rank 3"),
+        (f"[default1]:[rank3]: {CLOSED}", "line 3; rank 3"),
+        (f"[default1]:{CLOSED}", "line 3; local rank 1"),
+        (f"(WorkerDict pid=7) \x1b[31m[ra\x1b[0mnk3]: {CLOSED.replace('closed', chr(27) + '[1mclosed')}", "line 3; rank 3"),
+        (f"[rank0]: 10%|#  | 3/9\r[rank3]: {CLOSED}", "line 3; rank 3"),
+        (f"[rank3]: {CLOSED}\n[rank1]: {CLOSED}", "2 lines, the first is line 3; ranks 1,3"),
+        (CLOSED, "line 3"),
+        ("\r" * 300_000 + f"[rank3]: {CLOSED}", "line 3; rank 3"),
+    ],
+    ids=["rank", "both", "local", "coloured", "progress-bar", "twice", "nobody", "long-line"],
+)  # fmt: skip
+def test_a_message_is_found_with_who_wrote_it(line, where, tmp_path):
+    text = explained(f"step 1\nstep 2\n{line}\nstep 3", tmp_path)
+    assert text.splitlines()[:2] == ['"Connection closed by peer ["', f"  {where}"]
+
+
+def test_a_line_at_the_border_of_two_chunks_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(scan, "_CHUNK", 40)
+    assert "2 lines, the first is line 3" in explained(f"a\nb\n{CLOSED}\n{CLOSED}\n", tmp_path)
+
+
+def test_a_log_that_is_cut_and_is_no_text_is_read(tmp_path):
+    log = b"\xff\x00\x1b[" + CLOSED.encode() + b"\n[rank1]: " + CLOSED.encode()[:30]
+    assert "line 1" in explained(log, tmp_path)
+
+
+def test_a_log_without_a_known_message_says_so(tmp_path):
+    assert "nothing in it is a message" in explained("KeyError: 'loss'\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict"),
+    [
+        (timed_out(0, 7, 9) + timed_out(1, 7, 7) + dump_signal(2, 6), f"hang: rank 2 never joined ALLREDUCE #7 of group {GROUP[-13:]}"),
+        (timed_out(0, 7, 7) + timed_out(1, 7, 7, "BROADCAST") + timed_out(2, 7, 7), f"mismatch: different calls as #7 of group {GROUP[-13:]}: rank 1 against ranks 0,2"),
+        (timed_out(0, 7, 7) + timed_out(1, 7, 7), f"timeout: ranks 0,1 joined ALLREDUCE #7 of group {GROUP[-13:]}, and it did not end"),
+        # Each rank waits in a call of its own: the first of them is the one that matters.
+        (timed_out(0, 9, 9) + timed_out(1, 7, 7), f"timeout: ranks 0,1 joined ALLREDUCE #7 of group {GROUP[-13:]}, and it did not end"),
+        (timed_out(0, 7, 7, group="PG 3") + timed_out(1, 6, 6, group="PG 4"), "timeout: rank 0 joined ALLREDUCE #7 of group 3, and it did not end"),
+    ],
+    ids=["absent", "mismatch", "all", "out-of-step", "two-groups"],
+)  # fmt: skip
+def test_the_watchdogs_lines_name_who_did_not_join(log, verdict, tmp_path):
+    assert first_line(log, tmp_path) == verdict
+
+
+def test_ranks_that_wrote_nothing_are_named(tmp_path):
+    assert "rank 1 wrote nothing" in explained(timed_out(0, 7, 7) + timed_out(2, 7, 7), tmp_path)
+
+
+def dump_of(joined: int, seq: int = 3, **changed) -> dict:
+    """A dump as torch 2.13 writes it on gloo: so many calls have been made, and the last waits."""
+    records = [
+        {
+            "record_id": number,
+            "process_group": ("0", "default_pg"),
+            "is_p2p": False,
+            "collective_seq_id": number + 1,
+            "profiling_name": "gloo:all_reduce",
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "retired": number < seq,
+            "state": "scheduled",
+            "frames": [{"filename": "train.py", "line": 9, "name": "step"}],
+            **changed,
+        }
+        for number in range(joined)
+    ]
+    groups = {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}}
+    return {"version": "2.10", "pg_config": groups, "entries": records}
+
+
+def dumped(folder, *dumps):
+    for rank, dump in enumerate(dumps):
+        content = dump if isinstance(dump, bytes) else pickle.dumps(dump, protocol=2)
+        (folder / f"trace_rank_{rank}").write_bytes(content)
+    return report([str(folder / "trace_rank_")])
+
+
+@pytest.mark.parametrize(
+    ("dumps", "verdict"),
+    [
+        ((dump_of(4), dump_of(4), dump_of(3)), "slow: rank 2 has not joined all_reduce #3 of group WORLD"),
+        ((dump_of(4), dump_of(4), dump_of(4, input_sizes=[[5]])), "mismatch: shape of all_reduce #0 of group WORLD: rank 2 against ranks 0,1"),
+        ((dump_of(3), dump_of(3), dump_of(3)), "ok: the collectives of ranks 0,1,2 fit together, and none is under way"),
+    ],
+    ids=["absent", "mismatch", "ok"],
+)  # fmt: skip
+def test_dumps_are_judged_by_the_rules_of_the_diagnosis(dumps, verdict, tmp_path):
+    text, is_well = dumped(tmp_path, *dumps)
+    assert text.splitlines()[0] == verdict
+    assert is_well == verdict.startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("joined", "says"),
+    [
+        (4, "hang: ranks 0,1 wait, and nothing moves\n  ranks 0,1  in all_reduce(float32[4])  train.py:9 in step\n  rank  2    no dump of it"),
+        (3, "partial: the collectives of ranks 0,1 fit together, and none is under way; there is no dump of rank 2"),
+    ],
+    ids=["waiting", "ended"],
+)  # fmt: skip
+def test_a_rank_without_a_dump_is_told(joined, says, tmp_path):
+    assert dumped(tmp_path, dump_of(joined), dump_of(joined)) == (says, False)
+
+
+class Evil:
+    def __reduce__(self):
+        return eval, ("crash",)
+
+
+NESTED: list = []
+for _ in range(40):
+    NESTED = [NESTED, NESTED]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (Evil(), "KeyError"),
+        ({**dump_of(1), "more": Evil()}, "KeyError"),
+        (b"\x80\x02r\xff\xff\xff\xff.", "IndexError"),
+        (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "KeyError"),
+        (b"\x80\x02X\xff\xff\xff\x7fabc", "EOFError|UnpicklingError|IndexError"),
+        (dump_of(1, input_sizes=[[NESTED]]), "TypeError"),
+        (dump_of(1, input_dtypes=[NESTED]), "TypeError"),
+        ({"entries": []}, "KeyError"),
+        ([1], "TypeError"),
+        (b"\x80\x02}" + b"\x00" * (2**25), "larger than 32 MiB"),
+    ],
+    ids=["function", "inside", "memo", "length", "cut", "nested", "text", "parts", "list", "large"],
+)
+def test_a_crafted_dump_is_refused_and_runs_nothing(content, why, tmp_path):
+    with pytest.raises(ValueError, match=f"trace_rank_0 is .*({why})"):
+        dumped(tmp_path, content)
+
+
+def test_control_characters_of_a_dump_do_not_reach_the_terminal(tmp_path):
+    (tmp_path / "dump_0").write_bytes(pickle.dumps(dump_of(4, profiling_name="x:\x1b[31m"), 2))
+    done = finished(["collectives", "diagnose", "--log", tmp_path / "dump_0"])
+    assert done.returncode == 1
+    assert r"\x1b[31m" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--log", "no.log"], "no.log cannot be read: No such file or directory."),
+        (["--log", "/"], "/ cannot be read: Is a directory."),
+        ([], "name a command, as in -- torchrun train.py, or --log FILE."),
+        (["--timeout", "5"], "name a command"),
+    ],
+    ids=["missing", "folder", "nothing", "no-command"],
+)
+def test_bad_usage_is_status_2(words, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        app(["diagnose", *words])
+    assert ended.value.code == 2
+    if words:
+        assert says in capsys.readouterr().err

@@ -5,7 +5,7 @@ import json
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,6 +13,7 @@ from collectives.diagnosis.rules.flight_record import match_records
 from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.report import ranks
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.recording.flight_record import told
 
@@ -80,7 +81,7 @@ def rank_of(file: Path) -> int:
 def verdict(dumps: Mapping[int, Dump]) -> Verdict:
     """`dumps`: by rank."""
     groups = {name: group for dump in dumps.values() for name, group in dump.groups.items()}
-    world = [ranks for description, ranks in groups.values() if description in _DEFAULT_GROUP]
+    world = [members for desc, members in groups.values() if desc in _DEFAULT_GROUP]
     world_size = max((*map(len, world), max(dumps) + 1))
     answers = {
         rank: {"world": 1, **told(dump.records, _first(dump.records), len(dump.records))}
@@ -90,9 +91,16 @@ def verdict(dumps: Mapping[int, Dump]) -> Verdict:
     states |= {
         rank: State("elsewhere", "no dump of it") for rank in set(range(world_size)) - dumps.keys()
     }
-    members = {name: ranks for name, (_, ranks) in groups.items()}
+    members = {name: members for name, (_, members) in groups.items()}
     c10d = match_records(answers, members, world_size)
-    return judge(Matching(), states, world_size, stalled=True, c10d=c10d)
+    verdict = judge(Matching(), states, world_size, stalled=True, c10d=c10d)
+    if verdict.kind == "ok":
+        missing = states.keys() - dumps.keys()
+        kind = "partial" if missing else "ok"
+        what = f"the collectives of {ranks(dumps)} fit together, and none is under way"
+        what += f"; there is no dump of {ranks(missing)}" if missing else ""
+        verdict = replace(verdict, kind=kind, says=f"{kind}: {what}")
+    return verdict
 
 
 def _first(records: list[dict]) -> int:
