@@ -1,13 +1,17 @@
 """The messages of messages.toml are those that really come, and `diagnose --log` finds them."""
 
 import pickle
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from processes import finished
+from torch._C._distributed_c10d import _dump_fr_trace
 
+from collectives import launch
 from collectives.cli import app
 from collectives.course import mistakes
 from collectives.course.marks import mistake
@@ -205,6 +209,30 @@ def test_dumps_are_judged_by_the_rules_of_the_diagnosis(dumps, verdict, tmp_path
     assert is_well == verdict.startswith("ok")
 
 
+def dump_while_one_waits(rank, world_size, device):
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True) if rank == 0 else None
+    dump = _dump_fr_trace()
+    if rank == 0:
+        dist.send(x, dst=1)
+        work.wait()
+    else:
+        dist.recv(torch.ones(4), src=0)
+        dist.all_reduce(x)
+    return dump
+
+
+def test_dumps_that_torch_writes_are_judged(tmp_path):
+    text, _ = dumped(tmp_path, *launch(dump_while_one_waits, 2))
+    headline, rank_0, *_ = text.splitlines()
+    # torch notes a moment later that a call is over: then rank 1 seems to be in the one before.
+    assert re.fullmatch(
+        "(slow: rank 1 has not|hang: rank 1 never) joined all_reduce #1 of group WORLD", headline
+    )
+    assert rank_0.startswith("  rank  0  in all_reduce(float32[4])")
+
+
 @pytest.mark.parametrize(
     ("joined", "says"),
     [
@@ -262,8 +290,12 @@ def test_control_characters_of_a_dump_do_not_reach_the_terminal(tmp_path):
         (["--log", "/"], "/ cannot be read: Is a directory."),
         ([], "name a command, as in -- torchrun train.py, or --log FILE."),
         (["--timeout", "5"], "name a command"),
+        (
+            ["--log", "x", "--json", "y"],
+            "--log runs nothing: --timeout and --json go with a command.",
+        ),
     ],
-    ids=["missing", "folder", "nothing", "no-command"],
+    ids=["missing", "folder", "nothing", "no-command", "json"],
 )
 def test_bad_usage_is_status_2(words, says, capsys):
     with pytest.raises(SystemExit) as ended:

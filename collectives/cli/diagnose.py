@@ -51,13 +51,18 @@ def diagnose(
 
     Every call of every rank is noted and compared with the other ranks' while the program runs.
     """
-    if log is not None:
-        raise typer.Exit(_explain([log, *(command or [])]))  # of log*, the shell makes several
     from collectives.diagnosis import run as diagnosing
+    from collectives.diagnosis.log.report import report
     from collectives.diagnosis.rules import hints
 
     status = 2
     try:
+        if log is not None:
+            if timeout is not None or json_file is not None:
+                raise ValueError("--log runs nothing: --timeout and --json go with a command.")
+            text, is_well = report([log, *(command or [])])  # of log*, the shell makes several
+            print_text(text)
+            raise typer.Exit(0 if is_well else 1)
         if not command:
             raise ValueError("name a command, as in -- torchrun train.py, or --log FILE.")
         _check(hang_after, timeout)
@@ -81,19 +86,6 @@ def diagnose(
         print_text(f"collectives diagnose: {error}", stderr=True)
         raise typer.Exit(status or 2) from None
     raise typer.Exit(status)
-
-
-def _explain(files: list[str]) -> int:
-    """Print what the files show. The status: 0 if dumps show that all calls fitted."""
-    from collectives.diagnosis.log.report import report
-
-    try:
-        text, is_well = report(files)
-    except ValueError as error:
-        print_text(f"collectives diagnose: {error}", stderr=True)
-        return 2
-    print_text(text)
-    return 0 if is_well else 1
 
 
 def _check(hang_after: float, timeout: float | None) -> None:
