@@ -63,8 +63,11 @@ def step(message):
 def test_the_program_produces_its_message(message, tmp_path, monkeypatch):
     for name, value in message.env.items():
         monkeypatch.setenv(name, value)
-    text = run(message, tmp_path)
-    assert message.pattern.search(text.encode()), text
+    # On a busy machine a rank may be too late for the others, which is another error.
+    texts = []
+    while len(texts) < 3 and not message.pattern.search("".join(texts).encode()):
+        texts.append(run(message, tmp_path))
+    assert message.pattern.search(texts[-1].encode()), texts[-1]
 
 
 @pytest.mark.parametrize(
