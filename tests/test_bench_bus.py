@@ -15,7 +15,7 @@ from collectives import launch
 from collectives.bench import bus, bus_table
 from collectives.bench.bus_trial import FORMS
 from collectives.cli import app
-from collectives.cli.sizes import size_in_bytes
+from collectives.cli.bus import size_in_bytes
 from collectives.pictures import bandwidth
 from collectives.process_groups.mpi import installed
 from collectives.semantics import forms

@@ -1,5 +1,6 @@
 """The check of every lesson refuses what is not equal, and says what it got, in one line."""
 
+import pickle
 import re
 import subprocess
 import sys
@@ -84,6 +85,15 @@ def test_a_failed_check_says_what_it_got():
     ]:
         with pytest.raises(Mismatch, match=re.escape(f"rank 0/1: {words}")):
             check(got, 2, "call")
+
+
+def test_a_mismatch_tells_the_difference_without_the_rank_and_the_call():
+    with pytest.raises(Mismatch) as caught:
+        check([": [1]"], [2], "sum: a [b")
+    assert caught.value.difference == "got [': [1]'], should be [2]"
+    assert str(caught.value) == "rank 0/1: got [': [1]'], should be [2] [sum: a [b]"
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.difference) == (str(caught.value), caught.value.difference)
 
 
 def test_a_failed_check_has_one_shape():

@@ -101,10 +101,10 @@ def test_the_table_of_versions_is_what_was_measured():
         for version, state in zip(versions, states, strict=True):
             if version in recorded.releases():
                 found = {
-                    cell["state"]
-                    for cell in recorded.named(version)["cells"]
-                    if (cell["backend"], cell["form"], cell["dtype"]) == ("gloo", form, "float32")
-                    and cell["op"] in ((op,) if op else (None, "SUM"))
+                    cell.state
+                    for cell in recorded.named(version).cells
+                    if (cell.backend, cell.form, cell.dtype) == ("gloo", form, "float32")
+                    and cell.op in ((op,) if op else (None, "SUM"))
                 }
                 assert found == {state}, (call, version)
 

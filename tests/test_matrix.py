@@ -151,12 +151,11 @@ def test_the_matrix_notices(name, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(imported, "modules", ["planted"])  # in the ranks alone
         (answer,) = matrix.measure([lying_cell(name)], timeout=limit)
-    assert answer["state"] == state, answer["detail"]
-    assert detail in answer["detail"]
+    assert answer.state == state, answer.detail
+    assert detail in answer.detail
     if state == "crashes":  # the next cell has ranks of its own
-        assert [one["state"] for one in matrix.measure([lying_cell(name)], timeout=120.0)] == [
-            "works"
-        ]
+        (answer,) = matrix.measure([lying_cell(name)], timeout=120.0)
+        assert answer.state == "works", answer.detail
 
 
 @pytest.mark.slow
@@ -179,8 +178,8 @@ def test_a_backend_that_refuses_its_first_calls_is_measured_to_the_end(monkeypat
     chosen = selection.select(["strict"], ["send", "broadcast"], ["float32", "int64"])
     states = {"send": set(), "broadcast": set()}
     for found in matrix.measure(chosen, timeout=60.0):
-        if found["form"] in states:
-            states[found["form"]].add(found["state"])
+        if found.form in states:
+            states[found.form].add(found.state)
     assert states == {"send": {"refuses"}, "broadcast": {"works"}}
 
 
@@ -196,10 +195,10 @@ def test_a_quick_run_gives_the_states_that_are_claimed_and_recorded(tmp_path):
     assert "all as claimed" in done.stdout
     assert "Warning" not in done.stderr  # nobody reads what the ranks print
     run = recorded.read(file)
-    assert run["torch"] == torch.__version__
-    assert {cell["dtype"] for cell in run["cells"]} == {"float32", None}
-    assert {cell["op"] for cell in run["cells"]} == {"SUM", None}
-    newest = {cell["form"]: cell["called"] for cell in run["cells"]}
+    assert run.torch == torch.__version__
+    assert {cell.dtype for cell in run.cells} == {"float32", None}
+    assert {cell.op for cell in run.cells} == {"SUM", None}
+    newest = {cell.form: cell.called for cell in run.cells}
     assert newest["reduce_scatter_tensor:async"] == called(FORMS["reduce_scatter_tensor"])
     mine = ".".join(torch.__version__.split(".")[:2])
     if mine in recorded.releases():
@@ -224,7 +223,7 @@ def test_gloo_does_with_every_form_dtype_and_reduction_what_is_claimed():
     states = {
         cell: claim.state if claim else "works"
         for cell in cells([("gloo", "cpu")], [4])
-        for claim in [claims.expected(vars(cell), torch.__version__, claims.table())]
+        for claim in [claims.expected(cell, torch.__version__, claims.table())]
     }
     chosen = [cell for cell, state in states.items() if state in ("works", "wrong")]
     assert {*FORMS} - {cell.name for cell in chosen} == {"split_group", "_coalescing_manager"}
@@ -392,7 +391,7 @@ def test_what_is_not_here_is_said_to_be_unavailable_and_exits_with_3(tmp_path, m
 
 
 def test_the_grid_fits_into_a_pipe(capsys):
-    (column,) = by_column(recorded.named("2.13")["cells"]).values()
+    (column,) = by_column(recorded.named("2.13").cells).values()
     for table in (grid.by_dtype(column), grid.by_variant(column)):
         print_block(table)
     tables = capsys.readouterr().out

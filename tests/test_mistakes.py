@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives import launch
+from collectives import Mismatch, check, launch
 from collectives.course import chapters, outcome
 from collectives.course import files as lesson_files
 from collectives.course import mistakes as mistake
@@ -243,6 +243,12 @@ def test_the_same_is_printed_under_torchrun(monkeypatch, capsys):
     alone = capsys.readouterr().out
     assert alone == joined.stdout, joined.stderr
     assert alone.startswith("random_flips: wrong numbers\n  every rank   got 1, should be 4\n")
+
+
+def test_a_wrong_result_is_told_without_the_name_of_the_call_whatever_that_is():
+    with pytest.raises(Mismatch) as caught:
+        check([1], [2], "the sum [of two]")
+    assert str(outcome._outcome_of(caught.value, launch)) == "got [1], should be [2]"
 
 
 # The shape of the files, beyond what test_lesson_contract.py says of every lesson.

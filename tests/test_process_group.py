@@ -9,8 +9,9 @@ from our_backends import on_both
 from test_matrix import probed
 
 from collectives import launch
-from collectives.matrix import claimed, measured, selection
+from collectives.matrix import claimed, selection
 from collectives.matrix import run as matrix
+from collectives.matrix.measured import Measured
 
 
 def lazy_tensors(rank, world_size, device):
@@ -166,6 +167,6 @@ def test_the_matrix_measures_what_is_claimed(ours):
     first, second = launch(probed, 2, args=(together,), backend=ours, timeout=100)
     for cell, one, other in zip(together, first, second, strict=True):
         assert one[0] == other[0], (cell, one, other)
-        answers.append(measured.measured(cell, cell.name, *one))
-    assert {answer["state"] for answer in answers} == {"works", "refuses"}
-    assert claimed.differences(matrix.document(answers)) == []
+        answers.append(Measured.of(cell, cell.name, *one))
+    assert {answer.state for answer in answers} == {"works", "refuses"}
+    assert claimed.differences(matrix.record(answers)) == []

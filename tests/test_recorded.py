@@ -2,13 +2,15 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from hand_made import cell, matrix
 
-from collectives.matrix import claimed, measured, recorded
+from collectives.matrix import claimed, recorded
 from collectives.matrix.cells import cells
+from collectives.matrix.measured import Measured
 from collectives.semantics.calls import LESSONS
 
 
@@ -18,7 +20,10 @@ def test_what_was_written_is_read(tmp_path):
 
 
 def with_cells(*cells) -> bytes:
-    return json.dumps(matrix(*cells)).encode()
+    """The file of a matrix with these cells, of which some are JSON already."""
+    document = json.loads(recorded.as_json(matrix()))
+    document["cells"] = [vars(one) if isinstance(one, Measured) else one for one in cells]
+    return json.dumps(document).encode()
 
 
 FAULTS = [
@@ -29,11 +34,11 @@ FAULTS = [
     (b'{"format": 2, "cells": []}', "has format 2, this version of collectives reads up to 1"),
     (with_cells(3), "is not a recorded matrix"),
     (with_cells({"form": "all_reduce"}), "its cell 1 lacks backend, called"),
-    (with_cells(cell() | {"op": ["SUM"]}), "its cell 1 has op = ['SUM']"),
-    (with_cells(cell(), cell() | {"detail": None}), "its cell 2 has detail = None"),
-    (with_cells(cell() | {"form": ""}), "its cell 1 has form = ''"),
-    (with_cells(cell() | {"world_size": "2"}), "its cell 1 has world_size = '2'"),
-    (with_cells(cell() | {"seconds": float("nan")}), "is not JSON"),
+    (with_cells(vars(cell()) | {"op": ["SUM"]}), "its cell 1 has op = ['SUM']"),
+    (with_cells(cell(), vars(cell()) | {"detail": None}), "its cell 2 has detail = None"),
+    (with_cells(vars(cell()) | {"form": ""}), "its cell 1 has form = ''"),
+    (with_cells(vars(cell()) | {"world_size": "2"}), "its cell 1 has world_size = '2'"),
+    (with_cells(vars(cell()) | {"seconds": float("nan")}), "is not JSON"),
     (with_cells(), "is a matrix without cells"),
     (with_cells(cell()).replace(b'"torch"', b'"tench"'), "it lacks torch"),
     (with_cells(cell()).replace(b'"format": 1', b'"format": NaN'), "is not JSON"),
@@ -61,7 +66,7 @@ def test_what_is_no_matrix_is_an_error_in_one_sentence(tmp_path):
 def test_time_and_words_of_an_error_are_no_difference():
     before = matrix(cell(state="refuses", detail="RuntimeError: a"))
     changed = {"seconds": 9.0, "called": "all_reduce_single", "detail": "RuntimeError: b"}
-    assert recorded.differences(before, matrix(before["cells"][0] | changed)) == []
+    assert recorded.differences(before, matrix(replace(before.cells[0], **changed))) == []
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,7 @@ def test_a_cell_got_better_or_worse(before, after, kind):
 
 def test_a_cell_of_another_world_size_is_another_cell():
     both = matrix(cell(), cell(world_size=3))
-    assert recorded.fault_of(both) is None
+    assert recorded.fault_of(json.loads(recorded.as_json(both))) is None
     (found,) = recorded.differences(matrix(cell()), both)
     assert found.kind == "new"
     assert ", 3 ranks: " in found.text
@@ -112,31 +117,36 @@ RECORDED = {version: recorded.named(version) for version in recorded.releases()}
 @pytest.mark.parametrize("version", RECORDED)
 def test_a_recorded_matrix_is_a_full_one_and_as_claimed(version):
     found = RECORDED[version]
-    assert found["torch"].startswith(f"{version}.")
+    assert found.torch.startswith(f"{version}.")
     assert claimed.differences(found) == []
-    assert {one["collective"] for one in found["cells"]} == set(LESSONS)
-    assert sum(map(measured.is_measured, found["cells"])) >= 1000
-    for one in found["cells"]:
-        if not measured.is_measured(one):  # that torch had no such function
-            name = one["form"].partition(":")[0]
-            assert one["detail"] == f"torch {found['torch']} has no torch.distributed.{name}"
+    assert {one.collective for one in found.cells} == set(LESSONS)
+    assert sum(one.was_tried for one in found.cells) >= 1000
+    for one in found.cells:
+        if not one.was_tried:  # that torch had no such function
+            assert one.detail == f"torch {found.torch} has no torch.distributed.{one.name}"
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_a_recorded_matrix_is_written_as_it_was_read(version):
+    text = (recorded.FOLDER / f"torch-{version}.json").read_text(encoding="utf-8")
+    assert recorded.as_json(RECORDED[version]) == text
 
 
 def test_the_record_of_this_torch_has_the_very_cells_that_are_measured_today():
     version = ".".join(torch.__version__.split(".")[:2])
     if version not in RECORDED:
         pytest.skip(f"no matrix of torch {version} is recorded")
-    today = {measured.key(vars(one)) for one in cells([("gloo", "cpu")], [2])}
-    assert today == {measured.key(one) for one in RECORDED[version]["cells"]}
+    today = set(cells([("gloo", "cpu")], [2]))
+    assert today == {one.cell for one in RECORDED[version].cells}
 
 
 def test_a_recorded_matrix_that_was_edited_is_not_as_claimed_and_differs_from_a_run():
     now = next(iter(RECORDED.values()))
-    lie = json.loads(json.dumps(now))
-    edited = next(one for one in lie["cells"] if one["op"] == "PREMUL_SUM")
-    edited |= {"state": "works", "detail": ""}
+    place = next(number for number, one in enumerate(now.cells) if one.op == "PREMUL_SUM")
+    edited = replace(now.cells[place], state="works", detail="")
+    lie = replace(now, cells=[*now.cells[:place], edited, *now.cells[place + 1 :]])
     (found,) = claimed.differences(lie)
     assert found.kind == "better"
     text, status = recorded.report(lie, "a lie", now, is_selection=True)
     assert status == 1
-    assert f"worse: {measured.name(edited)}: was works, is refuses" in text
+    assert f"worse: {edited}: was works, is refuses" in text

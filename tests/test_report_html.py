@@ -42,7 +42,7 @@ def test_every_cell_stands_once_in_the_table_with_its_letter_and_its_reason():
 
 def test_each_backend_device_and_world_size_has_a_table_of_its_own_or_a_reason():
     away = [
-        cell(dtype=dtype, state=UNAVAILABLE, detail="it needs a <GPU>") | {"device": "cuda"}
+        cell(dtype=dtype, state=UNAVAILABLE, detail="it needs a <GPU>", device="cuda")
         for dtype in ("int8", "float32")
     ]
     measured = cell(), cell(backend="mpi"), cell(world_size=3), cell(dtype="int8")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from collectives.semantics.calls import OPS
+from collectives.semantics.cell import Cell
 
 # From best to worst: a clear error is better than a dead process, and a wrong answer without an
 # error is the worst.
@@ -49,18 +50,18 @@ class Claim:
         what = ", ".join(self.form or self.steps) + (f" ({kind})" if kind else "")
         return f"{self.backend}/{self.device}: {what} {self.state}"
 
-    def speaks_of(self, cell: dict) -> bool:
+    def speaks_of(self, cell: Cell) -> bool:
         """Whether the claim is about this cell, in some version of torch and at some world size."""
         return (
-            (self.backend, self.device) == (cell["backend"], cell["device"])
-            and (cell["form"] in self.form or base(cell["form"]) in self.form)
-            and (not self.dtypes or cell["dtype"] in self.dtypes)
-            and (not self.ops or cell["op"] in self.ops)
+            (self.backend, self.device) == (cell.backend, cell.device)
+            and (cell.form in self.form or cell.name in self.form)
+            and (not self.dtypes or cell.dtype in self.dtypes)
+            and (not self.ops or cell.op in self.ops)
         )
 
-    def rank(self, cell: dict) -> tuple[int, bool, bool]:
+    def rank(self, cell: Cell) -> tuple[int, bool, bool]:
         """How closely the claim describes the cell: by op and dtype, then variant, then version."""
-        return bool(self.ops) + bool(self.dtypes), cell["form"] in self.form, bool(self.torch)
+        return bool(self.ops) + bool(self.dtypes), cell.form in self.form, bool(self.torch)
 
 
 def base(form: str) -> str:
@@ -189,7 +190,7 @@ def number(version: str) -> tuple[int, ...]:
 
 
 def expected(
-    cell: dict, torch_version: str, claims: tuple[Claim, ...] | None = None
+    cell: Cell, torch_version: str, claims: tuple[Claim, ...] | None = None
 ) -> Claim | None:
     """The claim that describes the cell most closely; None if no claim is about it.
 
@@ -200,7 +201,7 @@ def expected(
         for claim in (table() if claims is None else claims)
         if claim.speaks_of(cell)
         and holds(claim.torch, torch_version)
-        and holds(claim.world_size, str(cell["world_size"]))
+        and holds(claim.world_size, str(cell.world_size))
     ]
     if not found:
         return None

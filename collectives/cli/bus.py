@@ -1,6 +1,7 @@
 """`collectives bench bus`: its flags, and what becomes of the table."""
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,6 @@ import typer
 from collectives.backends import imported
 from collectives.backends.availability import NAMES
 from collectives.cli import terminal
-from collectives.cli.sizes import size_in_bytes
 from collectives.course import output_file
 from collectives.course.console import print_text
 
@@ -22,8 +22,25 @@ STATUSES = (
 )
 
 
-def _size(*flags: str, help: str) -> Any:
-    return typer.Option(*flags, parser=size_in_bytes, metavar="SIZE", help=help)
+# Sizes as one types them. A letter alone counts in powers of 1024, as in nccl-tests.
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_UNITS |= dict.fromkeys(("K", "KIB"), 2**10)
+_UNITS |= dict.fromkeys(("M", "MIB"), 2**20)
+_UNITS |= dict.fromkeys(("G", "GIB"), 2**30)
+
+
+def size_in_bytes(text: str | int) -> int:
+    """16MiB as a number; a default is one already. Raises typer.BadParameter."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-zA-Z]*)", str(text).strip())
+    if not found or found[2].upper() not in _UNITS:
+        raise typer.BadParameter(f"{text!r} is no size: write 4, 64KiB, 16MiB or 1GiB.")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def _size(*flags: str, help: str, default: str) -> Any:
+    return typer.Option(
+        *flags, parser=size_in_bytes, metavar="SIZE", help=help, show_default=default
+    )
 
 
 def bus(
@@ -31,8 +48,8 @@ def bus(
         list[str] | None,
         typer.Argument(metavar="[COLLECTIVE]...", help="all_reduce (default), all_gather, ..."),
     ] = None,
-    begin: Annotated[int, _size("-b", "--begin", help="The first size.")] = "1KiB",  # type: ignore[assignment]
-    end: Annotated[int, _size("-e", "--end", help="No size is larger.")] = "64MiB",  # type: ignore[assignment]
+    begin: Annotated[int, _size("-b", "--begin", help="The first size.", default="1KiB")] = 2**10,
+    end: Annotated[int, _size("-e", "--end", help="No size is larger.", default="64MiB")] = 2**26,
     factor: Annotated[
         int, typer.Option("-f", "--factor", min=2, help="Each size is so many times the last.")
     ] = 4,

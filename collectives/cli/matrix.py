@@ -1,4 +1,4 @@
-"""`collectives matrix`: its flags. The rest is in matrix_run.py."""
+"""`collectives matrix`: its flags. What becomes of them is in matrix_run.py."""
 
 from pathlib import Path
 from typing import Annotated
@@ -78,15 +78,19 @@ def matrix(
     server.start_server((*_PRELOADED, *backend_modules(backend)))
     from collectives.cli import matrix_run
 
-    names = {
-        "backend": backend,
-        "device": device,
-        "collective": collective,
-        "dtype": dtype,
-        "op": op,
-    }
-    raise typer.Exit(
-        matrix_run.execute(
-            names, nproc, quick, timeout, json_file, html_file, claims_file, against, modules or []
-        )
+    request = matrix_run.Request(
+        backend=backend,
+        device=device,
+        collective=collective,
+        dtype=dtype,
+        op=op,
+        nproc=nproc,
+        quick=quick,
+        timeout=timeout,
+        json_file=json_file,
+        html_file=html_file,
+        claims_file=claims_file,
+        against=against,
+        modules=modules,
     )
+    raise typer.Exit(matrix_run.execute(request))

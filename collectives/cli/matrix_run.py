@@ -1,8 +1,8 @@
 """What `collectives matrix` does: select cells, measure them, print the tables, compare."""
 
-import dataclasses
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.markup import escape
@@ -15,79 +15,100 @@ from collectives.course import output_file
 from collectives.course.console import console as make_console
 from collectives.course.console import print_block, print_text
 from collectives.launcher.arguments import check_timeout, world_size
-from collectives.launcher.worker import launcher_worker
+from collectives.launcher.worker import Worker, launcher_worker
 from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise
-from collectives.matrix.measured import by_column, is_measured, key
+from collectives.matrix.measured import Matrix, Measured, by_column
 from collectives.semantics.cell import Cell
 
 
-def execute(
-    names: dict[str, list[str] | None],
-    nproc: list[int] | None,
-    quick: bool,
-    timeout: float | None,
-    json_file: Path | None,
-    html_file: Path | None,
-    claims_file: Path | None,
-    against: str | None,
-    modules: list[str],
-) -> int:
-    """Measure and report; the exit status. Under torchrun only rank 0 prints.
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for; None where it says nothing."""
 
-    `names`: those that `selection.select` takes. None where the command line says nothing.
-    """
-    prints = True
-    try:
-        worker = launcher_worker()
-        prints = worker is None or worker.rank == 0
-        # Refuse at once what would fail after a minute of measuring.
+    # Which cells.
+    backend: list[str] | None
+    device: list[str] | None
+    collective: list[str] | None
+    dtype: list[str] | None
+    op: list[str] | None
+    nproc: list[int] | None
+    quick: bool
+    # How they are measured.
+    timeout: float | None
+    modules: list[str] | None
+    # What becomes of the matrix.
+    json_file: Path | None
+    html_file: Path | None
+    claims_file: Path | None
+    against: str | None
+
+    def check(self, worker: Worker | None) -> None:
+        """Refuse at once what would fail after a minute of measuring."""
         if worker and worker.uses_mpi:
             raise ValueError(
                 f"{worker.launcher} started this process: start the matrix by itself, or under "
                 "torchrun or srun."
             )
-        for size in nproc or ():
+        for size in self.nproc or ():
             world_size(size, worker)
-        if timeout is not None:
-            check_timeout(timeout)
-        output_file.check(json_file, html_file)
-        own_claims = claims.load(claims_file)
-        before = None if against is None else _before(against)
-        imported.import_modules(modules)
-        sizes = [worker.world_size] if worker else nproc
-        cells = selection.select(**names, world_sizes=sizes, quick=quick)
+        if self.timeout is not None:
+            check_timeout(self.timeout)
+        output_file.check(self.json_file, self.html_file)
+
+    def cells(self, worker: Worker | None) -> list[Cell]:
+        return selection.select(
+            backend=self.backend,
+            device=self.device,
+            collective=self.collective,
+            dtype=self.dtype,
+            op=self.op,
+            world_sizes=[worker.world_size] if worker else self.nproc,
+            quick=self.quick,
+        )
+
+    @property
+    def is_selection(self) -> bool:
+        names = self.backend, self.device, self.collective, self.dtype, self.op
+        return any((*names, self.nproc, self.quick))
+
+    def probes(self) -> list[Cell] | None:
+        """What a full run would try, where a reader's own claims must be about some of it."""
+        if self.claims_file is None:
+            return None
+        sizes = [*(self.nproc or ()), 2]
+        return selection.select(backend=self.backend, device=self.device, world_sizes=sizes)
+
+
+def execute(request: Request) -> int:
+    """Measure and report; the exit status. Under torchrun only rank 0 prints."""
+    prints = True
+    try:
+        worker = launcher_worker()
+        prints = worker is None or worker.rank == 0
+        request.check(worker)
+        all_claims = claims.load(request.claims_file)
+        before = None if request.against is None else _before(request.against)
+        imported.import_modules(request.modules or ())
+        cells = request.cells(worker)
     except (ValueError, OSError) as error:
         if prints:
             print_text(f"collectives matrix: {error}", stderr=True)
         return 2
-    answers = supervise.measure(worker, cells, timeout) if worker else run.measure(cells, timeout)
-    found, interrupted = _measured(answers, cells, prints)
+    if worker:
+        answers = supervise.measure(worker, cells, request.timeout)
+    else:
+        answers = run.measure(cells, request.timeout)
+    measured, interrupted = _measured(answers, cells, prints)
     if not prints:
         return 130 if interrupted else 0
-    matrix = run.document(found)
-    try:
-        _print_tables(found)
-    finally:  # a reader that has seen enough, like `head`, costs no file
-        is_written = terminal.write_all(
-            "collectives matrix",
-            {
-                json_file: lambda file: output_file.write(file, recorded.as_json(matrix)),
-                html_file: lambda file: output_file.write(file, report_html.page(matrix)),
-            },
-        )
+    matrix = run.record(measured)
+    is_written = _print_and_write(matrix, request)
     if interrupted:
-        print(f"\ninterrupted: {len(found)} of {len(cells)} cells were tried", file=sys.stderr)
+        print(f"\ninterrupted: {len(measured)} of {len(cells)} cells were tried", file=sys.stderr)
         return 130
-    probes = None
-    if claims_file is not None:
-        everything = selection.select(
-            backend=names["backend"], device=names["device"], world_sizes=[*(nproc or ()), 2]
-        )
-        probes = list(map(dataclasses.asdict, everything))
-    reports = [claimed.report(matrix, own_claims, probes)]
+    reports = [claimed.report(matrix, all_claims, request.probes())]
     if before is not None:
-        is_selection = any((*names.values(), nproc, quick))
-        reports.append(recorded.report(before, str(against), matrix, is_selection))
+        reports.append(recorded.report(before, str(request.against), matrix, request.is_selection))
     for text, _ in reports:
         if text:
             print_text(f"\n{text}")
@@ -95,29 +116,46 @@ def execute(
         return 2
     if any(status for _, status in reports):
         return 1
-    return 0 if any(map(is_measured, matrix["cells"])) else 3
+    return 0 if any(cell.was_tried for cell in measured) else 3
 
 
-def _before(against: str) -> dict:
+def _before(against: str) -> Matrix:
     """The matrix that --against names: the recorded one of a torch ("2.13"), or one in a file."""
     return recorded.named(against) or recorded.read(against)
 
 
-def _measured(answers: Iterator[dict], cells: list[Cell], prints: bool) -> tuple[list[dict], bool]:
+def _print_and_write(matrix: Matrix, request: Request) -> bool:
+    """Print the tables, and write the files. Whether all were written."""
+    try:
+        _print_tables(matrix.cells)
+    finally:  # a reader that has seen enough, like `head`, costs no file
+        is_written = terminal.write_all(
+            "collectives matrix",
+            {
+                request.json_file: lambda file: output_file.write(file, recorded.as_json(matrix)),
+                request.html_file: lambda file: output_file.write(file, report_html.page(matrix)),
+            },
+        )
+    return is_written
+
+
+def _measured(
+    answers: Iterator[Measured], cells: list[Cell], prints: bool
+) -> tuple[list[Measured], bool]:
     """The measured cells in the order of `cells`, and whether Ctrl-C ended the run early."""
     if prints:
         answers = _show_progress(answers, len(cells))
-    found, interrupted = [], False
+    measured, interrupted = [], False
     try:
         for answer in answers:
-            found.append(answer)
+            measured.append(answer)
     except KeyboardInterrupt:
         interrupted = True
-    order = {key(vars(cell)): number for number, cell in enumerate(cells)}
-    return sorted(found, key=lambda cell: order[key(cell)]), interrupted
+    order = {cell: number for number, cell in enumerate(cells)}
+    return sorted(measured, key=lambda answer: order[answer.cell]), interrupted
 
 
-def _show_progress(cells: Iterator[dict], count: int) -> Iterator[dict]:
+def _show_progress(cells: Iterator[Measured], count: int) -> Iterator[Measured]:
     """Pass the cells on as they are measured; show how many there are, and each broken one."""
     console = make_console(stderr=True)
     columns = (
@@ -131,20 +169,20 @@ def _show_progress(cells: Iterator[dict], count: int) -> Iterator[dict]:
     with Progress(*columns, console=console, transient=True, disable=is_quiet) as progress:
         task = progress.add_task("cells", total=count)
         for cell in cells:
-            if cell["state"] in BROKEN:
+            if cell.state in BROKEN:
                 broken += 1
-                text = f"{escape(grid.short_name(cell))}: {escape(cell['detail'])}"
-                console.print(f"[red]{cell['state']}[/] {text}", soft_wrap=True)
+                text = f"{escape(grid.short_name(cell))}: {escape(cell.detail)}"
+                console.print(f"[red]{cell.state}[/] {text}", soft_wrap=True)
             text = f"cells, {broken} bad" if broken else "cells"
             progress.update(task, advance=1, description=text)
             yield cell
 
 
-def _print_tables(cells: list[dict]) -> None:
+def _print_tables(cells: list[Measured]) -> None:
     """Print the tables of each column, and of a column that is not here the reason."""
     for (backend, device, ranks), column in by_column(cells).items():
-        if not any(map(is_measured, column)):
-            reasons = "; ".join(sorted({cell["detail"] for cell in column}))
+        if not any(cell.was_tried for cell in column):
+            reasons = "; ".join(sorted({cell.detail for cell in column}))
             print_text(f"\n{backend}/{device}: unavailable here: {reasons}")
             continue
         for table in (grid.by_dtype(column), grid.by_variant(column)):

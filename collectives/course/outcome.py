@@ -110,8 +110,8 @@ def _meet(store, where: str, world_size: int) -> None:
 
 def _outcome_of(error: BaseException, step: Callable) -> RankOutcome:
     line = _line(traceback.extract_tb(error.__traceback__), step.__code__.co_filename)
-    if isinstance(error, Mismatch):  # "rank 0/2: got .., should be .. [call]"
-        return RankOutcome("wrong", str(error).partition(": ")[2].rpartition(" [")[0])
+    if isinstance(error, Mismatch):
+        return RankOutcome("wrong", error.difference)
     if isinstance(error, SystemExit):
         kind = "died" if error.code else "left"
         return RankOutcome(kind, f"(exit status {error.code or 0})", line)

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from collectives.backends.claims import BROKEN, STATES, Claim, base, expected, table
-from collectives.matrix.measured import is_measured, name, outcome
+from collectives.backends.claims import BROKEN, STATES, Claim, expected, table
+from collectives.matrix.measured import Matrix, Measured
+from collectives.semantics.cell import Cell
 
 # So many cells are named after the first one; the others are counted.
 _NAMED = 3
@@ -24,20 +25,20 @@ class CellDifference(NamedTuple):
 
 
 def report(
-    matrix: dict, claims: tuple[Claim, ...], probes: list[dict] | None = None
+    matrix: Matrix, claims: tuple[Claim, ...], probes: list[Cell] | None = None
 ) -> tuple[str, int]:
     """The differences as text, and an exit status: 1 if there are any."""
     if found := differences(matrix, claims, probes):
         return "\n".join(["not as claimed:", *(f"  {text}" for _, text in found)]), 1
     columns = _claimed_columns(claims)
-    cells = list(filter(is_measured, matrix["cells"]))
-    if not any((cell["backend"], cell["device"]) in columns for cell in cells):
+    cells = [cell for cell in matrix.cells if cell.was_tried]
+    if not any((cell.backend, cell.device) in columns for cell in cells):
         return "", 0
     return f"{len(cells)} cell{'s' * (len(cells) != 1)}: all as claimed", 0
 
 
 def differences(
-    matrix: dict, claims: tuple[Claim, ...] | None = None, probes: list[dict] | None = None
+    matrix: Matrix, claims: tuple[Claim, ...] | None = None, probes: list[Cell] | None = None
 ) -> list[CellDifference]:
     """How a measured matrix differs from the claims; by default from our own.
 
@@ -48,16 +49,18 @@ def differences(
     claims = table() if claims is None else claims
     columns = _claimed_columns(claims)
     # One difference for each claim and state; without a claim, for each form and state.
-    groups: dict[tuple, list[dict]] = {}
+    groups: dict[tuple, list[Measured]] = {}
     faults: set[str] = set()
-    for cell in filter(is_measured, matrix["cells"]):
+    for cell in matrix.cells:
+        if not cell.was_tried:
+            continue
         try:
-            claim = expected(cell, matrix["torch"], claims)
+            claim = expected(cell, matrix.torch, claims)
         except ValueError as error:
             faults.add(f"contradiction: {error}")
             continue
-        has_claims = (cell["backend"], cell["device"]) in columns
-        group = claim, None if claim else base(cell["form"]), has_claims, cell["state"]
+        has_claims = (cell.backend, cell.device) in columns
+        group = claim, None if claim else cell.name, has_claims, cell.state
         groups.setdefault(group, []).append(cell)
     found = [CellDifference("contradiction", text) for text in sorted(faults)]
     for (claim, _, has_claims, state), cells in groups.items():
@@ -87,20 +90,20 @@ def _difference(claim: Claim | None, has_claims: bool, state: str) -> tuple[str 
     return "broken" if state in BROKEN else None, "; nothing is claimed of this backend"
 
 
-def _describe(kind: str, reason: str, cells: list[dict]) -> str:
+def _describe(kind: str, reason: str, cells: list[Measured]) -> str:
     first, *rest = cells
     number = f"{len(cells)} cell{'s' * bool(rest)}"
-    text = f"{kind}, {number}: {name(first)} {outcome(first)}{reason}"
+    text = f"{kind}, {number}: {first} {first.outcome}{reason}"
     if rest:
-        text += f". Also: {'; '.join(map(name, rest[:_NAMED]))}"
+        text += f". Also: {'; '.join(map(str, rest[:_NAMED]))}"
     if len(rest) > _NAMED:
         text += f"; and {len(rest) - _NAMED} more"
     return text
 
 
-def claims_without_cells(claims: Iterable[Claim], probes: list[dict]) -> list[str]:
+def claims_without_cells(claims: Iterable[Claim], probes: list[Cell]) -> list[str]:
     """What in the claims is about no cell of the backends that are probed."""
-    probed = {(cell["backend"], cell["device"]) for cell in probes}
+    probed = {(cell.backend, cell.device) for cell in probes}
     found = []
     for claim in claims:
         if not claim.form or (claim.backend, claim.device) not in probed:
@@ -112,7 +115,7 @@ def claims_without_cells(claims: Iterable[Claim], probes: list[dict]) -> list[st
                 "correct its names or take it out"
             )
             continue
-        forms = {cell["form"] for cell in cells} | {base(cell["form"]) for cell in cells}
+        forms = {cell.form for cell in cells} | {cell.name for cell in cells}
         found += [
             f"{claim} ({claim.source}) names the form {form!r}, of which there is no cell"
             for form in claim.form

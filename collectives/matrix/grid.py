@@ -6,8 +6,8 @@ Each table is narrower than 120 columns, and can be read without colour.
 from rich.table import Column, Table
 from rich.text import Text
 
-from collectives.backends.claims import BROKEN, base
-from collectives.matrix.measured import MARKS, UNAVAILABLE, place
+from collectives.backends.claims import BROKEN
+from collectives.matrix.measured import MARKS, UNAVAILABLE, Measured
 from collectives.semantics import values
 
 STYLES = {
@@ -54,38 +54,38 @@ def legend() -> Text:
     return Text("  ").join(words)
 
 
-def by_dtype(cells: list[dict]) -> Table | None:
+def by_dtype(cells: list[Measured]) -> Table | None:
     """The plain forms; a row for each reduction where several were tried."""
-    plain = [cell for cell in cells if cell["dtype"] and not _variant(cell)]
+    plain = [cell for cell in cells if cell.dtype and not _variant(cell)]
     ops: dict[str, set] = {}
     for cell in plain:
-        ops.setdefault(cell["form"], set()).add(cell["op"])
+        ops.setdefault(cell.form, set()).add(cell.op)
     entries = []
     for cell in plain:
-        op = f" {cell['op']}" if len(ops[cell["form"]]) > 1 else ""
-        entries.append((_label(cell) + op, _short(cell["dtype"]), cell["state"]))
-    tried = {cell["dtype"] for cell in plain}
+        op = f" {cell.op}" if len(ops[cell.form]) > 1 else ""
+        entries.append((_label(cell) + op, _short(str(cell.dtype)), cell.state))
+    tried = {cell.dtype for cell in plain}
     return _table([_short(dtype) for dtype in values.DTYPES if dtype in tried], entries)
 
 
-def by_variant(cells: list[dict]) -> Table | None:
+def by_variant(cells: list[Measured]) -> Table | None:
     """Variants, and the forms that take no tensor. An entry has each state that its dtypes have."""
-    rest = [cell for cell in cells if _variant(cell) or not cell["dtype"]]
+    rest = [cell for cell in cells if _variant(cell) or not cell.dtype]
     tried = {_variant(cell) for cell in rest}
     roots = (variant for variant in tried if variant.startswith("root"))
     columns = [*_VARIANTS, *sorted(roots, key=lambda variant: int(variant.removeprefix("root")))]
     return _table(
         [column or "plain" for column in columns if column in tried],
-        [(_label(cell), _variant(cell) or "plain", cell["state"]) for cell in rest],
+        [(_label(cell), _variant(cell) or "plain", cell.state) for cell in rest],
     )
 
 
-def reasons(cells: list[dict]) -> list[str]:
+def reasons(cells: list[Measured]) -> list[str]:
     """What is broken: a line for each state and reason, with the first cell and their number."""
-    groups: dict[tuple[str, str], list[dict]] = {}
+    groups: dict[tuple[str, str], list[Measured]] = {}
     for cell in cells:
-        if cell["state"] in BROKEN:
-            groups.setdefault((cell["state"], cell["detail"]), []).append(cell)
+        if cell.state in BROKEN:
+            groups.setdefault((cell.state, cell.detail), []).append(cell)
     lines = []
     for (state, detail), same in groups.items():
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
@@ -93,26 +93,25 @@ def reasons(cells: list[dict]) -> list[str]:
     return lines
 
 
-def short_name(cell: dict) -> str:
+def short_name(cell: Measured) -> str:
     """As in "all_reduce int64 SUM gloo/cpu 2 ranks"."""
-    ranks = f"{cell['world_size']} ranks"
-    words = (cell["form"], cell["dtype"], cell["op"], place(cell), ranks)
+    words = (cell.form, cell.dtype, cell.op, cell.place, f"{cell.world_size} ranks")
     return " ".join(word for word in words if word)
 
 
-def counts(cells: list[dict]) -> str:
-    numbers = {state: sum(cell["state"] == state for cell in cells) for state in STYLES}
+def counts(cells: list[Measured]) -> str:
+    numbers = {state: sum(cell.state == state for cell in cells) for state in STYLES}
     return ", ".join(
         f"{number} {_WORDS.get(state, state)}" for state, number in numbers.items() if number
     )
 
 
-def _label(cell: dict) -> str:
-    return base(cell["form"]).replace("_functional_collectives", "fn")
+def _label(cell: Measured) -> str:
+    return cell.name.replace("_functional_collectives", "fn")
 
 
-def _variant(cell: dict) -> str:
-    return cell["form"].partition(":")[2]
+def _variant(cell: Measured) -> str:
+    return cell.form.partition(":")[2]
 
 
 def _short(dtype: str) -> str:

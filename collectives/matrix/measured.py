@@ -1,11 +1,11 @@
-"""A measured cell: a dict with the fields of spec.cell.Cell, and what became of it.
+"""Measured cells: what was tried, and what became of it.
 
-The JSON that `collectives matrix --json` writes holds these dicts as they are, and everything that
-prints or compares a matrix reads them.
+`collectives matrix` makes them, `--json` writes them (recorded.py), and everything that prints or
+compares a matrix reads them.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import dataclass, fields
 
 from collectives.backends.claims import STATES
 from collectives.semantics.cell import Cell
@@ -16,56 +16,57 @@ UNAVAILABLE = "unavailable"
 # How a table shows a state, in the terminal and on the page.
 MARKS = {"works": "+", "refuses": "r", "wrong": "W", "hangs": "H", "crashes": "C", UNAVAILABLE: "-"}
 
-# What makes a cell the same cell in another run, and all that is known of it.
-KEY = tuple(field.name for field in fields(Cell))
-FIELDS = {*KEY, "called", "state", "detail", "seconds"}
 
-
-def measured(cell: Cell, called: str | None, state: str, detail: str, seconds: float = 0.0) -> dict:
-    """The record of a cell.
+@dataclass(frozen=True)
+class Measured(Cell):
+    """A cell with its outcome.
 
     `called` is the name of the function in this torch; None if it has no such function. `state` is
     one of STATES or UNAVAILABLE. `detail` is the exception's type and first line, or another
     reason; it is empty where the cell works.
     """
-    return asdict(cell) | {
-        "called": called,
-        "state": state,
-        "detail": detail,
-        "seconds": round(seconds, 4),
-    }
+
+    called: str | None
+    state: str
+    detail: str
+    seconds: float
+
+    @classmethod
+    def of(
+        cls, cell: Cell, called: str | None, state: str, detail: str, seconds: float = 0.0
+    ) -> "Measured":
+        return cls(**vars(cell), called=called, state=state, detail=detail, seconds=seconds)
+
+    @property
+    def cell(self) -> Cell:
+        """What was tried: in another run it is the same cell."""
+        return Cell(*(getattr(self, field.name) for field in fields(Cell)))
+
+    @property
+    def outcome(self) -> str:
+        """The state, with its reason where there is one: "refuses (RuntimeError: no)"."""
+        return f"{self.state} ({self.detail})" if self.detail else self.state
+
+    @property
+    def was_tried(self) -> bool:
+        return self.state in STATES
 
 
-def key(cell: dict) -> tuple:
-    return tuple(cell[field] for field in KEY)
+@dataclass(frozen=True)
+class Matrix:
+    """The cells of a run, and what they were measured with."""
+
+    torch: str
+    nccl: str | None
+    cuda: str | None
+    mpi: str | None
+    platform: str
+    cells: list[Measured]
 
 
-def place(cell: dict) -> str:
-    """The backend and the device, as in "gloo/cpu"."""
-    return f"{cell['backend']}/{cell['device']}"
-
-
-def name(cell: dict) -> str:
-    """A cell in words, as in "all_reduce(SUM, int64) on gloo/cpu, 2 ranks"."""
-    kind = ", ".join(str(cell[field]) for field in ("op", "dtype") if cell[field] is not None)
-    form = f"{cell['form']}({kind})" if kind else cell["form"]
-    ranks = "1 rank" if cell["world_size"] == 1 else f"{cell['world_size']} ranks"
-    return f"{form} on {place(cell)}, {ranks}"
-
-
-def outcome(cell: dict) -> str:
-    """A cell's state, with its reason where there is one: "refuses (RuntimeError: no)"."""
-    return f"{cell['state']} ({cell['detail']})" if cell["detail"] else cell["state"]
-
-
-def is_measured(cell: dict) -> bool:
-    return cell["state"] in STATES
-
-
-def by_column(cells: Iterable[dict]) -> dict[tuple[str, str, int], list[dict]]:
+def by_column(cells: Iterable[Measured]) -> dict[tuple[str, str, int], list[Measured]]:
     """The cells of each backend, device and world size."""
-    columns: dict[tuple[str, str, int], list[dict]] = {}
+    columns: dict[tuple[str, str, int], list[Measured]] = {}
     for cell in cells:
-        column = cell["backend"], cell["device"], cell["world_size"]
-        columns.setdefault(column, []).append(cell)
+        columns.setdefault(cell.column, []).append(cell)
     return columns

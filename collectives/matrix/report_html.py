@@ -8,18 +8,18 @@ from collections import Counter
 
 import jinja2
 
-from collectives.matrix.measured import MARKS, by_column, is_measured
+from collectives.matrix.measured import MARKS, Matrix, Measured, by_column
 
 
-def page(matrix: dict) -> str:
+def page(matrix: Matrix) -> str:
     """The whole page as text."""
-    columns = by_column(matrix["cells"])
+    columns = by_column(matrix.cells)
     cells = [cell for column in columns.values() if _is_measured(column) for cell in column]
-    found = Counter(cell["state"] for cell in cells)
+    found = Counter(cell.state for cell in cells)
     # First "-", for calls without a tensor.
     dtypes = sorted(dict.fromkeys(map(_dtype, cells)), key=lambda dtype: dtype != "-")
-    versions = {"torch": "torch", "NCCL": "nccl", "CUDA": "cuda", "MPI": "mpi"}
-    facts = [f"{word} {matrix[name]}" for word, name in versions.items() if matrix.get(name)]
+    versions = {"torch": matrix.torch, "NCCL": matrix.nccl, "CUDA": matrix.cuda, "MPI": matrix.mpi}
+    facts = [f"{word} {version}" for word, version in versions.items() if version]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("collectives.matrix", "."),
         autoescape=True,
@@ -28,7 +28,7 @@ def page(matrix: dict) -> str:
     )
     return environment.get_template("report_page.html").render(
         matrix=matrix,
-        facts=[*facts, matrix["platform"]],
+        facts=[*facts, matrix.platform],
         marks=MARKS,
         places=dict.fromkeys(f"{backend}/{device}" for backend, device, _ in columns),
         counts={state: found[state] for state in MARKS if found[state]},
@@ -39,18 +39,18 @@ def page(matrix: dict) -> str:
     )
 
 
-def _is_measured(column: list[dict]) -> bool:
-    return any(map(is_measured, column))
+def _is_measured(column: list[Measured]) -> bool:
+    return any(cell.was_tried for cell in column)
 
 
-def _dtype(cell: dict) -> str:
-    return cell["dtype"] or "-"
+def _dtype(cell: Measured) -> str:
+    return cell.dtype or "-"
 
 
-def _by_row(cells: list[dict]) -> dict[str, dict[tuple, dict[str, dict]]]:
+def _by_row(cells: list[Measured]) -> dict[str, dict[tuple, dict[str, Measured]]]:
     """The cells of a table by collective, then by form and reduction, then by dtype."""
-    groups: dict[str, dict[tuple, dict[str, dict]]] = {}
+    groups: dict[str, dict[tuple, dict[str, Measured]]] = {}
     for cell in cells:
-        row = groups.setdefault(cell["collective"], {}).setdefault((cell["form"], cell["op"]), {})
+        row = groups.setdefault(cell.collective, {}).setdefault((cell.form, cell.op), {})
         row[_dtype(cell)] = cell
     return groups

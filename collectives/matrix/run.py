@@ -9,8 +9,7 @@ from collectives.backends import availability, machine
 from collectives.launcher import start
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch
-from collectives.matrix.measured import UNAVAILABLE, measured
-from collectives.matrix.recorded import FORMAT
+from collectives.matrix.measured import UNAVAILABLE, Matrix, Measured
 from collectives.semantics.cell import Cell
 from collectives.semantics.forms import FORMS, called
 from collectives.semantics.probe import Silence, probe
@@ -40,8 +39,8 @@ def measure(
     cells: list[Cell],
     timeout: float | None = None,
     at_once: int = _AT_ONCE,
-) -> Iterator[dict]:
-    """Try the cells, `at_once` at a time; yield each one's record as soon as it is known.
+) -> Iterator[Measured]:
+    """Try the cells, `at_once` at a time; yield each one as soon as it is known.
 
     `timeout` is in seconds, for each cell. To stop early, close the iterator: nothing more is
     begun.
@@ -63,7 +62,7 @@ def measure(
     pool, futures = ThreadPoolExecutor(at_once), []
     try:
         for cell in cells:
-            reason = reasons.get(column(cell)) or unavailable(cell)
+            reason = reasons.get(cell.column) or unavailable(cell)
             futures.append(pool.submit(answer, cell, world, reason))
         for future in as_completed(futures):
             yield future.result()
@@ -75,14 +74,14 @@ def measure(
         pool.shutdown()
 
 
-def answer(cell: Cell, world: World, reason: str | None) -> dict:
-    """Try one cell, unless there is a `reason` why it cannot be tried; the cell's record."""
+def answer(cell: Cell, world: World, reason: str | None) -> Measured:
+    """Try one cell, unless there is a `reason` why it cannot be tried."""
     name = called(FORMS[cell.name])
     if reason:
-        return measured(cell, name, UNAVAILABLE, reason)
+        return Measured.of(cell, name, UNAVAILABLE, reason)
     begin = time.monotonic()
     state, detail = world(probe, (cell, Silence()), cell)
-    return measured(cell, name, state, detail, time.monotonic() - begin)
+    return Measured.of(cell, name, state, detail, round(time.monotonic() - begin, 4))
 
 
 def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
@@ -97,19 +96,15 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
     return availability.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
 
 
-def column(cell: Cell) -> tuple[str, str, int]:
-    return cell.backend, cell.device, cell.world_size
-
-
 def without_a_world(cells: list[Cell], world: World) -> dict[tuple[str, str, int], str]:
     """Why no world starts on a backend that we do not know, by column.
 
     Without this check, every cell would fail for the same reason. A refused call is no such
     failure: the cells say which calls a backend refuses.
     """
-    firsts = {column(cell): cell for cell in reversed(cells)}
+    firsts = {cell.column: cell for cell in reversed(cells)}
     reasons = {}
-    for place, cell in firsts.items():
+    for column, cell in firsts.items():
         if cell.backend in availability.BACKENDS or unavailable(cell):
             continue
         for _ in range(_ATTEMPTS):
@@ -117,7 +112,7 @@ def without_a_world(cells: list[Cell], world: World) -> dict[tuple[str, str, int
             if state != "refuses":
                 break
         else:
-            reasons[place] = f"no world of {cell.world_size} ranks starts: {detail}"
+            reasons[column] = f"no world of {cell.world_size} ranks starts: {detail}"
     return reasons
 
 
@@ -147,8 +142,8 @@ def _reason(error: LaunchError) -> str:
     return text.partition("\n")[0]
 
 
-def document(cells: list[dict]) -> dict:
-    """The JSON of a run."""
+def record(cells: list[Measured]) -> Matrix:
+    """The matrix of a run on this machine."""
     import torch
 
     nccl = availability.nccl_version()
@@ -157,12 +152,11 @@ def document(cells: list[dict]) -> dict:
         for name in ("mpi4py", "mpich", "openmpi")
         if (version := machine.version(name))
     ]
-    return {
-        "format": FORMAT,
-        "torch": torch.__version__,
-        "nccl": ".".join(map(str, nccl)) if nccl else None,
-        "cuda": torch.version.cuda,
-        "mpi": ", ".join(mpi) or None,
-        "platform": f"{platform.system()} {platform.machine()}",
-        "cells": cells,
-    }
+    return Matrix(
+        torch=torch.__version__,
+        nccl=".".join(map(str, nccl)) if nccl else None,
+        cuda=torch.version.cuda,
+        mpi=", ".join(mpi) or None,
+        platform=f"{platform.system()} {platform.machine()}",
+        cells=cells,
+    )

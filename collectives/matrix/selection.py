@@ -43,17 +43,16 @@ def select(
     dtypes = _known("dtype", dtype or (), values.DTYPES)
     ops = _known("op", [name.upper() for name in op or ()], OPS)
     forms = _known("collective", collective or (), LESSONS, FORMS)
-    devices = _known(
-        "device", device or (), dict.fromkeys(device for _, device in columns(backend))
-    )
+    places = columns(backend)
+    devices = _known("device", device or (), dict.fromkeys(device for _, device in places))
+    chosen = [place for place in places if not devices or place[1] in devices]
     if quick:
         dtypes, ops = dtypes or [_QUICK[0], None], ops or [_QUICK[1], None]
     found = [
         cell
-        for cell in cells(columns(backend), world_sizes or [2])
+        for cell in cells(chosen, world_sizes or [2])
         if (not dtypes or cell.dtype in dtypes)
         and (not ops or cell.op in ops)
-        and (not devices or cell.device in devices)
         and not (quick and cell.variant == "lazy")
         and (not forms or cell.collective in forms or cell.name in forms)
     ]

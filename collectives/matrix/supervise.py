@@ -19,6 +19,7 @@ from collectives.launcher.rank_spec import LaunchSpec, SharedRank
 from collectives.launcher.store import launcher_store
 from collectives.launcher.worker import Worker
 from collectives.matrix import run
+from collectives.matrix.measured import Measured
 from collectives.semantics.cell import Cell
 
 # After the first failure the other ranks may still report theirs for so long, in seconds: that a
@@ -32,8 +33,8 @@ _PATIENCE = 60.0
 _ORDER = ("crashes", "refuses", "wrong", "hangs", "works", "stopped")
 
 
-def measure(worker: Worker, cells: list[Cell], timeout: float | None = None) -> Iterator[dict]:
-    """Try the cells, one after another; every supervisor gets the same records."""
+def measure(worker: Worker, cells: list[Cell], timeout: float | None = None) -> Iterator[Measured]:
+    """Try the cells, one after another; every supervisor gets the same outcomes."""
     store = launcher_store(worker, _PATIENCE)
     worlds = itertools.count()
 
@@ -47,7 +48,7 @@ def measure(worker: Worker, cells: list[Cell], timeout: float | None = None) -> 
 
     reasons = run.without_a_world(cells, world)
     for cell in cells:
-        reason = reasons.get(run.column(cell)) or run.unavailable(cell, worker.local_world_size)
+        reason = reasons.get(cell.column) or run.unavailable(cell, worker.local_world_size)
         yield run.answer(cell, world, reason)
 
 

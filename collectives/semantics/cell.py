@@ -15,6 +15,23 @@ class Cell:
     op: str | None
     world_size: int
 
+    def __str__(self) -> str:
+        """As in "all_reduce(SUM, int64) on gloo/cpu, 2 ranks"."""
+        kind = ", ".join(word for word in (self.op, self.dtype) if word is not None)
+        form = f"{self.form}({kind})" if kind else self.form
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        return f"{form} on {self.place}, {ranks}"
+
+    @property
+    def place(self) -> str:
+        """The backend and the device, as in "gloo/cpu"."""
+        return f"{self.backend}/{self.device}"
+
+    @property
+    def column(self) -> tuple[str, str, int]:
+        """The backend, the device and the world size: these cells share a table."""
+        return self.backend, self.device, self.world_size
+
     @property
     def name(self) -> str:
         """The form without the variant."""

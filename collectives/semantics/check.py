@@ -9,7 +9,15 @@ if TYPE_CHECKING:
 
 
 class Mismatch(AssertionError):
-    """A rank did not get what it should have."""
+    """A rank did not get what it should have.
+
+    `difference` says so without the rank and the call that were checked, which the message names.
+    """
+
+    def __init__(self, difference: str, call: str = "", rank: int = 0, world_size: int = 1):
+        where = f"rank {rank}/{world_size}: {difference} [{call}]"
+        super().__init__(where if call else difference)
+        self.difference = difference
 
 
 def check(got: Any, expected: Any, call: str, *, rtol: float = 0.0) -> None:
@@ -25,8 +33,8 @@ def check(got: Any, expected: Any, call: str, *, rtol: float = 0.0) -> None:
     import torch.distributed as dist
 
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    values = f"got {_show(got)}, should be {_show(expected)}"
-    raise Mismatch(f"rank {rank}/{world_size}: {values} [{call}{_context(got)}]")
+    difference = f"got {_show(got)}, should be {_show(expected)}"
+    raise Mismatch(difference, f"{call}{_context(got)}", rank, world_size)
 
 
 def equal(got: Any, expected: Any, rtol: float) -> bool:

@@ -51,13 +51,13 @@ def check_training(
         for name, error in errors.items()
     )
     if error > limit:
-        found = f"relative error {error:.1g}, should be at most {limit:.0e}"
-        raise Mismatch(f"rank {-rank}/{len(ranks)}: {name}: {found} [{call}]")
+        difference = f"{name}: relative error {error:.1g}, should be at most {limit:.0e}"
+        raise Mismatch(difference, call, -rank, len(ranks))
     for rank, (_, digests) in enumerate(ranks):
         for name, digest in digests.items():
             if same_bits and digest != ranks[0][1][name]:
-                found = "differs from rank 0's, should be equal to the last bit"
-                raise Mismatch(f"rank {rank}/{len(ranks)}: {name}: {found} [{call}]")
+                difference = f"{name}: differs from rank 0's, should be equal to the last bit"
+                raise Mismatch(difference, call, rank, len(ranks))
 
 
 def relative_errors(got: Trained, expected: Trained) -> dict[str, float]:

@@ -3,7 +3,9 @@
 import itertools
 
 from collectives.backends import claims
+from collectives.matrix.measured import Matrix, Measured
 from collectives.recording.call import Call
+from collectives.semantics.cell import Cell
 
 
 def program(*ranks: str, members=None) -> list[Call]:
@@ -56,31 +58,11 @@ def cell(
     backend="gloo",
     world_size=2,
     detail="",
-):
-    place = {
-        "collective": claims.base(form),
-        "form": form,
-        "called": form,
-        "backend": backend,
-        "device": "cpu",
-    }
-    return place | {
-        "dtype": dtype,
-        "op": op,
-        "world_size": world_size,
-        "state": state,
-        "detail": detail,
-        "seconds": 0.1,
-    }
+    device="cpu",
+) -> Measured:
+    place = Cell(claims.base(form), form, backend, device, dtype, op, world_size)
+    return Measured.of(place, form, state, detail, 0.1)
 
 
-def matrix(*cells, torch="2.13.0+cpu"):
-    return {
-        "format": 1,
-        "torch": torch,
-        "nccl": None,
-        "cuda": None,
-        "mpi": None,
-        "platform": "a machine",
-        "cells": list(cells),
-    }
+def matrix(*cells, torch="2.13.0+cpu") -> Matrix:
+    return Matrix(torch, None, None, None, "a machine", list(cells))

@@ -13,6 +13,7 @@ from collectives.diagnosis.rules.report import format_call, location
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import NOWHERE
 from collectives.semantics.calls import BY_NAME, Flow
+from collectives.semantics.cell import Cell
 from collectives.words import ranks
 
 
@@ -89,14 +90,16 @@ def _gives_only(call: Call) -> bool:
 def _gaps(risk: RiskyCall) -> Hint | None:
     """A hint only where a claim says that the backend then gives wrong results."""
     call = risk.call
-    cell = {
-        "backend": call.backend,
-        "device": call.device,
-        "form": f"{plain_name(call)}:noncontiguous",
-        "op": call.op,
-        "dtype": dtype(call.tensors[0]),
-        "world_size": len(call.members),
-    }
+    name = plain_name(call)
+    cell = Cell(
+        collective=name,
+        form=f"{name}:noncontiguous",
+        backend=call.backend,
+        device=call.device,
+        dtype=dtype(call.tensors[0]),
+        op=call.op,
+        world_size=len(call.members),
+    )
     claim = claims.expected(cell, importlib.metadata.version("torch"))
     if claim is None or claim.state != "wrong":
         return None
