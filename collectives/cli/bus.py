@@ -37,10 +37,8 @@ def size_in_bytes(text: str | int) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-def _size(*flags: str, help: str, default: str) -> Any:
-    return typer.Option(
-        *flags, parser=size_in_bytes, metavar="SIZE", help=help, show_default=default
-    )
+def _size(*flags: str, help: str) -> Any:
+    return typer.Option(*flags, parser=size_in_bytes, metavar="SIZE", help=help, show_default=False)
 
 
 def bus(
@@ -48,8 +46,8 @@ def bus(
         list[str] | None,
         typer.Argument(metavar="[COLLECTIVE]...", help="all_reduce (default), all_gather, ..."),
     ] = None,
-    begin: Annotated[int, _size("-b", "--begin", help="The first size.", default="1KiB")] = 2**10,
-    end: Annotated[int, _size("-e", "--end", help="No size is larger.", default="64MiB")] = 2**26,
+    begin: Annotated[int, _size("-b", "--begin", help="The first size; 1KiB.")] = 2**10,
+    end: Annotated[int, _size("-e", "--end", help="No size is larger; 64MiB.")] = 2**26,
     factor: Annotated[
         int, typer.Option("-f", "--factor", min=2, help="Each size is so many times the last.")
     ] = 4,
