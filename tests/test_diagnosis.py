@@ -20,7 +20,7 @@ from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.diagnosis.run import as_json
 from collectives.recording import call_log, flight_record, stack
-from collectives.recording.call import Call, CallArgs, group_label, was_refused
+from collectives.recording.call import MADE_BY, Call, CallArgs, group_label, was_refused
 from collectives.recording.call_log import SLOTS, LogReader, Writer
 
 LEFT = 1
@@ -462,6 +462,18 @@ def test_a_rank_that_waits_for_one_that_computes_is_not_blamed_for_being_absent(
     check(diagnose(program.calls, {1: COMPUTES}), "slow", 1)
 
 
+def test_ranks_that_sit_in_one_call_together_are_named_with_it_and_not_with_a_later_one():
+    """As where new_group(use_local_synchronization=True) gives the group two names."""
+    program = Program(3).call(0, "all_reduce", group="1", members=(0, 1), left=None)
+    both = {"group": f"{MADE_BY}1,2", "members": (1, 2), "ranks": ((1, 2),)}
+    for rank in (1, 2):
+        program.call(rank, "new_group", left=None, **both)
+    verdict = diagnose(program.calls)
+    check(verdict, "hang", 1, 2)
+    headline = "hang: ranks 1,2 wait in new_group #0 of ranks 1,2, and nothing moves"
+    assert verdict.says.splitlines()[0] == headline
+
+
 def test_a_report_says_what_each_rank_does_and_where():
     program = Program(9).call(2, "all_reduce", line=12).call(6, "barrier", left=None, line=14)
     program.call(8, "barrier", left=None, line=14).call(5, "all_reduce", line=12).call(
@@ -708,9 +720,13 @@ def record(number, group, seq):
 @pytest.mark.parametrize(
     ("forgotten", "joins", "headline"),
     [
-        (0, True, "hang: rank 0 waits, and nothing moves"),
+        (0, True, "hang: rank 0 waits in barrier #0 of group 1, and nothing moves"),
         (0, False, "hang: rank 1 never joined barrier #0 of group 1"),
-        (1, True, "hang: rank 0 waits, and nothing moves"),  # torch has overwritten it
+        (
+            1,
+            True,
+            "hang: rank 0 waits in barrier #0 of group 1, and nothing moves",
+        ),  # torch has overwritten it
     ],
 )
 def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, joins, headline):

@@ -5,18 +5,22 @@ the rank that makes it is named, and no other alone.
 import contextlib
 import random
 from collections import Counter
+from unittest import mock
 
 import pytest
-from histories import FAULTS, Program, Run, change, small_logs
+from histories import FAULTS, Program, Run, change, perform, small_logs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from collectives import LaunchError, launch
+from collectives.launcher import failure
 
 # How many moves the ranks make between two looks.
 MOVES = (1, 5, 30, 150, 600)
 GUILT = ("hang", "mismatch", "raised", "died")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def _small_logs():
     with contextlib.ExitStack() as patches:
         for patch in small_logs():
@@ -43,6 +47,7 @@ def check_correct(program, draw):
         assert verdict.kind == "ok", verdict.says
 
 
+@pytest.mark.usefixtures("_small_logs")
 @pytest.mark.parametrize(
     "number", [80, pytest.param(10_000, marks=pytest.mark.slow)], ids="{} programs".format
 )
@@ -81,6 +86,7 @@ def outcome(fault, seed):
         return "wrong" if guilty else "not judged"
 
 
+@pytest.mark.usefixtures("_small_logs")
 @pytest.mark.parametrize(
     "number", [25, pytest.param(3_400, marks=pytest.mark.slow)], ids="{} of each kind".format
 )
@@ -88,3 +94,46 @@ def test_the_rank_of_one_wrong_call_is_named_and_no_other_instead(number):
     counts = Counter(outcome(fault, seed) for fault in FAULTS for seed in range(number))
     assert counts["wrong"] == counts["unnoticed"] == 0, counts
     assert counts["named"] >= 0.95 * (counts.total() - counts["harmless"]), counts
+
+
+def in_a_world(rank, world_size, device, seed, fault):
+    program = Program(random.Random(seed))
+    if fault:
+        change(program, fault, random.Random(seed))
+    perform(program, rank)
+
+
+def accused(program, seed, fault):
+    """Whom the diagnosis accuses if the program really runs, and its report; None if nobody."""
+    verdicts = []
+
+    def from_verdict(verdict, *rest):
+        verdicts.append(verdict)
+        return real(verdict, *rest)
+
+    real = failure.from_verdict
+    with mock.patch.object(failure, "from_verdict", from_verdict):
+        try:
+            arguments = {"args": (seed, fault), "backend": "gloo", "timeout": 100}
+            launch(in_a_world, program.n, diagnose=True, **arguments)
+        except LaunchError as error:
+            return {call.rank for verdict in verdicts for call in verdict.guilty}, str(error)
+    return None
+
+
+@pytest.mark.slow
+def test_in_real_worlds_it_is_so_too():
+    """Ten correct programs, and ten of each of two kinds with one wrong call."""
+    counts = Counter()
+    for fault in (None, *FAULTS[:2]):
+        for seed in range(10):
+            program = Program(random.Random(seed))
+            changed = change(program, fault, random.Random(seed)) if fault else None
+            if (found := accused(program, seed, fault)) is not None:
+                guilty, says = found
+                assert changed in guilty, f"seed {seed}: rank {changed} {fault} a call\n{says}"
+                counts["named" if len(guilty) <= 2 else "among many"] += 1
+            else:
+                counts["correct" if fault is None else "harmless"] += 1
+    assert counts["named"] >= 0.9 * (counts["named"] + counts["among many"]), counts
+    assert counts["correct"] == 10, counts

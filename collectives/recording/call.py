@@ -14,6 +14,9 @@ from ..semantics.calls import GROUPS
 # Our name for the group of all ranks. torch's name for it differs from version to version.
 WORLD = "WORLD"
 
+# How our name for a group begins that only its members make: "ranks 1,2". torch has none yet.
+MADE_BY = "ranks "
+
 # The name of a span of the program's own work, see `record.span`. It is no call of torch.
 SPAN = "span"
 

@@ -10,7 +10,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..semantics.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT
 from . import argument_values
-from .call import WORLD, CallArgs, group_label, requested_place, sequence_key
+from .call import MADE_BY, WORLD, CallArgs, group_label, requested_place, sequence_key
 
 # Parameters that are numbers, or lists of them.
 _NUMBERS = {
@@ -165,7 +165,7 @@ class Reader:
         else:
             ranks = tuple(sorted(ranks) if given.get("sort_ranks", True) else ranks)
         if given.get("use_local_synchronization"):  # then only its members make the group
-            return f"the new group of {', '.join(map(str, ranks))}", ranks, (ranks,)
+            return f"{MADE_BY}{','.join(map(str, ranks))}", ranks, (ranks,)
         return group, members, (ranks,)
 
 

@@ -15,6 +15,9 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from unittest import mock
 
+import torch
+import torch.distributed as dist
+
 from collectives.diagnosis.watch import rank_process
 from collectives.diagnosis.watch.world import World
 from collectives.recording import call_log, flight_record
@@ -153,6 +156,28 @@ def change(program, fault, draw):
     left = [one for one in steps[at + 1 :] if one.of != step]
     program.steps[rank] = [*steps[:at], *new, *left]
     return rank
+
+
+def perform(program: Program, rank: int) -> None:
+    """Really make the calls of this rank."""
+    groups = {"WORLD": None}
+    for family in program.families[1:]:
+        groups |= {name: dist.new_group(list(members)) for name, members in family.items()}
+    works = {}
+    for step in program.steps[rank]:
+        if step.of is not None:
+            works.pop(step.of)[0].wait()
+            continue
+        what, x = step.what, torch.ones(4)
+        given = {"group": groups[what.group]}
+        if what.name in POINT_TO_POINT:
+            given |= {"dst" if what.name in SENDS else "src": what.peer, "tag": what.tag}
+        else:
+            given |= {"async_op": what.is_async}
+        if what.name in ("broadcast", "reduce"):
+            given |= {"src" if what.name == "broadcast" else "dst": what.peer}
+        tensors = () if what.name == "barrier" else (x,)
+        works[step] = getattr(dist, what.name)(*tensors, **given), x
 
 
 class Run:

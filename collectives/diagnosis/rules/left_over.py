@@ -70,10 +70,18 @@ def left_over(snapshot: Snapshot) -> Verdict | None:
 def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
     if not snapshot.stalled or not snapshot.inside or snapshot.computing:
         return None
-    waits = "waits" if len(snapshot.inside) == 1 else "wait"
-    what = f"{ranks(snapshot.inside)} {waits}, and nothing moves"
-    guilty = () if snapshot.not_judged() else snapshot.inside.values()
-    return snapshot.verdict("hang", what, guilty)
+    # Whoever waits for others tells nothing.
+    last = [call for rank, call in snapshot.inside.items() if not snapshot.waits_for(rank)]
+    waits = "waits" if len(last) == 1 else "wait"
+    what = f"{ranks(call.rank for call in last)} {waits}, and nothing moves"
+    if (
+        len({(call.group, call.seq, kind_of(call)) for call in last}) == 1
+        and last[0].seq is not None
+    ):
+        what = (
+            f"{ranks(call.rank for call in last)} {waits} in {numbered(last[0])}, and nothing moves"
+        )
+    return snapshot.verdict("hang", what, () if snapshot.not_judged() else last)
 
 
 def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | None:

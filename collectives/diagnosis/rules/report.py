@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable
 
-from collectives.recording.call import Call
+from collectives.recording.call import MADE_BY, Call
 from collectives.semantics.calls import BY_NAME
 from collectives.words import ranks
 
@@ -27,14 +27,18 @@ def format_call(call: Call) -> str:
             if sizes
         ]
     words += [str(list(ranks)) for ranks in call.ranks or ()]
-    words += [f"group {call.group}"] if call.group != "WORLD" else []
+    words += [_group(call)] if call.group != "WORLD" and not call.group.startswith(MADE_BY) else []
     text = f"{name}({', '.join(words)})"
     return f"wait() for {text}" if call.awaited else text
 
 
 def numbered(call: Call) -> str:
-    """As in all_reduce #7 of group WORLD."""
-    return f"{call.awaited or call.name} #{call.seq} of group {call.group}"
+    """As in all_reduce #7 of group WORLD, or new_group #0 of ranks 1,2."""
+    return f"{call.awaited or call.name} #{call.seq} of {_group(call)}"
+
+
+def _group(call: Call) -> str:
+    return call.group if call.group.startswith(MADE_BY) else f"group {call.group}"
 
 
 def location(call: Call) -> str:

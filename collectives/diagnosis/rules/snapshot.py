@@ -90,6 +90,8 @@ class Snapshot:
         """
         call = self.inside[rank]
         matching = self.matching_of(call)
+        if self.stalled and kind_of(call) in GROUPS and call.seq is not None:
+            return list(matching.of(call).absent(call.seq))
         if kind_of(call) in POINT_TO_POINT and not matching.knows_messages_of(call):
             return [call.peer] if self.stalled and call.peer is not None else []
         return waits_for(matching, call) if self.stalled or matching is self.matching else []
@@ -98,7 +100,15 @@ class Snapshot:
         """Whether the rank waits for others, or may do so: that it is absent says nothing of it."""
         if rank not in self.inside:
             return False
-        return bool(self.waits_for(rank) or self._unknown(self.inside[rank]))
+        call = self.inside[rank]
+        return bool(self.waits_for(rank) or self._unknown(call)) or self._is_complete(call)
+
+    def _is_complete(self, call: Call) -> bool:
+        """Whether all have joined it: then torch or the network holds it up, and none of them."""
+        if call.seq is None or call.left is not None:
+            return False
+        sequence = self.matching_of(call).of(call)
+        return not (sequence.absent(call.seq) or sequence.unknown(call.seq))
 
     def _unknown(self, call: Call) -> set[int]:
         """The ranks of which it is not known whether they made their call to this one."""
