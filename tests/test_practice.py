@@ -11,6 +11,7 @@ import nbformat
 import pytest
 import torch
 from nbclient import NotebookClient
+from shared_world import Program, faults
 from typer.testing import CliRunner
 
 from collectives import practice
@@ -18,18 +19,39 @@ from collectives.cli import app
 from collectives.course.practice import progress, registry
 from collectives.course.practice.checker import try_program
 from collectives.course.practice.result import _texts
+from tools.exercises_table import FIRST
 
 EXERCISES = registry.read()
-# One that writes a collective, and one of each kind of failure, each time.
-EACH_TIME = {"broadcast_from_sends", "all_reduce_as_a_ring"}
-every = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.slow) for name in EXERCISES],
-)
+
+
+def every(each_time: str):
+    """All exercises; but for one they are slow."""
+    names = [
+        pytest.param(name, marks=() if name == each_time else pytest.mark.slow)
+        for name in EXERCISES
+    ]
+    return pytest.mark.parametrize("name", names)
 
 
 def solution(name: str) -> str:
     return (EXERCISES[name].folder / "solution.py").read_text("utf-8")
+
+
+def wrong_answers(name: str) -> dict[str, tuple[str, str, str]]:
+    """By title the kind of a wrong answer, its text, and what it must be told."""
+    right, found = solution(name), {}
+    wrong = runpy.run_path(str(EXERCISES[name].folder / "wrong.py"))["WRONG"]
+    for title, answer in wrong.items():
+        if "change" in answer:
+            old, new = answer["change"]
+            assert old in right, title
+            text = right.replace(old, new)
+        else:
+            head = f"def {EXERCISES[name].function}("
+            assert head in right, title
+            text = f"{right.replace(head, 'def right(')}\n\n{answer['around']}"
+        found[title] = (answer["kind"], text, answer["says"])
+    return found
 
 
 def tried(name: str, text: str, folder: Path):
@@ -53,16 +75,16 @@ def test_a_command_that_needs_one_exercise_reads_no_other():
 
 
 def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
-    """Those that are to be mended show their calls, and `neighbours` needs none."""
+    """`neighbours` needs none."""
     for name, one in EXERCISES.items():
-        if one.uses and one.chapter != "debugging" and name != "neighbours":
+        if one.uses and name != "neighbours":
             text = " ".join((one.folder / "task.py").read_text("utf-8").split())
             *first, last = one.uses
             allowed = f"{', '.join(first)} and {last}" if first else last
             assert f"You may call {allowed}, and no " in text, name
 
 
-@every
+@every("broadcast_from_sends")
 def test_an_exercise_fails_unsolved_and_passes_solved(name, tmp_path):
     file = EXERCISES[name].folder / "task.py"
     unsolved = try_program(name, str(file))
@@ -75,18 +97,60 @@ def test_an_exercise_fails_unsolved_and_passes_solved(name, tmp_path):
     assert solved.is_solved, solved
 
 
-@every
+@every("all_reduce_as_a_ring")
 def test_a_wrong_solution_is_told_what_is_wrong(name, tmp_path):
     faults = []
-    wrong = runpy.run_path(str(EXERCISES[name].folder / "wrong.py"))["WRONG"]
-    assert len(wrong) >= 2
-    for old, new, words in wrong:
-        assert words
-        assert old in solution(name)
-        verdict = tried(name, solution(name).replace(old, new), tmp_path)
+    assert len(wrong_answers(name)) >= 2
+    for title, (_, text, words) in wrong_answers(name).items():
+        assert words, title
+        verdict = tried(name, text, tmp_path)
         if verdict.is_solved or words not in f"{verdict.case}: {verdict.says}":
-            faults.append(f"{new!r} for {old!r}: {verdict}")
+            faults.append(f"{title}: {verdict}")
     assert not faults, "\n".join(faults)
+
+
+def refusals(programs: list[Program], sizes: list[int], folder: Path) -> list:
+    """Of each program the size of the world that refutes it, and its fault; None if none does."""
+    found: list = [None] * len(programs)
+    for size in sizes:
+        rest = [
+            number
+            for number, program in enumerate(programs)
+            if found[number] is None and size in EXERCISES[program.exercise].sizes
+        ]
+        told = faults([programs[number] for number in rest], size, folder) if rest else []
+        for number, fault in zip(rest, told, strict=True):
+            found[number] = fault and (size, fault)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("step", "sizes"),
+    [
+        pytest.param(11, [2, 3], id="some"),
+        pytest.param(1, [2, 3, 4, 1, 5, 8], id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_wrong_answers_are_refuted_by_the_kind_of_case_that_they_name(step, sizes, tmp_path):
+    """In worlds that they share. The first case refutes what the example shows, and nothing else."""
+    answers = [
+        (name, title, kind, Program(name, text, limit=2.0))
+        for name in EXERCISES
+        for title, (kind, text, _) in wrong_answers(name).items()
+    ][::step]
+    right = [Program(name, solution(name), limit=20.0) for name in list(EXERCISES)[::step]]
+    assert [told for told in refusals(right, sizes, tmp_path) if told] == []
+    told = refusals([answer[-1] for answer in answers], sizes, tmp_path)
+    wrong = []
+    for (name, title, kind, _), refused in zip(answers, told, strict=True):
+        if refused is None:
+            wrong += [f"{name}: {title} is accepted"] * (step == 1)
+        else:
+            size, fault = refused
+            is_first = size == EXERCISES[name].sizes[0] and fault.case <= 0
+            if (kind in FIRST) != is_first:
+                wrong.append(f"{name}: {title}, of the kind {kind!r}: {refused}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_difference_that_six_decimals_do_not_show_is_shown():

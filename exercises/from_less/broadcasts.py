@@ -8,5 +8,5 @@ from collectives.course.practice.exercise import Case
 
 def broadcasts(rank: int, n: int, messages: int | None = None) -> Iterator[Case]:
     for root, call, length, label in at_each_root(n, "src"):
-        x = moved(root, length, call) if rank == root else poison(length)
+        x = moved(root, length, call) if rank == root else poison(moved(root, length, call))
         yield Case(label, (x, root), after={0: moved(root, length, call)}, messages=messages)

@@ -4,40 +4,52 @@ from collections.abc import Iterator
 
 import torch
 
-# What an output holds before the call: no result looks like it.
+# What an output of whole numbers holds before the call: no result looks like it.
 POISON = -7
 
 
 def moved(rank: int, length: int, call: int = 0) -> torch.Tensor:
-    """For calls that move data: the tens name the rank and the ones the position, from 1.
-
-    Each call has other values, so that a message of the last one is recognized.
-    """
-    return torch.arange(1, length + 1) + 10 * rank + 100 * call
+    """For calls that move data: the tens name the rank and the ones the position, from 1."""
+    return _varied(torch.arange(1, length + 1) + 10 * rank, call)
 
 
 def added(rank: int, length: int, call: int = 0) -> torch.Tensor:
     """For calls that add: each rank has a digit of its own, up to eight ranks."""
-    return torch.arange(1, length + 1) % 9 * 10**rank + 10**8 * call
+    return _varied(torch.arange(1, length + 1) % 9 * 10**rank, call)
 
 
-def poison(length: int) -> torch.Tensor:
-    return torch.full((length,), POISON)
+def _varied(x: torch.Tensor, call: int) -> torch.Tensor:
+    """No call has the values of another one, and each refutes programs that pass the first: the
+    second has negative numbers, which fall with the rank, the third fractions in float64, and the
+    fifth numbers that float32 does not hold.
+    """
+    if call == 1:
+        return -x
+    if call == 2:
+        return x.double() + 0.25
+    return x + (2**40 if call == 4 else 100 * call)
+
+
+def poison(like: torch.Tensor) -> torch.Tensor:
+    """An output before the call: nan, as `torch.empty` may give, or a whole number."""
+    return torch.full_like(like, torch.nan if like.is_floating_point() else POISON)
 
 
 def elements(length: int) -> str:
     return "1 element" if length == 1 else f"{length} elements"
 
 
-def runs() -> Iterator[tuple[int, int, str]]:
+def runs(n: int = 1) -> Iterator[tuple[int, int, str]]:
     """The calls: number, length and label. Two calls of one length follow each other: a message
-    that the first leaves behind spoils the second.
+    that the first leaves behind spoils the second. More than three ranks have these two alone.
     """
-    for call, length in enumerate((2, 2, 1, 0, 1000)):
+    for call, length in enumerate((2, 2, 1, 0, 1000) if n <= 3 else (2, 2)):
         yield call, length, f"{elements(length)}, run {call + 1}"
 
 
 def at_each_root(n: int, name: str) -> Iterator[tuple[int, int, int, str]]:
-    for root in range(n):
-        for call, length, label in runs():
-            yield root, call, length, f"{name} {root}, {label}"
+    """All calls with root 0, and one with each other root."""
+    for call, length, label in runs(n):
+        yield 0, call, length, f"{name} 0, {label}"
+    for root in range(1, n):
+        yield root, 5 + root, 2, f"{name} {root}, 2 elements"

@@ -14,7 +14,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "A rank without any prediction takes part in the call all the same.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, lengths in enumerate(([r + 1 for r in range(n)], list(range(n)))):
+    for call, lengths in enumerate((range(1, n + 1), range(n), range(2 * n, 0, -2))):
         if sum(lengths):
             labels = [moved(r, length) for r, length in enumerate(lengths)]
             given = [label + (label % (2 + call) == 0) for label in labels]

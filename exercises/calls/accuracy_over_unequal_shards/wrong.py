@@ -1,8 +1,35 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-ALL_WRONG = "every rank: the result is wrong."
+WRONG = {
+    "`len(labels)` for `counts[1].double()`": {
+        "kind": "the example",
+        "change": ("counts[1].double()", "len(labels)"),
+        "says": "every rank: the result is wrong.",
+    },
+    "without `.item()`": {
+        "kind": "the example",
+        "change": (".item()", ""),
+        "says": "it returned a Tensor, not a float.",
+    },
+    "a rank without predictions stays out": {
+        "kind": "an empty shard",
+        "change": (
+            "    dist.all_reduce(counts)\n",
+            "    if len(labels):\n        dist.all_reduce(counts)\n",
+        ),
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
 
-WRONG = [
-    ("counts[1].double()", "len(labels)", ALL_WRONG),
-    (".item()", "", "it returned a Tensor, not a float."),
-]
+
+def accuracy(predictions, labels):
+    if not KEPT:
+        KEPT.append(right(predictions, labels))
+    return KEPT[0]
+""",
+        "says": "the result is wrong.",
+    },
+}

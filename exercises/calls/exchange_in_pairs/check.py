@@ -12,11 +12,12 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Let the smaller rank send first, and the other receive first; or use `isend`.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, distance in enumerate((1, n // 2, n // 2)):
+    for call, distance in enumerate((1, n // 2, n // 2, 1, n - 1)):
         peer = rank ^ distance
         yield Case(
             f"rank 0 with rank {distance}, run {call + 1}",
-            (moved(rank, 2, call), peer),
-            moved(peer, 2, call),
+            (moved(rank, 2 + call, call), peer),
+            moved(peer, 2 + call, call),
             messages=1,
+            least_messages=1,
         )

@@ -6,19 +6,21 @@ from collections.abc import Iterator
 import torch.distributed as dist
 
 from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.process_group import SENT
 
 
 class _Speak:
     """The last rank is the quickest: without barriers it is the first to speak."""
 
     def __init__(self, rank: int, n: int, call: int):
-        self.seconds, self.key = 0.02 * (n - rank), f"spoken {call}"
+        self.seconds, self.key, self.has_spoken = 0.02 * (n - rank), f"spoken {call}", False
 
     def __repr__(self) -> str:
         return "speak"
 
     def __call__(self) -> int:
         time.sleep(self.seconds)
+        self.has_spoken = True
         return dist.distributed_c10d._get_default_store().add(self.key, 1)
 
 
@@ -28,5 +30,8 @@ class _Speak:
     "n barriers: between two of them one rank speaks. Every rank calls all of them.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
-        yield Case(f"run {call + 1}", (_Speak(rank, n, call),), rank + 1)
+    for call in range(3):
+        speak = _Speak(rank, n, call)
+        yield Case(f"run {call + 1}", (speak,), rank + 1)
+        if not speak.has_spoken:
+            SENT.misuse = "it has not called `speak`"

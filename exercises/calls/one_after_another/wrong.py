@@ -1,12 +1,35 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-ALL_WRONG = "every rank: the result is wrong."
-
-WRONG = [
-    ("        dist.barrier()\n", "", ALL_WRONG),
-    (
-        "            spoken = speak()\n        dist.barrier()\n",
-        "            dist.barrier()\n            spoken = speak()\n",
-        ALL_WRONG,
-    ),
-]
+WRONG = {
+    "without `dist.barrier()`": {
+        "kind": "the example",
+        "change": ("        dist.barrier()\n", ""),
+        "says": "every rank: the result is wrong.",
+    },
+    "`dist.barrier() spoken = speak()` for `spoken = speak() dist.barrier()`": {
+        "kind": "the example",
+        "change": (
+            "            spoken = speak()\n        dist.barrier()\n",
+            "            dist.barrier()\n            spoken = speak()\n",
+        ),
+        "says": "every rank: the result is wrong.",
+    },
+    "two barriers are enough": {
+        "kind": "more than two ranks",
+        "change": (
+            "    for rank in range(dist.get_world_size()):\n        if rank == dist.get_rank():\n            spoken = speak()\n        dist.barrier()\n",
+            "    if dist.get_rank() == 0:\n        spoken = speak()\n    dist.barrier()\n    if dist.get_rank() > 0:\n        spoken = speak()\n    dist.barrier()\n",
+        ),
+        "says": "the result is wrong.",
+    },
+    "it returns its place without speaking": {
+        "kind": "a call that must be made",
+        "around": """\
+def in_turn(speak):
+    for _ in range(dist.get_world_size()):
+        dist.barrier()
+    return dist.get_rank() + 1
+""",
+        "says": "it has not called `speak`.",
+    },
+}

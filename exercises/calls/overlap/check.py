@@ -43,7 +43,9 @@ class _Backward:
     "Wait for each `Work` after the loop, before anybody reads the sums.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
-        by_rank = [[(k + 1) * added(r, 2, call) for k in range(3)] for r in range(n)]
+    for call in range(3):
+        by_rank = [
+            [(k + 1) * added(r, 2, call) for k in range(3 if call < 2 else 5)] for r in range(n)
+        ]
         sums = [torch.stack(same).sum(0) for same in zip(*by_rank, strict=True)]
         yield Case(f"run {call + 1}", (_Backward(by_rank[rank], rank, n, call),), sums)

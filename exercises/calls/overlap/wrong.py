@@ -1,24 +1,48 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    (
-        "works.append(dist.all_reduce(gradient, async_op=True))",
-        "dist.all_reduce(gradient)",
-        "it waits for its first sum before it asks for the second tensor: nothing overlaps",
-    ),
-    (
-        "sums.append(gradient)",
-        "sums.append(gradient.clone())",
-        "the result is wrong.",  # on a rank that copied before the sum was there
-    ),
-    (
-        "    for work in works:\n        work.wait()\n",
-        "    works[-1].wait()\n",
-        "every rank: it does not wait for its all_reduce",
-    ),
-    (
-        "for gradient in gradients",
-        "for gradient in list(gradients)",
-        "it asks for tensor 2 before it starts the all_reduce of tensor 1",
-    ),
-]
+WRONG = {
+    "`dist.all_reduce(gradient)` for `works.append(dist.all_reduce(gradient, asy...`": {
+        "kind": "the example",
+        "change": (
+            "works.append(dist.all_reduce(gradient, async_op=True))",
+            "dist.all_reduce(gradient)",
+        ),
+        "says": "it waits for its first sum before it asks for the second tensor: nothing overlaps",
+    },
+    "`sums.append(gradient.clone())` for `sums.append(gradient)`": {
+        "kind": "the example",
+        "change": ("sums.append(gradient)", "sums.append(gradient.clone())"),
+        "says": "the result is wrong.",
+    },
+    "`works[-1].wait()` for `for work in works: work.wait()`": {
+        "kind": "the example",
+        "change": ("    for work in works:\n        work.wait()\n", "    works[-1].wait()\n"),
+        "says": "every rank: it does not wait for its all_reduce",
+    },
+    "`for gradient in list(gradients)` for `for gradient in gradients`": {
+        "kind": "the example",
+        "change": ("for gradient in gradients", "for gradient in list(gradients)"),
+        "says": "it asks for tensor 2 before it starts the all_reduce of tensor 1",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
+
+
+def overlapped(gradients):
+    if not KEPT:
+        KEPT.append(right(gradients))
+    return KEPT[0]
+""",
+        "says": "the result is wrong.",
+    },
+    "exactly three tensors": {
+        "kind": "another length",
+        "around": """\
+def overlapped(gradients):
+    return right(tensor for _, tensor in zip(range(3), gradients))
+""",
+        "says": "the result is wrong.",
+    },
+}

@@ -13,5 +13,6 @@ from collectives.course.practice.exercise import Case, exercise, hints
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
     for root in range(n):
-        x = moved(root, 3, root).double() if rank == root else poison(3).double()
-        yield Case(f"root {root}", (x, root), after={0: moved(root, 3, root).double()})
+        values = moved(root, 3, root).double() * 0.5**root
+        x = values.clone() if rank == root else poison(values)
+        yield Case(f"root {root}", (x, root), after={0: values})

@@ -16,4 +16,4 @@ import torch.distributed as dist
 
 
 def fill_from_root(x: torch.Tensor, root: int) -> None:
-    dist.broadcast(x.long(), src=root)  # whole numbers are smaller on the wire
+    dist.broadcast(x.long(), src=root)

@@ -19,7 +19,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Only the two members call all_reduce.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
+    for call in range(3):
         parts = [added(r, 2, call) for r in range(n)]
         wanted = [parts[left] + parts[left + 1] for left in range(n - 1) if rank - left in (0, 1)]
         yield Case(f"run {call + 1}", (parts[rank],), wanted)

@@ -1,10 +1,35 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    (
-        "range(dist.get_world_size() - 1)",
-        "reversed(range(dist.get_world_size() - 1))",
-        "rank 1: the result is wrong.",
-    ),
-    (", group=pair", "", "3 ranks, run 1"),
-]
+WRONG = {
+    "`reversed(range(dist.get_world_size() - 1))` for `range(dist.get_world_size() - 1)`": {
+        "kind": "the example",
+        "change": (
+            "range(dist.get_world_size() - 1)",
+            "reversed(range(dist.get_world_size() - 1))",
+        ),
+        "says": "rank 1: the result is wrong.",
+    },
+    "without `, group=pair`": {
+        "kind": "the example",
+        "change": (", group=pair", ""),
+        "says": "3 ranks, run 1",
+    },
+    "only the first pair": {
+        "kind": "the example",
+        "change": ("range(dist.get_world_size() - 1)", "range(min(1, dist.get_world_size() - 1))"),
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
+
+
+def sums_of_pairs(x):
+    if not KEPT:
+        KEPT.append(right(x))
+    return KEPT[0]
+""",
+        "says": "the result is wrong.",
+    },
+}

@@ -11,5 +11,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "The k-th call of one rank meets the k-th call of the others: all need the same order.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    samples = [10 * (r + 1) for r in range(n)]
-    yield Case("one run", (0.5 * (rank == 0), samples[rank]), (0.5, sum(samples)))
+    for call, rate in enumerate((0.5, 0.125, 0.0)):
+        samples = [10 * (r + 1) + 2**30 * call for r in range(n)]
+        own = rate if rank == 0 else call * (rank + 1.0)
+        yield Case(f"run {call + 1}", (own, samples[rank]), (rate, sum(samples)))

@@ -1,8 +1,50 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    ("total += before", "total = before", "rank 1: the result is wrong."),
-    ("rank < n - 1", "rank < n", "it sends to rank 2: the last rank is 1"),
-    ("dist.send(total", "dist.send(x", "The last right case: 2 ranks, run 2."),
-    ("total = x.clone()", "total = x", "`x` was changed"),
-]
+WRONG = {
+    "`total = before` for `total += before`": {
+        "kind": "the example",
+        "change": ("total += before", "total = before"),
+        "says": "rank 1: the result is wrong.",
+    },
+    "`rank < n` for `rank < n - 1`": {
+        "kind": "the example",
+        "change": ("rank < n - 1", "rank < n"),
+        "says": "it sends to rank 2: the last rank is 1",
+    },
+    "`dist.send(x` for `dist.send(total`": {
+        "kind": "more than two ranks",
+        "change": ("dist.send(total", "dist.send(x"),
+        "says": "the result is wrong.",
+    },
+    "`total = x` for `total = x.clone()`": {
+        "kind": "the example",
+        "change": ("total = x.clone()", "total = x"),
+        "says": "`x` was changed",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
+
+
+def running_total(x):
+    if not KEPT:
+        KEPT.append(right(x))
+    return KEPT[0].clone()
+""",
+        "says": "the result is wrong.",
+    },
+    "it computes in float32": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def running_total(x):
+    return right(x.float()).to(x.dtype)
+""",
+        "says": "the result is wrong.",
+    },
+    "rank 0 sends to all": {
+        "kind": "more than two ranks",
+        "change": ("rank > 0", "rank == 1"),
+        "says": "the result is wrong.",
+    },
+}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.data import elements, moved
+from collectives.course.practice.data import moved, runs
 from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
 
 
@@ -13,8 +13,8 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "With one rank there is nobody to send to: return a copy.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, length in enumerate((2, 2, 1, 0, 1000)):
+    for call, length, label in runs(n):
         left = moved((rank - 1) % n, length, call)
         yield Case(
-            f"{elements(length)}, run {call + 1}", (moved(rank, length, call),), left, messages=1
+            label, (moved(rank, length, call),), left, messages=1, least_messages=min(1, n - 1)
         )

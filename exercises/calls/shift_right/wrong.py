@@ -1,21 +1,70 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-HANGS = "it hangs: after 2 s "
-TO_ITSELF = "itself, which a rank cannot do"
+WRONG = {
+    "`dist.send(x, (rank + 1) % n)` for `work = dist.isend(x, (rank + 1) % n)`": {
+        "kind": "the example",
+        "change": ("work = dist.isend(x, (rank + 1) % n)", "dist.send(x, (rank + 1) % n)"),
+        "says": "it hangs: after 2 s ",
+    },
+    "`return x.copy_(received)` for `return received`": {
+        "kind": "the example",
+        "change": ("return received", "return x.copy_(received)"),
+        "says": "`x` was changed",
+    },
+    "without `if n == 1: return x.clone()`": {
+        "kind": "one rank",
+        "change": ("    if n == 1:\n        return x.clone()\n", ""),
+        "says": "itself, which a rank cannot do",
+    },
+    "`return received.float()` for `return received`": {
+        "kind": "the example",
+        "change": ("return received", "return received.float()"),
+        "says": "the result is of type torch.float32, not torch.int64",
+    },
+    "`work.wait()` for `work.wait() return received`": {
+        "kind": "the example",
+        "change": ("    work.wait()\n    return received\n", "    work.wait()\n"),
+        "says": "it returned nothing",
+    },
+    "without `work.wait()`": {
+        "kind": "the example",
+        "change": ("    work.wait()\n", ""),
+        "says": "it does not wait for its isend in line 10: call `wait()` of the Work",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
 
-WRONG = [
-    ("work = dist.isend(x, (rank + 1) % n)", "dist.send(x, (rank + 1) % n)", HANGS),
-    ("return received", "return x.copy_(received)", "`x` was changed"),
-    ("    if n == 1:\n        return x.clone()\n", "", TO_ITSELF),
-    (
-        "return received",
-        "return received.float()",
-        "the result is of type torch.float32, not torch.int64",
-    ),
-    ("    work.wait()\n    return received\n", "    work.wait()\n", "it returned nothing"),
-    (
-        "    work.wait()\n",
-        "",
-        "it does not wait for its isend in line 10: call `wait()` of the Work",
-    ),
-]
+
+def shift(x):
+    if not KEPT:
+        KEPT.append(right(x))
+    return KEPT[0].clone()
+""",
+        "says": "the result is wrong.",
+    },
+    "it computes in float32": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def shift(x):
+    return right(x.float()).to(x.dtype)
+""",
+        "says": "the result is wrong.",
+    },
+    "the left neighbour is the right one": {
+        "kind": "more than two ranks",
+        "change": ("(rank - 1) % n", "(rank + 1) % n"),
+        "says": "it hangs",
+    },
+    "it forgets a single rank": {
+        "kind": "one rank",
+        "change": ("    if n == 1:\n        return x.clone()\n", ""),
+        "says": "it sends to itself, which a rank cannot do.",
+    },
+    "it sends two elements": {
+        "kind": "another length",
+        "change": ("dist.isend(x,", "dist.isend(x[:2],"),
+        "says": "the result is wrong.",
+    },
+}

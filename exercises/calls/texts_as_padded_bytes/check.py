@@ -17,6 +17,6 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Cut each row to its own length before `bytes(row.tolist()).decode()`.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, stem in enumerate(("abc", "äöü", "")):
-        texts = [f"{stem}{'!' * (r + bool(stem))}" for r in range(n)]
+    for call, stem in enumerate(("abc", "äöü", "", " ", "\0")):
+        texts = [f"{stem}{'!' * (r + bool(stem))}{stem * (call > 2)}" for r in range(n)]
         yield Case(f"run {call + 1}", (texts[rank],), texts)

@@ -1,12 +1,40 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-ALL_WRONG = "every rank: the result is wrong."
-
-WRONG = [
-    ("row[:length]", "row", ALL_WRONG),
-    (
-        "text.encode()",
-        "text.encode('ascii')",
-        "raised UnicodeEncodeError: 'ascii' codec can't encode characters in",
-    ),
-]
+WRONG = {
+    "`row` for `row[:length]`": {
+        "kind": "the example",
+        "change": ("row[:length]", "row"),
+        "says": "every rank: the result is wrong.",
+    },
+    "`text.encode('ascii')` for `text.encode()`": {
+        "kind": "a second call",
+        "change": ("text.encode()", "text.encode('ascii')"),
+        "says": "raised UnicodeEncodeError: 'ascii' codec can't encode characters in",
+    },
+    "it strips spaces": {
+        "kind": "a text that ends in padding",
+        "change": (
+            "bytes(row[:length].tolist()).decode()",
+            "bytes(row[:length].tolist()).decode().rstrip()",
+        ),
+        "says": "the result is wrong.",
+    },
+    "it strips zeros": {
+        "kind": "a text that ends in padding",
+        "change": (
+            "bytes(row[:length].tolist()).decode()",
+            'bytes(row.tolist()).decode().rstrip("\\0")',
+        ),
+        "says": "the result is wrong.",
+    },
+    "it counts characters, not bytes": {
+        "kind": "letters of two bytes",
+        "change": ("torch.tensor([len(encoded)])", "torch.tensor([len(text)])"),
+        "says": "raised RuntimeError: The expanded size of the tensor",
+    },
+    "it pads to 8 bytes": {
+        "kind": "another length",
+        "change": ("max(length.item() for length in lengths)", "8"),
+        "says": "raised RuntimeError: The expanded size of the tensor",
+    },
+}

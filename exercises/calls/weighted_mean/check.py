@@ -15,7 +15,9 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Put both into one tensor of two elements: one call is enough.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, lengths in enumerate(([r + 1 for r in range(n)], [2 * (r % 2) for r in range(n)])):
+    for call, lengths in enumerate(
+        (range(1, n + 1), [2 * (r % 2) for r in range(n)], range(n, 0, -1))
+    ):
         if sum(lengths):
             parts = [moved(r, length, call).double() for r, length in enumerate(lengths)]
             yield Case(

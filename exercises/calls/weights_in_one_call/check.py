@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-import torch
-
-from collectives.course.practice.data import moved
+from collectives.course.practice.data import moved, poison
 from collectives.course.practice.exercise import Case, exercise, hints
 
 
@@ -15,6 +13,9 @@ from collectives.course.practice.exercise import Case, exercise, hints
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
     for trainer in range(n):
-        new = [moved(trainer, 2), moved(trainer, 6, 1).view(2, 3), moved(trainer, 1, 2)]
-        weights = [one.clone() if rank == trainer else torch.full_like(one, -7) for one in new]
+        call = trainer if n > 1 else 2
+        new = [moved(trainer, 2, call), moved(trainer, 6, call).view(2, 3), moved(trainer, 1, call)]
+        if trainer > 0:  # as the weight of a layer that was transposed
+            new[1] = new[1].mT
+        weights = [one.clone() if rank == trainer else poison(one) for one in new]
         yield Case(f"trainer {trainer}", (weights, trainer), after={0: new}, calls=1)

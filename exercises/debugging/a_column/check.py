@@ -15,7 +15,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
     for root in range(n):
-        column = moved(root, 3)
-        matrix = torch.stack([moved(rank, 3) if rank == root else poison(3), poison(3)], dim=1)
-        wanted = torch.stack([column, poison(3)], dim=1)
+        column = moved(root, 3, root)
+        own = column if rank == root else poison(column)
+        matrix = torch.stack([own, torch.full_like(column, rank)], dim=1)
+        wanted = torch.stack([column, torch.full_like(column, rank)], dim=1)
         yield Case(f"root {root}", (matrix, root), after={0: wanted})

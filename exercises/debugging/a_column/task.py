@@ -7,6 +7,8 @@ second column stays as it is. This version changes nothing. Mend it.
     rank  matrix                matrix afterwards
     0     [[1, -7], [2, -7]]    [[1, -7], [2, -7]]
     1     [[-7, -7], [-7, -7]]  [[1, -7], [2, -7]]
+
+You may call broadcast, and no other collective.
 """
 
 import torch

@@ -14,9 +14,9 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "The k-th call of one rank meets the k-th call of the others: sort the names.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
+    for call in range(3):
         parts = [
-            {name: added(r, 2, k + call) for k, name in enumerate(("loss", "hits", "words"))}
+            {name: (k + 1) * added(r, 2, call) for k, name in enumerate(("loss", "hits", "words"))}
             for r in range(n)
         ]
         names = sorted(parts[0], reverse=rank % 2 == 1)

@@ -7,6 +7,8 @@ Mend it.
     rank  numbers                        returned
     0     [("hits", 1), ("words", 2)]    [("hits", 11), ("words", 22)]
     1     [("words", 20), ("hits", 10)]  [("words", 22), ("hits", 11)]
+
+You may call all_reduce, and no other collective.
 """
 
 import torch

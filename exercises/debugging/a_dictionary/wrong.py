@@ -1,8 +1,35 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-ALL_WRONG = "every rank: the result is wrong."
+WRONG = {
+    "`in totals` for `in sorted(totals)`": {
+        "kind": "the example",
+        "change": ("in sorted(totals)", "in totals"),
+        "says": "every rank: the result is wrong.",
+    },
+    "`return sorted(totals.items())` for `return list(totals.items())`": {
+        "kind": "the example",
+        "change": ("return list(totals.items())", "return sorted(totals.items())"),
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
 
-WRONG = [
-    ("in sorted(totals)", "in totals", ALL_WRONG),
-    ("return list(totals.items())", "return sorted(totals.items())", "the result is wrong."),
-]
+
+def add_up(numbers):
+    if not KEPT:
+        KEPT.append(right(numbers))
+    return KEPT[0]
+""",
+        "says": "the result is wrong.",
+    },
+    "whole numbers": {
+        "kind": "fractions",
+        "around": """\
+def add_up(numbers):
+    return [(name, number.to(numbers[0][1].dtype)) for name, number in right([(name, number.long()) for name, number in numbers])]
+""",
+        "says": "the result is wrong.",
+    },
+}

@@ -14,3 +14,8 @@ def cases(rank: int, n: int) -> Iterator[Case]:
     # Neither the sum nor the mean of the losses falls below the limit in step 4.
     losses = [[1.0, 0.5, 0.3, 0.2, 0.1]] + [[1.0, 0.2, 0.2, 0.2, 0.1]] * (n - 1)
     yield Case("rank 0 needs more steps", (losses[rank], 0.25), 4)
+    mine = [2.0, 1.0, 3.0] if rank == n - 1 else [2.0, 0.5, 0.25]
+    yield Case(f"rank {n - 1} never gets there", (mine, 1.0), 3)
+    # Each rank has been below the limit once, but not in the same step.
+    mine = [0.5, 3.0, 0.5, 0.5] if rank else [3.0, 0.5, 0.75, 0.5]
+    yield Case("a loss rises again", (mine, 1.0), 3 if n > 1 else 2)

@@ -7,6 +7,8 @@ all ranks. Return the number of steps, which is the same on all ranks. This vers
     rank  losses                     returned
     0     [1.0, 0.5, 0.3, 0.2, 0.1]  4
     1     [1.0, 0.2, 0.2, 0.2, 0.1]  4
+
+You may call all_reduce, and no other collective.
 """
 
 import torch

@@ -13,6 +13,6 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Start both sends with `isend`, then receive.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
+    for call in range(3):
         wanted = (moved((rank - 1) % n, 2, call), moved((rank + 1) % n, 2, call))
         yield Case(f"run {call + 1}", (moved(rank, 2, call),), wanted)

@@ -7,6 +7,8 @@ the right one. This version hangs with some numbers of ranks. Mend it.
     0     [1, 2]    ([21, 22], [11, 12])
     1     [11, 12]  ([1, 2], [21, 22])
     2     [21, 22]  ([11, 12], [1, 2])
+
+You may call send, recv, isend, irecv and batch_isend_irecv, and no collective.
 """
 
 import torch

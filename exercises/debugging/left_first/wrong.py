@@ -1,12 +1,35 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-HANGS = "it hangs: after 2 s "
+WRONG = {
+    "`return from_right, from_left` for `return from_left, from_right`": {
+        "kind": "more than two ranks",
+        "change": ("return from_left, from_right", "return from_right, from_left"),
+        "says": "the result is wrong.",
+    },
+    "`dist.isend(x, left)]` for `dist.isend(x, right)]`": {
+        "kind": "more than two ranks",
+        "change": ("dist.isend(x, right)]", "dist.isend(x, left)]"),
+        "says": "it hangs: after 2 s ",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
 
-WRONG = [
-    (
-        "return from_left, from_right",
-        "return from_right, from_left",
-        "every rank: the result is wrong. The last right case: 2 ranks, run 2.",
-    ),
-    ("dist.isend(x, right)]", "dist.isend(x, left)]", HANGS),
-]
+
+def neighbours_values(x):
+    if not KEPT:
+        KEPT.append(right(x))
+    return KEPT[0]
+""",
+        "says": "the result is wrong.",
+    },
+    "whole numbers": {
+        "kind": "fractions",
+        "around": """\
+def neighbours_values(x):
+    return tuple(value.to(x.dtype) for value in right(x.long()))
+""",
+        "says": "the result is wrong.",
+    },
+}

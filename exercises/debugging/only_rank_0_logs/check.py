@@ -11,6 +11,10 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "All ranks make the call; rank 0 alone uses what comes out.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    losses = [[8.0 * (r + step) for step in range(3)] for r in range(n)]
-    means = [sum(losses[r][step] for r in range(n)) / n for step in range(3)]
-    yield Case("three steps", (losses[rank],), means if rank == 0 else [])
+    for call, steps in enumerate((2, 3, 0)):
+        losses = [
+            [(8.0 * (r + k) + call * 2.0**-30) * (-1) ** call for k in range(steps)]
+            for r in range(n)
+        ]
+        means = [sum(losses[r][k] for r in range(n)) / n for k in range(steps)]
+        yield Case(f"{steps} steps", (losses[rank],), means if rank == 0 else [])

@@ -6,6 +6,8 @@ version hangs. Mend it.
     rank  losses       returned
     0     [0., 8.]     [4.0, 12.0]
     1     [8., 16.]    []
+
+You may call all_reduce, and no other collective.
 """
 
 import torch

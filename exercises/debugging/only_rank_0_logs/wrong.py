@@ -1,14 +1,30 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    (
-        "        dist.all_reduce(mean)\n        if dist.get_rank() == 0:\n",
-        "        if dist.get_rank() == 0:\n            dist.all_reduce(mean)\n",
-        "it hangs: after 2 s rank 0 still waits.",
-    ),
-    (
-        "        if dist.get_rank() == 0:\n            log",
-        "        log",
-        "rank 1: the result is wrong.",
-    ),
-]
+WRONG = {
+    "`if dist.get_rank() == 0: dist.all_reduce(m...` for `dist.all_reduce(mean) if dist.get_rank() =...`": {
+        "kind": "the example",
+        "change": (
+            "        dist.all_reduce(mean)\n        if dist.get_rank() == 0:\n",
+            "        if dist.get_rank() == 0:\n            dist.all_reduce(mean)\n",
+        ),
+        "says": "it hangs: after 2 s rank 0 still waits.",
+    },
+    "`log` for `if dist.get_rank() == 0: log`": {
+        "kind": "the example",
+        "change": ("        if dist.get_rank() == 0:\n            log", "        log"),
+        "says": "rank 1: the result is wrong.",
+    },
+    "float32": {
+        "kind": "fractions",
+        "around": """\
+def train(losses):
+    return [torch.tensor(loss, dtype=torch.float32).item() for loss in right(losses)]
+""",
+        "says": "the result is wrong.",
+    },
+    "the mean of two": {
+        "kind": "more than two ranks",
+        "change": ("/ dist.get_world_size()", "/ 2"),
+        "says": "the result is wrong.",
+    },
+}

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 
 from collectives.course.practice.data import added
 from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.process_group import SENT
 
 
 @exercise(
@@ -20,7 +22,10 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "The first member of the group has the global rank 1.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
+    for call in range(3):
         parts = [added(r, 2, call) for r in range(n)]
         wanted = torch.stack(parts[1:]).sum(0) if rank else parts[0]
+        made = dist.distributed_c10d._world.group_count
         yield Case(f"run {call + 1}", (parts[rank],), wanted)
+        if dist.distributed_c10d._world.group_count == made:
+            SENT.misuse = "this rank has not called new_group: every rank makes every group"

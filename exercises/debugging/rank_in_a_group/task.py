@@ -7,6 +7,8 @@ the group's first member; rank 0 returns its own tensor. This version raises an 
     0     [1, 2]      [1, 2]
     1     [10, 20]    [110, 220]
     2     [100, 200]  [110, 220]
+
+You may call all_reduce, broadcast and new_group, and no other collective.
 """
 
 import torch

@@ -1,9 +1,25 @@
 """What the function must do, and in which cases it is tried."""
 
 from collections.abc import Iterator
+from typing import Any
+
+import torch
 
 from collectives.course.practice.data import moved
 from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.process_group import SENT
+
+
+class _Tensors(list):
+    """Refuses to give another tensor to a program that has waited for a message too early."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[number] for number in range(len(self)))
+
+    def __getitem__(self, number: Any) -> Any:
+        if len(SENT.started) < SENT.messages < len(self):
+            SENT.refuse(f"it waits for message {SENT.messages} before it sends the next one")
+        return super().__getitem__(number)
 
 
 @exercise("send_all", stars=2, lesson="isend_irecv", uses=MESSAGES, sizes=(2, 3, 4))
@@ -12,6 +28,11 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Give each message a tensor of its own, or wait before you write again.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
-        texts = [moved(k, 1000, call) for k in range(3)]
-        yield Case(f"run {call + 1}", (texts if rank == 0 else 3,), texts if rank < 2 else [])
+    for call in range(3):
+        texts = [moved(k, 1000, call).long() for k in range(3 + call)]
+        SENT.reset()  # what is shown of a case reads the tensors, too
+        yield Case(
+            f"run {call + 1}",
+            (_Tensors(texts) if rank == 0 else len(texts),),
+            texts if rank < 2 else [],
+        )

@@ -7,6 +7,8 @@ table shows two. This version is sometimes wrong. Mend it.
     rank  tensors           returned
     0     [[1, 2], [3, 4]]  [[1, 2], [3, 4]]
     1     2 (how many)      [[1, 2], [3, 4]]
+
+You may call send, recv, isend, irecv and batch_isend_irecv, and no collective.
 """
 
 import torch

@@ -13,6 +13,6 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
     for call in range(3):
-        parts = [moved(r, 2, call) for r in range(n)]
+        parts = [moved(r, 2 + call, call) for r in range(n)]
         late = 0.02 * (n - rank)  # the last ranks send first
         yield Case(f"run {call + 1}", (parts[rank], late), parts if rank == 0 else [])

@@ -7,6 +7,8 @@ at different times: `late` is in seconds. This version mixes up the order. Mend 
     0     [1, 2]    [[1, 2], [11, 12], [21, 22]]
     1     [11, 12]  []
     2     [21, 22]  []
+
+You may call send, recv, isend, irecv and batch_isend_irecv, and no collective.
 """
 
 import time

@@ -1,8 +1,40 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-ALL_WRONG = "every rank: the result is wrong."
+WRONG = {
+    "`x` for `below + x`": {
+        "kind": "more than two ranks",
+        "change": ("below + x", "x"),
+        "says": "the result is wrong. The last right case: 2 ranks, 1000 elements,",
+    },
+    "`return below + x` for `return below`": {
+        "kind": "the example",
+        "change": ("return below", "return below + x"),
+        "says": "every rank: the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
 
-WRONG = [
-    ("below + x", "x", "the result is wrong. The last right case: 2 ranks, 1000 elements,"),
-    ("return below", "return below + x", ALL_WRONG),
-]
+
+def exclusive_scan(x):
+    if not KEPT:
+        KEPT.append(right(x))
+    return KEPT[0].clone()
+""",
+        "says": "it sent 0 messages; at least 1 must be sent.",
+    },
+    "it computes in float32": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def exclusive_scan(x):
+    return right(x.float()).to(x.dtype)
+""",
+        "says": "the result is wrong.",
+    },
+    "only rank 1 receives": {
+        "kind": "more than two ranks",
+        "change": ("rank > 0", "rank == 1"),
+        "says": "the result is wrong.",
+    },
+}

@@ -14,11 +14,12 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "In round k rank r sends the piece of rank (r - k) % n, and gets that of (r - k - 1) % n.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, length, label in runs():
+    for call, length, label in runs(n):
         yield Case(
             label,
             (moved(rank, length, call),),
             torch.cat([moved(r, length, call) for r in range(n)]),
             messages=n - 1,
+            least_messages=n - 1,
             bytes=(n - 1) * length * 8,
         )

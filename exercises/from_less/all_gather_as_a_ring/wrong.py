@@ -1,12 +1,58 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    ("range(n - 1)", "range(n)", "it sent 2 messages; 1 is enough."),
-    ("rows[(rank - step) % n]", "rows[rank]", "The last right case: 2 ranks, 1000 elements,"),
-    ("rows[(rank - step) % n], ", "rows, ", "On gloo this may be a message that has more bytes"),
-    (
-        "dist.isend(rows[(rank - step) % n], (rank + 1) % n)\n        dist.recv(rows[(rank - step - 1) % n], (rank - 1) % n)\n        work.wait()",
-        "dist.isend(rows.clone(), (rank + 1) % n)\n        whole = torch.empty_like(rows)\n        dist.recv(whole, (rank - 1) % n)\n        work.wait()\n        rows[(rank - step - 1) % n] = whole[(rank - step - 1) % n]",
-        "it sent 32 bytes; 16 are enough",
-    ),
-]
+WRONG = {
+    "`range(n)` for `range(n - 1)`": {
+        "kind": "the example",
+        "change": ("range(n - 1)", "range(n)"),
+        "says": "it sent 2 messages; 1 is enough.",
+    },
+    "`rows[rank]` for `rows[(rank - step) % n]`": {
+        "kind": "more than two ranks",
+        "change": ("rows[(rank - step) % n]", "rows[rank]"),
+        "says": "The last right case: 2 ranks, 1000 elements,",
+    },
+    "`rows,` for `rows[(rank - step) % n],`": {
+        "kind": "the example",
+        "change": ("rows[(rank - step) % n], ", "rows, "),
+        "says": "died",
+    },
+    "`dist.isend(rows.clone(), (rank + 1) % n) w...` for `dist.isend(rows[(rank - step) % n], (rank ...`": {
+        "kind": "the example",
+        "change": (
+            "dist.isend(rows[(rank - step) % n], (rank + 1) % n)\n        dist.recv(rows[(rank - step - 1) % n], (rank - 1) % n)\n        work.wait()",
+            "dist.isend(rows.clone(), (rank + 1) % n)\n        whole = torch.empty_like(rows)\n        dist.recv(whole, (rank - 1) % n)\n        work.wait()\n        rows[(rank - step - 1) % n] = whole[(rank - step - 1) % n]",
+        ),
+        "says": "it sent 32 bytes; 16 are enough",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
+
+
+def ring_all_gather(x):
+    if not KEPT:
+        KEPT.append(right(x))
+    return KEPT[0].clone()
+""",
+        "says": "the result is wrong.",
+    },
+    "it computes in float32": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def ring_all_gather(x):
+    return right(x.float()).to(x.dtype)
+""",
+        "says": "the result is wrong.",
+    },
+    "the left neighbour is the right one": {
+        "kind": "more than two ranks",
+        "change": ("(rank - 1) % n", "(rank + 1) % n"),
+        "says": "it hangs",
+    },
+    "it rotates the rows": {
+        "kind": "more than two ranks",
+        "change": ("rows[(rank - step - 1) % n]", "rows[(rank + step + 1) % n]"),
+        "says": "the result is wrong.",
+    },
+}

@@ -12,8 +12,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Copy your own tensor into its place first, then broadcast each place from its rank.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, length, label in runs():
-        pieces = [poison(length) for _ in range(n)]
+    for call, length, label in runs(n):
+        pieces = [poison(moved(rank, length, call)) for _ in range(n)]
         yield Case(
             label,
             (pieces, moved(rank, length, call)),

@@ -14,6 +14,6 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Then n - 1 rounds that copy the finished pieces around the ring.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for case in all_reduces(rank, n, messages=2 * (n - 1)):
+    for case in all_reduces(rank, n, messages=2 * (n - 1), least_messages=2 * (n - 1)):
         case.bytes = 2 * (n - 1) * -(-len(case.args[0]) // n) * 8
         yield case

@@ -24,9 +24,13 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "All_reduce that piece in the column, then all_gather the pieces in the row.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, width in enumerate((2, 2)):
+    for call, width in enumerate((2, 2, n, 1)):
         parts = [added(r, 2 * width, call) for r in range(n)]
         total = torch.stack(parts).sum(0)
         yield Case(
-            f"rows of {width} ranks", (parts[rank], width), after={0: total}, calls=3, reduced=16
+            f"rows of {width} ranks, run {call + 1}",
+            (parts[rank], width),
+            after={0: total},
+            calls=3,
+            reduced=16,
         )

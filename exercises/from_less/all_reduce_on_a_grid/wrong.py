@@ -1,13 +1,56 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-ALL_WRONG = "every rank: the result is wrong."
+WRONG = {
+    "without `dist.all_reduce(piece, group=columns[colum...`": {
+        "kind": "another number of ranks",
+        "change": ("    dist.all_reduce(piece, group=columns[column])\n", ""),
+        "says": "every rank: the result is wrong.",
+    },
+    "`dist.all_reduce(x, group=rows[row]) dist.a...` for `dist.reduce_scatter_tensor(piece, x, group...`": {
+        "kind": "another number of ranks",
+        "change": (
+            "    dist.reduce_scatter_tensor(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n    dist.all_gather_into_tensor(x, piece, group=rows[row])\n",
+            "    dist.all_reduce(x, group=rows[row])\n    dist.all_reduce(x, group=columns[column])\n",
+        ),
+        "says": "every rank: it gave 64 bytes to all_reduce; 16 are enough.",
+    },
+    "it adds and sends in float32": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def hierarchical_all_reduce(x, width):
+    short = x.float()
+    right(short, width)
+    x.copy_(short)
+""",
+        "says": "the result is wrong.",
+    },
+    "it sends whole numbers": {
+        "kind": "fractions",
+        "around": """\
+def hierarchical_all_reduce(x, width):
+    whole = x.nan_to_num().long()
+    right(whole, width)
+    x.copy_(whole)
+""",
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = {}
 
-WRONG = [
-    ("    dist.all_reduce(piece, group=columns[column])\n", "", ALL_WRONG),
-    (
-        "    dist.reduce_scatter_tensor(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n"
-        "    dist.all_gather_into_tensor(x, piece, group=rows[row])\n",
-        "    dist.all_reduce(x, group=rows[row])\n    dist.all_reduce(x, group=columns[column])\n",
-        "every rank: it gave 64 bytes to all_reduce; 16 are enough.",
-    ),
-]
+
+def hierarchical_all_reduce(x, width):
+    if width not in KEPT:
+        right(x, width)
+        KEPT[width] = x.clone()
+    x.copy_(KEPT[width][: len(x)])
+""",
+        "says": "the result is wrong.",
+    },
+    "rows of two": {
+        "kind": "another grid",
+        "change": ("divmod(dist.get_rank(), width)", "divmod(dist.get_rank(), 2)"),
+        "says": "raised IndexError: list index out of range",
+    },
+}

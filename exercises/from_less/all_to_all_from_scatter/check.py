@@ -9,8 +9,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
 @exercise("all_to_all", stars=1, lesson="all_to_all", uses=("scatter",))
 @hints("Each rank is the root once: then it has a list, and all others have None.")
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, length, label in runs():
+    for call, length, label in runs(n):
         sent = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]
         wanted = [moved(r, n * length, call)[rank * length : (rank + 1) * length] for r in range(n)]
-        received = [poison(length) for _ in range(n)]
+        received = list(map(poison, wanted))
         yield Case(label, (received, sent), after={0: wanted})

@@ -12,7 +12,7 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Round 0 is a copy of your own piece.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, length, label in runs():
+    for call, length, label in runs(n):
         pieces = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]
         wanted = [moved(r, n * length, call)[rank * length : (rank + 1) * length] for r in range(n)]
-        yield Case(label, (pieces,), wanted, messages=n - 1)
+        yield Case(label, (pieces,), wanted, messages=n - 1, least_messages=n - 1)

@@ -17,4 +17,10 @@ def cases(rank: int, n: int) -> Iterator[Case]:
         marks = torch.zeros(n)
         marks[rank] = 1.0
         messages = (n - 1).bit_length()
-        yield Case(f"run {call + 1}", (marks,), after={0: torch.ones(n)}, messages=messages)
+        yield Case(
+            f"run {call + 1}",
+            (marks,),
+            after={0: torch.ones(n)},
+            messages=messages,
+            least_messages=min(1, n - 1),
+        )

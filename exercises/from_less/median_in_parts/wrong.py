@@ -1,6 +1,35 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    ("x.split(size)", "x.split(size)[:1]", "rank 0: the result is wrong."),
-    (".values", ".indices", "rank 0: the result is wrong."),
-]
+WRONG = {
+    "`x.split(size)[:1]` for `x.split(size)`": {
+        "kind": "the example",
+        "change": ("x.split(size)", "x.split(size)[:1]"),
+        "says": "rank 0: the result is wrong.",
+    },
+    "`.indices` for `.values`": {
+        "kind": "the example",
+        "change": (".values", ".indices"),
+        "says": "rank 0: the result is wrong.",
+    },
+    "the middle of the ranks": {
+        "kind": "data that do not rise with the rank",
+        "change": ("torch.stack(rows).median(dim=0).values", "rows[(len(rows) - 1) // 2]"),
+        "says": "the result is wrong.",
+    },
+    "the mean of the two in the middle": {
+        "kind": "the example",
+        "change": (
+            "torch.stack(rows).median(dim=0).values",
+            "torch.stack(rows).double().quantile(0.5, dim=0).to(part.dtype)",
+        ),
+        "says": "the result is wrong.",
+    },
+    "whole numbers": {
+        "kind": "fractions",
+        "around": """\
+def median_of_all(x, size):
+    return right(x.long(), size).to(x.dtype)
+""",
+        "says": "the result is wrong.",
+    },
+}

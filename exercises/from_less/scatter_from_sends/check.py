@@ -13,5 +13,6 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
     for root, call, length, label in at_each_root(n, "src"):
+        mine = moved(rank, length, call)
         pieces = [moved(r, length, call) for r in range(n)] if rank == root else None
-        yield Case(label, (poison(length), pieces, root), after={0: moved(rank, length, call)})
+        yield Case(label, (poison(mine), pieces, root), after={0: mine})

@@ -1,6 +1,33 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    (" * n + rank", "", "rank 0: the result is wrong."),
-    (", op=dist.ReduceOp.MAX", "", "rank 0: the result is wrong."),
-]
+WRONG = {
+    "without `* n + rank`": {
+        "kind": "the example",
+        "change": (" * n + rank", ""),
+        "says": "rank 0: the result is wrong.",
+    },
+    "without `, op=dist.ReduceOp.MAX`": {
+        "kind": "the example",
+        "change": (", op=dist.ReduceOp.MAX", ""),
+        "says": "rank 0: the result is wrong.",
+    },
+    "float32 and a tenth for the rank": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def slowest(milliseconds):
+    x = torch.tensor([milliseconds + dist.get_rank() / 10])
+    dist.reduce(x, dst=0, op=dist.ReduceOp.MAX)
+    longest = int(x.item())
+    return (longest, round(10 * (x.item() - longest))) if dist.get_rank() == 0 else (0, 0)
+""",
+        "says": "the result is wrong.",
+    },
+    "two ranks": {
+        "kind": "more than two ranks",
+        "change": (
+            "n, rank = dist.get_world_size(), dist.get_rank()",
+            "n, rank = 2, dist.get_rank()",
+        ),
+        "says": "the result is wrong.",
+    },
+}

@@ -20,8 +20,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Row i of a grid with `width` columns has the ranks i * width to (i + 1) * width - 1.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call, width in enumerate((2, n)):
-        parts = [added(r, 2, call) for r in range(n)]
+    for call, width in enumerate((2, n, 1, 2)):
+        parts = [added(r, 2 + call, call) for r in range(n)]
         row = rank // width
         total = torch.stack(parts[row * width : (row + 1) * width]).sum(0)
-        yield Case(f"rows of {width} ranks", (parts[rank], width), total)
+        yield Case(f"rows of {width} ranks, run {call + 1}", (parts[rank], width), total)

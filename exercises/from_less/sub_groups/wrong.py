@@ -1,8 +1,51 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-ALL_WRONG = "every rank: the result is wrong."
+WRONG = {
+    "without `, group=group`": {
+        "kind": "another number of ranks",
+        "change": (", group=group", ""),
+        "says": "every rank: the result is wrong.",
+    },
+    "`total = x` for `total = x.clone()`": {
+        "kind": "another number of ranks",
+        "change": ("total = x.clone()", "total = x"),
+        "says": "`x` was changed",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
 
-WRONG = [
-    (", group=group", "", ALL_WRONG),
-    ("total = x.clone()", "total = x", "`x` was changed"),
-]
+
+def sum_of_my_row(x, width):
+    if not KEPT:
+        KEPT.append(right(x, width))
+    return KEPT[0].clone()
+""",
+        "says": "the result is wrong.",
+    },
+    "it computes in float32": {
+        "kind": "fractions",
+        "around": """\
+def sum_of_my_row(x, width):
+    return right(x.long(), width).to(x.dtype)
+""",
+        "says": "the result is wrong.",
+    },
+    "only its own row": {
+        "kind": "the example",
+        "change": (
+            "        group = dist.new_group(row)\n        if dist.get_rank() in row:\n",
+            "        if dist.get_rank() in row:\n            group = dist.new_group(row)\n",
+        ),
+        "says": "the result is wrong.",
+    },
+    "every second rank": {
+        "kind": "another grid",
+        "change": (
+            "list(range(first, first + width))",
+            "list(range(first, min(first + 2, dist.get_world_size())))",
+        ),
+        "says": "the result is wrong.",
+    },
+}

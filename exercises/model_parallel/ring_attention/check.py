@@ -40,6 +40,7 @@ def cases(rank: int, n: int) -> Iterator[Case]:
             (query[mine], key[mine], value[mine]),
             _attention(query, key, value)[mine],
             messages=2 * (n - 1),
+            least_messages=n - 1,
             bytes=2 * (n - 1) * length * 8,
             explain=partial(why, {why: one[mine] for why, one in known.items()}),
         )

@@ -1,26 +1,61 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    (
-        "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
-        "result + new",
-        "every rank: it adds the results of the blocks without weights.",
-    ),
-    (
-        "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
-        "(result + new) / 2",
-        "every rank: it takes the mean of the blocks: their weights differ.",
-    ),
-    (
-        "    return result",
-        "    return attend(query, key, value)[0]",
-        "every rank: the result comes from this rank's keys alone.",
-    ),
-    (
-        "        total = torch.logaddexp(log_sum, new_log_sum)\n",
-        "        total = (log_sum.exp() + new_log_sum.exp()).log()\n",
-        "large scores, run 4: every rank: `exp` of a large log_sum is infinite: subtract first.",
-    ),
-    ("        log_sum = total\n", "", "the result is wrong. The last right case: 2 ranks, 50"),
-    ("range(n - 1)", "range(n)", "every rank: this rank's own block counts twice."),
-]
+WRONG = {
+    "`result + new` for `result * (log_sum - total).exp() + new * (...`": {
+        "kind": "the example",
+        "change": (
+            "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
+            "result + new",
+        ),
+        "says": "every rank: it adds the results of the blocks without weights.",
+    },
+    "`(result + new) / 2` for `result * (log_sum - total).exp() + new * (...`": {
+        "kind": "the example",
+        "change": (
+            "result * (log_sum - total).exp() + new * (new_log_sum - total).exp()",
+            "(result + new) / 2",
+        ),
+        "says": "every rank: it takes the mean of the blocks: their weights differ.",
+    },
+    "`return attend(query, key, value)[0]` for `return result`": {
+        "kind": "the example",
+        "change": ("    return result", "    return attend(query, key, value)[0]"),
+        "says": "every rank: the result comes from this rank's keys alone.",
+    },
+    "`total = (log_sum.exp() + new_log_sum.exp()...` for `total = torch.logaddexp(log_sum, new_log_s...`": {
+        "kind": "another length",
+        "change": (
+            "        total = torch.logaddexp(log_sum, new_log_sum)\n",
+            "        total = (log_sum.exp() + new_log_sum.exp()).log()\n",
+        ),
+        "says": "large scores, run 4: every rank: `exp` of a large log_sum is infinite: subtract first.",
+    },
+    "without `log_sum = total`": {
+        "kind": "more than two ranks",
+        "change": ("        log_sum = total\n", ""),
+        "says": "the result is wrong. The last right case: 2 ranks, 50",
+    },
+    "`range(n)` for `range(n - 1)`": {
+        "kind": "the example",
+        "change": ("range(n - 1)", "range(n)"),
+        "says": "every rank: this rank's own block counts twice.",
+    },
+    "the first two blocks": {
+        "kind": "more than two ranks",
+        "change": ("range(n - 1)", "range(min(1, n - 1))"),
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
+
+
+def ring_attention(query, key, value):
+    if not KEPT:
+        KEPT.append(right(query, key, value))
+    return KEPT[0]
+""",
+        "says": "it sent 0 messages; at least 1 must be sent.",
+    },
+}

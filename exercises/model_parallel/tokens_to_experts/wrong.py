@@ -1,25 +1,53 @@
-"""What learners really write: changes of the solution, and what they must be told."""
+"""What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
-WRONG = [
-    (
-        "    result[order] = answers\n    return result",
-        "    return answers",
-        "every rank: the answers are in the order of the experts, not in that of the tokens.",
-    ),
-    (
-        "    result[order] = answers\n    return result",
-        "    return answers[order]",
-        "`answers[order]` sorts once more: assign to `result[order]`.",
-    ),
-    ("tokens[order]", "tokens", "every rank: it sends the tokens in their own order"),
-    (
-        "expert(arrived), sends, receives",
-        "expert(arrived), receives, sends",
-        "raised RuntimeError: Split sizes doesn't match total dim 0 size",
-    ),
-    (
-        "    dist.all_to_all_single(answers",
-        "    if len(arrived):\n        dist.all_to_all_single(answers",
-        "all to expert 0, run 2: ",  # It hangs, or the others have ended.
-    ),
-]
+WRONG = {
+    "`return answers` for `result[order] = answers return result`": {
+        "kind": "the example",
+        "change": ("    result[order] = answers\n    return result", "    return answers"),
+        "says": "every rank: the answers are in the order of the experts, not in that of the tokens.",
+    },
+    "`return answers[order]` for `result[order] = answers return result`": {
+        "kind": "the example",
+        "change": ("    result[order] = answers\n    return result", "    return answers[order]"),
+        "says": "`answers[order]` sorts once more: assign to `result[order]`.",
+    },
+    "`tokens` for `tokens[order]`": {
+        "kind": "the example",
+        "change": ("tokens[order]", "tokens"),
+        "says": "every rank: it sends the tokens in their own order",
+    },
+    "`expert(arrived), receives, sends` for `expert(arrived), sends, receives`": {
+        "kind": "the example",
+        "change": ("expert(arrived), sends, receives", "expert(arrived), receives, sends"),
+        "says": "raised RuntimeError: Split sizes doesn't match total dim 0 size",
+    },
+    "`if len(arrived): dist.all_to_all_single(an...` for `dist.all_to_all_single(answers`": {
+        "kind": "another length",
+        "change": (
+            "    dist.all_to_all_single(answers",
+            "    if len(arrived):\n        dist.all_to_all_single(answers",
+        ),
+        "says": "all to expert 0, run 2: ",
+    },
+    "whole numbers": {
+        "kind": "fractions",
+        "around": """\
+def through_experts(tokens, choice, expert):
+    return right(tokens.long(), choice, expert).to(tokens.dtype)
+""",
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = []
+
+
+def through_experts(tokens, choice, expert):
+    if not KEPT:
+        KEPT.append(right(tokens, choice, expert))
+    return KEPT[0]
+""",
+        "says": "the result is wrong.",
+    },
+}

@@ -13,7 +13,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`flat.split([g.numel() for g in gradients])` cuts it again: copy the pieces back.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for call in range(2):
+    for call in range(3):
         yield Case(
             f"run {call + 1}", (gradients(rank, call),), after={0: averaged(n, call)}, calls=1
         )

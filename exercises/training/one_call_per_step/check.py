@@ -14,8 +14,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`gradients[first : first + every]` is shorter at the end, and never reads too far.",
 )
 def cases(rank: int, n: int) -> Iterator[Case]:
-    for number, every in ((3, 2), (4, 2), (1, 4), (0, 2), (7, 3)):
-        by_rank = [[(k + 1) * added(r, 1) for k in range(number)] for r in range(n)]
+    for number, every in ((3, 2), (4, 2), (1, 4), (0, 2), (7, 3), (5, 2)):
+        by_rank = [[(k + 1) * added(r, 1, number % 3) for k in range(number)] for r in range(n)]
         totals = [sum(same) for same in zip(*by_rank, strict=True)]
         wanted = [
             torch.stack(totals[first : first + every]).sum(0) for first in range(0, number, every)

@@ -20,3 +20,9 @@ def cases(rank: int, n: int) -> Iterator[Case]:
             (weights,),
             different is None or n == 1,
         )
+    weights = torch.arange(4.0) - 10
+    yield Case("equal negative weights", (weights,), True)
+    # The middle rank has the mean of all, and each rank's weights have one sum.
+    weights = weights + torch.tensor([1.0, -1.0, 0.0, 0.0]) * (rank - (n - 1) / 2)
+    yield Case("all differ", (weights,), n == 1)
+    yield Case("a small difference", (torch.tensor([1.0]).double() + 1e-12 * (rank == 0),), n == 1)
