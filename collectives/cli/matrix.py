@@ -78,7 +78,7 @@ def matrix(
     server.start_server((*_PRELOADED, *backend_modules(backend)))
     from collectives.cli import matrix_run
 
-    request = matrix_run.Request(
+    request = matrix_run.MatrixRequest(
         backend=backend,
         device=device,
         collective=collective,

@@ -22,7 +22,7 @@ from collectives.semantics.cell import Cell
 
 
 @dataclass(frozen=True)
-class Request:
+class MatrixRequest:
     """What the command line asks for; None where it says nothing."""
 
     # Which cells.
@@ -79,7 +79,7 @@ class Request:
         return selection.select(backend=self.backend, device=self.device, world_sizes=sizes)
 
 
-def execute(request: Request) -> int:
+def execute(request: MatrixRequest) -> int:
     """Measure and report; the exit status. Under torchrun only rank 0 prints."""
     prints = True
     try:
@@ -124,7 +124,7 @@ def _before(against: str) -> Matrix:
     return recorded.named(against) or recorded.read(against)
 
 
-def _print_and_write(matrix: Matrix, request: Request) -> bool:
+def _print_and_write(matrix: Matrix, request: MatrixRequest) -> bool:
     """Print the tables, and write the files. Whether all were written."""
     try:
         _print_tables(matrix.cells)
