@@ -1,8 +1,8 @@
 """The messages of messages.toml are those that really come, and `diagnose --log` finds them."""
 
 import pickle
-import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -216,7 +216,9 @@ def dump_while_one_waits(rank, world_size, device):
     x = torch.ones(4)
     dist.all_reduce(x)
     work = dist.all_reduce(x, async_op=True) if rank == 0 else None
-    dump = _dump_fr_trace()
+    # torch notes a moment later that the first call is over.
+    while not pickle.loads(dump := _dump_fr_trace())["entries"][0]["retired"]:
+        time.sleep(0.01)
     if rank == 0:
         dist.send(x, dst=1)
         work.wait()
@@ -229,17 +231,14 @@ def dump_while_one_waits(rank, world_size, device):
 def test_dumps_that_torch_writes_are_judged(tmp_path):
     text, _ = dumped(tmp_path, *launch(dump_while_one_waits, 2))
     headline, rank_0, *_ = text.splitlines()
-    # torch notes a moment later that a call is over: then rank 1 seems to be in the one before.
-    assert re.fullmatch(
-        "(slow: rank 1 has not|hang: rank 1 never) joined all_reduce #1 of group WORLD", headline
-    )
-    assert re.match(r"  rank(  0|s 0,1)  in all_reduce\(float32\[4\]\)", rank_0)
+    assert headline == "slow: rank 1 has not joined all_reduce #1 of group WORLD"
+    assert rank_0.startswith("  rank  0  in all_reduce(float32[4])")
 
 
 @pytest.mark.parametrize(
     ("joined", "says"),
     [
-        (4, "hang: ranks 0,1 wait, and nothing moves\n  ranks 0,1  in all_reduce(float32[4])  train.py:9 in step\n  rank  2    no dump of it"),
+        (4, "hang: ranks 0,1 wait in all_reduce #3 of group WORLD, and nothing moves\n  ranks 0,1  in all_reduce(float32[4])  train.py:9 in step\n  rank  2    no dump of it"),
         (3, "partial: the collectives of ranks 0,1 fit together, and none is under way; there is no dump of rank 2"),
     ],
     ids=["waiting", "ended"],
