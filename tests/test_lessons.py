@@ -1,86 +1,20 @@
-"""Every lesson runs on every backend and world size, or is skipped with a reason."""
+"""What lessons claim of backends, and that every rank trains the model of one process."""
 
-import functools
 import re
 import time
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from collectives import LaunchError, check_training, launch, needs
+from collectives import LaunchError, launch, needs
 from collectives.backends import availability as backends
 from collectives.backends import claims
 from collectives.course import chapters, files
-from collectives.course.marks import world_of
 from collectives.course.runner import run_step
+from collectives.verify.lessons import faults_of
 
 TIMEOUT = 100.0
 CHAPTERS = chapters.read()
-
-
-def run_lessons(rank, world_size, device, names, backend, limit):
-    """Runs in a rank: these lessons in one world. An error names its step in a note."""
-    for name in names:
-        for step in runnable(name, backend, device, world_size):
-            step.__globals__["check_training"] = functools.partial(check_training, limit=limit)
-            try:
-                step(rank, world_size, device)
-            except Exception as error:
-                error.add_note(f"in step {step.__name__} of {name}")
-                raise
-        # A receive from any rank must not take what the next lesson sends. On gloo a barrier may
-        # raise the error of an earlier call, which error_at_wait makes on purpose.
-        dist.all_reduce(torch.zeros(1, device=device))
-
-
-def runnable(lesson, backend, device, world_size):
-    """The steps that this world can run. Others start worlds of their own, of whatever size this
-    one has: see test_notebooks.py.
-    """
-    return [
-        step
-        for step in files.load(files.find(lesson)).STEPS
-        for world in [world_of(step)]
-        if not world.isolated
-        and not world.seconds
-        and world.ranks <= world_size
-        and world.backend in (None, backend)
-        and not claims.refusal(step.__name__, backend, device)
-    ]
-
-
-def faults_of(names, backend, device, world_size, limit=1e-9) -> dict[str, str]:
-    """What is wrong with which of these lessons. The diagnosis, which watches, suspects none.
-
-    All run in one world. If one fails there, each runs by itself, to name all that fail.
-    """
-
-    def fault(names):
-        arguments = {"args": (names, backend, limit), "backend": backend, "device": device}
-        arguments |= {"timeout": TIMEOUT * len(names), "diagnose": True}
-        try:
-            launch(run_lessons, world_size, **arguments)
-        except LaunchError as error:
-            return str(error)
-
-    together = fault(names)
-    each = {name: fault([name]) for name in names} if together else {}
-    found = {name: text for name, text in each.items() if text}
-    return found or ({"together": together} if together else {})
-
-
-def test_lessons(backend, device, world_size, record_property):
-    if reason := backends.unavailable(backend, device, world_size):
-        pytest.skip(reason)
-    everywhere = [chapter for chapter in CHAPTERS.values() if chapter.runs_everywhere]
-    names = [name for chapter in everywhere for name in chapter.names]
-    faults = faults_of(names, backend, device, world_size)
-    for name in names:
-        runs = runnable(name, backend, device, world_size)
-        outcome = "failed" if name in faults else "passed" if runs else "skipped"
-        record_property("lesson", (name, f"{backend}/{device}", outcome))
-    assert not faults, "\n\n".join(faults.values())
 
 
 # The lessons say that they stay as far below the limit of check_training.

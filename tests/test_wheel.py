@@ -1,6 +1,8 @@
 """The wheel works without a checkout: with its lessons and their data, and nothing else."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from processes import finished
 from test_doors import EVERY, all_expected
 from typer.testing import CliRunner
 
@@ -120,3 +123,75 @@ def test_in_an_empty_folder_torchrun_prints_what_every_notebook_shows(installed,
     program = [installed / "python", "-c", EVERY, *(lessons / f"{name}.py" for name in names)]
     done = run(*torchrun, "--no-python", *program, folder=tmp_path)
     assert done.stdout == all_expected(names)
+
+
+# An author's backend in a file of its own. Its reduce takes the largest value, whatever is asked.
+MINE = """
+import torch.distributed as dist
+from lying_backend import OnGloo
+
+
+class Mine(OnGloo):
+    def reduce(self, tensors, options):
+        options.reduceOp = dist.ReduceOp.MAX
+        return self._gloo.reduce(tensors, options)
+
+
+dist.Backend.register_backend("mine", Mine, devices=["cpu"])
+"""
+ASK = "--backend mine --import mine --world-sizes 2 -k lessons_or_reduce -p no:cacheprovider"
+ASK = [word.replace("lessons_or_reduce", "lessons or reduce") for word in ASK.split()]
+
+
+@pytest.fixture
+def author(tmp_path) -> Path:
+    """An empty folder, but for the author's backend."""
+    (tmp_path / "mine.py").write_text(MINE)
+    shutil.copy(ROOT / "tests" / "support" / "lying_backend.py", tmp_path)
+    return tmp_path
+
+
+def red_rows(done: subprocess.CompletedProcess) -> set[str]:
+    return {line.split()[0] for line in done.stdout.splitlines() if line.endswith("<- red")}
+
+
+@pytest.mark.slow
+def test_an_author_sees_which_call_of_his_backend_is_wrong(installed, author):
+    pytest_ = [installed / "python", "-m", "pytest"]
+    done = run(*pytest_, "--pyargs", "collectives.verify", *ASK, folder=author, status=1)
+    assert red_rows(done) == {"reduce"}, done.stdout
+    assert re.search(r"^all_reduce +1 passed", done.stdout, re.MULTILINE)
+    assert re.search(r"^reduce +1 failed +<- red", done.stdout, re.MULTILINE)
+    # Who does not name it is not bothered.
+    (author / "test_own.py").write_text("def test_own(): pass")
+    done = run(*pytest_, "--backend", "mine", folder=author, status=4)
+    assert "unrecognized arguments: --backend" in done.stderr
+    assert "1 passed" in run(*pytest_, folder=author).stdout
+
+
+@pytest.mark.slow
+def test_in_a_checkout_the_same_tests_ask_it_and_nothing_else_runs(author):
+    path = os.pathsep.join([str(author), os.environ.get("PYTHONPATH", "")])
+    done = finished(["python", "-m", "pytest", "-n", 2, *ASK], 600, {"PYTHONPATH": path}, cwd=ROOT)
+    assert (done.returncode, red_rows(done)) == (1, {"reduce"}), done.stdout
+    assert "left out: the tests that ask no backend" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--backend glo", "--backend glo: there are "),
+        ("--backend mine --import not_there", "--import not_there: there is no such module"),
+        ("--backend gloo --world-sizes 2,x", "--world-sizes 2,x: write whole numbers"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_a_sentence(options, said):
+    done = finished(f"python -m pytest --collect-only -q {options}", cwd=ROOT)
+    assert (done.returncode, f"ERROR: {said}" in done.stderr) == (4, True), done.stderr
+
+
+def test_with_a_backend_only_what_asks_it_is_collected():
+    done = finished("python -m pytest --collect-only -q --backend by_hand", cwd=ROOT)
+    tests = [line for line in done.stdout.splitlines() if "::" in line]
+    assert tests, done.stdout
+    assert all("[by_hand-cpu-w" in test for test in tests)

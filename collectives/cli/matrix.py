@@ -8,10 +8,7 @@ import typer
 from collectives.backends.availability import NAMES
 from collectives.backends.availability import modules as backend_modules
 from collectives.cli.terminal import Modules
-
-# The functional collectives import the compiler, which takes longer than ten cells: the fork server
-# does it once, for all ranks.
-_PRELOADED = ("torch._dynamo", "torch.distributed.nn", "collectives.semantics.probe")
+from collectives.matrix import PRELOADED
 
 STATUSES = (
     "Exit status: 0 all is as claimed (without claims: every cell works or is clearly refused), "
@@ -75,7 +72,7 @@ def matrix(
     from collectives.launcher import server
 
     # It imports torch while this process does.
-    server.start_server((*_PRELOADED, *backend_modules(backend)))
+    server.start_server((*PRELOADED, *backend_modules(backend)))
     from collectives.cli import matrix_run
 
     request = matrix_run.MatrixRequest(

@@ -1,0 +1,108 @@
+"""A plugin of pytest that asks backends: its options, and the grids at the end of the report.
+
+pytest --backend gloo --world-sizes 2,4
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from collectives.backends import availability, imported, machine
+from collectives.launcher import server
+from collectives.matrix import PRELOADED
+from collectives.verify.ask import ASKED, world_sizes
+
+_LEFT_OUT = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("collectives")
+    group.addoption(
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help=f"ask this backend alone ({availability.NAMES}, or what --import brings), and run no "
+        "other tests than those that ask it; repeatable",
+    )
+    group.addoption(
+        imported.OPTION,
+        action="append",
+        default=[],
+        dest="modules",
+        metavar="MODULE",
+        help=imported.HELP,
+    )
+    group.addoption(
+        "--world-sizes",
+        metavar="N,N",
+        help="numbers of ranks (default: 1,2,3,4,5 for the lessons, 2 for single calls)",
+    )
+    group.addoption(
+        "--all-cells",
+        action="store_true",
+        help="single calls with every dtype and reduction, not float32 and SUM alone",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes long")
+    try:
+        imported.import_modules(config.getoption("modules"))
+        world_sizes(config, ())
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[_LEFT_OUT] = False
+    if not (wanted := config.getoption("backend")):
+        return
+    known = availability.known_backends()
+    if unknown := sorted(set(wanted) - set(known)):
+        raise pytest.UsageError(f"--backend {', '.join(unknown)}: there are {', '.join(known)}")
+    if config.args_source is not config.ArgsSource.ARGS:
+        config.args = [str(Path(__file__).parent)]
+        config.stash[_LEFT_OUT] = True
+
+
+@pytest.fixture(scope="session")
+def fork_server(pytestconfig):
+    """What the ranks of all tests need is imported once."""
+    names = pytestconfig.getoption("backend")
+    server.start_server((*PRELOADED, *availability.modules(names)))
+
+
+def pytest_report_header(config):
+    lines = [f"{name}: {value}" for name, value in machine.facts()]
+    if config.stash[_LEFT_OUT]:
+        lines += [
+            "left out: the tests that ask no backend; pytest without --backend runs them",
+            "left out: PyTorch's own tests; pytest tests/pytorch_suite.py --backend NAME runs them",
+        ]
+    return lines
+
+
+def pytest_terminal_summary(terminalreporter):
+    """A grid of rows and backends for each title: what `ask.note` has noted."""
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    noted = [value for report in reports for name, value in report.user_properties if name == ASKED]
+    for title in dict.fromkeys(title for title, *_ in noted):
+        _print_grid(terminalreporter, title, [rest for first, *rest in noted if first == title])
+
+
+def _print_grid(reporter, title: str, noted: list) -> None:
+    cells: dict[tuple[str, str], Counter] = {}
+    for row, column, counts, _ in noted:
+        cells.setdefault((row, column), Counter()).update(counts)
+    red = {row for row, _, _, is_red in noted if is_red}
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+    lines = [["", *columns]]
+    lines += [[row, *(_text(cells.get((row, column), {})) for column in columns)] for row in rows]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    reporter.section(title)
+    for row, texts in zip(["", *rows], lines, strict=True):
+        padded = (text.ljust(width) for text, width in zip(texts, widths, strict=True))
+        mark = "  <- red" if row in red else ""
+        reporter.write_line(("  ".join(padded) + mark).rstrip(), red=row in red)
+
+
+def _text(counts) -> str:
+    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number) or "-"

@@ -1,0 +1,42 @@
+"""Every call does with the backend what is claimed; without claims, it works or is refused."""
+
+from collections import Counter
+
+import pytest
+
+from collectives.backends import availability, claims
+from collectives.matrix import claimed, grid, run, selection
+from collectives.matrix.measured import is_measured
+from collectives.semantics.calls import LESSONS
+from collectives.verify import ask
+
+SIZES = (2,)
+# Without --backend: tests/test_matrix.py asks gloo, and `make test-all` the others.
+QUICK: dict[str, tuple[int, ...]] = {}
+
+
+def pytest_generate_tests(metafunc):
+    metafunc.parametrize(ask.WORLD, ask.worlds(metafunc.config, SIZES, QUICK))
+    metafunc.parametrize("collective", LESSONS)
+
+
+@pytest.mark.usefixtures("fork_server")
+def test_calls(backend, device, world_size, collective, pytestconfig, record_property):
+    if reason := availability.unavailable(backend, device, world_size):
+        pytest.skip(reason)
+    quick = not pytestconfig.getoption("all_cells")
+    try:
+        cells = selection.select([backend], [collective], None, None, [world_size], quick, [device])
+    except ValueError as error:
+        pytest.skip(str(error))
+    found = list(run.measure(cells))
+    if not any(map(is_measured, found)):
+        pytest.skip(found[0]["detail"])
+    text, status = claimed.report(run.document(found), claims.table())
+    states = Counter(cell["state"] for cell in found)
+    title, column = "calls and backends, by number of cells", f"{backend}/{device}"
+    ask.note(record_property, title, collective, column, states, bool(status))
+    for cell in found:
+        if cell["state"] == "refuses":
+            print(f"refused: {grid.short_name(cell)}: {cell['detail']}")
+    assert not status, text
