@@ -6,7 +6,7 @@ import pytest
 
 from collectives.backends import availability, claims
 from collectives.matrix import claimed, grid, run, selection
-from collectives.matrix.measured import UNAVAILABLE, is_measured
+from collectives.matrix.measured import UNAVAILABLE
 from collectives.semantics.calls import LESSONS
 from collectives.verify import ask
 
@@ -30,14 +30,14 @@ def test_calls(backend, device, world_size, collective, pytestconfig, record_pro
     except ValueError as error:
         pytest.skip(str(error))
     found = list(run.measure(cells))
-    if not any(map(is_measured, found)):
-        pytest.skip(found[0]["detail"])
-    text, status = claimed.report(run.document(found), claims.table())
-    counts = Counter(cell["state"] for cell in found)
+    if not any(cell.was_tried for cell in found):
+        pytest.skip(found[0].detail)
+    text, status = claimed.report(run.record(found), claims.table())
+    counts = Counter(cell.state for cell in found)
     states = {state: counts[state] for state in (*claims.STATES, UNAVAILABLE)}
     title, column = "calls and backends, by number of cells", f"{backend}/{device}"
     ask.note(record_property, title, collective, column, states, bool(status))
     for cell in found:
-        if cell["state"] == "refuses":
-            print(f"refused: {grid.short_name(cell)}: {cell['detail']}")
+        if cell.state == "refuses":
+            print(f"refused: {grid.short_name(cell)}: {cell.detail}")
     assert not status, text
