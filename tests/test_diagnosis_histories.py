@@ -1,8 +1,11 @@
 """The rules on made-up programs: a correct one is never accused, and in one with a single wrong call
 the rank that makes it is named, and no other alone.
+
+The slow tests make 1,500 of each; HISTORIES=10000 in the environment makes so many (20 minutes).
 """
 
 import contextlib
+import os
 import random
 from collections import Counter
 from unittest import mock
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from collectives import LaunchError, launch
 from collectives.launcher import failure
 
+MANY = int(os.environ.get("HISTORIES", "1500"))
 # How many moves the ranks make between two looks.
 MOVES = (1, 5, 30, 150, 600)
 GUILT = ("hang", "mismatch", "raised", "died")
@@ -49,7 +53,7 @@ def check_correct(program, draw):
 
 @pytest.mark.usefixtures("_small_logs")
 @pytest.mark.parametrize(
-    "number", [80, pytest.param(10_000, marks=pytest.mark.slow)], ids="{} programs".format
+    "number", [80, pytest.param(MANY, marks=pytest.mark.slow)], ids="{} programs".format
 )
 def test_a_correct_program_is_never_accused_at_whatever_moment(number):
     @settings(
@@ -88,7 +92,9 @@ def outcome(fault, seed):
 
 @pytest.mark.usefixtures("_small_logs")
 @pytest.mark.parametrize(
-    "number", [25, pytest.param(3_400, marks=pytest.mark.slow)], ids="{} of each kind".format
+    "number",
+    [25, pytest.param(MANY // len(FAULTS), marks=pytest.mark.slow)],
+    ids="{} of each kind".format,
 )
 def test_the_rank_of_one_wrong_call_is_named_and_no_other_instead(number):
     counts = Counter(outcome(fault, seed) for fault in FAULTS for seed in range(number))
