@@ -169,7 +169,7 @@ def test_what_does_not_show_what_it_should_fails_the_lesson(mark, printed, capsy
         return {"x": rank}["x" if "goes unnoticed" in printed else "y"]
 
     assert run_and_print(mark(quack), Display())[0] == 1
-    assert capsys.readouterr().err.startswith(f"quack: {printed}")
+    assert f"quack: {printed}" in capsys.readouterr().err
 
 
 def test_a_step_without_a_symptom_hangs_after_the_time_limit_that_was_given(capsys):
@@ -178,9 +178,8 @@ def test_a_step_without_a_symptom_hangs_after_the_time_limit_that_was_given(caps
         time.sleep(30)
 
     assert run_and_print(sleep, Display(), timeout=0.5)[0] == 1
-    assert capsys.readouterr().err.startswith(
-        "sleep: hangs\n  every rank   waited in time.sleep(30)"
-    )
+    # After a line that the ranks are at work, where their start takes a second.
+    assert "sleep: hangs\n  every rank   waited in time.sleep(30)" in capsys.readouterr().err
 
 
 def test_an_unknown_symptom_is_refused():
