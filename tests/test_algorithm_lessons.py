@@ -110,7 +110,7 @@ def test_the_times_of_gloo_that_a_lesson_names_are_those_of_the_table():
 
 
 def over_sockets(collective, nbytes):
-    return choice.choose(choice.Call(collective, nbytes, 4, choice.SOCKETS), False)
+    return choice.choose(choice.ByHandCall(collective, nbytes, 4, choice.SOCKETS), False)
 
 
 def test_by_hand_takes_the_algorithm_up_to_the_size_that_the_lesson_names():

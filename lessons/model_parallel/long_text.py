@@ -156,8 +156,10 @@ def ring_attention(rank, world_size, device):
         check_training(as_trained(got), as_trained(expected), order, same_bits=False)
         sends = 3 * n - 2  # blocks forward and backward, n - 1 times each, and gradients n times
         check(list(counts["c10d.send"]), [sends, sends * 2 * result.nbytes], "blocks sent")
-        dist.all_gather_object(every, made)
-        pictures[order] = TravellingBlocks(order, [chunks_of(order, r, n) for r in range(n)], every)
+        dist.all_gather_object(every, [tuple(one) for one in made])
+        rounds = [[Round(*one) for one in ranks] for ranks in every]
+        queries = [chunks_of(order, r, n) for r in range(n)]
+        pictures[order] = TravellingBlocks(order, queries, rounds)
     found = [[one.pairs, one.longest] for one in pictures.values()]
     check(found[0], [[4 * one + 3 for one in range(n)], 4 * n - 1], "pairs, in order")
     check(found[1], [n * [2 * n + 1], 2 * n + 1], "pairs, zigzag")
