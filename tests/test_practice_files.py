@@ -237,14 +237,17 @@ def test_a_rank_that_is_stopped_for_long_does_not_hang(name, told):
 
 
 @pytest.mark.slow
-def test_all_solutions_pass_beside_eight_busy_processes(monkeypatch):
-    """In worlds of all sizes: slowness is never taken for a hang."""
+def test_solutions_pass_beside_eight_busy_processes(monkeypatch):
+    """In worlds of all sizes: slowness is never taken for a hang.
+
+    Three of them: all were tried once, and disturb whatever runs beside them for twenty minutes.
+    """
     monkeypatch.undo()
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
     try:
         verdicts = {
-            name: try_program(name, str(exercise.folder / "solution.py"))
-            for name, exercise in registry.read().items()
+            name: try_program(name, str(registry.find(name).folder / "solution.py"))
+            for name in ("neighbours", "overlap", "all_reduce_as_a_ring")
         }
     finally:
         for process in busy:

@@ -67,9 +67,6 @@ class Exercise:
         return f"write `{self.function}` with {calls} alone" if self.uses else ""
 
 
-Case = ExerciseCase
-
-
 def exercise(
     function: str, *, stars: int, lesson: str, uses: tuple[str, ...] = (), sizes=SIZES
 ) -> Callable:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("accuracy", stars=2, lesson="all_reduce", uses=("all_reduce",))
@@ -13,13 +13,13 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Count the right predictions and all predictions, add up both, then divide.",
     "A rank without any prediction takes part in the call all the same.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, lengths in enumerate((range(1, n + 1), range(n), range(2 * n, 0, -2))):
         if sum(lengths):
             labels = [moved(r, length) for r, length in enumerate(lengths)]
             given = [label + (label % (2 + call) == 0) for label in labels]
             right = torch.cat(labels) == torch.cat(given)
-            yield Case(
+            yield ExerciseCase(
                 f"rank 0 has {elements(lengths[0])}",
                 (given[rank], labels[rank]),
                 right.double().mean().item(),

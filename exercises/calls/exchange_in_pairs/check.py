@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("exchange", stars=1, lesson="send_recv", uses=MESSAGES, sizes=(2, 4, 8))
@@ -11,10 +11,10 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Two ranks that both call `send` first wait for each other.",
     "Let the smaller rank send first, and the other receive first; or use `isend`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, distance in enumerate((1, n // 2, n // 2, 1, n - 1)):
         peer = rank ^ distance
-        yield Case(
+        yield ExerciseCase(
             f"rank 0 with rank {distance}, run {call + 1}",
             (moved(rank, 2 + call, call), peer),
             moved(peer, 2 + call, call),

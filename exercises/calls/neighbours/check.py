@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("neighbours", stars=1, lesson="send_recv", uses=MESSAGES)
@@ -10,5 +10,5 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "The rank after the last one is rank 0. Which operator of Python turns n into 0?",
     "`(rank + 1) % n` is the rank to the right. `%` also works for rank 0's left side.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
-    yield Case("one run", (rank, n), ((rank - 1) % n, (rank + 1) % n))
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
+    yield ExerciseCase("one run", (rank, n), ((rank - 1) % n, (rank + 1) % n))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 from collectives.course.practice.process_group import SENT
 
 
@@ -29,9 +29,9 @@ class _Speak:
     "How can rank 1 know that rank 0 has spoken, if it may only call barrier?",
     "n barriers: between two of them one rank speaks. Every rank calls all of them.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         speak = _Speak(rank, n, call)
-        yield Case(f"run {call + 1}", (speak,), rank + 1)
+        yield ExerciseCase(f"run {call + 1}", (speak,), rank + 1)
         if not speak.has_spoken:
             SENT.misuse = "it has not called `speak`"

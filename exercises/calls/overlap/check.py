@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 from collectives.course.practice.process_group import SENT
 
 _TOO_EARLY = "it waits for its first sum before it asks for the second tensor: nothing overlaps"
@@ -42,10 +42,10 @@ class _Backward:
     "Keep the tensor and its `Work`, and go on to the next tensor.",
     "Wait for each `Work` after the loop, before anybody reads the sums.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         by_rank = [
             [(k + 1) * added(r, 2, call) for k in range(3 if call < 2 else 5)] for r in range(n)
         ]
         sums = [torch.stack(same).sum(0) for same in zip(*by_rank, strict=True)]
-        yield Case(f"run {call + 1}", (_Backward(by_rank[rank], rank, n, call),), sums)
+        yield ExerciseCase(f"run {call + 1}", (_Backward(by_rank[rank], rank, n, call),), sums)

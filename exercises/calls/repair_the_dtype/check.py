@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("fill_from_root", stars=1, lesson="broadcast", uses=("broadcast",))
@@ -11,8 +11,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`dist.broadcast(x.long(), src=0)` fills a copy, and the copy is lost.",
     "Broadcast a tensor of the type that the root has, then copy it into `x`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root in range(n):
         values = moved(root, 3, root).double() * 0.5**root
         x = values.clone() if rank == root else poison(values)
-        yield Case(f"root {root}", (x, root), after={0: values})
+        yield ExerciseCase(f"root {root}", (x, root), after={0: values})

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise(
@@ -18,8 +18,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Every rank makes every group, in the same order, also those that it is no member of.",
     "Only the two members call all_reduce.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         parts = [added(r, 2, call) for r in range(n)]
         wanted = [parts[left] + parts[left + 1] for left in range(n - 1) if rank - left in (0, 1)]
-        yield Case(f"run {call + 1}", (parts[rank],), wanted)
+        yield ExerciseCase(f"run {call + 1}", (parts[rank],), wanted)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("agree", stars=1, lesson="mistakes/order", uses=("all_reduce", "broadcast"))
@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Write down the calls of rank 0 and of rank 1, one below the other.",
     "The k-th call of one rank meets the k-th call of the others: all need the same order.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, rate in enumerate((0.5, 0.125, 0.0)):
         samples = [10 * (r + 1) + 2**30 * call for r in range(n)]
         own = rate if rank == 0 else call * (rank + 1.0)
-        yield Case(f"run {call + 1}", (own, samples[rank]), (rate, sum(samples)))
+        yield ExerciseCase(f"run {call + 1}", (own, samples[rank]), (rate, sum(samples)))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("running_total", stars=2, lesson="send_recv", uses=MESSAGES)
@@ -13,8 +13,10 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Rank 0 only sends, the last rank only receives, all others do both.",
     "Receive first, add your own tensor, then send the sum to the next rank.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         parts = [moved(r, length, call) for r in range(n)]
         total = torch.stack(parts[: rank + 1]).sum(0)
-        yield Case(label, (parts[rank],), total, messages=1, least_messages=int(rank < n - 1))
+        yield ExerciseCase(
+            label, (parts[rank],), total, messages=1, least_messages=int(rank < n - 1)
+        )

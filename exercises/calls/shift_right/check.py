@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("shift", stars=1, lesson="isend_irecv", uses=MESSAGES)
@@ -12,9 +12,9 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Start the send with `isend`, then receive, then wait for the send.",
     "With one rank there is nobody to send to: return a copy.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         left = moved((rank - 1) % n, length, call)
-        yield Case(
+        yield ExerciseCase(
             label, (moved(rank, length, call),), left, messages=1, least_messages=min(1, n - 1)
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise(
@@ -16,7 +16,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "All tensors of an all_gather have one length: gather the lengths first, then pad.",
     "Cut each row to its own length before `bytes(row.tolist()).decode()`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, stem in enumerate(("abc", "äöü", "", " ", "\0")):
         texts = [f"{stem}{'!' * (r + bool(stem))}{stem * (call > 2)}" for r in range(n)]
-        yield Case(f"run {call + 1}", (texts[rank],), texts)
+        yield ExerciseCase(f"run {call + 1}", (texts[rank],), texts)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("weighted_mean", stars=1, lesson="all_reduce", uses=("all_reduce",))
@@ -14,12 +14,12 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Two sums are needed: that of the values, and that of how many there are.",
     "Put both into one tensor of two elements: one call is enough.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, lengths in enumerate(
         (range(1, n + 1), [2 * (r % 2) for r in range(n)], range(n, 0, -1))
     ):
         if sum(lengths):
             parts = [moved(r, length, call).double() for r, length in enumerate(lengths)]
-            yield Case(
+            yield ExerciseCase(
                 f"rank 0 has {elements(lengths[0])}", (parts[rank],), torch.cat(parts).mean()
             )

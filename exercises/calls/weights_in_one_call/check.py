@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("update", stars=2, lesson="weight_update", uses=("broadcast",))
@@ -11,11 +11,11 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`torch.cat` makes one flat tensor of all weights, on the other ranks, too.",
     "`flat.split([w.numel() for w in weights])` cuts it again: copy the pieces back.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for trainer in range(n):
         call = trainer if n > 1 else 2
         new = [moved(trainer, 2, call), moved(trainer, 6, call).view(2, 3), moved(trainer, 1, call)]
         if trainer > 0:  # as the weight of a layer that was transposed
             new[1] = new[1].mT
         weights = [one.clone() if rank == trainer else poison(one) for one in new]
-        yield Case(f"trainer {trainer}", (weights, trainer), after={0: new}, calls=1)
+        yield ExerciseCase(f"trainer {trainer}", (weights, trainer), after={0: new}, calls=1)

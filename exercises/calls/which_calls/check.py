@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("results", stars=2, lesson="reduce_scatter")
@@ -14,8 +14,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`b` on rank 0 has the first element of every rank: each rank has something for each.",
     "`c` on rank 0 is the sum of `b` on rank 0, and one call makes it from `x`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         rows = torch.stack([moved(r, n, call) for r in range(n)])
         wanted = (rows[-1], rows[:, rank], rows[:, rank].sum(0, keepdim=True))
-        yield Case(f"run {call + 1}", (rows[rank].clone(),), wanted, calls=3, reduced=0)
+        yield ExerciseCase(f"run {call + 1}", (rows[rank].clone(),), wanted, calls=3, reduced=0)

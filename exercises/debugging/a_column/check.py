@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved, poison
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("fill_column", stars=2, lesson="mistakes/buffers", uses=("broadcast",))
@@ -13,10 +13,10 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`contiguous()` makes a copy of a column. What becomes of the copy?",
     "Broadcast the copy, then copy it back into the column.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root in range(n):
         column = moved(root, 3, root)
         own = column if rank == root else poison(column)
         matrix = torch.stack([own, torch.full_like(column, rank)], dim=1)
         wanted = torch.stack([column, torch.full_like(column, rank)], dim=1)
-        yield Case(f"root {root}", (matrix, root), after={0: wanted})
+        yield ExerciseCase(f"root {root}", (matrix, root), after={0: wanted})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("add_up", stars=2, lesson="mistakes/order", uses=("all_reduce",))
@@ -13,7 +13,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "In which order does each rank go through its dictionary?",
     "The k-th call of one rank meets the k-th call of the others: sort the names.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         parts = [
             {name: (k + 1) * added(r, 2, call) for k, name in enumerate(("loss", "hits", "words"))}
@@ -22,4 +22,4 @@ def cases(rank: int, n: int) -> Iterator[Case]:
         names = sorted(parts[0], reverse=rank % 2 == 1)
         given = [(name, parts[rank][name]) for name in names]
         total = [(name, torch.stack([part[name] for part in parts]).sum(0)) for name in names]
-        yield Case(f"run {call + 1}", (given,), total)
+        yield ExerciseCase(f"run {call + 1}", (given,), total)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("train", stars=2, lesson="mistakes/order", uses=("all_reduce",))
@@ -10,12 +10,12 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Each rank ends its loop when its own loss is small. What do the others wait for then?",
     "Decide together: the largest loss of all ranks is the same number on every rank.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     # Neither the sum nor the mean of the losses falls below the limit in step 4.
     losses = [[1.0, 0.5, 0.3, 0.2, 0.1]] + [[1.0, 0.2, 0.2, 0.2, 0.1]] * (n - 1)
-    yield Case("rank 0 needs more steps", (losses[rank], 0.25), 4)
+    yield ExerciseCase("rank 0 needs more steps", (losses[rank], 0.25), 4)
     mine = [2.0, 1.0, 3.0] if rank == n - 1 else [2.0, 0.5, 0.25]
-    yield Case(f"rank {n - 1} never gets there", (mine, 1.0), 3)
+    yield ExerciseCase(f"rank {n - 1} never gets there", (mine, 1.0), 3)
     # Each rank has been below the limit once, but not in the same step.
     mine = [0.5, 3.0, 0.5, 0.5] if rank else [3.0, 0.5, 0.75, 0.5]
-    yield Case("a loss rises again", (mine, 1.0), 3 if n > 1 else 2)
+    yield ExerciseCase("a loss rises again", (mine, 1.0), 3 if n > 1 else 2)

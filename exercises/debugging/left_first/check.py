@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("neighbours_values", stars=1, lesson="send_recv", uses=MESSAGES)
@@ -12,7 +12,7 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Every rank begins with its left neighbour, which begins with its own left neighbour.",
     "Start both sends with `isend`, then receive.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         wanted = (moved((rank - 1) % n, 2, call), moved((rank + 1) % n, 2, call))
-        yield Case(f"run {call + 1}", (moved(rank, 2, call),), wanted)
+        yield ExerciseCase(f"run {call + 1}", (moved(rank, 2, call),), wanted)

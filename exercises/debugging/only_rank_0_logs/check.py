@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("train", stars=1, lesson="mistakes/order", uses=("all_reduce",))
@@ -10,11 +10,11 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Which ranks call all_reduce in the line that prints the mean?",
     "All ranks make the call; rank 0 alone uses what comes out.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, steps in enumerate((2, 3, 0)):
         losses = [
             [(8.0 * (r + k) + call * 2.0**-30) * (-1) ** call for k in range(steps)]
             for r in range(n)
         ]
         means = [sum(losses[r][k] for r in range(n)) / n for k in range(steps)]
-        yield Case(f"{steps} steps", (losses[rank],), means if rank == 0 else [])
+        yield ExerciseCase(f"{steps} steps", (losses[rank],), means if rank == 0 else [])

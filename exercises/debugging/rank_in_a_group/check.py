@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 from collectives.course.practice.process_group import SENT
 
 
@@ -21,11 +21,11 @@ from collectives.course.practice.process_group import SENT
     "`src` is a rank of the world, also where a group is given.",
     "The first member of the group has the global rank 1.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         parts = [added(r, 2, call) for r in range(n)]
         wanted = torch.stack(parts[1:]).sum(0) if rank else parts[0]
         made = dist.distributed_c10d._world.group_count
-        yield Case(f"run {call + 1}", (parts[rank],), wanted)
+        yield ExerciseCase(f"run {call + 1}", (parts[rank],), wanted)
         if dist.distributed_c10d._world.group_count == made:
             SENT.misuse = "this rank has not called new_group: every rank makes every group"

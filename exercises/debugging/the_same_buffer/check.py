@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 from collectives.course.practice.process_group import SENT
 
 
@@ -27,11 +27,11 @@ class _Tensors(list):
     "When may a program write into the tensor that it gave to isend?",
     "Give each message a tensor of its own, or wait before you write again.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         texts = [moved(k, 1000, call).long() for k in range(3 + call)]
         SENT.reset()  # what is shown of a case reads the tensors, too
-        yield Case(
+        yield ExerciseCase(
             f"run {call + 1}",
             (_Tensors(texts) if rank == 0 else len(texts),),
             texts if rank < 2 else [],

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added, runs
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("exclusive_scan", stars=2, lesson="send_recv", uses=MESSAGES)
@@ -13,8 +13,10 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Rank r wants the sum of the ranks below it; rank 0 wants zeros.",
     "Send what you received plus your own tensor; return what you received.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         parts = [added(r, length, call) for r in range(n)]
         below = torch.stack([torch.zeros_like(parts[0]), *parts[:rank]]).sum(0)
-        yield Case(label, (parts[rank],), below, messages=1, least_messages=int(rank < n - 1))
+        yield ExerciseCase(
+            label, (parts[rank],), below, messages=1, least_messages=int(rank < n - 1)
+        )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("ring_all_gather", stars=2, lesson="all_gather", uses=MESSAGES)
@@ -13,9 +13,9 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "In each of n - 1 rounds a rank sends the piece that it got last to its right neighbour.",
     "In round k rank r sends the piece of rank (r - k) % n, and gets that of (r - k - 1) % n.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
-        yield Case(
+        yield ExerciseCase(
             label,
             (moved(rank, length, call),),
             torch.cat([moved(r, length, call) for r in range(n)]),

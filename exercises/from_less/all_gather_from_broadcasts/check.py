@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison, runs
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("all_gather", stars=1, lesson="all_gather", uses=("broadcast",))
@@ -11,10 +11,10 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Each rank is the root once.",
     "Copy your own tensor into its place first, then broadcast each place from its rank.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         pieces = [poison(moved(rank, length, call)) for _ in range(n)]
-        yield Case(
+        yield ExerciseCase(
             label,
             (pieces, moved(rank, length, call)),
             after={0: [moved(r, length, call) for r in range(n)]},

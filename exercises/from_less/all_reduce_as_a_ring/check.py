@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from all_reduces import all_reduces
 
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("all_reduce", stars=3, lesson="isend_irecv", uses=MESSAGES)
@@ -13,7 +13,7 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "First n - 1 rounds that add: afterwards each rank has the sum of one piece.",
     "Then n - 1 rounds that copy the finished pieces around the ring.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for case in all_reduces(rank, n, messages=2 * (n - 1), least_messages=2 * (n - 1)):
         case.bytes = 2 * (n - 1) * -(-len(case.args[0]) // n) * 8
         yield case

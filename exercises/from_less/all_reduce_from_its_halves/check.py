@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from all_reduces import all_reduces
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise(
@@ -17,5 +17,5 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "First each rank gets the sum of one piece, then all ranks get all pieces.",
     "The length may not be a multiple of n: pad with zeros, and cut them off at the end.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield from all_reduces(rank, n)

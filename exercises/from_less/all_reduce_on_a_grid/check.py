@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise(
@@ -23,11 +23,11 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "After a reduce_scatter in the row each rank holds a piece of the row's sum.",
     "All_reduce that piece in the column, then all_gather the pieces in the row.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, width in enumerate((2, 2, n, 1)):
         parts = [added(r, 2 * width, call) for r in range(n)]
         total = torch.stack(parts).sum(0)
-        yield Case(
+        yield ExerciseCase(
             f"rows of {width} ranks, run {call + 1}",
             (parts[rank], width),
             after={0: total},

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, poison, runs
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("all_to_all", stars=1, lesson="all_to_all", uses=("scatter",))
 @hints("Each rank is the root once: then it has a list, and all others have None.")
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         sent = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]
         wanted = [moved(r, n * length, call)[rank * length : (rank + 1) * length] for r in range(n)]
         received = list(map(poison, wanted))
-        yield Case(label, (received, sent), after={0: wanted})
+        yield ExerciseCase(label, (received, sent), after={0: wanted})

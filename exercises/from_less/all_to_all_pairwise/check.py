@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import moved, runs
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("all_to_all", stars=2, lesson="all_to_all", uses=MESSAGES)
@@ -11,8 +11,8 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "In round k send to rank + k and receive from rank - k, both modulo n.",
     "Round 0 is a copy of your own piece.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         pieces = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]
         wanted = [moved(r, n * length, call)[rank * length : (rank + 1) * length] for r in range(n)]
-        yield Case(label, (pieces,), wanted, messages=n - 1, least_messages=n - 1)
+        yield ExerciseCase(label, (pieces,), wanted, messages=n - 1, least_messages=n - 1)

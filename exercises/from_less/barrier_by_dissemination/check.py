@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("barrier", stars=2, lesson="barrier", uses=MESSAGES)
@@ -12,12 +12,12 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "In round k (distance 1, 2, 4, ...) send to rank + distance, receive from rank - distance.",
     "Pass on all marks that you have. `torch.maximum` joins them with those that came.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         marks = torch.zeros(n)
         marks[rank] = 1.0
         messages = (n - 1).bit_length()
-        yield Case(
+        yield ExerciseCase(
             f"run {call + 1}",
             (marks,),
             after={0: torch.ones(n)},

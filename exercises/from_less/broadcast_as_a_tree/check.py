@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from broadcasts import broadcasts
 
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("broadcast", stars=3, lesson="broadcast", uses=MESSAGES)
@@ -13,5 +13,5 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "With distance 1, 2, 4, ... each place below the distance sends to place + distance.",
     "A place receives in exactly one round, and only sends in later rounds.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield from broadcasts(rank, n, messages=(n - 1).bit_length())

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from broadcasts import broadcasts
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("broadcast", stars=1, lesson="broadcast", uses=("all_reduce",))
@@ -12,7 +12,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "What must the other ranks contribute, so that the sum is the root's tensor?",
     "They set their tensor to 0 first.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for case in broadcasts(rank, n):
         case.calls = 1
         yield case

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from broadcasts import broadcasts
 
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("broadcast", stars=1, lesson="broadcast", uses=MESSAGES)
@@ -12,5 +12,5 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "The root sends to every other rank; every other rank receives once.",
     "The root must not send to itself: gloo refuses that.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield from broadcasts(rank, n)

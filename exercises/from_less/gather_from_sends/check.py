@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import at_each_root, moved
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("gather", stars=1, lesson="gather", uses=MESSAGES)
@@ -11,7 +11,7 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "The root receives once from every other rank, each time from a rank that it names.",
     "A receive without a source takes whatever comes first: the order of ranks is lost.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "dst"):
         wanted = [moved(r, length, call) for r in range(n)] if rank == root else []
-        yield Case(label, (moved(rank, length, call), root), wanted)
+        yield ExerciseCase(label, (moved(rank, length, call), root), wanted)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added, at_each_root
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("reduce", stars=1, lesson="reduce", uses=MESSAGES)
@@ -13,8 +13,8 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "The root receives from every other rank, and adds what came.",
     "Add into a new tensor: `x` must stay as it was.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "dst"):
         parts = [added(r, length, call) for r in range(n)]
         wanted = torch.stack(parts).sum(0) if rank == root else parts[rank]
-        yield Case(label, (parts[rank], root), wanted)
+        yield ExerciseCase(label, (parts[rank], root), wanted)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added, poison, runs
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("reduce_scatter", stars=2, lesson="reduce_scatter", uses=("reduce",))
@@ -13,8 +13,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Each rank is the root once, and gets the sum of the pieces for it.",
     "`reduce` may write into its tensor on every rank, not only on the root: give it a copy.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         by_rank = [list(added(r, n * length, call).view(n, length)) for r in range(n)]
         total = torch.stack([pieces[rank] for pieces in by_rank]).sum(0)
-        yield Case(label, (poison(total), by_rank[rank]), after={0: total})
+        yield ExerciseCase(label, (poison(total), by_rank[rank]), after={0: total})

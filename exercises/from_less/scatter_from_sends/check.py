@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from collectives.course.practice.data import at_each_root, moved, poison
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("scatter", stars=1, lesson="scatter", uses=MESSAGES)
@@ -11,8 +11,8 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "The root sends piece r to rank r, and copies its own piece.",
     "All ranks but the root have no pieces: they only receive.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "src"):
         mine = moved(rank, length, call)
         pieces = [moved(r, length, call) for r in range(n)] if rank == root else None
-        yield Case(label, (poison(mine), pieces, root), after={0: mine})
+        yield ExerciseCase(label, (poison(mine), pieces, root), after={0: mine})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("slowest", stars=2, lesson="reduce", uses=("reduce",))
@@ -10,9 +10,9 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "One number has to carry both, the time and the rank; the time decides.",
     "`milliseconds * n + rank`, reduced with MAX. `divmod` takes it apart.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for late in range(n):
         for slow, quick in ((30, 10), (20_000_001, 20_000_000 - n)):
             times = [slow if r == late else quick + r for r in range(n)]
             wanted = (slow, late) if rank == 0 else (0, 0)
-            yield Case(f"rank {late} takes {slow} ms", (times[rank],), wanted, calls=1)
+            yield ExerciseCase(f"rank {late} takes {slow} ms", (times[rank],), wanted, calls=1)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("on_all_ranks", stars=2, lesson="scatter", uses=("scatter", "gather"))
@@ -12,9 +12,9 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Scatter one number to each rank, square it there, and gather the squares.",
     "Only the root passes lists; the others pass None.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root in range(n):
         numbers = (torch.arange(1.0, n + 1) + root) * (-0.5) ** root
         is_root = rank == root
         wanted = numbers.square() if is_root else torch.tensor([])
-        yield Case(f"root {root}", (numbers if is_root else None, root), wanted)
+        yield ExerciseCase(f"root {root}", (numbers if is_root else None, root), wanted)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise(
@@ -19,9 +19,9 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Every rank makes every group, in the same order, also those that it is no member of.",
     "Row i of a grid with `width` columns has the ranks i * width to (i + 1) * width - 1.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, width in enumerate((2, n, 1, 2)):
         parts = [added(r, 2 + call, call) for r in range(n)]
         row = rank // width
         total = torch.stack(parts[row * width : (row + 1) * width]).sum(0)
-        yield Case(f"rows of {width} ranks, run {call + 1}", (parts[rank], width), total)
+        yield ExerciseCase(f"rows of {width} ranks, run {call + 1}", (parts[rank], width), total)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise(
@@ -17,7 +17,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`x` meets the columns of all ranks: its gradient is a sum over all ranks.",
     "The weight of a rank makes its own columns alone: its gradient needs no call.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, (rows, width, columns) in enumerate(((1, 2, 1), (1, 2, 1), (3, 2, 4), (2, 1, 1))):
         x = moved(0, rows * width, call).double().view(rows, width)
         # Of all ranks, side by side.
@@ -31,7 +31,7 @@ def cases(rank: int, n: int) -> Iterator[Case]:
             is_alone = n > 1 and torch.equal(got[1], alone)
             return "the gradient of `x` comes from this rank's columns alone" if is_alone else None
 
-        yield Case(
+        yield ExerciseCase(
             f"{elements(rows * width)} of x, run {call + 1}",
             (x, weight[:, mine].clone(), gradient[:, mine].clone()),
             ((x @ weight)[:, mine], of_x, of_weight[:, mine]),

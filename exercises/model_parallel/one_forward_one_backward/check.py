@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("order", stars=2, lesson="model_parallel/pipeline")
@@ -13,12 +13,12 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Then by turns: a forward and a backward pass. At the end only backward passes are left.",
     "With few micro-batches there are not enough for the beginning: `min(m, ...)`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for m in dict.fromkeys((4, 1, n, 2 * n)):
         # Before forward pass i, so many backward passes are done that few micro-batches are kept.
         places = [((max(i - (n - 1 - rank), 0), 0, i), f"F{i}") for i in range(m)]
         places += [((i, 1, i), f"B{i}") for i in range(m)]
-        yield Case(
+        yield ExerciseCase(
             f"{m} micro-batch{'es' * (m > 1)}",
             (rank, n, m),
             [text for _, text in sorted(places)],

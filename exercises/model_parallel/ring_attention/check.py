@@ -7,7 +7,7 @@ import torch
 from known_faults import why
 
 from collectives.course.practice.data import elements
-from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
+from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
 @exercise("ring_attention", stars=3, lesson="model_parallel/long_text", uses=MESSAGES)
@@ -18,7 +18,7 @@ from collectives.course.practice.exercise import MESSAGES, Case, exercise, hints
     "Each result was divided by its own sum. To divide by the larger one, multiply it by "
     "`(its log_sum - total).exp()`; then add the two results.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, (length, scale) in enumerate(((1, 1), (1, 1), (2, 1), (1, 1000), (50, 1))):
         numbers = torch.arange(n * length, dtype=torch.float64).view(-1, 1)
         # For the query 1, the key log 3 has 3 times the weight of the key 0.
@@ -35,7 +35,7 @@ def cases(rank: int, n: int) -> Iterator[Case]:
         own_twice = torch.cat([key, key[mine]]), torch.cat([value, value[mine]])
         known["this rank's own block counts twice"] = _attention(query, *own_twice)
         known["`exp` of a large log_sum is infinite: subtract first"] = torch.zeros_like(query)
-        yield Case(
+        yield ExerciseCase(
             f"{elements(length)}{', large scores' * (scale > 1)}, run {call + 1}",
             (query[mine], key[mine], value[mine]),
             _attention(query, key, value)[mine],

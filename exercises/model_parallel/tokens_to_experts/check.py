@@ -7,7 +7,7 @@ import torch
 from known_faults import why
 
 from collectives.course.practice.data import moved
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 class _Expert:
@@ -29,7 +29,7 @@ class _Expert:
     "On the way back, the sizes of what is sent and of what is received change places.",
     "The answers come in the order in which you sent the tokens: `result[order] = answers`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, kind in enumerate(
         ("a few tokens", "all to expert 0", "rank 0 has none", "1000 tokens")
     ):
@@ -52,7 +52,7 @@ def cases(rank: int, n: int) -> Iterator[Case]:
             "it sends the tokens in their own order: the first ones go to rank 0": unsorted,
             "this rank's expert answers all of its tokens": tokens + 1000 * (rank + 1),
         }
-        yield Case(
+        yield ExerciseCase(
             f"{kind}, run {call + 1}",
             (tokens, choice, _Expert(rank)),
             wanted,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import elements, moved
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise(
@@ -19,7 +19,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`reduce_scatter_tensor` gives each rank the sum for its slice. The mean is wanted.",
     "`weights.chunk(n)[rank]` is the slice of this rank. Gather all slices into `weights`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length in enumerate((1, 2, 2, 0, 1000)):
         # Multiples of n: the mean is a whole number.
         gradients = [n * moved(r, n * length, call).double() for r in range(n)]
@@ -27,7 +27,7 @@ def cases(rank: int, n: int) -> Iterator[Case]:
         momentum = 2 * moved(1, n * length, call).double()
         new = momentum / 2 + torch.stack(gradients).sum(0) / n
         mine = slice(rank * length, (rank + 1) * length)
-        yield Case(
+        yield ExerciseCase(
             f"{elements(length)} on each rank, run {call + 1}",
             (weights.clone(), gradients[rank], momentum[mine].clone()),
             after={0: weights - new, 2: new[mine]},

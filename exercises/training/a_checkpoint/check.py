@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("train", stars=3, lesson="training/checkpoint", uses=("all_reduce",))
@@ -13,10 +13,10 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "A generator has a state, too: `get_state()` and `set_state(...)`.",
     "Weights, momentum, the generator's state and the number of steps.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for steps, stop in ((5, 3), (5, 0), (5, 5)):
         seeds = [10 * stop + r + 1 for r in range(n)]
-        yield Case(
+        yield ExerciseCase(
             f"a stop after {stop} of {steps} steps",
             (seeds[rank], steps, stop),
             _trained(seeds, steps),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("accuracy", stars=3, lesson="training/validation", uses=("all_reduce",))
@@ -14,10 +14,10 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Make a tensor with a place for each sample of the whole data set, and put your answers there.",
     "With MAX as the reduction, a sample that two ranks hold still counts once.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for samples in (2 * n + 1, 7, 1):
         right = torch.arange(samples) % 3 != 1
         each = -(-samples // n)
         numbers = (torch.arange(each) * n + rank) % samples  # dealt like cards, and padded
         wanted = right.sum().item() / samples
-        yield Case(f"{samples} samples", (right[numbers], numbers, samples), wanted)
+        yield ExerciseCase(f"{samples} samples", (right[numbers], numbers, samples), wanted)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gradients import averaged, gradients
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("average_gradients", stars=1, lesson="training/data_parallel", uses=("all_reduce",))
@@ -12,6 +12,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "One all_reduce for each gradient, in the same order on all ranks.",
     "The default reduction is the sum. Divide in place, by the number of ranks.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
-        yield Case(f"run {call + 1}", (gradients(rank, call),), after={0: averaged(n, call)})
+        yield ExerciseCase(
+            f"run {call + 1}", (gradients(rank, call),), after={0: averaged(n, call)}
+        )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from gradients import gradients
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("norm", stars=2, lesson="all_reduce", uses=("all_reduce",))
@@ -13,7 +13,9 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "The norm is the root of the sum of all squares. Roots do not add up.",
     "Add up the squares on every rank, then over the ranks, and take the root last.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
         whole = torch.cat([torch.cat(gradients(r, call)) for r in range(n)])
-        yield Case(f"run {call + 1}", (gradients(rank, call),), whole.norm().item(), calls=1)
+        yield ExerciseCase(
+            f"run {call + 1}", (gradients(rank, call),), whole.norm().item(), calls=1
+        )

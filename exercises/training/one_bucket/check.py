@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gradients import averaged, gradients
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("average_gradients", stars=2, lesson="training/buckets", uses=("all_reduce",))
@@ -12,8 +12,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`torch.cat` makes one flat tensor of all gradients.",
     "`flat.split([g.numel() for g in gradients])` cuts it again: copy the pieces back.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):
-        yield Case(
+        yield ExerciseCase(
             f"run {call + 1}", (gradients(rank, call),), after={0: averaged(n, call)}, calls=1
         )

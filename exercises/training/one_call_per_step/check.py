@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from collectives.course.practice.data import added
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("sums_of_steps", stars=2, lesson="training/accumulation", uses=("all_reduce",))
@@ -13,14 +13,14 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "Add up on this rank first, over the micro-batches of a step; then over the ranks.",
     "`gradients[first : first + every]` is shorter at the end, and never reads too far.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for number, every in ((3, 2), (4, 2), (1, 4), (0, 2), (7, 3), (5, 2)):
         by_rank = [[(k + 1) * added(r, 1, number % 3) for k in range(number)] for r in range(n)]
         totals = [sum(same) for same in zip(*by_rank, strict=True)]
         wanted = [
             torch.stack(totals[first : first + every]).sum(0) for first in range(0, number, every)
         ]
-        yield Case(
+        yield ExerciseCase(
             f"{number} micro-batches, a step after {every}",
             (by_rank[rank], every),
             wanted,

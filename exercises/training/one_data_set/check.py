@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("draw", stars=2, lesson="training/seeds", uses=("broadcast",))
@@ -12,8 +12,8 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "All ranks must draw with the same seed: which rank's, does not matter, so take rank 0's.",
     "Broadcast the seed as a tensor of one number, then `torch.manual_seed`.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length in enumerate((3, 3, 0, 7)):
         generator = torch.Generator().manual_seed(100 * call)
         wanted = torch.rand(length, generator=generator, dtype=torch.float64)
-        yield Case(f"run {call + 1}", (length, 100 * call + rank), wanted)
+        yield ExerciseCase(f"run {call + 1}", (length, 100 * call + rank), wanted)

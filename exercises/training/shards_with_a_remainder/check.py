@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("my_shard", stars=1, lesson="training/sampler")
@@ -13,7 +13,7 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "`divmod(samples, n)` gives the length of a short shard, and how many are one longer.",
     "The ranks before yours hold `rank * short + min(rank, longer)` samples.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for samples in (10, n, n - 1, 0, 1000):
         wanted = torch.arange(samples).tensor_split(n)[rank].tolist()
-        yield Case(f"{samples} sample{'s' * (samples != 1)}", (samples, rank, n), wanted)
+        yield ExerciseCase(f"{samples} sample{'s' * (samples != 1)}", (samples, rank, n), wanted)

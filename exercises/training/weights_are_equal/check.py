@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from collectives.course.practice.exercise import Case, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("all_equal", stars=2, lesson="weight_update", uses=("all_reduce",))
@@ -12,17 +12,19 @@ from collectives.course.practice.exercise import Case, exercise, hints
     "If the smallest of all values equals the largest, all are equal.",
     "Reduce one copy with MIN and another with MAX.",
 )
-def cases(rank: int, n: int) -> Iterator[Case]:
+def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for different in (None, n - 1, 0):
         weights = torch.arange(4.0) + (rank == different)
-        yield Case(
+        yield ExerciseCase(
             "equal weights" if different is None else f"rank {different} differs",
             (weights,),
             different is None or n == 1,
         )
     weights = torch.arange(4.0) - 10
-    yield Case("equal negative weights", (weights,), True)
+    yield ExerciseCase("equal negative weights", (weights,), True)
     # The middle rank has the mean of all, and each rank's weights have one sum.
     weights = weights + torch.tensor([1.0, -1.0, 0.0, 0.0]) * (rank - (n - 1) / 2)
-    yield Case("all differ", (weights,), n == 1)
-    yield Case("a small difference", (torch.tensor([1.0]).double() + 1e-12 * (rank == 0),), n == 1)
+    yield ExerciseCase("all differ", (weights,), n == 1)
+    yield ExerciseCase(
+        "a small difference", (torch.tensor([1.0]).double() + 1e-12 * (rank == 0),), n == 1
+    )
