@@ -4,7 +4,7 @@ WRONG = {
     "`dist.recv(pieces[rank])` for `dist.recv(pieces[rank], rank)`": {
         "kind": "more than two ranks",
         "change": ("dist.recv(pieces[rank], rank)", "dist.recv(pieces[rank])"),
-        "says": "rank 0: the result is wrong. The last right case: 2 ranks, run 3.",
+        "says": "rank 0: the result is wrong.",
     },
     "`range(2, len(pieces))` for `range(1, len(pieces))`": {
         "kind": "the example",
