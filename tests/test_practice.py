@@ -103,6 +103,7 @@ def test_a_wrong_solution_is_told_what_is_wrong(name, tmp_path):
     assert len(wrong_answers(name)) >= 2
     for title, (_, text, words) in wrong_answers(name).items():
         assert words, title
+        words = re.sub(r"^(every rank|rank \d): ", "", words)  # the first one that is heard
         for _ in range(3):  # on a busy machine another rank may be the first that is heard
             verdict = tried(name, text, tmp_path)
             if verdict.is_solved or words in f"{verdict.case}: {verdict.says}":
