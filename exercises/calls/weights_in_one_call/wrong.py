@@ -20,7 +20,7 @@ def update(weights, trainer):
     for weight, new in zip(weights, whole, strict=True):
         weight.copy_(new)
 """,
-        "says": "rank 2 still waits for another rank, whi",
+        "says": "3 ranks, trainer 2: ",
     },
     "it writes into a flat view": {
         "kind": "a tensor that is not contiguous",
