@@ -23,7 +23,7 @@ BIN := $(VENV)/bin/python
 
 help:
 	@echo "make tour         run the lessons on the calls"
-	@echo "make test         run the tests but the slow ones; ARGS='tests/test_cli.py -x' goes to pytest"
+	@echo "make test         run the tests but the slow ones; ARGS='tests/cli/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
 	@echo "make mutations    plant random faults one by one, and list those that no test notices"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"

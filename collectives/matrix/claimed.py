@@ -43,8 +43,8 @@ def differences(
     """How a measured matrix differs from the claims; by default from our own.
 
     `probes` are the cells that a full run measures with this torch. If they are given, claims that
-    are about none of them are differences too, except our own, which tests/test_claims.py looks at.
-    A run of some cells only cannot know that.
+    are about none of them are differences too, except our own, which
+    tests/backends/test_claims.py looks at. A run of some cells only cannot know that.
     """
     claims = table() if claims is None else claims
     columns = _claimed_columns(claims)

@@ -1,7 +1,7 @@
 """One record for each call of torch.distributed: who gives data, who gets it, in which parameters.
 
-The recorder, the diagnosis, the pictures and the matrix read these records. `tests/test_calls.py`
-compares them with the signatures of the installed torch.
+The recorder, the diagnosis, the pictures and the matrix read these records.
+`tests/semantics/test_calls.py` compares them with the signatures of the installed torch.
 
 This file imports nothing heavy: the recorder loads it in the user's process.
 """

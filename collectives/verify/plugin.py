@@ -75,7 +75,8 @@ def pytest_report_header(config):
     if config.stash[_LEFT_OUT]:
         lines += [
             "left out: the tests that ask no backend; pytest without --backend runs them",
-            "left out: PyTorch's own tests; pytest tests/pytorch_suite.py --backend NAME runs them",
+            "left out: PyTorch's own tests, which "
+            "pytest tests/verify/pytorch_suite.py --backend NAME runs",
         ]
     return lines
 

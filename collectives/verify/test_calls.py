@@ -11,7 +11,7 @@ from collectives.semantics.calls import LESSONS
 from collectives.verify import ask
 
 SIZES = (2,)
-# Without --backend: tests/test_matrix.py asks gloo, and `make test-all` the others.
+# Without --backend: tests/matrix/test_matrix.py asks gloo, and `make test-all` the others.
 QUICK: dict[str, tuple[int, ...]] = {}
 
 

@@ -2,7 +2,7 @@
 
 `state` looks at one rank alone. `states` then compares the ranks: a launcher that sees a rank fail
 ends the others, mostly by SIGTERM, and so these did not die by themselves. What decides, in which
-order, is the table of cases in tests/test_rank_state.py.
+order, is the table of cases in tests/diagnosis/test_rank_state.py.
 """
 
 import dataclasses

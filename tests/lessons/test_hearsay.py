@@ -1,0 +1,150 @@
+"""What a verdict says is what its run prints, and a run turns red if the claim becomes true."""
+
+import re
+
+import pytest
+from lesson_source import Source
+from processes import finished
+from repository import ROOT
+
+from collectives.backends import availability
+from collectives.course import files
+from collectives.course.runner import run_and_print, run_step
+from collectives.course.show import Display
+from collectives.matrix import recorded
+from collectives.semantics.check import Mismatch
+
+PATH = ROOT / "lessons" / "hearsay.py"
+TEXT = PATH.read_text(encoding="utf-8")
+STEPS = {step.__name__: step for step in files.load(PATH).STEPS}
+
+every_step = pytest.mark.parametrize("name", STEPS)
+
+
+def verdict(name: str) -> str:
+    """The prose below the run of a step, in one line."""
+    prose = TEXT.partition(f"    run({name})\n")[2].partition("# %% [markdown]\n")[2]
+    lines = prose.partition("\n\n")[0].splitlines()
+    return " ".join(line.removeprefix("# ") for line in lines)
+
+
+@every_step
+def test_the_verdict_quotes_what_the_run_prints(name):
+    said = re.findall(r"\b(rank (\d)|every rank|the run) prints `([^`]+)`", verdict(name), re.I)
+    assert said
+    lines = [" ".join(line.split()) for line in Source("hearsay").printed[name].splitlines()]
+    rows = dict(line.split(" ", 1) for line in lines[2:])
+    for who, rank, quoted in said:
+        if who.lower() == "the run":
+            assert quoted in " ".join(lines)
+        else:
+            assert {rows[rank]} if rank else set(rows.values()) == {quoted}
+
+
+# What would make a claim true: the text of a step, and what we put in its place.
+COME_TRUE = {
+    "gloo_has_both": ("dist.all_to_all(theirs, mine)", "raise RuntimeError('no alltoall')"),
+    "gloo_averages": ("dist.all_reduce(x, op=dist.ReduceOp.AVG)", "dist.all_reduce(x)"),
+    "init_waits_for_the_last": ("returned = time.monotonic()", "returned = called"),
+    "broadcast_is_no_barrier": (
+        "dist.broadcast(x, src=0)",
+        "dist.broadcast(x, src=0); dist.barrier()",
+    ),
+    "int64_into_empty": ("torch.empty(1,", "torch.empty(1, dtype=torch.int64,"),
+    "all_to_all_wants_lists": ("dist.all_to_all(out, x)", "dist.all_to_all_single(out, x)"),
+    "isend_to_itself_is_refused": ("dst=rank)", "dst=1 - rank)"),
+    "loss_stays_local": ("check(loss", "dist.all_reduce(loss.detach()); check(loss"),
+    "gather_returns_its_result": ("check(loss", "loss.fill_(2.5); check(loss"),
+    "mean_of_means_is_another_number": ("(rank + 1,)", "(2,)"),
+    "set_epoch_changes_the_order_only": (
+        "samples(0, shuffle=True)",
+        "samples(rank, shuffle=True)",
+    ),
+    "scatter_is_no_barrier": ("dist.scatter(x,", "dist.barrier(); dist.scatter(x,"),
+    "one_lost_rank_stops_all": ("error_of(lambda: dist.all_reduce(x))", '"no error"'),
+    "a_sampler_deals_out_numbers_of_places": ("10 * rank + place", "place"),
+    "ddp_takes_one_card": ("[0, 1]", "None"),
+    "one_backward_keeps_every_graph": ("once=True", "once=False"),
+    "the_last_batches_are_lost": ("(i + 1) % k == 0", "True"),
+    "accelerate_keeps_the_prefix": ("list(model.state_dict())", '["weight"]'),
+    "batch_norm_needs_the_counts": ("[4.0, 4.0, 8.0]", "[8.0]"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # The runs of these two hang when the claim comes true.
+        pytest.param(name, marks=pytest.mark.slow if name.endswith("_is_no_barrier") else ())
+        for name in STEPS
+    ],
+)
+def test_a_claim_that_comes_true_turns_red(name):
+    (cell,) = [cell for cell in TEXT.split("# %%\n") if f"def {name}(" in cell]
+    cell = cell.partition("# %% [markdown]")[0]
+    old, new = COME_TRUE[name]
+    assert cell.count(old) == 1
+    module = files.load(PATH)
+    exec(compile(cell.replace(old, new), "hearsay.py, changed", "exec"), vars(module))
+    with pytest.raises(Mismatch):
+        run_step(vars(module)[name])
+
+
+def test_the_table_of_versions_is_what_was_measured():
+    """The matrices of other versions were recorded when the lesson was written."""
+    table = re.findall(r"^# \| (.+) \|$", TEXT, re.MULTILINE)
+    (_, *versions), *rows = [row.split(" | ") for row in table]
+    assert set(recorded.releases()) <= set(versions)
+    for call, *states in rows:
+        form, op = re.fullmatch(r"`(\w+)`(?:, `(\w+)`)?", call).groups()
+        for version, state in zip(versions, states, strict=True):
+            if version in recorded.releases():
+                found = {
+                    cell.state
+                    for cell in recorded.named(version).cells
+                    if (cell.backend, cell.form, cell.dtype) == ("gloo", form, "float32")
+                    and cell.op in ((op,) if op else (None, "SUM"))
+                }
+                assert found == {state}, (call, version)
+
+
+# What the lesson shows as typed.
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"^# ```{language}\n(.*?)^# ```$", TEXT, re.MULTILINE | re.DOTALL)
+    return [re.sub("^# ", "", block, flags=re.MULTILINE) for block in found]
+
+
+def typed() -> list[tuple[str, str]]:
+    """Each command, with the beginning of what it prints."""
+    return [
+        tuple(part.split("\n", 1))
+        for block in blocks("console")
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "output"), typed(), ids=[command.split()[0] for command, _ in typed()]
+)
+def test_a_command_prints_what_the_lesson_shows(command, output, tmp_path):
+    if command.startswith("mpiexec") and (missing := availability.missing_for_mpi()):
+        pytest.skip(f"mpi needs {missing}")
+    (tmp_path / "lessons").symlink_to(ROOT / "lessons")
+    (program,) = blocks("python")
+    (tmp_path / "env.py").write_text(program)
+    done = finished(command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(output), done.stderr
+
+
+# Where a claim cannot be tested.
+
+
+@every_step
+def test_a_claim_about_gloo_is_skipped_on_another_backend(name, capsys):
+    reason = "it tests what is said of gloo"
+    assert run_and_print(STEPS[name], Display(), backend="mpi") == (3, reason)
+    assert capsys.readouterr().out == f"{name}: skipped: {reason}\n"

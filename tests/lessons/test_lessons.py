@@ -1,0 +1,105 @@
+"""What lessons claim of backends, and that every rank trains the model of one process."""
+
+import re
+import time
+
+import pytest
+import torch
+from lesson_source import QUICK
+
+from collectives import LaunchError, launch, needs
+from collectives.backends import availability as backends
+from collectives.backends import claims
+from collectives.course import chapters, files
+from collectives.course.runner import run_step
+from collectives.verify.lessons import faults_of
+
+TIMEOUT = 100.0
+CHAPTERS = chapters.read()
+
+
+# The lessons say that they stay as far below the limit of check_training.
+LIMITS = {"training": 1e-12, "model_parallel": 1e-9}
+
+
+# With 4 ranks every lesson runs in test_notebooks.py.
+@pytest.mark.parametrize(
+    ("names", "world_size"),
+    [
+        pytest.param(QUICK, 3, id="some-training-3"),
+        pytest.param(CHAPTERS["model_parallel"].names, 2, id="model_parallel-2"),
+        *(
+            pytest.param(CHAPTERS[name].names, n, id=f"{name}-{n}", marks=pytest.mark.slow)
+            for name, n in [*(("training", n) for n in (1, 3, 8)), ("model_parallel", 8)]
+        ),
+    ],
+)
+def test_every_rank_trains_the_model_of_one_process(names, world_size):
+    limit = LIMITS[names[0].partition("/")[0]]
+    assert faults_of(names, "gloo", "cpu", world_size, limit) == {}
+
+
+def every_step():
+    paths = [path for chapter in CHAPTERS.values() for path in files.of_chapter(chapter)]
+    return [step for path in paths for step in files.load(path).STEPS]
+
+
+CLAIMED = [(claim, step) for claim in claims.table() for step in claim.steps]
+
+
+@pytest.mark.parametrize(
+    ("claim", "step"),
+    CLAIMED,
+    ids=[f"{claim.backend}-{claim.device}-{step}" for claim, step in CLAIMED],
+)
+def test_what_is_claimed_not_to_work_does_not_work(claim, step):
+    """If the call works after all, the claim must go."""
+    if reason := backends.unavailable(claim.backend, claim.device, 4):
+        pytest.skip(reason)
+    if not claims.holds(claim.torch, torch.__version__):
+        pytest.skip(f"claimed of torch {claim.torch}: this is {torch.__version__}")
+    (function,) = [function for function in every_step() if function.__name__ == step]
+    with pytest.raises(LaunchError) as failure:
+        launch(function, 4, backend=claim.backend, device=claim.device, timeout=20.0)
+    assert failure.value.kind == {"hangs": "hung", "crashes": "died"}.get(claim.state, "raised")
+    assert ("Mismatch" in str(failure.value)) == (claim.state == "wrong")
+
+
+def test_every_claim_names_a_step_and_a_device_that_exist():
+    steps = {step.__name__ for step in every_step()}
+    for claim in claims.table():
+        assert set(claim.steps) <= steps
+        assert claim.device in backends.BACKENDS[claim.backend].devices
+        assert claim.state != "works" or not claim.steps
+
+
+def test_a_step_about_gloo_is_skipped_on_another_backend():
+    step = files.load(files.find("broadcast")).who_waits
+    assert "it shows what gloo does" in run_step(step, 2, backend="by_hand").text
+
+
+@needs(ranks=1, seconds=TIMEOUT)
+def takes_a_second(rank, world_size, device):
+    time.sleep(1)
+
+
+def test_a_step_that_starts_processes_has_more_time():
+    assert run_step(takes_a_second, 1, timeout=0.5).text.startswith("takes_a_second: proved")
+
+
+def test_the_root_waits_for_its_children_and_a_rank_for_all_above_it():
+    """Measured with one rank a second late: not computed from the tree."""
+    returned = launch(files.load(files.find("broadcast")).who_waits, 5, timeout=TIMEOUT)
+    lists = [result["had returned before it called"] for result in returned]
+    assert lists == [[], [2, 4], [1, 3, 4], [0, 2, 4], [1, 2, 3]]
+
+
+def test_the_table_of_tokens_and_experts_is_what_the_run_does():
+    """An answer of that step is the token, and behind it the digit of its expert."""
+    path = files.find("all_to_all")
+    rows = re.findall(r"^# \| \d \| ([\d, ]+) \| ([\d, ]+) \|$", path.read_text("utf-8"), re.M)
+    results = launch(files.load(path).dispatch_and_return, 4, timeout=TIMEOUT)
+    for (tokens, experts), result in zip(rows, results, strict=True):
+        answers = result["answered"].tolist()
+        assert tokens == ", ".join(str(answer // 10) for answer in answers)
+        assert experts == ", ".join(str(answer % 10) for answer in answers)

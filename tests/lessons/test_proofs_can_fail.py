@@ -1,0 +1,80 @@
+"""The proofs in the lessons work: with a wrong collective in its place, every lesson that uses it
+fails.
+"""
+
+import functools
+import re
+
+import pytest
+import torch.distributed as dist
+from wrong_collectives import WRONG, note
+
+from collectives import LaunchError, launch
+from collectives.course import chapters, files
+
+
+def noticed(rank, world_size, device, wrong, names):
+    """In a rank: every step of these lessons, with one function of torch.distributed replaced.
+
+    Returns the lessons whose proof noticed it. A proof that fails does not end its step, so that
+    the ranks stay together; they leave the lesson after that step.
+    """
+    all_gather_object = dist.all_gather_object  # the real one
+    call, make_wrong = WRONG[wrong]
+    setattr(dist, call, make_wrong(getattr(dist, call)))
+    found = []
+    for name in names:
+        module, mismatches = files.load(files.find(name)), []
+        module.check = functools.partial(note, mismatches)
+        for step in module.STEPS:
+            step(rank, world_size, device)
+            counts = [0] * world_size
+            all_gather_object(counts, len(mismatches))
+            if any(counts):
+                found.append(name)
+                break
+    return found
+
+
+def code(lesson: str) -> str:
+    """The lesson without its prose, where the solution of an exercise may make other calls."""
+    return re.sub(r"^#.*$", "", files.find(lesson).read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def uses(lesson: str, wrong: str) -> bool:
+    source = code(lesson)
+    if wrong == "all_reduce that sums whatever is asked" and not re.search(
+        r"all_reduce\([^\n]*ReduceOp\.(?!SUM)", source
+    ):
+        return False  # nothing else was asked
+    return re.search(rf"\bdist\.{WRONG[wrong][0]}\(", source) is not None
+
+
+LESSONS = chapters.read()["calls"].names
+# The lesson fails, but not by its proof: it needs what the wrong call left undone.
+NO_PROOF = [
+    # Rank 0 is no member, so it stays away from a broadcast that now needs it.
+    ("new_group that is the whole world", "weight_update"),
+    # The last rank meets the others in another call, or they wait for it.
+    ("new_group that is the whole world", "barrier"),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.replace(" ", "_"))
+def test_every_lesson_that_makes_this_call_notices_the(wrong):
+    names = [name for name in LESSONS if uses(name, wrong) and (wrong, name) not in NO_PROOF]
+    found, *_ = launch(noticed, 4, args=(wrong, names), backend="gloo", device="cpu", timeout=60.0)
+    assert found == names
+
+
+@pytest.mark.parametrize(("wrong", "lesson"), NO_PROOF, ids=[lesson for _, lesson in NO_PROOF])
+def test_a_lesson_that_needs_what_the_wrong_call_left_undone_fails(wrong, lesson):
+    with pytest.raises(LaunchError, match=r"raised|hung"):
+        launch(noticed, 4, args=(wrong, [lesson]), backend="gloo", device="cpu", timeout=8.0)
+
+
+def test_every_call_of_the_lessons_has_a_wrong_version():
+    """A lesson that starts to use another call needs a wrong one here."""
+    called = re.findall(r"\bdist\.([a-z_]+)\(", "\n".join(map(code, LESSONS)))
+    collectives = {call for call in called if not call.startswith("get_")}
+    assert collectives - {"destroy_process_group"} <= {call for call, _ in WRONG.values()}

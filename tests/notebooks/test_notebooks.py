@@ -1,0 +1,110 @@
+"""The notebooks match the lessons, are complete and small, and do not change if they are executed
+again.
+
+(That they print what `python` prints is shown in test_doors.py.)
+"""
+
+from repository import ROOT
+import asyncio
+import sys
+from collections import defaultdict
+from importlib.metadata import version
+from pathlib import Path
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from jupyter_client import AsyncKernelManager
+from jupytext.cli import jupytext
+
+from collectives.course import chapters, files
+from collectives.lab import available
+from tools import notebooks
+
+LESSONS = [files.find(name) for chapter in chapters.read().values() for name in chapter.names]
+PINS = dict(
+    line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line
+)
+
+
+def committed(lesson: Path) -> nbformat.NotebookNode:
+    return nbformat.read(notebooks.path_of(lesson), as_version=4)
+
+
+def outputs(notebook: nbformat.NotebookNode) -> list:
+    return [output for cell in notebook.cells for output in cell.get("outputs", ())]
+
+
+def printed(notebook: nbformat.NotebookNode) -> str:
+    return "".join(output.text for output in outputs(notebook) if output.output_type == "stream")
+
+
+def test_every_lesson_has_its_notebook_and_no_notebook_is_left_over():
+    found = [path for path in ROOT.glob("notebooks/**/*") if path.is_file()]
+    assert sorted(found) == sorted(notebooks.path_of(lesson) for lesson in LESSONS)
+
+
+def cells(notebook: nbformat.NotebookNode) -> list[tuple]:
+    return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
+
+
+def test_the_cells_are_those_of_the_lesson():
+    changed = [
+        lesson.stem
+        for lesson in LESSONS
+        for expected in [notebooks.unexecuted(lesson)]
+        if cells(committed(lesson)) != cells(expected)
+        or committed(lesson).metadata != expected.metadata
+    ]
+    assert changed == [], "`make notebooks` brings their notebooks up to date"
+
+
+@pytest.mark.slow
+def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(tmp_path):
+    """Jupyter with jupytext writes the lesson when it saves the notebook: that must not change the
+    lesson.
+    """
+    changed = []
+    for lesson in LESSONS:
+        for file in (lesson, notebooks.path_of(lesson), ROOT / "pyproject.toml"):
+            copy = tmp_path / file.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+        copies = [tmp_path / file.relative_to(ROOT) for file in (lesson, notebooks.path_of(lesson))]
+        jupytext(["--quiet", "--to", "py:percent", "--output", str(copies[0]), str(copies[1])])
+        if copies[0].read_text() != lesson.read_text():
+            changed.append(lesson.stem)
+    assert changed == []
+
+
+def test_every_notebook_is_small_and_its_pictures_have_words_for_those_who_cannot_see_them():
+    for lesson in LESSONS:
+        assert notebooks.path_of(lesson).stat().st_size < 320 * 1024, lesson
+        for output in outputs(committed(lesson)):
+            if output.output_type == "display_data":
+                picture = ElementTree.fromstring(output.data["image/svg+xml"])
+                assert picture.get("role") == "img", lesson
+                assert len(picture.get("aria-label", "")) >= 40, lesson
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """One kernel for each folder: a kernel imports torch twice, for itself and for its ranks."""
+    kernels = defaultdict(AsyncKernelManager)
+    yield kernels
+    for kernel in kernels.values():
+        asyncio.run(kernel.shutdown_kernel())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_executed_anew_it_prints_the_same_and_nothing_changes(lesson, kernels):
+    if lesson.parent.name == "machines" and available.missing():
+        pytest.skip(available.missing())
+    fresh = asyncio.run(notebooks.executed(lesson, kernels[lesson.parent]))
+    assert printed(fresh) == printed(committed(lesson))
+    pinned = all(
+        version(package) == PINS[package] for package in ("torch", "matplotlib", "nbformat")
+    )
+    if sys.platform == "linux" and pinned:
+        assert nbformat.writes(fresh) + "\n" == notebooks.path_of(lesson).read_text()

@@ -1,0 +1,200 @@
+"""The wheel works without a checkout: with its lessons and their data, and nothing else."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from doors import EVERY, all_expected
+from processes import finished
+from repository import ROOT
+from typer.testing import CliRunner
+
+from collectives.cli import app
+from collectives.course import chapters
+
+
+def run(*command: object, folder: Path, status: int = 0) -> subprocess.CompletedProcess:
+    """Run a command in this folder. It finds only what is in the environment of its Python."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=ROOT)
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The folder of the commands of an environment with the wheel, and with what it depends on."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, symlinks=True)
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    run(*pip, "install", "-q", "--no-index", "--no-deps", wheel, folder=home)
+    packages = sysconfig.get_path("purelib", vars={"base": home, "platbase": home})
+    # subtle: Python reads no .pth files in a folder that a .pth file names. So the checkout, which
+    # is installed there in editable mode, is not found.
+    Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    found = run(python, "-c", "import collectives; print(collectives.__file__)", folder=home)
+    assert found.stdout.startswith(packages)
+    return home / "bin"
+
+
+def test_the_wheel_holds_the_package_and_the_lessons(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names} == {
+        "collectives",
+        f"{'-'.join(wheel.name.split('-')[:2])}.dist-info",
+    }
+    folders = ("lessons", "exercises", "examples")
+    paths = [path for folder in folders for path in ROOT.glob(f"{folder}/**/*.*")]
+    expected = {
+        f"collectives/_course/{path.relative_to(ROOT).as_posix()}"
+        for path in paths
+        if path.suffix != ".pyc"
+    }
+    assert {name for name in names if name.startswith("collectives/_course/")} == expected
+    assert "collectives/py.typed" in names
+
+
+@pytest.mark.slow
+def test_in_an_empty_folder_it_lists_and_runs_lessons_and_tries_exercises(installed, tmp_path):
+    command = installed / "collectives"
+    here = CliRunner().invoke(app, ["list"]).stdout
+    assert run(command, "list", folder=tmp_path).stdout == here
+    run(command, "run", "mistakes/order", folder=tmp_path)
+    run(command, "practice", "start", "mine", folder=tmp_path)
+    solution = next(installed.parent.rglob("_course/exercises/calls/neighbours/solution.py"))
+    Path(tmp_path, "mine", "calls", "neighbours.py").write_text(solution.read_text())
+    assert "solved" in run(command, "practice", "neighbours", folder=tmp_path / "mine").stdout
+
+
+BROKEN = """\
+def broken(rank, world_size, device):
+    fail()  # the innermost frame is always shown
+
+
+def fail():
+    raise ValueError("no such thing")
+
+
+STEPS = [broken]
+"""
+
+
+@pytest.mark.slow
+def test_an_error_in_one_of_its_lessons_is_shown_with_its_line(installed, tmp_path):
+    """The lessons lie in the package, whose own frames are left out."""
+    (lessons,) = installed.parent.glob("lib/*/site-packages/collectives/_course/lessons")
+    Path(lessons, "broken.py").write_text(BROKEN)
+    command = installed / "collectives", "run", Path(lessons, "broken.py"), "-n", 1
+    done = run(*command, folder=tmp_path, status=1)
+    assert f'File "{lessons}/broken.py", line 2, in broken' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chapter", ["calls", "training", "model_parallel", "algorithms"])
+def test_in_an_empty_folder_torchrun_prints_what_every_notebook_shows(installed, tmp_path, chapter):
+    names = chapters.read()[chapter].names
+    (lessons,) = installed.parent.glob("lib/*/site-packages/collectives/_course/lessons")
+    torchrun = [installed / "python", "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    program = [installed / "python", "-c", EVERY, *(lessons / f"{name}.py" for name in names)]
+    done = run(*torchrun, "--no-python", *program, folder=tmp_path)
+    assert done.stdout == all_expected(names)
+
+
+# An author's backend in a file of its own. Its reduce takes the largest value, whatever is asked.
+MINE = """
+import torch.distributed as dist
+from lying_backend import OnGloo
+
+
+class Mine(OnGloo):
+    def reduce(self, tensors, options):
+        options.reduceOp = dist.ReduceOp.MAX
+        return self._gloo.reduce(tensors, options)
+
+
+dist.Backend.register_backend("mine", Mine, devices=["cpu"])
+"""
+ASK = ["--backend", "mine", "--import", "mine", "--world-sizes", "2"]
+ASK += ["-k", "lessons or reduce and not all_reduce and not reduce_scatter"]
+
+
+@pytest.fixture
+def author(tmp_path) -> Path:
+    """An empty folder, but for the author's backend."""
+    (tmp_path / "mine.py").write_text(MINE)
+    shutil.copy(ROOT / "tests" / "support" / "lying_backend.py", tmp_path)
+    return tmp_path
+
+
+def red_rows(done: subprocess.CompletedProcess) -> list[str]:
+    """Of both grids."""
+    rows = [line.split() for line in done.stdout.splitlines() if line.endswith("<- red")]
+    return [" ".join(row[:-2]) for row in rows]
+
+
+RED = ["reduce 1 works, 8 wrong", "reduce 1 failed"]
+
+
+@pytest.mark.slow
+def test_an_author_sees_which_call_of_his_backend_is_wrong(installed, author):
+    pytest_ = [installed / "python", "-m", "pytest"]
+    done = run(*pytest_, "--pyargs", "collectives.verify", *ASK, folder=author, status=1)
+    assert red_rows(done) == RED, done.stdout
+    assert re.search(r"^all_reduce +1 passed$", done.stdout, re.MULTILINE)
+    # Who does not name it is not bothered.
+    (author / "test_own.py").write_text("def test_own(): pass")
+    done = run(*pytest_, "--backend", "mine", folder=author, status=4)
+    assert "unrecognized arguments: --backend" in done.stderr
+    assert "1 passed" in run(*pytest_, folder=author).stdout
+
+
+@pytest.mark.slow
+def test_in_a_checkout_the_same_tests_ask_it_and_nothing_else_runs(author):
+    path = os.pathsep.join([str(author), os.environ.get("PYTHONPATH", "")])
+    done = finished(["python", "-m", "pytest", "-n", 2, *ASK], 600, {"PYTHONPATH": path}, cwd=ROOT)
+    assert (done.returncode, sorted(red_rows(done))) == (1, sorted(RED)), done.stdout
+    assert "left out: the tests that ask no backend" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--backend glo", "--backend glo: there are "),
+        ("--backend mine --import not_there", "--import not_there: there is no such module"),
+        ("--backend gloo --world-sizes 2,x", "--world-sizes 2,x: write whole numbers"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_a_sentence(options, said):
+    done = finished(f"python -m pytest --collect-only -q {options}", cwd=ROOT)
+    assert (done.returncode, f"ERROR: {said}" in done.stderr) == (4, True), done.stderr
+
+
+def test_with_a_backend_only_what_asks_it_is_collected():
+    done = finished("python -m pytest --collect-only -q --backend by_hand", cwd=ROOT)
+    tests = [line for line in done.stdout.splitlines() if "::" in line]
+    assert tests, done.stdout
+    assert all("[by_hand-cpu-w" in test for test in tests)
