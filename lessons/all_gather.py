@@ -56,22 +56,23 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Into one tensor
 #
-# `all_gather_into_tensor` fills one tensor instead of a list (torch 2.13 also calls it
-# `all_gather_single`). The pieces lie end to end, in a tensor of 2 n elements. gloo refuses a table
-# of shape (n, 2) for pieces of shape (2), but takes `table.view(-1)`, the same memory in one
-# dimension: a [view](../docs/glossary.md#view).
+# `all_gather_single` fills one tensor instead of a list. In older code you meet it as
+# `all_gather_into_tensor`: that name still works, but torch 2.13 warns that it is deprecated. The
+# pieces lie end to end, in a tensor of 2 n elements. gloo refuses a table of shape (n, 2) for
+# pieces of shape (2), but takes `table.view(-1)`, the same memory in one dimension: a
+# [view](../docs/glossary.md#view).
 
 
 # %%
 def into_one_tensor(rank, world_size, device):
     x = 10 * rank + torch.tensor([1, 2], device=device)
     end_to_end = torch.full((2 * world_size,), -1, device=device)
-    dist.all_gather_into_tensor(end_to_end, x)
+    dist.all_gather_single(end_to_end, x)
     table = torch.full((world_size, 2), -1, device=device)
-    dist.all_gather_into_tensor(table.view(-1), x)
+    dist.all_gather_single(table.view(-1), x)
     # proof
     rows = torch.stack([10 * r + torch.tensor([1, 2]) for r in range(world_size)])
-    check([end_to_end, table], [rows.flatten(), rows], "all_gather_into_tensor")
+    check([end_to_end, table], [rows.flatten(), rows], "all_gather_single")
     return {"end to end": end_to_end, "table": table}
 
 
@@ -93,7 +94,7 @@ if __name__ == "__main__":
 def unequal_lengths(rank, world_size, device):
     x = 10 * rank + torch.arange(1, rank + 2, device=device)
     lengths = torch.full((world_size,), -1, device=device)
-    dist.all_gather_into_tensor(lengths, torch.tensor([len(x)], device=device))
+    dist.all_gather_single(lengths, torch.tensor([len(x)], device=device))
     lengths = lengths.tolist()
     padded = torch.nn.functional.pad(x, (0, max(lengths) - len(x)), value=-1)
     pieces = [torch.full_like(padded, -2) for _ in lengths]
@@ -229,8 +230,9 @@ STEPS = [
 # ## Pitfalls
 #
 # - Input and output must have the same dtype. int64 into float32 is refused.
-# - Where `backward()` must compute gradients through the gathered tensors, use
-#   `torch.distributed.nn.functional.all_gather`: `all_gather` passes none back.
+# - `all_gather` passes no gradients back. Where `backward()` must compute them through the gathered
+#   tensors, use `all_gather_single` of `torch.distributed._functional_collectives`, to which torch
+#   2.13 sends those who call the deprecated `torch.distributed.nn.functional.all_gather`.
 # - The list of `all_gather_object` needs n entries.
 
 # %% [markdown]
@@ -295,7 +297,7 @@ STEPS = [
 # In PyTorch's documentation:
 #
 # - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
-# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)
+# - [`all_gather_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_single)
 # - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
 # - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
 #

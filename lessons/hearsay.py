@@ -60,7 +60,7 @@ if __name__ == "__main__":
 # | call | 2.6 | 2.9 | 2.13 | 2.15 |
 # |---|---|---|---|---|
 # | `reduce_scatter` | refuses | works | works | works |
-# | `reduce_scatter_tensor` | works | works | works | works |
+# | `reduce_scatter_single` | works | works | works | works |
 # | `all_to_all` | refuses | refuses | works | works |
 # | `all_to_all_single` | works | works | works | works |
 # | `all_reduce`, `AVG` | refuses | works | works | works |

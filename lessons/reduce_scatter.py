@@ -56,21 +56,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### One tensor, and another reduction
 #
-# `reduce_scatter_tensor` takes the pieces end to end in one tensor, n times as long as the output
-# (torch 2.13 also calls it `reduce_scatter_single`). Here it computes the sums as above, and in a
-# second call the maxima.
+# `reduce_scatter_single` takes the pieces end to end in one tensor, n times as long as the output.
+# In older code you meet it as `reduce_scatter_tensor`: that name still works, but torch 2.13 warns
+# that it is deprecated. Here it computes the sums as above, and in a second call the maxima.
 
 
 # %%
 def pieces_of_one_tensor(rank, world_size, device):
     x = torch.arange(1, 2 * world_size + 1, device=device) * 10**rank
     total, highest = (torch.full((2,), -1, device=device) for _ in range(2))
-    dist.reduce_scatter_tensor(total, x, op=dist.ReduceOp.SUM)
-    dist.reduce_scatter_tensor(highest, x, op=dist.ReduceOp.MAX)
+    dist.reduce_scatter_single(total, x, op=dist.ReduceOp.SUM)
+    dist.reduce_scatter_single(highest, x, op=dist.ReduceOp.MAX)
     # proof
     columns = torch.tensor([2 * rank + 1, 2 * rank + 2])
-    check(total, columns * ((10**world_size - 1) // 9), "reduce_scatter_tensor(SUM)")
-    check(highest, columns * 10 ** (world_size - 1), "reduce_scatter_tensor(MAX)")
+    check(total, columns * ((10**world_size - 1) // 9), "reduce_scatter_single(SUM)")
+    check(highest, columns * 10 ** (world_size - 1), "reduce_scatter_single(MAX)")
     return {"x": x, "SUM": total, "MAX": highest}
 
 
@@ -102,15 +102,15 @@ if __name__ == "__main__":
 def reduce_scatter_then_all_gather(rank, world_size, device):
     x = torch.arange(1, 2 * world_size + 1, device=device) * 10**rank
     piece = torch.full((2,), -1, device=device)
-    dist.reduce_scatter_tensor(piece, x, op=dist.ReduceOp.SUM)
+    dist.reduce_scatter_single(piece, x, op=dist.ReduceOp.SUM)
     two_calls = torch.full_like(x, -1)
-    dist.all_gather_into_tensor(two_calls, piece)
+    dist.all_gather_single(two_calls, piece)
 
     one_call = x.clone()
     dist.all_reduce(one_call, op=dist.ReduceOp.SUM)
     # proof
     expected = torch.arange(1, 2 * world_size + 1) * ((10**world_size - 1) // 9)
-    check(two_calls, expected, "reduce_scatter_tensor(SUM), all_gather_into_tensor")
+    check(two_calls, expected, "reduce_scatter_single(SUM), all_gather_single")
     check(one_call, expected, "all_reduce(SUM)")
     return {"piece": piece, "two calls": two_calls, "one call": one_call}
 
@@ -154,11 +154,11 @@ def sharded_optimizer(rank, world_size, device):
     lr, momentum = 0.5, 0.25
     mean, firsts = torch.full_like(shard, -1), []
     for _ in range(2):
-        dist.reduce_scatter_tensor(mean, gradient, op=dist.ReduceOp.SUM)
+        dist.reduce_scatter_single(mean, gradient, op=dist.ReduceOp.SUM)
         mean /= world_size
         state = momentum * state + mean
         shard -= lr * state
-        dist.all_gather_into_tensor(weights, shard)
+        dist.all_gather_single(weights, shard)
         firsts.append(weights[0].item())
     # proof: one process, with the means of all gradients and the state of all weights
     alone = torch.ones(2 * world_size, requires_grad=True)
@@ -166,8 +166,8 @@ def sharded_optimizer(rank, world_size, device):
     optimizer = torch.optim.SGD([alone], lr=lr, momentum=momentum)
     optimizer.step()
     optimizer.step()
-    check(mean, alone.grad.chunk(world_size)[rank], "reduce_scatter_tensor(SUM) / world size")
-    check(weights, alone.detach(), "weights by reduce_scatter_tensor(SUM), all_gather_into_tensor")
+    check(mean, alone.grad.chunk(world_size)[rank], "reduce_scatter_single(SUM) / world size")
+    check(weights, alone.detach(), "weights by reduce_scatter_single(SUM), all_gather_single")
     return {"mean": mean, "first weight": firsts, "weights": weights, "state": len(state)}
 
 
@@ -201,7 +201,7 @@ STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, s
 # rank passes. In a [ring](../notebooks/algorithms/ring.ipynb) every rank sends (n - 1) / n * S
 # bytes.
 #
-# gloo does not save this half: in torch 2.13 it runs an all_reduce inside. `reduce_scatter_tensor`
+# gloo does not save this half: in torch 2.13 it runs an all_reduce inside. `reduce_scatter_single`
 # runs one on a copy of the input, and keeps one piece. `reduce_scatter` runs one for each piece, as
 # torch's [flight recorder](../docs/glossary.md#flight-recorder) shows. On gloo with four ranks on
 # two cores, 16 MiB took 68 ms, and an all_reduce 31 ms, less than half (`collectives bench bus
@@ -243,13 +243,13 @@ STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, s
 #    </details>
 #
 # 2. In `sharded_optimizer`, change
-#    `dist.reduce_scatter_tensor(mean, gradient, op=dist.ReduceOp.SUM)` to
+#    `dist.reduce_scatter_single(mean, gradient, op=dist.ReduceOp.SUM)` to
 #    `mean.copy_(gradient.chunk(world_size)[rank] * world_size)`. Each rank uses its own gradient
 #    alone. Do the weights of the ranks differ?
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `rank 0/4: got [1.0, 2.0], should be [2.5, 5.0] [reduce_scatter_tensor(SUM) / world
+#    You get `rank 0/4: got [1.0, 2.0], should be [2.5, 5.0] [reduce_scatter_single(SUM) / world
 #    size, float32[2], gloo]`. The weights are wrong, but the same on all ranks, because all_gather
 #    still gives each piece to all.
 #
@@ -275,8 +275,8 @@ STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, s
 # In PyTorch's documentation:
 #
 # - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
-# - [`reduce_scatter_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_tensor)
-# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)
+# - [`reduce_scatter_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_single)
+# - [`all_gather_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_single)
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
 #
 # Next on the short route: [one_process](../notebooks/training/one_process.ipynb). All other calls:

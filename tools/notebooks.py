@@ -26,6 +26,9 @@ TIMEOUT = 300  # seconds for one cell
 _ENVIRON = {
     "CUDA_VISIBLE_DEVICES": "",
     "TORCH_CPP_LOG_LEVEL": "FATAL",
+    # No lesson uses what torch calls deprecated. torch itself does, in ZeroRedundancyOptimizer.
+    "PYTHONWARNINGS": "error::FutureWarning,error::DeprecationWarning,"
+    "ignore:`torch.jit.:DeprecationWarning",
     # subtle: with the widest registers of a processor, sums are rounded in another order
     "ATEN_CPU_CAPABILITY": "default",
     "MKL_CBWR": "COMPATIBLE",

@@ -28,7 +28,7 @@ class Claim:
     """One row: with `backend` on `device`, each `form` with these `dtypes` and `ops` is in `state`.
 
     No dtypes or no ops means all of them. A form without a variant includes its variants. `torch`
-    limits the claim to some versions (">=2.12,<2.14"), `world_size` to some numbers of ranks
+    limits the claim to some versions (">=2.13,<2.15"), `world_size` to some numbers of ranks
     (">=2"). `steps` are the lessons' steps that are skipped. `source` is the file that has the row;
     it matters only if two files disagree.
     """
@@ -165,7 +165,7 @@ _COMPARE = {
 
 
 def holds(limits: str, version: str) -> bool:
-    """Whether a version ("2.13.0+cpu") or a whole number is within `limits` (">=2.11,<2.14").
+    """Whether a version ("2.13.0+cpu") or a whole number is within `limits` (">=2.13,<2.15").
 
     Every version is within empty limits. Raises ValueError if `limits` cannot be read.
     """
@@ -174,7 +174,7 @@ def holds(limits: str, version: str) -> bool:
         match = re.fullmatch(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)", part)
         if not match:
             raise ValueError(
-                f'"{limits}" is not understood: write it like ">=2.11" or ">=2.11,<2.14".'
+                f'"{limits}" is not understood: write it like ">=2.13" or ">=2.13,<2.15".'
             )
         limit = number(match[2])
         prefix = whole[: len(limit)]  # "<=2.13" and "==2.13" mean 2.13.1 as well

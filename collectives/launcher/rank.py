@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from multiprocessing import connection, forkserver
 from typing import Any
 
@@ -35,7 +34,6 @@ from collectives.backends import (
 from collectives.launcher.failure import Raised
 from collectives.launcher.rank_spec import RankSpec
 from collectives.recording import exit_hooks, inject, stack
-from collectives.semantics.calls import CALLS
 
 # On this signal a rank writes its stack. faulthandler does so in C, also if Python is blocked.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -166,11 +164,6 @@ def enter_group(
     )
     if store.add("entered", 1) == world_size:
         store.set("all have entered", "")
-    # torch 2.13 warns about two stable names that have newer ones; 2.15 has both and is silent.
-    names = "|".join(name for name, spec in CALLS.items() if spec.aliases)
-    warnings.filterwarnings(
-        "ignore", f".*torch.distributed.({names})` is deprecated", FutureWarning
-    )
 
 
 def leave_group(store: dist.Store) -> None:

@@ -177,7 +177,7 @@ class PythonProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: Any, wholes: Any, opts: Any = None
     ) -> dist.Work:
-        what = "reduce_scatter_tensor"
+        what = "reduce_scatter_single"
         self._check(what, *outputs, *wholes)
         for output, whole in zip(outputs, wholes, strict=True):
             self._check_whole(what, whole, output)
@@ -207,7 +207,7 @@ class PythonProcessGroup(dist.ProcessGroup):
 
     @_takes_tensors
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        what = "all_gather_into_tensor"
+        what = "all_gather_single"
         self._check(what, *outputs, *inputs)
         for output, own in zip(outputs, inputs, strict=True):
             self._check_whole(what, output, own)
@@ -281,13 +281,6 @@ class PythonProcessGroup(dist.ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         batch, self._batch = self._batch, None
         return Batch(batch or [])
-
-    # The names that torch calls before 2.13
-    _allgather_base = all_gather_single  # type: ignore[assignment]
-    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
-    alltoall_base = all_to_all_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
 def _op(opts: Any) -> Any:

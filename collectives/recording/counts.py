@@ -33,12 +33,13 @@ NAMES = {
     "allreduce_coalesced": "all_reduce",
     "allgather": "all_gather",
     "allgather_coalesced": "all_gather",
-    "_allgather_base": "all_gather_into_tensor",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
-    "all_gather_single_coalesced": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor",
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single",
+    "all_gather_into_tensor": "all_gather_single",
+    "all_gather_into_tensor_coalesced": "all_gather_single",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
     "alltoall": "all_to_all",
     "alltoall_base": "all_to_all_single",
     "recv_any_source": "recv",
@@ -47,6 +48,11 @@ NAMES = {
 
 # Operators of these namespaces that communicate nothing: they wait for a call, or follow it.
 _SILENT = ("wait_tensor", "_wrap_tensor_autograd", "check_for_nan")
+
+
+def name_of(method: str) -> str:
+    """The name in torch.distributed of an operator, or of a process group's method."""
+    return NAMES.get(method, method.removesuffix("_coalesced"))
 
 
 class Count(NamedTuple):
@@ -92,7 +98,7 @@ def note_call(method: str, arguments: tuple) -> None:
     """A method of a process group in Python was called, as torch's dispatcher would show it."""
     if _open and not _functional.inside:
         nbytes = 0 if method == "barrier" else max(map(_nbytes, arguments), default=0)
-        note(f"c10d.{NAMES.get(method, method)}", nbytes)
+        note(f"c10d.{name_of(method)}", nbytes)
 
 
 @contextlib.contextmanager
@@ -129,7 +135,7 @@ def _dispatcher_watch() -> contextlib.AbstractContextManager:
             finally:
                 _functional.inside = before
             if is_call:
-                name = NAMES.get(name, name.removesuffix("_coalesced"))
+                name = name_of(name)
                 written = _nbytes(result) if namespace == "_c10d_functional" else 0
                 nbytes = 0 if name == "barrier" else max(written, *map(_nbytes, args))
                 note(f"{namespace}.{name}", nbytes)

@@ -54,7 +54,7 @@ class Recorder:
 
     def install(self) -> None:
         for name in BY_NAME:
-            if (real := getattr(c10d, name, None)) is not None:  # not every torch has all names
+            if (real := getattr(c10d, name, None)) is not None:  # an older torch lacks some
                 wrapper = self._wrap(name, real)
                 for module in (c10d, dist):
                     if module.__dict__.get(name) is real:

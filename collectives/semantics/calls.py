@@ -49,7 +49,7 @@ class CallSpec:
     """What is known of a call without making it.
 
     buffers: in the order of torch's parameters.
-    aliases: other names of the same function in newer or older versions of torch, preferred first.
+    aliases: older names of the same function. torch itself and older programs still use them.
     peer: the parameter for the global rank of the root, or of the other side of a message. torch
         takes its rank in the group as `group_<peer>` instead.
     default_root: the root when the caller names none; None where torch then refuses the call.
@@ -153,9 +153,9 @@ _RECORDS = (
 
     CallSpec("all_gather", Flow.ALL_TO_ALL, "all_gather",
              (_gets("tensor_list", _LIST), _gives("tensor")), bus_factor=_others),
-    CallSpec("all_gather_into_tensor", Flow.ALL_TO_ALL, "all_gather",
+    CallSpec("all_gather_single", Flow.ALL_TO_ALL, "all_gather",
              (_gets("output_tensor", _CUT), _gives("input_tensor")),
-             aliases=("all_gather_single", "_all_gather_base"), bus_factor=_others),
+             aliases=("all_gather_into_tensor", "_all_gather_base"), bus_factor=_others),
     CallSpec("all_gather_coalesced", Flow.ALL_TO_ALL, "all_gather",
              (_gets("output_tensor_lists", _SEVERAL), _gives("input_tensor_list", _SEVERAL)),
              bus_factor=_others),
@@ -176,9 +176,9 @@ _RECORDS = (
 
     CallSpec("reduce_scatter", Flow.ALL_TO_ALL, "reduce_scatter",
              (_gets("output"), _gives("input_list", _LIST)), reduces=True, bus_factor=_others),
-    CallSpec("reduce_scatter_tensor", Flow.ALL_TO_ALL, "reduce_scatter",
+    CallSpec("reduce_scatter_single", Flow.ALL_TO_ALL, "reduce_scatter",
              (_gets("output"), _gives("input", _CUT)),
-             aliases=("reduce_scatter_single", "_reduce_scatter_base"),
+             aliases=("reduce_scatter_tensor", "_reduce_scatter_base"),
              reduces=True, bus_factor=_others),
 
     CallSpec("all_to_all", Flow.ALL_TO_ALL, "all_to_all",

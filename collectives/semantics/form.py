@@ -144,9 +144,7 @@ def in_order(root: str | None = None) -> Callable[[Function, Case, Any], Any]:
 
 @dataclass(frozen=True)
 class Form:
-    """One call. `name` is its path under torch.distributed, as the older versions have it.
-
-    `newer` is the name that replaces it, for functions of submodules; for others see calls.py.
+    """One call. `name` is its path under torch.distributed.
 
     `plan(case)` returns the rank's buffers by name: a Buffer, a list of them, or any other value,
     which is passed as it is. Under "result" stands what the call must return. `call(function, case,
@@ -159,7 +157,6 @@ class Form:
     name: str
     plan: Callable[[Case], Plan]
     call: Callable[[Function, Case, Any], Any]
-    newer: str | None = None
     reduces: bool = False
     dtypes: str = "all"
     variants: tuple[str, ...] = ()

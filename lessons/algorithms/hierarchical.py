@@ -52,10 +52,10 @@ def groups(rank, n):
 def hierarchical(rank, world_size, device):
     x, (inside, across) = numbers(rank, 4, device), groups(rank, world_size)
     piece = torch.empty_like(x[: 4 // inside.size()])
-    dist.reduce_scatter_tensor(piece, x, group=inside)
+    dist.reduce_scatter_single(piece, x, group=inside)
     with counting() as between:
         dist.all_reduce(piece, group=across)
-    dist.all_gather_into_tensor(x, piece, group=inside)
+    dist.all_gather_single(x, piece, group=inside)
 
     check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
     nbytes = between["c10d.all_reduce"].bytes

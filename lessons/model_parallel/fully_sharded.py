@@ -54,7 +54,7 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 def whole(layer, shard):
     """All parameters of a layer in one tensor, and by name."""
     flat = shard.new_empty(len(shard) * dist.get_world_size())
-    dist.all_gather_into_tensor(flat, shard.detach())
+    dist.all_gather_single(flat, shard.detach())
     flat.requires_grad_()
     pieces = flat.split([one.numel() for one in layer.parameters()])
     named = zip(layer.named_parameters(), pieces, strict=True)
@@ -77,7 +77,7 @@ class Gathered(torch.autograd.Function):
             result = functional_call(ctx.layer, parameters, (x,))
         result.backward(gradient)
         mine = torch.empty_like(shard)
-        dist.reduce_scatter_tensor(mine, flat.grad / dist.get_world_size())
+        dist.reduce_scatter_single(mine, flat.grad / dist.get_world_size())
         return x.grad, mine, None
 
 
@@ -86,7 +86,7 @@ def on_my_share(forward, letters, following):
     backward(forward, letters[rank::n], following[rank::n])
 
 
-CALLS = ["all_gather_into_tensor", "reduce_scatter_tensor"]
+CALLS = ["all_gather_single", "reduce_scatter_single"]
 
 
 def check_step(counts, what):

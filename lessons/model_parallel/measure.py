@@ -21,7 +21,7 @@ def sent(counts, n: int) -> int:
 
     The lesson algorithms/ring counts them: an all_reduce is a reduce_scatter and an all_gather.
     """
-    rounds = {"all_reduce": 2, "reduce_scatter_tensor": 1, "all_gather_into_tensor": 1}
+    rounds = {"all_reduce": 2, "reduce_scatter_single": 1, "all_gather_single": 1}
     return sum(
         rounds[name.partition(".")[2]] * (n - 1) * count.bytes // n
         for name, count in counts.items()

@@ -60,7 +60,7 @@ def all_gather(part):
     """All of the text, from the parts of all ranks."""
     n = dist.get_world_size()
     parts = part.new_empty(n * len(part), *part.shape[1:])  # one behind the other in dimension 0
-    dist.all_gather_into_tensor(parts, part.contiguous())
+    dist.all_gather_single(parts, part.contiguous())
     return torch.cat(parts.chunk(n), dim=1)
 
 
@@ -69,7 +69,7 @@ def reduce_scatter(x):
     n = dist.get_world_size()
     parts = torch.cat(x.chunk(n, dim=1))
     part = parts.new_empty(len(x), *parts.shape[1:])
-    dist.reduce_scatter_tensor(part, parts)
+    dist.reduce_scatter_single(part, parts)
     return part
 
 
@@ -204,7 +204,7 @@ def norms_by_dtensor(rank, world_size, device):
     check_training(without_state(whole), without_state(alone), "SequenceParallel")
     calls = {name.partition(".")[2]: one.calls // UPDATES for name, one in counts.items()}
     # The head and the output of the embedding add some, and Adam uses a gradient three times.
-    right = {"all_gather_into_tensor": 2 * (4 + 2) + 3, "reduce_scatter_tensor": 2 * (2 + 4) + 1}
+    right = {"all_gather_single": 2 * (4 + 2) + 3, "reduce_scatter_single": 2 * (2 + 4) + 1}
     check(calls, right | {"all_reduce": 5 * 2 * 3}, "calls, SequenceParallel")
     of_batch, mine = (tuple(one.shape[:2]) for one in (outputs[0], outputs[0].to_local()))
     legend = "The rectangle has a row for each piece of text, a column for each character."

@@ -46,7 +46,7 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # ## The code
 #
 # `flattened` puts all parameters of a layer into one tensor. The parameters stay views of it, so
-# that `all_gather_into_tensor` writes new ones into the model. The shard of a rank is a view as
+# that `all_gather_single` writes new ones into the model. The shard of a rank is a view as
 # well, and takes no memory. 2, 4 and 8 ranks cut each of the four layers evenly.
 #
 # In stage 1, the gradients are scattered after `backward()`. In stage 2, autograd calls
@@ -67,7 +67,7 @@ def scatter_gradients(layer, shard):
     """Average the gradients of a layer: each rank gets those of its shard, and keeps no others."""
     gradients = torch.cat([one.grad.flatten() for one in layer.parameters()])
     shard.grad = torch.empty_like(shard)
-    dist.reduce_scatter_tensor(shard.grad, gradients / dist.get_world_size())
+    dist.reduce_scatter_single(shard.grad, gradients / dist.get_world_size())
     for parameter in layer.parameters():
         parameter.grad = None
 
@@ -104,7 +104,7 @@ def train_sharded(device, early):
             optimizer.step()
             optimizer.zero_grad()
             for flat, shard in zip(flats, shards, strict=True):
-                dist.all_gather_into_tensor(flat, shard.detach())
+                dist.all_gather_single(flat, shard.detach())
     mine = held(model, optimizer) | {"gradients": max(gradients)}
     return model, (shards, optimizer), mine, counts
 
@@ -185,10 +185,10 @@ STEPS = [zero]
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **No gathering.** In `train_sharded`, change `dist.all_gather_into_tensor(flat,
+# 1. **No gathering.** In `train_sharded`, change `dist.all_gather_single(flat,
 #    shard.detach())` to `pass`. It says `relative error`: each rank updates its shard alone.
-# 2. **Gathered twice.** In `train_sharded`, change `dist.all_gather_into_tensor(flat,
-#    shard.detach())` to `[dist.all_gather_into_tensor(flat, shard.detach()) for _ in range(2)]`. It
+# 2. **Gathered twice.** In `train_sharded`, change `dist.all_gather_single(flat,
+#    shard.detach())` to `[dist.all_gather_single(flat, shard.detach()) for _ in range(2)]`. It
 #    says `should be 415488 [bytes sent in a step`. The model is right.
 # 3. **The sum for the mean.** In `scatter_gradients`, change `gradients / dist.get_world_size()` to
 #    `gradients`. It says `relative error`.
@@ -221,5 +221,5 @@ STEPS = [zero]
 #
 # In PyTorch's documentation:
 #
-# - [`reduce_scatter_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_tensor)
-# - [`all_gather_into_tensor`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_into_tensor)
+# - [`reduce_scatter_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_single)
+# - [`all_gather_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_single)

@@ -126,9 +126,9 @@ def test_our_own_claims_never_contradict_each_other():
     ("versions", "torch", "holding"),
     [
         ("", "2.13.0", True),
-        (">=2.11", "2.13.0+cpu", True),
-        (">=2.11", "2.9.1", False),
-        (">=2.11,<2.13", "2.13.0", False),
+        (">=2.13", "2.13.0+cpu", True),
+        (">=2.13", "2.9.1", False),
+        (">=2.13,<2.14", "2.14.0", False),
         ("<=2.13", "2.13.1", True),
         ("==2.13", "2.13.1+cu130", True),
         ("!=2.13", "2.13.0", False),

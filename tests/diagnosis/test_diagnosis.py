@@ -142,7 +142,7 @@ MISMATCHES = {
     "gather": (odd_one("gather", 2, at_root, floats(5), peer=0), (0, 2), "shape"),
     "scatter": (odd_one("scatter", 1, at_root, floats(5), peer=0), (0, 1), "shape"),
     "reduce_scatter": (
-        odd_one("reduce_scatter_tensor", 0, lambda _: floats(4, 12), floats(5, 15)),
+        odd_one("reduce_scatter_single", 0, lambda _: floats(4, 12), floats(5, 15)),
         (0,),
         "shape",
     ),

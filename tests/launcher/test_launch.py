@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def test_results_come_back_in_rank_order_and_four_ranks_are_the_default(nproc):
     assert launch(rank_and_size, nproc) == [
         (rank, size, "cpu", rank, size, "gloo") for rank in range(size)
     ]
+
+
+def call_by_an_older_name(rank, world_size, device):
+    with warnings.catch_warnings(record=True) as caught:
+        dist.all_gather_into_tensor(torch.empty(world_size), torch.ones(1))
+    return [str(warning.message).partition(" is ")[0] for warning in caught]
+
+
+@pytest.mark.skipif(torch.__version__ > "2.15", reason="torch 2.15 is silent")
+def test_a_rank_hears_what_torch_warns_of():
+    heard = launch(call_by_an_older_name, 1, backend="gloo")
+    assert heard == [["`torch.distributed.all_gather_into_tensor`"]]
 
 
 def gloo_threads_at_the_end(rank, world_size, device):

@@ -198,7 +198,7 @@ def test_a_quick_run_gives_the_states_that_are_claimed_and_recorded(tmp_path):
     assert {cell.dtype for cell in run.cells} == {"float32", None}
     assert {cell.op for cell in run.cells} == {"SUM", None}
     newest = {cell.form: cell.called for cell in run.cells}
-    assert newest["reduce_scatter_tensor:async"] == called(FORMS["reduce_scatter_tensor"])
+    assert newest["reduce_scatter_single:async"] == called(FORMS["reduce_scatter_single"])
     mine = ".".join(torch.__version__.split(".")[:2])
     if mine in recorded.releases():
         text, status = recorded.report(recorded.named(mine), mine, run, is_selection=True)

@@ -159,7 +159,7 @@ def test_other_groups_are_no_grid(groups):
 PROGRAM = """
 def step(rank, device):
     dist.gather(x, pieces if rank == 0 else None, dst=0)
-    dist.all_gather_into_tensor(
+    dist.all_gather_single(
         output_tensor=out,
         input_tensor=x.view(-1),
     )
@@ -182,8 +182,8 @@ def in_the_program(tmp_path, name, line) -> Call:
     [
         ("gather", 3, "tensor", "x"),
         ("gather", 3, "gather_list", "pieces"),
-        ("all_gather_into_tensor", 4, "output_tensor", "out"),
-        ("all_gather_into_tensor", 6, "input_tensor", ""),
+        ("all_gather_single", 4, "output_tensor", "out"),
+        ("all_gather_single", 6, "input_tensor", ""),
         ("all_reduce", 12, "tensor", "self.loss"),
         ("all_reduce", 3, "tensor", ""),
     ],

@@ -228,11 +228,11 @@ PROMISES = {
     "all_reduce": (ZEROS, ZEROS, [["r0-2", "r0-2"]] * 3),
     "reduce": (ZEROS, ZEROS, [["r?", "r?"], ["r0-2", "r0-2"], ["r?", "r?"]]),
     "all_gather": (ZEROS, LISTS, [EACH] * 3),
-    "all_gather_into_tensor": (ZEROS, LONG, [EACH] * 3),
+    "all_gather_single": (ZEROS, LONG, [EACH] * 3),
     "gather": (ZEROS, [None, ZEROS, None], [None, EACH, None]),
     "scatter": ([None, ZEROS, None], ZEROS, [["r1", "r1"]] * 3),
     "reduce_scatter": (LISTS, ZEROS, [["r0-2", "r0-2"]] * 3),
-    "reduce_scatter_tensor": (LONG, ZEROS, [["r0-2", "r0-2"]] * 3),
+    "reduce_scatter_single": (LONG, ZEROS, [["r0-2", "r0-2"]] * 3),
     "all_to_all": (LISTS, LISTS, [EACH] * 3),
     "all_to_all_single": (LONG, LONG, [EACH] * 3),
 }

@@ -38,8 +38,8 @@ def test_what_ddp_sends_from_c_plus_plus_is_counted(backend, monkeypatch):
 def calls(rank, world_size, device):
     part, whole = torch.ones(FLOATS // world_size), torch.ones(FLOATS)
     with counting() as counts:
-        dist.all_gather_into_tensor(whole, part)
-        dist.reduce_scatter_tensor(part, whole)
+        dist.all_gather_single(whole, part)
+        dist.reduce_scatter_single(part, whole)
         dist.all_gather(list(torch.zeros(world_size, len(part)).unbind()), part)
         dist.broadcast(whole, src=0)
         if rank == 0:
@@ -56,8 +56,8 @@ def test_the_bytes_of_a_call_are_those_of_the_full_array(backend):
         counts = {name: count for name, count in counts.items() if name != "by_hand.message"}
         extra = [{"c10d.send": (1, 1600)}, {"c10d.recv": (1, 1600)}, {}][rank]
         assert counts == extra | {
-            "c10d.all_gather_into_tensor": (1, 4800),
-            "c10d.reduce_scatter_tensor": (1, 4800),
+            "c10d.all_gather_single": (1, 4800),
+            "c10d.reduce_scatter_single": (1, 4800),
             "c10d.all_gather": (1, 4800),
             "c10d.broadcast": (1, 4800),
             "c10d.barrier": (1, 0),
@@ -67,8 +67,8 @@ def test_the_bytes_of_a_call_are_those_of_the_full_array(backend):
 def functional_calls(rank, world_size, device):
     with counting() as counts:
         whole = functional.all_reduce(torch.ones(FLOATS), "sum", dist.group.WORLD).wait()
-        part = functional.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD).wait()
-        whole = functional.all_gather_tensor(part, 0, dist.group.WORLD).wait()
+        part = functional.reduce_scatter_single(whole, "sum", 0, dist.group.WORLD).wait()
+        whole = functional.all_gather_single(part, 0, dist.group.WORLD).wait()
     return whole.sum().item(), counts
 
 
@@ -77,7 +77,7 @@ def test_a_functional_collective_is_counted_once(backend):
     for total, counts in launch(functional_calls, 3, backend=backend):
         assert total == 9.0 * FLOATS
         counts = {name: count for name, count in counts.items() if name != "by_hand.message"}
-        names = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor")
+        names = ("all_reduce", "reduce_scatter_single", "all_gather_single")
         assert counts == {f"_c10d_functional.{name}": (1, 4800) for name in names}
 
 

@@ -44,20 +44,20 @@ CASES = {
         {"tensors": FLOATS + EACH},
     ),
     "all_gather": (lambda: dist.all_gather(many(), x()), {"tensors": EACH + FLOATS, "peer": None}),
-    "all_gather_into_tensor": (
-        lambda: dist.all_gather_into_tensor(torch.empty(12), x()),
+    "all_gather_single": (
+        lambda: dist.all_gather_single(torch.empty(12), x()),
         {"tensors": ("float32[12]", *FLOATS)},
     ),
     "reduce_scatter": (
         lambda: dist.reduce_scatter(x(), many()),
         {"op": "SUM", "tensors": FLOATS + EACH},
     ),
-    "reduce_scatter_tensor": (
-        lambda: dist.reduce_scatter_tensor(x(), torch.ones(12)),
+    "reduce_scatter_single": (
+        lambda: dist.reduce_scatter_single(x(), torch.ones(12)),
         {"tensors": (*FLOATS, "float32[12]")},
     ),
-    "reduce_scatter_tensor-by-keyword": (
-        lambda: dist.reduce_scatter_tensor(input=torch.ones(12), output=x()),
+    "reduce_scatter_single-by-keyword": (
+        lambda: dist.reduce_scatter_single(input=torch.ones(12), output=x()),
         {"tensors": (*FLOATS, "float32[12]")},
     ),
     "all_to_all": (lambda: dist.all_to_all(many(), many()), {"tensors": EACH + EACH}),

@@ -70,7 +70,7 @@ def run(links, collective, name, root, data, per_node=None):
     own = term()
     length = own.numel()
 
-    def poisoned():  # neighbours in memory, as in all_gather_into_tensor
+    def poisoned():  # neighbours in memory, as in all_gather_single
         return list(torch.full((n * length,), 77, dtype=own.dtype).tensor_split(n))
 
     if collective == "all_reduce":

@@ -23,7 +23,7 @@ def functional(rank, n):
     x = torch.ones(4) * rank
     for _ in range(10):
         x = functional.all_reduce(x, "sum", dist.group.WORLD) / n
-        x = functional.all_gather_tensor(x, 0, dist.group.WORLD)[:4]
+        x = functional.all_gather_single(x, 0, dist.group.WORLD)[:4]
     dist.broadcast(x, 0)
 
 
@@ -289,8 +289,8 @@ def ensembles(rank, n):
 
 def into_tensors(rank, n):
     x = torch.ones(3)
-    dist.all_gather_into_tensor(whole := torch.empty(3 * n), x)
-    dist.reduce_scatter_tensor(x, whole)
+    dist.all_gather_single(whole := torch.empty(3 * n), x)
+    dist.reduce_scatter_single(x, whole)
     dist.all_gather([torch.empty(3) for _ in range(n)], x)
     dist.all_reduce(x.view(3, 1) if rank else x)
     dist.all_reduce(torch.tensor(1 + 1j))

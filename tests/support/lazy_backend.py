@@ -19,9 +19,8 @@ class Lazy(OnGloo):
     def nothing(self, *_):
         return Done()
 
-    allreduce = reduce = reduce_scatter = broadcast = allgather = gather = scatter = alltoall = (
-        alltoall_base
-    ) = barrier = nothing
+    allreduce = reduce = reduce_scatter = broadcast = allgather = gather = scatter = nothing
+    alltoall = barrier = nothing
     allreduce_coalesced = allgather_coalesced = all_to_all_single = all_gather_single = (
         reduce_scatter_single
     ) = nothing

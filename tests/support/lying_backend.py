@@ -38,9 +38,8 @@ def forwarding(name):
 
 for name in CALLS:
     setattr(OnGloo, name, forwarding(name))
-for name, newer in SINGLE.items():
-    setattr(OnGloo, name, forwarding(name))
-    setattr(OnGloo, newer, forwarding(name))
+for name, public in SINGLE.items():
+    setattr(OnGloo, public, forwarding(name))
 
 
 class Lying(OnGloo):

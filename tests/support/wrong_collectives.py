@@ -104,7 +104,7 @@ def _permutes(name: str) -> Callable[[Callable], Callable]:
 
 
 all_gather_permutes = _permutes("tensor_list")
-all_gather_into_tensor_permutes = _permutes("output_tensor")
+all_gather_single_permutes = _permutes("output_tensor")
 gather_permutes = _permutes("gather_list")
 
 
@@ -164,16 +164,16 @@ WRONG: dict[str, tuple[str, Callable]] = {
     "broadcast that ignores its root": ("broadcast", root_ignored),
     "broadcast_object_list that does nothing": ("broadcast_object_list", noop),
     "all_gather that permutes": ("all_gather", all_gather_permutes),
-    "all_gather_into_tensor that permutes": (
-        "all_gather_into_tensor",
-        all_gather_into_tensor_permutes,
+    "all_gather_single that permutes": (
+        "all_gather_single",
+        all_gather_single_permutes,
     ),
     "all_gather_object that permutes": ("all_gather_object", _permutes("object_list")),
     "gather that permutes": ("gather", gather_permutes),
     "gather_object that permutes": ("gather_object", _permutes("object_gather_list")),
     "scatter that permutes": ("scatter", scatter_permutes),
     "reduce_scatter that does not reduce": ("reduce_scatter", not_reduced),
-    "reduce_scatter_tensor that does not reduce": ("reduce_scatter_tensor", not_reduced),
+    "reduce_scatter_single that does not reduce": ("reduce_scatter_single", not_reduced),
     "all_to_all that returns its input": ("all_to_all", input_returned),
     "all_to_all_single that returns its input": ("all_to_all_single", input_returned),
     "barrier that does nothing": ("barrier", noop),

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.course.practice.exercise import MESSAGES, Exercise
-from collectives.recording.counts import NAMES
+from collectives.recording.counts import NAMES, name_of
 from collectives.recording.pending_work import COMPLETION_METHODS
 from collectives.semantics.calls import BY_NAME, POINT_TO_POINT
 
@@ -123,9 +123,9 @@ def watch(exercise: Exercise, file: str) -> Sent:
 
 
 def _watched(exercise: Exercise, method: str, real: Any, file: str) -> Any:
-    name = NAMES.get(method, method)
+    name = name_of(method)
     is_message = name in POINT_TO_POINT
-    # A call may have a newer name.
+    # A call may have an older name.
     specs = {id(BY_NAME[use]) for use in exercise.uses if use in BY_NAME}
     allowed = not exercise.uses or id(BY_NAME.get(name)) in specs
     allowed = allowed or (is_message and bool({*MESSAGES} & {*exercise.uses}))

@@ -155,7 +155,7 @@ class ProcessGroupByHand(PythonProcessGroup):
         ]
         signature, tensors = f"{op_name(op)} {describe(*outputs)}", [*outputs, *wholes]
         return self._collective(
-            "reduce_scatter", signature, tensors, each, name="reduce_scatter_tensor"
+            "reduce_scatter", signature, tensors, each, name="reduce_scatter_single"
         )
 
     # Collectives that only move bytes
@@ -175,9 +175,7 @@ class ProcessGroupByHand(PythonProcessGroup):
     def _all_gather_single(self, outputs: Tensors, inputs: Tensors) -> Collective:
         each = list(zip(map(self._parts, outputs), inputs, strict=True))
         signature, tensors = describe(*inputs), [*outputs, *inputs]
-        return self._collective(
-            "all_gather", signature, tensors, each, name="all_gather_into_tensor"
-        )
+        return self._collective("all_gather", signature, tensors, each, name="all_gather_single")
 
     def _gather(self, own: torch.Tensor, pieces: Tensors, root: int) -> Collective:
         signature = f"to {root} {type_name(own.dtype)}"

@@ -107,7 +107,7 @@ class ProcessGroupMPI(PythonProcessGroup):
             result = [address(output), output.numel(), kind.datatype]
             requests.append(self.comm.Ireduce_scatter_block(message, result, kind.op))
         finish = self._finish(kind, *outputs)
-        return self._work("reduce_scatter_tensor", [*outputs, *given], *requests, finish=finish)
+        return self._work("reduce_scatter_single", [*outputs, *given], *requests, finish=finish)
 
     # Collectives that only move bytes
 
@@ -132,7 +132,7 @@ class ProcessGroupMPI(PythonProcessGroup):
             message = MPI.IN_PLACE if is_there else as_bytes(own)
             result = [address(output), own.nbytes, MPI.BYTE]
             requests.append(self.comm.Iallgather(message, result))
-        return self._work("all_gather_into_tensor", [*outputs, *inputs], *requests)
+        return self._work("all_gather_single", [*outputs, *inputs], *requests)
 
     def _gather(self, own: torch.Tensor, pieces: list[torch.Tensor], root: int) -> MPIWork:
         result = as_pieces(pieces) if self.rank() == root else None

@@ -2,7 +2,7 @@
 
 import importlib
 
-from collectives.semantics.calls import CALLS, LESSONS
+from collectives.semantics.calls import LESSONS
 from collectives.semantics.form import Form, Function
 from collectives.semantics.forms import (
     differentiable,
@@ -25,15 +25,13 @@ FORMS: dict[str, Form] = {
 
 
 def called(form: Form) -> str | None:
-    """The name under which this torch has the form; None if it has none of the form's names."""
-    spec = CALLS.get(form.name)
-    names = spec.names if spec else (form.name, form.newer)
-    return next((name for name in names if name and _find(name)), None)
+    """The name of the form's function; None if this torch has no such function."""
+    return form.name if _find(form.name) else None
 
 
 def function(form: Form) -> Function:
     """The function of torch.distributed that the form calls."""
-    found = _find(called(form) or form.name)
+    found = _find(form.name)
     assert found is not None, f"this torch has no {form.name}"
     return found
 

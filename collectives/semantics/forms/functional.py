@@ -107,33 +107,20 @@ def _form(
     name: str,
     plan: Callable[[Case], Plan],
     reduces: bool = False,
-    newer: str | None = None,
     variants: tuple[str, ...] = ("subgroup",),
 ) -> Form:
-    newer = newer and f"_functional_collectives.{newer}"
     name = f"_functional_collectives.{name}"
-    return Form(collective, name, plan, _call, newer, reduces, dtypes="few", variants=variants)
+    return Form(collective, name, plan, _call, reduces, dtypes="few", variants=variants)
 
 
 FORMS = (
     _form("broadcast", "broadcast", _from_root),
     _form("all_reduce", "all_reduce", _reduced, True),
     _form("all_reduce", "all_reduce_coalesced", _several, True),
-    _form("all_gather", "all_gather_tensor", _gathered, newer="all_gather_single"),
-    _form(
-        "all_gather",
-        "all_gather_into_tensor_coalesced",
-        _several_gathered,
-        newer="all_gather_single_coalesced",
-    ),
-    _form("reduce_scatter", "reduce_scatter_tensor", _piece_of_sum, True, "reduce_scatter_single"),
-    _form(
-        "reduce_scatter",
-        "reduce_scatter_tensor_coalesced",
-        _several_pieces,
-        True,
-        "reduce_scatter_single_coalesced",
-    ),
+    _form("all_gather", "all_gather_single", _gathered),
+    _form("all_gather", "all_gather_single_coalesced", _several_gathered),
+    _form("reduce_scatter", "reduce_scatter_single", _piece_of_sum, True),
+    _form("reduce_scatter", "reduce_scatter_single_coalesced", _several_pieces, True),
     _form("all_to_all", "all_to_all_single", _pairs, variants=("uneven", "subgroup")),
     _form("all_to_all", "permute_tensor", _from_previous_rank, variants=()),
 )

@@ -76,7 +76,7 @@ def splits(case: Case) -> tuple[list[int], list[int]]:
 FORMS = (
     Form("broadcast", "broadcast", _from_root, in_order("src"), variants=(*_VARIANTS, "root")),
     Form("all_gather", "all_gather", _all, in_order(), variants=("uneven", *_VARIANTS)),
-    Form("all_gather", "all_gather_into_tensor", _all_in_one, in_order(), variants=_VARIANTS),
+    Form("all_gather", "all_gather_single", _all_in_one, in_order(), variants=_VARIANTS),
     Form("all_gather", "all_gather_coalesced", _all_lists, in_order(), dtypes="few"),
     Form(
         "gather",

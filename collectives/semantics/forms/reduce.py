@@ -93,7 +93,7 @@ FORMS = (
     ),
     Form(
         "reduce_scatter",
-        "reduce_scatter_tensor",
+        "reduce_scatter_single",
         _one_long_input,
         in_order(),
         reduces=True,

@@ -9,7 +9,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     "gather_texts",
     stars=2,
     lesson="all_gather",
-    uses=("all_gather", "all_gather_into_tensor", "all_reduce"),
+    uses=("all_gather", "all_gather_single", "all_reduce"),
 )
 @hints(
     "`torch.frombuffer(bytearray(text, 'utf-8'), dtype=torch.uint8)` makes a tensor of bytes.",

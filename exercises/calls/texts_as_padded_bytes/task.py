@@ -7,7 +7,7 @@ numbers, so encode the texts as bytes; an all_gather wants tensors of one length
     0     "abc!"   ["abc!", "abc!!"]
     1     "abc!!"  ["abc!", "abc!!"]
 
-You may call all_gather, all_gather_into_tensor and all_reduce, and no other collective.
+You may call all_gather, all_gather_single and all_reduce, and no other collective.
 """
 
 import torch

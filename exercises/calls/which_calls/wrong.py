@@ -6,10 +6,10 @@ WRONG = {
         "change": ("src=dist.get_world_size() - 1", "src=0"),
         "says": "every rank: the result is wrong.",
     },
-    "`total = x.clone(); dist.all_reduce(total);...` for `dist.reduce_scatter_tensor(c, x)`": {
+    "`total = x.clone(); dist.all_reduce(total);...` for `dist.reduce_scatter_single(c, x)`": {
         "kind": "the example",
         "change": (
-            "dist.reduce_scatter_tensor(c, x)",
+            "dist.reduce_scatter_single(c, x)",
             "total = x.clone(); dist.all_reduce(total); dist.barrier(); c = total[[dist.get_rank()]]",
         ),
         "says": "it made 4 calls; 3 are enough",

@@ -11,7 +11,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     "all_reduce",
     stars=2,
     lesson="reduce_scatter",
-    uses=("reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor"),
+    uses=("reduce_scatter", "reduce_scatter_single", "all_gather", "all_gather_single"),
 )
 @hints(
     "First each rank gets the sum of one piece, then all ranks get all pieces.",

@@ -9,6 +9,6 @@ def all_reduce(x: torch.Tensor) -> None:
     padded = x.new_zeros(-(-len(x) // n) * n)
     padded[: len(x)] = x
     mine = padded.new_empty(len(padded) // n)
-    dist.reduce_scatter_tensor(mine, padded)
-    dist.all_gather_into_tensor(padded, mine)
+    dist.reduce_scatter_single(mine, padded)
+    dist.all_gather_single(padded, mine)
     x.copy_(padded[: len(x)])

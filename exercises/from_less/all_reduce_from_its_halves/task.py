@@ -7,7 +7,7 @@ multiple of n, and may be 0.
     0     [1, 2, 3]     [11, 22, 33]
     1     [10, 20, 30]  [11, 22, 33]
 
-You may call reduce_scatter, reduce_scatter_tensor, all_gather and all_gather_into_tensor, and no
+You may call reduce_scatter, reduce_scatter_single, all_gather and all_gather_single, and no
 other collective.
 """
 

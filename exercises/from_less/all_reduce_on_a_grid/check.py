@@ -13,7 +13,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     stars=3,
     lesson="new_group",
     uses=(
-        *("reduce_scatter_tensor", "all_reduce", "all_gather_into_tensor", "new_group"),
+        *("reduce_scatter_single", "all_reduce", "all_gather_single", "new_group"),
         "new_subgroups_by_enumeration",
     ),
     sizes=(4, 2, 8),

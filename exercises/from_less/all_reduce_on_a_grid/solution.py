@@ -8,6 +8,6 @@ def hierarchical_all_reduce(x: torch.Tensor, width: int) -> None:
     columns = [dist.new_group(column) for column in ranks.T.tolist()]
     row, column = divmod(dist.get_rank(), width)
     piece = x.new_empty(len(x) // width)
-    dist.reduce_scatter_tensor(piece, x, group=rows[row])
+    dist.reduce_scatter_single(piece, x, group=rows[row])
     dist.all_reduce(piece, group=columns[column])
-    dist.all_gather_into_tensor(x, piece, group=rows[row])
+    dist.all_gather_single(x, piece, group=rows[row])

@@ -11,7 +11,7 @@ all_reduce. Three calls are enough. The length of `x` is a multiple of `width`.
     2     [100, 200]    [1111, 2222]
     3     [1000, 2000]  [1111, 2222]
 
-You may call reduce_scatter_tensor, all_reduce, all_gather_into_tensor, new_group and
+You may call reduce_scatter_single, all_reduce, all_gather_single, new_group and
 new_subgroups_by_enumeration, and no other collective.
 """
 

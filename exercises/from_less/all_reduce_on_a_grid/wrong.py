@@ -6,10 +6,10 @@ WRONG = {
         "change": ("    dist.all_reduce(piece, group=columns[column])\n", ""),
         "says": "every rank: the result is wrong.",
     },
-    "`dist.all_reduce(x, group=rows[row]) dist.a...` for `dist.reduce_scatter_tensor(piece, x, group...`": {
+    "`dist.all_reduce(x, group=rows[row]) dist.a...` for `dist.reduce_scatter_single(piece, x, group...`": {
         "kind": "another number of ranks",
         "change": (
-            "    dist.reduce_scatter_tensor(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n    dist.all_gather_into_tensor(x, piece, group=rows[row])\n",
+            "    dist.reduce_scatter_single(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n    dist.all_gather_single(x, piece, group=rows[row])\n",
             "    dist.all_reduce(x, group=rows[row])\n    dist.all_reduce(x, group=columns[column])\n",
         ),
         "says": "every rank: it gave 64 bytes to all_reduce; 16 are enough.",

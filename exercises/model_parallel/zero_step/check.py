@@ -12,11 +12,11 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     "step",
     stars=2,
     lesson="model_parallel/zero",
-    uses=("reduce_scatter_tensor", "all_gather_into_tensor"),
+    uses=("reduce_scatter_single", "all_gather_single"),
 )
 @hints(
     "Two calls: a reduce_scatter before the update, and an all_gather behind it.",
-    "`reduce_scatter_tensor` gives each rank the sum for its slice. The mean is wanted.",
+    "`reduce_scatter_single` gives each rank the sum for its slice. The mean is wanted.",
     "`weights.chunk(n)[rank]` is the slice of this rank. Gather all slices into `weights`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

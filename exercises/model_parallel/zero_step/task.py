@@ -13,7 +13,7 @@ Then all ranks get all new weights. Change `weights` and `momentum` in place, wi
     0     [1000, 2000]  [2, 4]      [22]      [977, 1974]         [23]
     1     [1000, 2000]  [22, 24]    [24]      [977, 1974]         [26]
 
-You may call reduce_scatter_tensor and all_gather_into_tensor, and no other collective.
+You may call reduce_scatter_single and all_gather_single, and no other collective.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
 WRONG = {
-    "without `dist.all_gather_into_tensor(weights, mine)`": {
+    "without `dist.all_gather_single(weights, mine)`": {
         "kind": "the example",
-        "change": ("    dist.all_gather_into_tensor(weights, mine)\n", ""),
+        "change": ("    dist.all_gather_single(weights, mine)\n", ""),
         "says": "`weights` is as it was: ",
     },
     "`gradient` for `gradient / n`": {
