@@ -3,6 +3,7 @@
 This makes lambdas, notebook cells and functions of scripts work.
 """
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -46,27 +47,25 @@ def _by_value(fn: Callable[..., Any]) -> list[ModuleType]:
     not_importable = [
         module
         for name, module in list(sys.modules.items())
-        if "." not in name and not _is_importable(name, module)
+        if "." not in name
+        and not _is_installed(getattr(module, "__file__", None))
+        and not _is_importable(name, module)
     ]
     found = {
         module.__name__: module
         for module in [defining_module, *not_importable]
-        if module is not None and not _is_installed(module)
+        if module is not None and not _is_installed(getattr(module, "__file__", None))
     }
     return [module for name, module in found.items() if name in sys.modules and name != "__main__"]
 
 
-def _is_installed(module: ModuleType) -> bool:
-    """Whether the module belongs to Python, to an installed package or to this one."""
-    file = getattr(module, "__file__", None)
-    if file is None or stack.is_library(file):
-        return True
-    return module.__name__.partition(".")[0] == "collectives"
+@functools.cache  # each launch asks for every file from which this program has imported
+def _is_installed(file: str | None) -> bool:
+    """Whether the file belongs to Python, to an installed package or to this one."""
+    return file is None or stack.is_library(file)
 
 
 def _is_importable(name: str, module: ModuleType) -> bool:
-    if _is_installed(module):
-        return True
     try:
         spec = PathFinder.find_spec(name)
     except (ImportError, ValueError):
