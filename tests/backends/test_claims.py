@@ -159,7 +159,7 @@ def test_another_file_adds_claims_and_overrides_ours(tmp_path):
     assert expected(cell(backend="x"), "2.13.0", every).state == "works"
     assert expected(cell(op="AVG", dtype="int64"), "2.13.0", every).state == "works"
     assert expected(cell(op="AVG", dtype="int32"), "2.13.0", every).state == "refuses"
-    assert load() == claims.table()
+    assert load() == claims.table() == parse(claims.OURS.read_text("utf-8"), "claims.toml")
 
 
 # An invalid row: what a valid one is changed to, and what the error says.
