@@ -56,13 +56,13 @@ def measured(step: Callable, times: int = TIMES) -> list[set[str]]:
 def outcome(step: Callable, level: str) -> str:
     """What a mistake or a cure comes to, with this TORCH_DISTRIBUTED_DEBUG."""
     with mock.patch.dict(os.environ, TORCH_DISTRIBUTED_DEBUG=level):
-        return mistake.summary(mistake.run_isolated(step)[0])
+        return mistake.summary(mistake.run_isolated(step, mistake.own_world(step))[0])
 
 
 def diagnosed(step: Any) -> tuple[str, Verdict]:
     """The outcome of a mistake on bare torch, and what the diagnosis says of its recorded calls."""
     with mock.patch.dict(os.environ, TORCH_DISTRIBUTED_DEBUG="OFF"):
-        outcomes, results = mistake.run_isolated(step, record="calls")
+        outcomes, results = mistake.run_isolated(step, mistake.own_world(step), "calls")
     states = {rank: _state(outcome, step.__code__) for rank, outcome in enumerate(outcomes)}
     verdict = judge(Matching(results.calls), states, step.world.ranks, stalled=True)
     found = hints(results.risky_calls, verdict.kind)

@@ -20,6 +20,8 @@ from collectives.bench.bus_table import (
     text,
 )
 from collectives.bench.bus_trial import FORMS, Sized, Trial, missing
+from collectives.launcher.launch import launch_in
+from collectives.launcher.world import World
 from collectives.semantics import calls, values
 from collectives.words import did_you_mean
 
@@ -85,22 +87,8 @@ class Table:
         return sum(one.wrong for row in rows for one in row.figures.values())
 
 
-def measure(
-    request: Request, nproc: int | None, backend: str | None, device: str | None, timeout: float
-) -> Table:
-    """In a world of ranks: `nproc` of them, or those of torchrun, mpiexec or srun."""
-    from collectives.launcher.launch import launch
-
-    found = launch(
-        in_ranks,
-        nproc,
-        args=(request,),
-        backend=backend,
-        device=device,
-        timeout=timeout,
-        diagnose=False,
-    )
-    return table(request, found)
+def measure(request: Request, world: World) -> Table:
+    return table(request, launch_in(world, in_ranks, (request,), diagnose=False))
 
 
 def in_ranks(

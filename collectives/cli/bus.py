@@ -77,13 +77,11 @@ def bus(
     compared with what it must be.
     """
     from collectives.bench import bus as bench
-    from collectives.launcher.arguments import world_size
-    from collectives.launcher.worker import launcher_worker
+    from collectives.launcher.worker import is_alone_or_rank
+    from collectives.launcher.world import World
 
-    speaks = True
+    speaks = is_alone_or_rank(0)
     try:
-        worker = launcher_worker()
-        speaks = worker is None or worker.rank == 0
         request = bench.Request(
             tuple(collectives or ["all_reduce"]),
             begin,
@@ -95,13 +93,14 @@ def bus(
             iters=iters,
             warmup=warmup,
         )
-        request.check(world_size(nproc, worker))
+        imported.import_modules(modules or ())
+        world = World.chosen(nproc, backend, device, timeout)
+        request.check(world.nproc)
         if speaks:
             _check_outputs([csv_file, json_file], plot)
-        imported.import_modules(modules or ())
-        found = bench.measure(request, nproc, backend, device, timeout)
+        found = bench.measure(request, world)
     except (ValueError, RuntimeError) as error:
-        raise terminal.failed("collectives bench bus", error, speaks) from None
+        raise terminal.failed("collectives bench bus", error) from None
     is_written = True
     if speaks:
         try:

@@ -8,6 +8,7 @@ import typer
 from collectives.cli import terminal
 from collectives.course.console import print_text
 from collectives.launcher.worker import Worker, launcher_worker
+from collectives.launcher.world import World
 
 STATUSES = (
     "Exit status: 0 all of it worked, 1 something did not, 2 bad usage, 3 nothing could be run "
@@ -31,7 +32,6 @@ def cluster() -> None:
         _check(worker)
     except ValueError as error:
         raise terminal.failed("collectives cluster", error) from None
-    from collectives.backends import availability
     from collectives.cli.matrix import matrix
     from collectives.cli.run import run
 
@@ -40,7 +40,7 @@ def cluster() -> None:
         if worker.rank == 0:
             print("The matrix is left out: it does not run under mpiexec.")
     else:
-        backend, _ = availability.choose(worker.backend, None, worker.local_world_size)
+        backend = World.chosen().backend
         parts.append(lambda: matrix(backend=[backend], quick=True, timeout=_CELL))
     raise typer.Exit(terminal.status_of_all(map(_status, parts)))
 

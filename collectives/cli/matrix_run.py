@@ -14,8 +14,8 @@ from collectives.cli import terminal
 from collectives.course import output_file
 from collectives.course.console import console as make_console
 from collectives.course.console import print_block, print_text
-from collectives.launcher.arguments import check_timeout, world_size
-from collectives.launcher.worker import Worker, launcher_worker
+from collectives.launcher.worker import Worker, is_alone_or_rank
+from collectives.launcher.world import World, world_size
 from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise
 from collectives.matrix.measured import Matrix, Measured, by_column
 from collectives.semantics.cell import Cell
@@ -42,8 +42,11 @@ class MatrixRequest:
     claims_file: Path | None
     against: str | None
 
-    def check(self, worker: Worker | None) -> None:
-        """Refuse at once what would fail after a minute of measuring."""
+    def check(self) -> Worker | None:
+        """Refuse at once what would fail after a minute of measuring; the launcher's worker."""
+        limit = World.timeout if self.timeout is None else self.timeout
+        # The first world, which shows that ranks can start and meet on this machine.
+        worker = World.chosen(backend="gloo", device="cpu", timeout=limit).worker
         if worker and worker.uses_mpi:
             raise ValueError(
                 f"{worker.launcher} started this process: start the matrix by itself, or under "
@@ -51,9 +54,8 @@ class MatrixRequest:
             )
         for size in self.nproc or ():
             world_size(size, worker)
-        if self.timeout is not None:
-            check_timeout(self.timeout)
         output_file.check(self.json_file, self.html_file)
+        return worker
 
     def cells(self, worker: Worker | None) -> list[Cell]:
         return selection.select(
@@ -81,19 +83,15 @@ class MatrixRequest:
 
 def execute(request: MatrixRequest) -> int:
     """Measure and report; the exit status. Under torchrun only rank 0 prints."""
-    prints = True
+    prints = is_alone_or_rank(0)
     try:
-        worker = launcher_worker()
-        prints = worker is None or worker.rank == 0
-        request.check(worker)
+        worker = request.check()
         all_claims = claims.load(request.claims_file)
         before = None if request.against is None else _before(request.against)
         imported.import_modules(request.modules or ())
         cells = request.cells(worker)
     except (ValueError, OSError) as error:
-        if prints:
-            print_text(f"collectives matrix: {error}", stderr=True)
-        return 2
+        return terminal.failed("collectives matrix", error).exit_code
     if worker:
         answers = supervise.measure(worker, cells, request.timeout)
     else:

@@ -5,19 +5,23 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from collectives.backends import imported
 from collectives.backends.availability import NAMES
 from collectives.cli import terminal
 from collectives.course import files
 from collectives.course.console import console as make_console
 from collectives.course.console import print_block
-from collectives.launcher import arguments
-from collectives.launcher.worker import Worker, launcher_worker
+from collectives.launcher.worker import is_alone_or_rank
+from collectives.launcher.world import World
+
+if TYPE_CHECKING:
+    from collectives.course.show import Display
 
 STATUSES = (
     "Exit status: 0 passed, 1 a step failed, 2 bad usage, 3 nothing could be run here, 130 Ctrl-C."
@@ -67,39 +71,40 @@ def run(
     Under torchrun (torchrun --nproc-per-node 4 -m collectives run all_reduce) the world is
     torchrun's, and rank 0 prints.
     """
-    options = {"nproc": nproc, "backend": backend, "device": device, "timeout": timeout}
-    display = {
-        "trace": trace,
-        "picture": picture,
-        "save_picture": save_picture,
-    }
-    speaks = True
+    begin = time.monotonic()
     try:
-        worker = launcher_worker()
-        speaks = worker is None or worker.rank == 0
         paths = files.choose(names or [], every)
+        # Before anything else that imports torch: a lesson starts the server that forks the ranks.
+        # It imports torch at the same time, and what else this lesson needs.
+        lessons = [] if wrong else [_load(path) for path in paths]
+        from collectives.course.show import Display
+
+        display = Display(trace, picture, save_picture)
+        imported.import_modules(modules or [])
+        world = World.chosen(nproc, backend, device, timeout)
         if wrong:
-            raise typer.Exit(_run_wrong(paths, worker, options, modules or []))
-        results, unwritten = _run_all(paths, worker, options, display, modules or [])
+            raise typer.Exit(_run_wrong(paths, world))
     except ValueError as error:
-        raise terminal.failed("collectives run", error, speaks) from None
-    if speaks:
+        raise terminal.failed("collectives run", error) from None
+    results = _run_all(paths, lessons, world, display)
+    if is_alone_or_rank(0):
+        count = "1 lesson" if len(results) == 1 else f"{len(results)} lessons"
+        make_console(stderr=True).print(f"\n{count} in {time.monotonic() - begin:.1f} s")
         _print_summary(results)
-    raise typer.Exit(terminal.status_of_all([*_statuses(results), *(2 for _ in unwritten)]))
+    raise typer.Exit(terminal.status_of_all([*_statuses(results), *(2 for _ in display.unwritten)]))
 
 
-def _run_wrong(paths: list[Path], worker: Worker | None, options: dict, modules: list[str]) -> int:
+def _run_wrong(paths: list[Path], world: World) -> int:
     """Print what the proof says of each wrong program. 1 if it does not notice one."""
     from collectives.course import wrong
 
-    if worker is not None:
+    if world.worker is not None:
         raise ValueError("--wrong starts the ranks itself: start it without a launcher.")
     proposals = [(path, wrong.proposals(path)) for path in paths]
-    _check(worker, modules, **options)
     out, status = make_console(), 0
     for path, changes in proposals:
         for number, (title, cell) in enumerate(changes.items(), 1):
-            text = wrong.said(path, cell, **options)
+            text = wrong.said(path, cell, world)
             status = status if text else 1
             out.print(f"{path.stem} {number}: {escape(title)}")
             out.print(f"  [red]{escape(text or 'nothing was noticed')}[/]")
@@ -122,71 +127,37 @@ class _LessonResult:
 
 def _run_all(
     paths: list[Path],
-    worker: Worker | None,
-    options: dict,
-    display_options: dict,
-    modules: list[str],
-) -> tuple[list[_LessonResult], set[Path]]:
-    """Run every step of these lessons. A file that cannot be loaded does not stop the others.
-
-    Returns as well the files that could not be written.
-    """
-    begin, console = time.monotonic(), make_console(stderr=True)
-    speaks = worker is None or worker.rank == 0
-    # Before anything else that imports torch: a lesson starts the server that forks the ranks. It
-    # imports torch at the same time, and what else this lesson needs.
-    lessons = [(path, _load(path, speaks)) for path in paths]
+    lessons: list[ModuleType | ImportError],
+    world: World,
+    display: "Display",
+) -> list[_LessonResult]:
+    """Run every step of these lessons. A file that cannot be loaded does not stop the others."""
     from collectives.course.runner import run_and_print
-    from collectives.course.show import Display
 
-    display = Display(**display_options)
-    _check(worker, modules, **options)
-    results = []
-    for number, (path, lesson) in enumerate(lessons, 1):
+    results, console = [], make_console(stderr=True)
+    for number, (path, lesson) in enumerate(zip(paths, lessons, strict=True), 1):
         result = _LessonResult(path.stem)
         results.append(result)
         if isinstance(lesson, ImportError):
             result.add("(the file)", 1, str(lesson))
             continue
-        if speaks:
+        if is_alone_or_rank(0):
             title = f"[bold]{path.stem}[/] [dim]({number} of {len(lessons)})[/]"
             console.print(f"\n{title}  {escape(files.summary(path))}")
         for step in lesson.STEPS:
-            status, reason = run_and_print(step, display, **options)
+            status, reason = run_and_print(step, display, world)
             if status == 130:
                 raise typer.Exit(130)
             result.add(step.__name__, status, reason)
-    if speaks:
-        count = "1 lesson" if len(results) == 1 else f"{len(results)} lessons"
-        console.print(f"\n{count} in {time.monotonic() - begin:.1f} s")
-    return results, display.unwritten
+    return results
 
 
-def _check(
-    worker: Worker | None,
-    modules: list[str],
-    nproc: int | None,
-    backend: str | None,
-    device: str | None,
-    timeout: float,
-) -> None:
-    """Refuse once, before the first lesson, what every step would refuse."""
-    from collectives.backends import availability, imported
-
-    imported.import_modules(modules)
-    ranks = arguments.world_size(nproc, worker)
-    arguments.check_timeout(timeout)
-    if worker:
-        backend, ranks = backend or worker.backend, worker.local_world_size
-    availability.choose(backend, device, ranks)
-
-
-def _load(path: Path, speaks: bool) -> ModuleType | ImportError:
+def _load(path: Path) -> ModuleType | ImportError:
     """The lesson, or, so that the others can run, the reason why it cannot be loaded."""
     try:
         return files.load(path)
     except ImportError as error:
-        if speaks:
+        if is_alone_or_rank(0):
             traceback.print_exception(error.__cause__)
         return error
 

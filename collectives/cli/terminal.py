@@ -10,20 +10,21 @@ import typer
 
 from collectives.backends import imported
 from collectives.course.console import print_text
+from collectives.launcher.worker import is_alone_or_rank
 
 Modules = Annotated[
     list[str] | None, typer.Option(imported.OPTION, metavar="MODULE", help=imported.HELP)
 ]
 
 
-def failed(command: str, error: ValueError | RuntimeError, speaks: bool = True) -> typer.Exit:
-    """Say what went wrong, and give what to raise.
+def failed(command: str, error: Exception) -> typer.Exit:
+    """Say what went wrong, of a launcher's ranks once, and give what to raise.
 
     The exit status is 1 if ranks failed, 2 for bad usage, 3 if a backend is not here.
     """
     from collectives.backends.availability import Unavailable
 
-    if speaks:
+    if is_alone_or_rank(0):
         print_text(f"{command}: {error}", stderr=True)
     if isinstance(error, RuntimeError):
         return typer.Exit(1)

@@ -24,6 +24,7 @@ from collectives.launcher.call_record import Results, launch_recorded
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.worker import Worker
+from collectives.launcher.world import World
 from collectives.words import ranks
 
 # Who waits for the ranks of a mistake waits so many seconds longer than they have.
@@ -35,26 +36,30 @@ _HANGS_AFTER = 1.5
 _numbers = itertools.count(1)
 
 
-def run_isolated(
-    step: Callable,
-    backend: str | None = None,
-    device: str | None = None,
-    timeout: float = 60.0,
-    record: str | None = None,
-) -> tuple[list[RankOutcome], Results]:
-    """Run an isolated step in new ranks, on gloo and the CPU unless said otherwise.
+def own_world(step: Callable, world: World | None = None) -> World:
+    """The new ranks of an isolated step, on gloo and the CPU unless the user has named others.
 
     Fresh ranks are always there, as the step itself chooses its backend.
+    """
+    needed, backend, device = world_of(step), None, None
+    if world is not None and not needed.fresh:
+        backend, device = world.named("backend"), world.named("device")
+    backend, device = availability.choose(backend or "gloo", device, needed.ranks)
+    return World(needed.ranks, backend, device, world.timeout if world else World.timeout)
+
+
+def run_isolated(
+    step: Callable, world: World, record: str | None = None
+) -> tuple[list[RankOutcome], Results]:
+    """Run an isolated step in its own world.
 
     Return the outcome of each rank, and the results if no rank died, else none. `record`: what the
     results and a LaunchError hold besides, as of `launch`. A rank of a step without a symptom hangs
-    if it has not ended after `timeout`. Raises LaunchError if the world does not end by itself.
+    if it has not ended within the time limit. Raises LaunchError if the world does not end by
+    itself.
     """
-    world = world_of(step)
-    if world.fresh:
-        backend = device = None
-    backend, device = availability.choose(backend or "gloo", device, world.ranks)
-    agent = _agent_store() if world.fresh else None  # must live as long as the ranks
+    needed = world_of(step)
+    agent = _agent_store() if needed.fresh else None  # must live as long as the ranks
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         in_rank = functools.partial(
@@ -62,11 +67,11 @@ def run_isolated(
             step=step,
             folder=folder,
             agent_port=agent and agent.port,
-            limit=_HANGS_AFTER if world.symptom else timeout,
+            limit=_HANGS_AFTER if needed.symptom else world.timeout,
         )
-        run = functools.wraps(step)(in_rank)
         # The ranks first say themselves that they hang.
-        spec = LaunchSpec(run, world.ranks, (), backend, device, timeout + _GRACE)
+        patient = replace(world, timeout=world.timeout + _GRACE)
+        spec = LaunchSpec(patient, functools.wraps(step)(in_rank))
         died = {}
         try:
             results = _start(spec, record)
@@ -77,7 +82,7 @@ def run_isolated(
             results.calls, results.risky_calls = error.calls, error.risky_calls
             died[error.rank] = _death(error, outcome.stderr_of(folder, error.rank))
         recorded = died | outcome.read_outcomes(folder)
-    outcomes = [recorded.get(rank, RankOutcome("peer_lost")) for rank in range(world.ranks)]
+    outcomes = [recorded.get(rank, RankOutcome("peer_lost")) for rank in range(world.nproc)]
     return outcomes, results
 
 
@@ -89,18 +94,18 @@ def _start(spec: LaunchSpec, record: str | None) -> Results:
 
 
 def run_on_rank_0(
-    worker: Worker, step: Callable, backend: str | None, device: str | None, timeout: float
+    worker: Worker, step: Callable, world: World
 ) -> tuple[list[RankOutcome], Results] | None:
     """`run_isolated` by rank 0 of a launcher's world. The other ranks wait, and return None."""
     from collectives.launcher.store import launcher_store
 
-    store = launcher_store(worker, timeout)
+    store = launcher_store(worker, world.timeout)
     done = f"collectives/mistake/{next(_numbers)}"
     if worker.rank:
-        store.wait([done], timedelta(seconds=timeout + 2 * _GRACE))
+        store.wait([done], timedelta(seconds=world.timeout + 2 * _GRACE))
         return None
     try:
-        return run_isolated(step, backend, device, timeout)
+        return run_isolated(step, world)
     finally:
         store.set(done, "")
 

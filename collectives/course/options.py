@@ -2,18 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from collectives.backends import imported
 from collectives.backends.availability import NAMES
 
 
-def parser_of(step: Callable) -> argparse.ArgumentParser:
-    """The options of the lesson that a step stands in; its title cell is the help text."""
-    lesson = sys.modules[step.__module__].__doc__ or ""
+def parser_of(lesson: str) -> argparse.ArgumentParser:
+    """The options of the lesson in this module; its title cell is the help text."""
     parser = argparse.ArgumentParser(
-        description=lesson, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=sys.modules[lesson].__doc__ or "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-n", "--nproc", type=int, help="ranks to start (default 4)")
     parser.add_argument(

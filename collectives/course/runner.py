@@ -5,6 +5,7 @@ notebook. It holds the values by rank, and nothing that differs from run to run.
 go to stderr.
 """
 
+import argparse
 import contextlib
 import functools
 import inspect
@@ -12,20 +13,22 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from collectives.backends import imported
+from collectives.backends.availability import Unavailable
 from collectives.course import files, lab_output
 from collectives.course.console import check_stdout, drop_stdout, print_text
-from collectives.course.marks import world_of
+from collectives.course.marks import WorldSpec, world_of
 from collectives.course.options import parser_of
 from collectives.course.results import StepReport, table
 from collectives.course.show import Display, show_in_notebook
-from collectives.launcher import arguments
 from collectives.launcher.failure import LaunchError
-from collectives.launcher.launch import launch
+from collectives.launcher.launch import launch_in
 from collectives.launcher.server import start_beside_torch
-from collectives.launcher.worker import launcher_worker
+from collectives.launcher.worker import is_alone_or_rank, launcher_worker
+from collectives.launcher.world import World
 from collectives.semantics.check import Mismatch
 from collectives.semantics.printable import printable
 
@@ -42,25 +45,24 @@ def run(step: Callable) -> None:
     usage), 3 (it cannot run here) or 130 (Ctrl-C).
     """
     if _in_notebook():
-        report = run_step(step, record="tensors")
+        report = run_step(step, World.chosen(), record="tensors")
         print_text(report.text, end="")
         show_in_notebook(report)
         return
-    parser = parser_of(step)
-    options = vars(parser.parse_args())
-    wanted = [options.pop(name) for name in ("trace", "picture", "save_picture")]
+    lesson = step.__module__
+    _, display = _words(lesson)
     try:
-        imported.import_modules(options.pop("modules"))
-        display = _shared_display(*wanted)
+        world = None if world_of(step).lab else _world(lesson)
     except ValueError as error:
-        parser.error(printable(error))
+        status, _ = _refused(step.__name__, error)
+        sys.exit(status)
     try:
-        status, _ = run_and_print(step, display, **options)
+        status, _ = run_and_print(step, display, world)
     except OSError as error:
         try:
             check_stdout(error)
         except ValueError as fault:
-            parser.error(str(fault))
+            parser_of(lesson).error(str(fault))
         raise
     if display.unwritten and not status:
         sys.exit(2)
@@ -71,18 +73,42 @@ def run(step: Callable) -> None:
         sys.exit(status)
 
 
-def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str]:
+@functools.cache
+def _words(lesson: str) -> tuple[argparse.Namespace, Display]:
+    """What the command line asks for: parsed once, for all steps of a lesson."""
+    parser = parser_of(lesson)
+    words = parser.parse_args()
+    try:
+        imported.import_modules(words.modules)
+        display = Display(words.trace, words.picture, words.save_picture)
+    except ValueError as error:
+        parser.error(printable(error))
+    return words, display
+
+
+@functools.cache
+def _world(lesson: str) -> World:
+    words, _ = _words(lesson)
+    return World.chosen(words.nproc, words.backend, words.device, words.timeout)
+
+
+def _refused(name: str, error: ValueError) -> tuple[int, str]:
+    """Say why a step cannot run: its exit status, and the reason."""
+    if is_alone_or_rank(0):
+        print_text(f"{name}: {error}", stderr=True)
+    return 3 if isinstance(error, Unavailable) else 2, str(error)
+
+
+def run_and_print(step: Callable, display: Display, world: World | None) -> tuple[int, str]:
     """Print the report of a step and what `display` wants; if it fails, say why on stderr.
 
     Return an exit status and, if that is not 0, the reason in a line.
     """
-    from collectives.backends.availability import Unavailable
-
     try:
-        report = run_step(step, record=display.record, **options)
+        report = run_step(step, world, display.record)
     except LaunchError as error:
         # One of a launcher's ranks prints the error: the one that raised, or one that is not hung.
-        if _is_alone_or_rank(error.rank if error.kind == "raised" else int(error.rank == 0)):
+        if is_alone_or_rank(error.rank if error.kind == "raised" else int(error.rank == 0)):
             print_text(f"{step.__name__}: {error}", stderr=True)
             if launcher_worker() is None:  # else these are the calls of this rank alone
                 display.add_to_trace(step.__name__, error.calls)
@@ -91,9 +117,7 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
         print_text(error, stderr=True)
         return 1, str(error).splitlines()[-1]
     except ValueError as error:
-        if _is_alone_or_rank(0):
-            print_text(f"{step.__name__}: {error}", stderr=True)
-        return 3 if isinstance(error, Unavailable) else 2, str(error)
+        return _refused(step.__name__, error)
     except KeyboardInterrupt:
         print(f"\n{step.__name__}: interrupted", file=sys.stderr)
         return 130, "interrupted"
@@ -106,100 +130,91 @@ def run_and_print(step: Callable, display: Display, **options) -> tuple[int, str
     return (3, report.skipped) if report.skipped else (0, "")
 
 
-def run_step(
-    step: Callable,
-    nproc: int | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    timeout: float = 60.0,
-    record: str | None = None,
-) -> StepReport:
+def run_step(step: Callable, world: World | None, record: str | None = None) -> StepReport:
     """Call a step in a world of ranks. In a launcher's world only rank 0 has text.
 
+    A step in a lab makes its own machines, and needs no `world`.
+
     `record`: what to record of the ranks' calls, as in `launch`. Raises LaunchError if a rank
-    fails, ValueError for options that cannot work, and Mismatch if a mistake does not show its
-    symptom.
+    fails, ValueError for a world that does not suit the step, and Mismatch if a mistake does not
+    show its symptom.
     """
-    worker = launcher_worker()
-    timeout = max(timeout, world_of(step).seconds)
-    name, speaks = step.__name__, worker is None or worker.rank == 0
-    if world_of(step).lab and worker is None:
-        found = step()
-        return StepReport(name, lab_output.report(name, found), results=[found])
-    if reason := _reason_to_skip(step, worker, nproc, backend, device):
-        return StepReport(name, f"{name}: skipped: {reason}\n" if speaks else "", reason)
-    if world_of(step).isolated:
-        return _run_isolated(step, nproc, backend, device, timeout, record)
-    with _patience(name, arguments.world_size(nproc, worker)):
-        results = launch(
-            step, nproc, backend=backend, device=device, timeout=timeout, record=record
-        )
-    text = table(name, results, world_of(step).how_known) if speaks else ""
+    name, needed, speaks = step.__name__, world_of(step), is_alone_or_rank(0)
+    if world is None or needed.lab:
+        return _run_in_lab(step, speaks)
+    world = replace(world, timeout=max(world.timeout, needed.seconds))
+    if reason := _reason_to_skip(name, needed, world):
+        return _skipped(name, reason, speaks)
+    if needed.isolated:
+        return _run_isolated(step, world, record)
+    with _patience(name, world.nproc):
+        results = launch_in(world, step, record=record)
+    text = table(name, results, needed.how_known) if speaks else ""
     return StepReport(name, text, results=results, calls=results.calls if record else None)
 
 
-def _reason_to_skip(
-    step: Callable, worker, nproc: int | None, backend: str | None, device: str | None
-) -> str | None:
+def _skipped(name: str, reason: str, speaks: bool) -> StepReport:
+    return StepReport(name, f"{name}: skipped: {reason}\n" if speaks else "", reason)
+
+
+def _run_in_lab(step: Callable, speaks: bool) -> StepReport:
+    if launcher_worker() is not None:
+        reason = (
+            "it makes its own machines, and starts the ranks there: start it without a launcher"
+        )
+        return _skipped(step.__name__, reason, speaks)
+    found = step()
+    return StepReport(step.__name__, lab_output.report(step.__name__, found), results=[found])
+
+
+def _reason_to_skip(name: str, needed: WorldSpec, world: World) -> str | None:
     """Why the step cannot be shown: too few ranks, another backend, or one that refuses it."""
-    from collectives.backends import availability, claims
+    from collectives.backends import claims
 
-    world = world_of(step)
-    if world.lab:
-        return "it makes its own machines, and starts the ranks there: start it without a launcher"
-    if world.isolated:
-        if world.backend and backend not in (None, world.backend):
-            return f"it tests what is said of {world.backend}"
-        if not world.symptom and nproc not in (None, world.ranks):
-            return f"it starts {world.ranks} ranks of its own: leave nproc out"
-        backend, device = backend or "gloo", device or "cpu"
-    else:
-        world_size = arguments.world_size(nproc, worker)
-        if world_size < world.ranks:
-            return f"it needs at least {world.ranks} ranks, this world has {world_size}"
-        local_size = worker.local_world_size if worker else world_size
-        backend = backend or (worker and worker.backend)
-        backend, device = availability.choose(backend, device, local_size)
-        if world.backend not in (None, backend):
-            return f"it shows what {world.backend} does"
-    return claims.refusal(step.__name__, backend, device)
+    if not needed.isolated:
+        if world.nproc < needed.ranks:
+            return f"it needs at least {needed.ranks} ranks, this world has {world.nproc}"
+        if needed.backend not in (None, world.backend):
+            return f"it shows what {needed.backend} does"
+        return claims.refusal(name, world.backend, world.device)
+    backend, device = world.named("backend"), world.named("device")
+    if needed.backend and backend not in (None, needed.backend):
+        return f"it tests what is said of {needed.backend}"
+    if not needed.symptom and world.named("nproc") not in (None, needed.ranks):
+        return f"it starts {needed.ranks} ranks of its own: leave nproc out"
+    return claims.refusal(name, backend or "gloo", device or "cpu")
 
 
-def _run_isolated(
-    step: Callable,
-    nproc: int | None,
-    backend: str | None,
-    device: str | None,
-    timeout: float,
-    record: str | None,
-) -> StepReport:
+def _run_isolated(step: Callable, world: World, record: str | None) -> StepReport:
     """The report of a mistake, which must show its symptom, or of a step that must show none."""
     from collectives.course import mistakes
 
-    name, world, worker = step.__name__, world_of(step), launcher_worker()
-    if nproc not in (None, world.ranks):
+    name, needed, worker = step.__name__, world_of(step), world.worker
+    if world.named("nproc") not in (None, needed.ranks):
         raise ValueError(
-            f"nproc={nproc}, but {name} is shown with {world.ranks} ranks: leave nproc out."
+            f"nproc={world.nproc}, but {name} is shown with {needed.ranks} ranks: leave nproc out."
         )
-    with _patience(name, world.ranks):
-        found = (
-            mistakes.run_isolated(step, backend, device, timeout, record)
+    own_world = mistakes.own_world(step, world)
+    with _patience(name, needed.ranks):
+        ended = (
+            mistakes.run_isolated(step, own_world, record)
             if worker is None
-            else mistakes.run_on_rank_0(worker, step, backend, device, timeout)
+            else mistakes.run_on_rank_0(worker, step, own_world)
         )
-    if found is None:
+    if ended is None:
         return StepReport(name)
-    outcomes, results = found
+    outcomes, results = ended
     text = mistakes.report(name, outcomes)
     # A mistake declares its symptom on plain gloo. Under another backend or DETAIL it may show
     # another one, which is printed and not judged.
     on_plain_gloo = (
-        backend in (None, "gloo") and os.environ.get("TORCH_DISTRIBUTED_DEBUG") != "DETAIL"
+        world.named("backend") in (None, "gloo")
+        and os.environ.get("TORCH_DISTRIBUTED_DEBUG") != "DETAIL"
     )
-    expected = world.symptom or "goes unnoticed"
-    if mistakes.symptom(outcomes) != expected and (on_plain_gloo or not world.symptom):
+    expected = needed.symptom or "goes unnoticed"
+    if mistakes.symptom(outcomes) != expected and (on_plain_gloo or not needed.symptom):
         raise Mismatch(f"{text}should have been: {expected}")
-    text = text if world.symptom else table(name, results)
+    text = text if needed.symptom else table(name, results)
     calls = results.calls if record and worker is None else None
     return StepReport(name, text, results=results, outcomes=outcomes, calls=calls)
 
@@ -221,21 +236,6 @@ def _patience(name: str, world_size: int) -> Iterator[None]:
 def _in_notebook() -> bool:
     kernel = sys.modules.get("ipykernel")
     return kernel is not None and vars(kernel).get("kernelapp") is not None
-
-
-def _is_alone_or_rank(rank: int) -> bool:
-    """Whether no launcher started this process, or it is this rank of the launcher's world."""
-    try:
-        worker = launcher_worker()
-    except ValueError:  # RANK is set, but nothing else of a launcher
-        return True
-    return worker is None or worker.rank == rank
-
-
-@functools.cache
-def _shared_display(*wanted) -> Display:
-    """The same for all steps of a file: their trace is one file."""
-    return Display(*wanted)
 
 
 # A notebook imports this module before those of its chapter.

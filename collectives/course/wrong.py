@@ -8,6 +8,7 @@ from pathlib import Path
 
 from collectives.course import files
 from collectives.launcher.failure import LaunchError
+from collectives.launcher.world import World
 
 
 def proposals(path: Path) -> dict[str, str]:
@@ -42,15 +43,15 @@ def changed(item: str, cells: list[str]) -> tuple[str, str]:
     return name, cell
 
 
-def said(path: Path, cell: str, **options) -> str:
-    """What the first step says that notices the change; "" if none does. `options`: of run_step."""
+def said(path: Path, cell: str, world: World) -> str:
+    """What the first step says that notices the change; "" if none does."""
     from collectives.course.runner import run_step
 
     lesson = files.load(path)
     exec(compile(cell, str(path), "exec"), vars(lesson))
     for step in lesson.STEPS:
         try:
-            run_step(vars(lesson)[step.__name__], **options)
+            run_step(vars(lesson)[step.__name__], world)
         except LaunchError as error:
             return str(error).splitlines()[0]
     return ""

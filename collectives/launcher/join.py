@@ -20,6 +20,7 @@ from collectives.backends import availability
 from collectives.launcher import failure, rank
 from collectives.launcher.store import launcher_store
 from collectives.launcher.worker import Worker
+from collectives.launcher.world import World
 
 # A rank that has passed its time limit and cannot raise is ended this many seconds later. Until
 # then the others can read its stack.
@@ -28,32 +29,25 @@ _GRACE = 5.0
 _launches = 0
 
 
-def join(
-    worker: Worker,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    backend: str | None,
-    device: str | None,
-    timeout: float,
-) -> list[Any]:
+def join(world: World, worker: Worker, fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
     """Call `fn` in this rank of the launcher's world; return the results of all ranks.
 
     Every rank must call it.
     """
     caller_has_group = dist.is_initialized()
-    backend, device = _choose(worker, backend, device, caller_has_group)
+    timeout = world.timeout
     deadline = time.monotonic() + timeout
     results = None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_environment(worker, backend))
+        stack.enter_context(_environment(worker.environment | world.environment))
         store = _new_store(worker, caller_has_group, timeout)
         stack.enter_context(_time_limit(worker, store, timeout))
         group_store = None if caller_has_group else store
         try:
-            result = _call(worker, fn, args, backend, device, timeout, group_store)
+            result = _call(world, worker, fn, args, group_store)
             store.set(_returned_key(worker.rank), "group" if dist.is_initialized() else "no group")
             if _all_return(worker, store, deadline):
-                results = _exchange(worker, result, backend, group_store, timeout)
+                results = _exchange(world, worker, result, group_store)
                 if group_store is not None:
                     rank.leave_group(store)
         except Exception as error:
@@ -79,26 +73,8 @@ def _new_store(worker: Worker, caller_has_group: bool, timeout: float) -> dist.P
     return store
 
 
-def _choose(
-    worker: Worker, backend: str | None, device: str | None, caller_has_group: bool
-) -> tuple[str, str]:
-    if caller_has_group:
-        current = dist.get_backend()
-        if backend not in (None, current):
-            raise ValueError(
-                f"backend={backend!r}, but the caller's process group is {current}: "
-                "leave backend out."
-            )
-        backend = current
-    return availability.choose(backend or worker.backend, device, worker.local_world_size)
-
-
 @contextlib.contextmanager
-def _environment(worker: Worker, backend: str) -> Iterator[None]:
-    variables = availability.rank_environment(
-        backend, worker.local_world_size, worker.on_one_machine
-    )
-    variables |= worker.environment
+def _environment(variables: dict[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -136,26 +112,28 @@ def _time_limit(worker: Worker, store: dist.Store, timeout: float) -> Iterator[N
 
 
 def _call(
+    world: World,
     worker: Worker,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
-    backend: str,
-    device: str,
-    timeout: float,
     store: dist.Store | None,
 ) -> bytes:
     """Call `fn` in a new group (`store` is None: the caller's); return its pickled result."""
-    own_device = availability.rank_device(device, worker.local_rank)
+    own_device = availability.rank_device(world.device, worker.local_rank)
     if own_device.type == "cuda":
         torch.cuda.set_device(own_device)
     if store is not None:
-        patience = datetime.timedelta(seconds=timeout)
-        rank.enter_group(backend, store, worker.rank, worker.world_size, patience)
+        _enter_group(world, worker, store)
     rank.inside = True
     try:
         return rank.dump_result(fn(worker.rank, worker.world_size, own_device, *args))
     finally:
         rank.inside = False
+
+
+def _enter_group(world: World, worker: Worker, store: dist.Store) -> None:
+    patience = datetime.timedelta(seconds=world.timeout)
+    rank.enter_group(world.backend, store, worker.rank, worker.world_size, patience)
 
 
 def _returned_key(number: int) -> str:
@@ -186,9 +164,7 @@ def _let_all_enter(store: dist.Store, deadline: float) -> None:
         time.sleep(0.002)
 
 
-def _exchange(
-    worker: Worker, result: bytes, backend: str, store: dist.Store | None, timeout: float
-) -> list[bytes]:
+def _exchange(world: World, worker: Worker, result: bytes, store: dist.Store | None) -> list[bytes]:
     """The pickled results of all ranks, over the process group.
 
     Not through the store, to which others may have access: whoever writes a pickle there would
@@ -199,9 +175,7 @@ def _exchange(
     ):  # the function has destroyed it
         if dist.is_initialized():
             dist.destroy_process_group()
-        store = dist.PrefixStore("results", store)
-        patience = datetime.timedelta(seconds=timeout)
-        rank.enter_group(backend, store, worker.rank, worker.world_size, patience)
+        _enter_group(world, worker, dist.PrefixStore("results", store))
     results: list[Any] = [None] * worker.world_size
     dist.all_gather_object(results, result)
     return results

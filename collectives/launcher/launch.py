@@ -5,10 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from collectives.backends import availability
-from collectives.launcher import arguments
 from collectives.launcher.call_record import KINDS, Results, launch_recorded
-from collectives.launcher.worker import launcher_worker
+from collectives.launcher.world import World
 
 
 def launch(
@@ -46,54 +44,43 @@ def launch(
     Raises ValueError for arguments that cannot work, and LaunchError, which names the rank, if a
     rank raises, dies or hangs.
     """
-    _check(fn, args, timeout, start_method, record)
-    options = (nproc, args, backend, device, timeout, start_method, diagnose)
-    if record is None:
-        return Results(_call_in_world(fn, *options))
-    return launch_recorded(lambda recorded: _call_in_world(recorded, *options), fn, record)
+    _check(fn, args, start_method, record)
+    world = World.chosen(nproc, backend, device, timeout)
+    return launch_in(world, fn, args, start_method, diagnose, record)
 
 
-def _call_in_world(
+def launch_in(
+    world: World,
     fn: Callable[..., Any],
-    nproc: int | None,
-    args: tuple[Any, ...],
-    backend: str | None,
-    device: str | None,
-    timeout: float,
-    start_method: str | None,
-    diagnose: bool | None,
-) -> list[Any]:
-    """The results of the launcher's world, or of one that this process starts."""
-    worker = launcher_worker()
-    nproc = arguments.world_size(nproc, worker)
-    if worker is not None:
-        from collectives.launcher import join
+    args: tuple[Any, ...] = (),
+    start_method: str | None = None,
+    diagnose: bool | None = None,
+    record: str | None = None,
+) -> Results:
+    """`launch` in a world that is chosen already: the launcher's, or one that starts here."""
 
-        return join.join(worker, fn, args, backend, device, timeout)
-    from collectives.launcher import start
-    from collectives.launcher.rank_spec import LaunchSpec
-    from collectives.launcher.server import default_start_method
-    from collectives.launcher.watch import LaunchWatch
+    def call(fn: Callable[..., Any]) -> list[Any]:
+        if world.worker is not None:
+            from collectives.launcher import join
 
-    backend, device = availability.choose(backend, device, nproc)
-    arguments.check_loopback(backend)
-    method = start_method or default_start_method()
-    calls = None if diagnose is False else LaunchWatch(at_once=diagnose is True)
-    spec = LaunchSpec(fn, nproc, args, backend, device, float(timeout), method)
-    return start.start(spec, calls)
+            return join.join(world, world.worker, fn, args)
+        from collectives.launcher import start
+        from collectives.launcher.rank_spec import LaunchSpec
+        from collectives.launcher.watch import LaunchWatch
+
+        calls = None if diagnose is False else LaunchWatch(at_once=diagnose is True)
+        return start.start(LaunchSpec(world, fn, args, start_method), calls)
+
+    return Results(call(fn)) if record is None else launch_recorded(call, fn, record)
 
 
-def _check(
-    fn: object, args: object, timeout: float, start_method: str | None, record: str | None
-) -> None:
+def _check(fn: object, args: object, start_method: str | None, record: str | None) -> None:
     if not callable(fn):
         raise ValueError(
             f"fn={fn!r} cannot be called: pass a function of (rank, world_size, device)."
         )
     if not isinstance(args, tuple | list):
         raise ValueError(f"args={args!r} is not a tuple: write args=({args!r},).")
-    arguments.check_timeout(timeout)
-    arguments.check_debug_level()
     methods = multiprocessing.get_all_start_methods()
     if start_method is not None and start_method not in methods:
         raise ValueError(

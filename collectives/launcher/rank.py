@@ -110,15 +110,16 @@ def _call(spec: RankSpec, payload: bytes) -> bytes:
         raise
     for module in spec.modules:
         importlib.import_module(module)
-    device = availability.rank_device(spec.device, int(spec.environ["LOCAL_RANK"]))
+    world = spec.world
+    device = availability.rank_device(world.device, int(spec.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    patience = datetime.timedelta(seconds=spec.timeout + GROUP_PATIENCE)
+    patience = datetime.timedelta(seconds=world.timeout + GROUP_PATIENCE)
     store = _store(spec, patience)
-    enter_group(spec.backend, store, spec.rank, spec.world_size, patience)
+    enter_group(world.backend, store, spec.rank, world.nproc, patience)
     own_pid = os.getpid()
     try:
-        result = fn(spec.rank, spec.world_size, device, *args)
+        result = fn(spec.rank, world.nproc, device, *args)
     finally:
         if os.getpid() != own_pid:  # `fn` has forked this process: its copy is no rank
             _end_copy()

@@ -5,14 +5,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.util import get_temp_dir
 from typing import IO, Any
 
-from collectives.backends import availability, imported
+from collectives.backends import imported
 from collectives.launcher.server import default_start_method
-from collectives.launcher.worker import Worker
+from collectives.launcher.world import World
 from collectives.process_groups.mpi import pmi
 
 # Variables of torchrun's and mpiexec's own workers. A world that we start must not inherit them.
@@ -20,30 +20,22 @@ _FOREIGN = ("TORCHELASTIC_", "ROLE_", "GROUP_", "MASTER_", "PMI", "OMPI_", "MPI_
 
 
 @dataclass(frozen=True)
-class SharedRank:
-    """A rank whose peers are started elsewhere: the worker that starts it, and their store."""
-
-    worker: Worker
-    store_host: str
-    store_port: int
-    store_prefix: str
-
-
-@dataclass(frozen=True)
 class LaunchSpec:
-    """Start `nproc` ranks on this machine that call `fn`. launch.py has checked the arguments.
+    """Start the ranks of a world on this machine, to call `fn`.
 
-    With `shared_rank`, start only that rank of a larger world; `nproc` is then 1.
+    With `store` (host, port and prefix of a TCPStore), start one rank only: that of the world's
+    worker. The others are started elsewhere, and meet it there. `start_method` None: the default.
     """
 
+    world: World
     fn: Callable[..., Any]
-    nproc: int
-    args: tuple[Any, ...]
-    backend: str
-    device: str
-    timeout: float  # seconds, for the whole launch
-    start_method: str = field(default_factory=default_start_method)
-    shared_rank: SharedRank | None = None
+    args: tuple[Any, ...] = ()
+    start_method: str | None = None
+    store: tuple[str, int, str] | None = None
+
+    @property
+    def method(self) -> str:
+        return self.start_method or default_start_method()
 
 
 class Descriptor:
@@ -64,10 +56,7 @@ class RankSpec:
     """Sent to the process of a rank when it starts."""
 
     rank: int
-    world_size: int
-    backend: str
-    device: str
-    timeout: float
+    world: World
     store: str | tuple[str, int, str]  # the path of a FileStore, or a TCPStore's host, port, prefix
     environ: dict[str, str]
     sources: dict[str, tuple[Any, ...]]  # entries of linecache
@@ -78,17 +67,15 @@ class RankSpec:
     calls: Descriptor | None = None  # the file in which the rank records its calls
 
 
-def for_world(launch: LaunchSpec, manager: pmi.Manager | None) -> tuple[list[RankSpec], IO[bytes]]:
+def for_world(world: World, manager: pmi.Manager | None) -> tuple[list[RankSpec], IO[bytes]]:
     """A spec for each rank of a new world, and the file of their store, which the caller closes.
 
     `manager` answers the ranks of an MPI world; None for other backends.
     """
-    nproc = launch.nproc
     file, path = _new_store()
-    environ = _environ(nproc, nproc) | availability.rank_environment(launch.backend, nproc)
-    common = _common_fields(launch, nproc, path)
+    environ, common = _environ(world), _common_fields(world, path)
     specs = []
-    for rank in range(nproc):
+    for rank in range(world.nproc):
         own, socket = _rank_variables(rank, rank), None
         if manager is not None:
             # UCX unlinks a file as soon as it has made it. If a rank is killed in between, the
@@ -99,39 +86,28 @@ def for_world(launch: LaunchSpec, manager: pmi.Manager | None) -> tuple[list[Ran
     return specs, file
 
 
-def for_shared_rank(launch: LaunchSpec, shared: SharedRank) -> RankSpec:
+def for_shared_rank(world: World, store: tuple[str, int, str]) -> RankSpec:
     """The spec of the one rank that we start in a world whose store belongs to somebody else."""
-    worker = shared.worker
-    environ = (
-        _environ(worker.world_size, worker.local_world_size)
-        | _rank_variables(worker.rank, worker.local_rank)
-        | availability.rank_environment(
-            launch.backend, worker.local_world_size, worker.on_one_machine
-        )
-    )
-    store = shared.store_host, shared.store_port, shared.store_prefix
-    common = _common_fields(launch, worker.world_size, store)
-    return RankSpec(rank=worker.rank, environ=environ, **common)
+    worker = world.worker
+    assert worker is not None
+    environ = _environ(world) | _rank_variables(worker.rank, worker.local_rank)
+    return RankSpec(rank=worker.rank, environ=environ, **_common_fields(world, store))
 
 
-def _environ(world_size: int, local_world_size: int) -> dict[str, str]:
+def _environ(world: World) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    return own | {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(local_world_size)}
+    sizes = {"WORLD_SIZE": str(world.nproc), "LOCAL_WORLD_SIZE": str(world.ranks_here)}
+    return own | sizes | world.environment
 
 
 def _rank_variables(rank: int, local_rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
-def _common_fields(
-    launch: LaunchSpec, world_size: int, store: str | tuple[str, int, str]
-) -> dict[str, Any]:
+def _common_fields(world: World, store: str | tuple[str, int, str]) -> dict[str, Any]:
     """The fields of RankSpec that are the same for all ranks."""
     return {
-        "world_size": world_size,
-        "backend": launch.backend,
-        "device": launch.device,
-        "timeout": launch.timeout,
+        "world": world,
         "store": store,
         # A notebook cell has no file. Tracebacks and inspect need its source in the rank.
         "sources": {

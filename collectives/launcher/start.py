@@ -26,7 +26,7 @@ def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> list[Any]:
 
     `calls` watches the calls that the ranks record; without it they record nothing.
     """
-    deadline = time.monotonic() + spec.timeout
+    deadline = time.monotonic() + spec.world.timeout
     payload = by_value.pickle_by_value(spec.fn, spec.args)
     world = _World(spec, calls)
     try:
@@ -59,9 +59,9 @@ class _World:
         import torch.multiprocessing
 
         try:
-            if self.spec.start_method == "forkserver":
-                server.start_server(availability.modules([self.spec.backend]))
-            context = torch.multiprocessing.get_context(self.spec.start_method)
+            if self.spec.method == "forkserver":
+                server.start_server(availability.modules([self.spec.world.backend]))
+            context = torch.multiprocessing.get_context(self.spec.method)
             for spec in self._rank_specs():
                 self.children[spec.rank] = Child(spec, context, payload, self.events)
         except OSError as error:  # no descriptors left, no temporary folder
@@ -72,15 +72,13 @@ class _World:
     def _rank_specs(self) -> list[RankSpec]:
         if self.calls is not None:
             self.to_close.enter_context(contextlib.closing(self.calls))
-        if self.spec.shared_rank is not None:
-            specs = [rank_spec.for_shared_rank(self.spec, self.spec.shared_rank)]
+        world, manager = self.spec.world, None
+        if self.spec.store is not None:
+            specs = [rank_spec.for_shared_rank(world, self.spec.store)]
         else:
-            manager = None
-            if self.spec.backend == "mpi":  # its ranks ask this process who they are
-                manager = self.to_close.enter_context(
-                    contextlib.closing(pmi.Manager(self.spec.nproc))
-                )
-            specs, store_file = rank_spec.for_world(self.spec, manager)
+            if world.backend == "mpi":  # its ranks ask this process who they are
+                manager = self.to_close.enter_context(contextlib.closing(pmi.Manager(world.nproc)))
+            specs, store_file = rank_spec.for_world(world, manager)
             self.to_close.enter_context(store_file)
         return specs if self.calls is None else self.calls.give_files(specs)
 
@@ -122,14 +120,14 @@ class _World:
         missing = [rank for rank in self.children if rank not in returned]
         diagnosis = self.calls.last_word() if self.calls else ""
         stacks = {rank: self.children[rank].stack() for rank in missing}
-        return failure.hung(self.spec.timeout, stacks, sorted(returned), diagnosis)
+        return failure.hung(self.spec.world.timeout, stacks, sorted(returned), diagnosis)
 
     def _first_failure(self, failed: Event, returned: dict[int, bytes]) -> failure.LaunchError:
         """The cause of a failure. A death outweighs an exception: who loses a peer raises."""
         import cloudpickle
 
         events = self._with_what_follows(failed)
-        if self.spec.start_method == "forkserver" and (status := server.exit_status()) is not None:
+        if self.spec.method == "forkserver" and (status := server.exit_status()) is not None:
             return failure.server_died(status)
         returned = returned | {
             event.rank: event.value for event in events if event.kind == "returned"

@@ -100,6 +100,15 @@ def launcher_worker() -> Worker | None:
     return None
 
 
+def is_alone_or_rank(rank: int) -> bool:
+    """Whether no launcher started this process, or it is this rank of the launcher's world."""
+    try:
+        worker = launcher_worker()
+    except ValueError:  # RANK is set, but nothing else of a launcher
+        return True
+    return worker is None or worker.rank == rank
+
+
 def _worker(launcher: str, rank: str, size: str) -> Worker:
     """`rank` and `size` are names of variables."""
     world_size = _number(size, 1)

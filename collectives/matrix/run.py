@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from collectives.backends import availability, machine
 from collectives.launcher import start
 from collectives.launcher.failure import LaunchError
-from collectives.launcher.launch import launch
+from collectives.launcher.rank_spec import LaunchSpec
+from collectives.launcher.worker import Worker
+from collectives.launcher.world import World
 from collectives.matrix.measured import UNAVAILABLE, Matrix, Measured
 from collectives.semantics.cell import Cell
 from collectives.semantics.forms import FORMS, called
@@ -32,7 +34,7 @@ _WARM_UP = 120.0
 _ATTEMPTS = 3
 
 # Runs a step with these arguments in a world like the cell's; the state and the detail.
-World = Callable[[Callable, tuple, Cell], tuple[str, str]]
+Attempt = Callable[[Callable, tuple, Cell], tuple[str, str]]
 
 
 def measure(
@@ -46,24 +48,19 @@ def measure(
     begun.
     """
 
-    def world(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
-        like_the_cell = {"backend": cell.backend, "device": cell.device}
-        limit = timeout or LIMITS[cell.device]
-        return outcome_of(
-            lambda: launch(
-                step, cell.world_size, args=args, timeout=limit, diagnose=False, **like_the_cell
-            )
-        )
+    def attempt(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
+        spec = LaunchSpec(world_of(cell, timeout), step, args)
+        return outcome_of(lambda: start.start(spec))
 
     if any(not unavailable(cell) for cell in cells):
         # subtle: the time to start the fork server must not count for the first cell.
-        launch(do_nothing, 1, backend="gloo", device="cpu", timeout=_WARM_UP)
-    reasons = without_a_world(cells, world)
+        start.start(LaunchSpec(World(1, "gloo", "cpu", _WARM_UP), do_nothing))
+    reasons = without_a_world(cells, attempt)
     pool, futures = ThreadPoolExecutor(at_once), []
     try:
         for cell in cells:
             reason = reasons.get(cell.column) or unavailable(cell)
-            futures.append(pool.submit(answer, cell, world, reason))
+            futures.append(pool.submit(answer, cell, attempt, reason))
         for future in as_completed(futures):
             yield future.result()
     finally:
@@ -74,13 +71,19 @@ def measure(
         pool.shutdown()
 
 
-def answer(cell: Cell, world: World, reason: str | None) -> Measured:
+def world_of(cell: Cell, timeout: float | None, worker: Worker | None = None) -> World:
+    """The world that a cell asks for. `unavailable` says whether it can be had."""
+    limit = timeout or LIMITS[cell.device]
+    return World(cell.world_size, cell.backend, cell.device, limit, worker)
+
+
+def answer(cell: Cell, attempt: Attempt, reason: str | None) -> Measured:
     """Try one cell, unless there is a `reason` why it cannot be tried."""
     name = called(FORMS[cell.name])
     if reason:
         return Measured.of(cell, name, UNAVAILABLE, reason)
     begin = time.monotonic()
-    state, detail = world(probe, (cell, Silence()), cell)
+    state, detail = attempt(probe, (cell, Silence()), cell)
     return Measured.of(cell, name, state, detail, round(time.monotonic() - begin, 4))
 
 
@@ -96,7 +99,7 @@ def unavailable(cell: Cell, ranks_here: int | None = None) -> str | None:
     return availability.unavailable(cell.backend, cell.device, ranks_here or cell.world_size)
 
 
-def without_a_world(cells: list[Cell], world: World) -> dict[tuple[str, str, int], str]:
+def without_a_world(cells: list[Cell], attempt: Attempt) -> dict[tuple[str, str, int], str]:
     """Why no world starts on a backend that we do not know, by column.
 
     Without this check, every cell would fail for the same reason. A refused call is no such
@@ -108,7 +111,7 @@ def without_a_world(cells: list[Cell], world: World) -> dict[tuple[str, str, int
         if cell.backend in availability.BACKENDS or unavailable(cell):
             continue
         for _ in range(_ATTEMPTS):
-            state, detail = world(do_nothing, (Silence(),), cell)
+            state, detail = attempt(do_nothing, (Silence(),), cell)
             if state != "refuses":
                 break
         else:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import torch.distributed as dist
 
 from collectives.launcher import start
-from collectives.launcher.rank_spec import LaunchSpec, SharedRank
+from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.store import launcher_store
 from collectives.launcher.worker import Worker
 from collectives.matrix import run
@@ -38,18 +38,18 @@ def measure(worker: Worker, cells: list[Cell], timeout: float | None = None) -> 
     store = launcher_store(worker, _PATIENCE)
     worlds = itertools.count()
 
-    def world(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
+    def attempt(step: Callable, args: tuple, cell: Cell) -> tuple[str, str]:
         prefix = f"collectives/matrix/{next(worlds)}"
-        shared = SharedRank(worker, *worker.store_address, f"{prefix}/ranks")
-        limit = timeout or run.LIMITS[cell.device]
-        spec = LaunchSpec(step, 1, args, cell.backend, cell.device, limit, shared_rank=shared)
-        store_of_world = dist.PrefixStore(prefix, store)
-        return _supervise(lambda: start.start(spec), worker, store_of_world, limit + _PATIENCE)
+        world = run.world_of(cell, timeout, worker)
+        spec = LaunchSpec(world, step, args, store=(*worker.store_address, f"{prefix}/ranks"))
+        patience = world.timeout + _PATIENCE
+        own_store = dist.PrefixStore(prefix, store)
+        return _supervise(lambda: start.start(spec), worker, own_store, patience)
 
-    reasons = run.without_a_world(cells, world)
+    reasons = run.without_a_world(cells, attempt)
     for cell in cells:
         reason = reasons.get(cell.column) or run.unavailable(cell, worker.local_world_size)
-        yield run.answer(cell, world, reason)
+        yield run.answer(cell, attempt, reason)
 
 
 def _supervise(

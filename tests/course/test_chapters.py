@@ -13,6 +13,7 @@ from collectives.cli import app
 from collectives.course import chapters, files, marks
 from collectives.course.runner import run_and_print
 from collectives.course.show import Display
+from collectives.launcher.world import World
 
 LESSON = """
 def total(rank, world_size, device):
@@ -187,7 +188,7 @@ def test_run_says_that_a_step_is_computed_or_looked_up(capsys):
         return 299_792_458
 
     for step in (two_and_two, speed_of_light):
-        run_and_print(step, Display(), nproc=2)
+        run_and_print(step, Display(), World.chosen(2))
     titles = [line for line in capsys.readouterr().out.splitlines() if line[0] != " "]
     assert titles == [
         "two_and_two: computed on all 2 ranks",

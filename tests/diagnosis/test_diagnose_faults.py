@@ -25,7 +25,7 @@ from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
-from collectives.diagnosis.watch.world import World
+from collectives.diagnosis.watch.world import WatchedWorld
 from collectives.recording.call import CallArgs
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, LogReader, Writer
 from collectives.recording.rank_log import Log
@@ -104,7 +104,7 @@ def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(tmp_path):
     """Of 3000 messages one end was lost, so that others might be taken for theirs; collectives are
     still compared.
     """
-    world = World()
+    world = WatchedWorld()
     with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
         writers = [Writer(file, rank, 2) for rank, file in enumerate((one, other))]
         world.ranks = {rank: RankProcess(file) for rank, file in enumerate((one, other))}
@@ -159,7 +159,7 @@ def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tm
 def test_the_count_of_a_report_is_that_of_all_worlds():
     job = Job()
     for number, words in enumerate(["barrier", "barrier broadcast:0", "barrier"]):
-        job.worlds[77, number] = world = World()
+        job.worlds[77, number] = world = WatchedWorld()
         for call in hand_made.program(words, words):
             world.matching.note(call)
     says = job.verdict(stalled=False).says
@@ -170,7 +170,11 @@ def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(tmp_path):
     """Rank 0 left early, so that rank 3 raised; its launcher was faster than what it had to say of
     the calls from C++.
     """
-    world, gathered, reduced = World(), _from_cpp("all_gather", 1), _from_cpp("all_reduce", 2)
+    world, gathered, reduced = (
+        WatchedWorld(),
+        _from_cpp("all_gather", 1),
+        _from_cpp("all_reduce", 2),
+    )
     both = [gathered, reduced]
     told = (([gathered], True), (both, False), (both, False), ([], False))
     where = ["train.py", 7, "step"]

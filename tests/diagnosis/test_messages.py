@@ -33,7 +33,8 @@ def run(message, folder):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
         done = finished([*torchrun, str(message.ranks), path], env=message.env)
         return done.stdout + done.stderr
-    outcomes, _ = mistakes.run_isolated(step(message))
+    says = step(message)
+    outcomes, _ = mistakes.run_isolated(says, mistakes.own_world(says))
     return "\n".join(outcome.text for outcome in outcomes)
 
 

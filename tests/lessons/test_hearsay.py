@@ -11,6 +11,7 @@ from collectives.backends import availability
 from collectives.course import files
 from collectives.course.runner import run_and_print, run_step
 from collectives.course.show import Display
+from collectives.launcher.world import World
 from collectives.matrix import recorded
 from collectives.semantics.check import Mismatch
 
@@ -87,7 +88,7 @@ def test_a_claim_that_comes_true_turns_red(name):
     module = files.load(PATH)
     exec(compile(cell.replace(old, new), "hearsay.py, changed", "exec"), vars(module))
     with pytest.raises(Mismatch):
-        run_step(vars(module)[name])
+        run_step(vars(module)[name], World.chosen())
 
 
 def test_the_table_of_versions_is_what_was_measured():
@@ -146,5 +147,6 @@ def test_a_command_prints_what_the_lesson_shows(command, output, tmp_path):
 @every_step
 def test_a_claim_about_gloo_is_skipped_on_another_backend(name, capsys):
     reason = "it tests what is said of gloo"
-    assert run_and_print(STEPS[name], Display(), backend="mpi") == (3, reason)
+    on_mpi = World(4, "mpi", "cpu", asked=frozenset({"backend"}))
+    assert run_and_print(STEPS[name], Display(), on_mpi) == (3, reason)
     assert capsys.readouterr().out == f"{name}: skipped: {reason}\n"

@@ -12,6 +12,7 @@ from collectives.backends import availability as backends
 from collectives.backends import claims
 from collectives.course import chapters, files
 from collectives.course.runner import run_step
+from collectives.launcher.world import World
 from collectives.verify.lessons import faults_of
 
 TIMEOUT = 100.0
@@ -75,7 +76,7 @@ def test_every_claim_names_a_step_and_a_device_that_exist():
 
 def test_a_step_about_gloo_is_skipped_on_another_backend():
     step = files.load(files.find("broadcast")).who_waits
-    assert "it shows what gloo does" in run_step(step, 2, backend="by_hand").text
+    assert "it shows what gloo does" in run_step(step, World.chosen(2, "by_hand")).text
 
 
 @needs(ranks=1, seconds=TIMEOUT)
@@ -84,7 +85,8 @@ def takes_a_second(rank, world_size, device):
 
 
 def test_a_step_that_starts_processes_has_more_time():
-    assert run_step(takes_a_second, 1, timeout=0.5).text.startswith("takes_a_second: proved")
+    report = run_step(takes_a_second, World.chosen(1, timeout=0.5))
+    assert report.text.startswith("takes_a_second: proved")
 
 
 def test_the_root_waits_for_its_children_and_a_rank_for_all_above_it():

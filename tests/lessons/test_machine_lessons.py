@@ -51,7 +51,7 @@ def test_under_a_launcher_a_step_says_that_it_starts_its_ranks_itself(monkeypatc
         | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         | {"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
     )
-    report = runner.run_step(rows)
+    report = runner.run_step(rows, None)
     assert report.text.startswith("rows: skipped: it makes its own machines")
 
 

@@ -123,7 +123,7 @@ def test_a_message_that_is_quoted_comes(name, monkeypatch):
     def run(level, is_impatient):
         monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", level)
         step = impatient(STEPS[name]) if is_impatient else STEPS[name]
-        came[level, is_impatient] += mistakes.run_isolated(step)[0]
+        came[level, is_impatient] += mistakes.run_isolated(step, mistakes.own_world(step))[0]
 
     for quote in quotes(name):
         if quote.is_from_a_page:

@@ -18,6 +18,7 @@ from collectives.course.marks import mistake as mark_mistake
 from collectives.course.outcome import RankOutcome
 from collectives.course.runner import run_and_print
 from collectives.course.show import Display
+from collectives.launcher.world import World
 from tools import mistakes_table
 from tools.docs import SECTIONS
 
@@ -70,7 +71,7 @@ def test_no_cure_shows_a_symptom(ranks):
 
 @pytest.mark.parametrize("name", [name for name in CURES if STEPS[name].world.fresh])
 def test_a_cure_that_makes_its_group_shows_no_symptom(name):
-    outcomes, results = mistake.run_isolated(STEPS[name])
+    outcomes, results = mistake.run_isolated(STEPS[name], mistake.own_world(STEPS[name]))
     assert outcomes == [RankOutcome("returned")] * STEPS[name].world.ranks
     assert None not in results, "a cure returns what it got"
 
@@ -168,7 +169,7 @@ def test_what_does_not_show_what_it_should_fails_the_lesson(mark, printed, capsy
     def quack(rank, world_size, device):
         return {"x": rank}["x" if "goes unnoticed" in printed else "y"]
 
-    assert run_and_print(mark(quack), Display())[0] == 1
+    assert run_and_print(mark(quack), Display(), World.chosen())[0] == 1
     assert f"quack: {printed}" in capsys.readouterr().err
 
 
@@ -177,7 +178,7 @@ def test_a_step_without_a_symptom_hangs_after_the_time_limit_that_was_given(caps
     def sleep(rank, world_size, device):
         time.sleep(30)
 
-    assert run_and_print(sleep, Display(), timeout=0.5)[0] == 1
+    assert run_and_print(sleep, Display(), World.chosen(timeout=0.5))[0] == 1
     # After a line that the ranks are at work, where their start takes a second.
     assert "sleep: hangs\n  every rank   waited in time.sleep(30)" in capsys.readouterr().err
 
@@ -191,7 +192,7 @@ def test_an_unknown_symptom_is_refused():
 
 
 def test_the_number_of_ranks_is_the_mistake_s_own(capsys):
-    assert run_and_print(STEPS["sum_over_three_ranks"], Display(), nproc=2)[0] == 2
+    assert run_and_print(STEPS["sum_over_three_ranks"], Display(), World.chosen(2))[0] == 2
     assert "sum_over_three_ranks is shown with 3 ranks: leave nproc out" in capsys.readouterr().err
 
 

@@ -21,6 +21,7 @@ from collectives.course.marks import mistake, needs
 from collectives.course.outcome import RankOutcome
 from collectives.course.runner import run_and_print
 from collectives.course.show import Display
+from collectives.launcher.world import World
 
 NAMES = ("start", "launching")
 PROSE = "\n\n".join(Source(name).prose for name in NAMES)
@@ -140,12 +141,14 @@ def test_the_numbers_of_the_lessons_follow_the_two_conventions():
 
 
 def test_a_step_in_fresh_ranks_chooses_its_backend_itself():
-    outcomes, _ = mistakes.run_isolated(STEPS["meet_by_environment"], backend="nccl", device="cuda")
+    step = STEPS["meet_by_environment"]
+    on_nccl = World(4, "nccl", "cuda", asked=frozenset({"backend"}))
+    outcomes, _ = mistakes.run_isolated(step, mistakes.own_world(step, on_nccl))
     assert outcomes == [RankOutcome("returned")] * 4
 
 
 def test_a_step_in_fresh_ranks_is_skipped_in_a_world_of_another_size(capsys):
-    status, reason = run_and_print(STEPS["meet_by_environment"], Display(), nproc=2)
+    status, reason = run_and_print(STEPS["meet_by_environment"], Display(), World.chosen(2))
     assert (status, reason) == (3, "it starts 4 ranks of its own: leave nproc out")
     assert capsys.readouterr().out == f"meet_by_environment: skipped: {reason}\n"
 
@@ -162,7 +165,7 @@ def test_the_proof_notices_an_init_that_does_not_wait():
         dist.init_process_group = lambda backend: init(backend, **alone)
         step(rank, world_size, device)
 
-    outcomes, _ = mistakes.run_isolated(sabotaged)
+    outcomes, _ = mistakes.run_isolated(sabotaged, mistakes.own_world(sabotaged))
     wrong = RankOutcome("wrong", "got False, should be True")
     assert outcomes == [wrong, wrong, wrong, RankOutcome("returned")]
 
@@ -180,7 +183,7 @@ def test_under_torchrun_nobody_starts_a_store_at_a_port_of_ones_own():
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
 
-    outcomes, _ = mistakes.run_isolated(own_port)
+    outcomes, _ = mistakes.run_isolated(own_port, mistakes.own_world(own_port))
     assert [outcome.kind for outcome in outcomes] == ["hung"] * 2
 
 

@@ -1,8 +1,8 @@
 """Made-up programs, and what their ranks write while they run: for the rules of the diagnosis.
 
 A program is what its ranks call, one call after another in an order that cannot hang. `Run` lets
-the ranks go on in any order, and notes their calls with the recorder's own code. Then a World reads
-them, as under `collectives diagnose`.
+the ranks go on in any order, and notes their calls with the recorder's own code. Then a WatchedWorld
+reads them, as under `collectives diagnose`.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.diagnosis.watch import rank_process
-from collectives.diagnosis.watch.world import World
+from collectives.diagnosis.watch.world import WatchedWorld
 from collectives.recording import call_log, flight_record
 from collectives.recording.call import CallArgs
 from collectives.semantics.calls import FROM_ROOT, POINT_TO_POINT, SENDS, TO_ROOT
@@ -181,12 +181,12 @@ def perform(program: Program, rank: int) -> None:
 
 
 class Run:
-    """Lets the ranks of a program go on, and lets a World read what they write."""
+    """Lets the ranks of a program go on, and lets a WatchedWorld read what they write."""
 
     def __init__(self, program: Program, draw: random.Random):
         self.program, self.draw = program, draw
         n = program.n
-        self.world = World()
+        self.world = WatchedWorld()
         self.writers = []
         for rank in range(n):
             file = _file(rank)
@@ -296,7 +296,7 @@ class Run:
         self.writers[rank].put(call_log.ANSWER, json.dumps(answer).encode())
 
     def verdict(self, stalled: bool):
-        """What the World says now."""
+        """What the WatchedWorld says now."""
         for rank in range(self.program.n):
             self.answer(rank)
         self.world.poll()

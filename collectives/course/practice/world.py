@@ -15,6 +15,7 @@ from collectives.launcher import start
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.rank_spec import LaunchSpec, RankSpec
 from collectives.launcher.watch import LaunchWatch
+from collectives.launcher.world import World
 
 # Ranks hang that all stand in one call of torch.distributed for so many seconds, counted by
 # themselves. A rank that does something else has longer; so have ranks that count nothing, as they
@@ -107,7 +108,7 @@ def run_world(
     with tempfile.TemporaryDirectory() as folder:
         board, error = Board(Path(folder, "board"), size), None
         args = exercise.name, program, folder, prints
-        spec = LaunchSpec(run_cases, size, args, "gloo", "cpu", _LIMIT)
+        spec = LaunchSpec(World(size, "gloo", "cpu", _LIMIT), run_cases, args)
         try:
             start.start(spec, _Watch(board, report))
         except (LaunchError, Stuck) as caught:

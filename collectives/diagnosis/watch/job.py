@@ -12,7 +12,7 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
-from collectives.diagnosis.watch.world import Claim, World
+from collectives.diagnosis.watch.world import Claim, WatchedWorld
 from collectives.recording import call_log, stack
 from collectives.recording.call import RiskyCall
 
@@ -31,7 +31,7 @@ class Job:
         self.folder = folder
         self.known: set[Path] = set()
         self.waiting: list[RankProcess] = []
-        self.worlds: dict[tuple[int, int], World] = {}
+        self.worlds: dict[tuple[int, int], WatchedWorld] = {}
         self.records = 0  # a hash of what the Flight Recorders noted
         self.nodes = NodeExchange()
 
@@ -71,10 +71,10 @@ class Job:
         if before is not None:
             self.waiting.append(before)
 
-    def _world_of(self, head: dict) -> World:
+    def _world_of(self, head: dict) -> WatchedWorld:
         """The first world at its meeting place that does not refuse it; if need be, a new one."""
         for generation in itertools.count():
-            world = self.worlds.setdefault((head["world"], generation), World())
+            world = self.worlds.setdefault((head["world"], generation), WatchedWorld())
             if world.claim(head) is not Claim.REFUSED:
                 break
             other = world.ranks.get(head["rank"])
@@ -82,7 +82,7 @@ class Job:
                 world.duplicates.add(head["rank"])
         return world
 
-    def world_on_several_nodes(self) -> World | None:
+    def world_on_several_nodes(self) -> WatchedWorld | None:
         """The world of which other nodes have a part; connects to its store."""
         for (_, generation), world in self.worlds.items():
             if not world.absent():
@@ -95,14 +95,14 @@ class Job:
             return world if self.nodes.opening is not None else None
         return None
 
-    def find_machines(self, world: World) -> bool:
+    def find_machines(self, world: WatchedWorld) -> bool:
         """Whether the machines of all ranks are known by now, as far as they will be."""
         if world.has_begun:
             self.nodes.find_machines(world.ranks)
             world.machines = self.nodes.machines
         return len(world.machines) == world.size
 
-    def exchange(self, world: World, send: bool) -> bool:
+    def exchange(self, world: WatchedWorld, send: bool) -> bool:
         """Receive what other nodes sent of their ranks, and send ours; whether those went on."""
         moved = self.nodes.exchange(world.to_json, send)
         world.update_elsewhere(self.nodes.others, self.nodes.lost)
@@ -216,7 +216,7 @@ class Job:
             return None
         return never_met([world.as_joining(place) for place, world in parts])
 
-    def _verdict(self, world: World, stalled: bool) -> Verdict:
+    def _verdict(self, world: WatchedWorld, stalled: bool) -> Verdict:
         """If a rank could not be watched, a call that seems to be missing may be its call."""
         verdict, unwatched = world.verdict(stalled), {path.stem for path in self._unwatched()}
         pids = {str(rank.head()["pid"]) for rank in world.ranks.values()}

@@ -34,7 +34,7 @@ class Claim(Enum):
     OPEN = "the one of the two that calls first will be it"
 
 
-class World:
+class WatchedWorld:
     """Ranks that belong together."""
 
     def __init__(self):
