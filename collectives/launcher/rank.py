@@ -185,8 +185,8 @@ def _end_with_the_parent() -> None:
     # Ctrl-C reaches every process of the terminal until then. The parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        # PR_SET_PDEATHSIG: this also works if the rank never runs Python code again.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        _end_with_the_thread_above()
+        _end_forks_with_this_process()
         # A fork server lives as long as any process holds the other end of this pipe. Only the
         # parent should hold it.
         server: Any = forkserver._forkserver
@@ -203,6 +203,29 @@ def _end_with_the_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="watch the parent", daemon=True).start()
+
+
+def _end_with_the_thread_above() -> None:
+    """Also if this process never runs Python code again. Linux alone can do it."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _end_forks_with_this_process() -> None:
+    """If the parent is killed, nobody else ends what `fn` forks in the main thread.
+
+    subtle: what another thread forks would end with that thread, which may be sooner.
+    """
+    is_main = False
+
+    def before() -> None:
+        nonlocal is_main
+        is_main = threading.current_thread() is threading.main_thread()
+
+    def in_child() -> None:
+        if is_main:
+            _end_with_the_thread_above()
+
+    os.register_at_fork(before=before, after_in_child=in_child)
 
 
 def _write_stacks_to(pipe: connection.Connection) -> None:

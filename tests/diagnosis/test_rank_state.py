@@ -135,6 +135,11 @@ TOGETHER = {
     ),
     "unseen, when another timed out": ([noted(TIMED_OUT, 10), gone(10)], (), "raised died"),
     "another died by itself": ([gone(10, KILL), gone(LATE)], (), "died ended"),
+    "unseen, before one that crashed": (
+        [gone(10, is_inside_call=True), gone(LATE, crash_signal=11)],
+        (),
+        "died died",
+    ),
     "another exited": ([gone(10, 3), gone(20, TERM)], (), "died ended"),
     "another exited, which it had noted": (
         [gone(10, 3, noted_end=4), gone(20, TERM)],

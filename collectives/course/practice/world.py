@@ -70,7 +70,8 @@ class _Watch(LaunchWatch):
             self.seen, self.moved = seen, time.monotonic()
         unfinished = [places[rank] for rank in self.board.unfinished()]
         waits = [place.in_call and place.ticks * TICK >= HANGS_AFTER for place in unfinished]
-        if all(waits):
+        # A rank that has finished and is stopped may not have sent all of its last message.
+        if all(waits) and all(place.ticks * TICK >= HANGS_AFTER for place in places):
             raise Stuck("hung", self._story())
         works = [place.ticks * TICK >= SLOW_AFTER for place in unfinished]
         if all(works) or time.monotonic() > self.moved + _PATIENCE:

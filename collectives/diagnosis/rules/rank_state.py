@@ -162,7 +162,9 @@ def states(
     unclear = {
         rank: found[rank].at
         for rank, facts in ranks.items()
-        if found[rank].status == "died" and facts.has_ended_unseen_or_by_sigterm
+        if found[rank].status == "died"
+        and facts.has_ended_unseen_or_by_sigterm
+        and not facts.crash_signal
     }
     if are_all_known and not _is_explained(found, unclear, destroyed):
         culprit = _died_by_itself(unclear, ranks, failed_at)

@@ -33,7 +33,7 @@ def sum_of_my_row(x, width):
         "says": "the result is wrong.",
     },
     "only its own row": {
-        "kind": "the example",
+        "kind": "a race",
         "change": (
             "        group = dist.new_group(row)\n        if dist.get_rank() in row:\n",
             "        if dist.get_rank() in row:\n            group = dist.new_group(row)\n",
