@@ -20,9 +20,10 @@ from collectives.course import outcome
 from collectives.course.marks import SYMPTOMS, world_of
 from collectives.course.outcome import RankOutcome
 from collectives.launcher import start
-from collectives.launcher.call_record import Results, launch_recorded
+from collectives.launcher.call_record import Results
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.rank_spec import LaunchSpec
+from collectives.launcher.watch import LaunchWatch
 from collectives.launcher.worker import Worker
 from collectives.launcher.world import World
 from collectives.words import ranks
@@ -88,9 +89,7 @@ def run_isolated(
 
 def _start(spec: LaunchSpec, record: str | None) -> Results:
     """`collectives.launch`, but it never joins a launcher's world."""
-    if record is None:
-        return Results(start.start(spec))
-    return launch_recorded(lambda fn: start.start(replace(spec, fn=fn)), spec.fn, record)
+    return start.start(spec, LaunchWatch(at_once=False, record=record) if record else None)
 
 
 def run_on_rank_0(

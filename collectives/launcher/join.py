@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import faulthandler
+import functools
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from collectives.backends import availability
-from collectives.launcher import failure, rank
+from collectives.launcher import call_record, failure, rank
 from collectives.launcher.store import launcher_store
 from collectives.launcher.worker import Worker
 from collectives.launcher.world import World
@@ -29,11 +30,30 @@ _GRACE = 5.0
 _launches = 0
 
 
-def join(world: World, worker: Worker, fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+def join(
+    world: World,
+    worker: Worker,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    record: str | None,
+) -> call_record.Results:
     """Call `fn` in this rank of the launcher's world; return the results of all ranks.
 
-    Every rank must call it.
+    Every rank must call it. A LaunchError tells what this rank called, if that is recorded.
     """
+    memory = call_record.memory_for(record)
+    recorded = functools.partial(call_record.call_recorded, memory, fn)
+    try:
+        returned = _join(world, worker, recorded, args)
+    except failure.LaunchError as error:
+        if memory is not None:
+            error.calls = memory.calls(worker.rank)
+            error.risky_calls = memory.risky_calls(worker.rank)
+        raise
+    return call_record.results(returned, record)
+
+
+def _join(world: World, worker: Worker, fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
     caller_has_group = dist.is_initialized()
     timeout = world.timeout
     deadline = time.monotonic() + timeout

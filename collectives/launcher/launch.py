@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from collectives.launcher.call_record import KINDS, Results, launch_recorded
+from collectives.launcher.call_record import KINDS, Results
 from collectives.launcher.world import World
 
 
@@ -35,7 +35,8 @@ def launch(
     The ranks record their calls, and on a timeout the error says which rank did not join which
     call. With `diagnose=True` the calls are compared while the ranks run: if they do not match, or
     if ranks wait for each other in a circle, the world ends at once, even if the results would have
-    come. False: neither. (In a launcher's world use `collectives diagnose -- torchrun ...`.)
+    come. False: they record nothing, unless `record` asks for it. (In a launcher's world use
+    `collectives diagnose -- torchrun ...`.)
 
     With `record="calls"` the results have an attribute `calls`: all that `fn` called, as Call of
     `collectives.recording.call`. With "tensors" each holds copies of its tensors from before and
@@ -58,20 +59,17 @@ def launch_in(
     record: str | None = None,
 ) -> Results:
     """`launch` in a world that is chosen already: the launcher's, or one that starts here."""
+    if world.worker is not None:
+        from collectives.launcher import join
 
-    def call(fn: Callable[..., Any]) -> list[Any]:
-        if world.worker is not None:
-            from collectives.launcher import join
+        return join.join(world, world.worker, fn, args, record)
+    from collectives.launcher import start
+    from collectives.launcher.rank_spec import LaunchSpec
+    from collectives.launcher.watch import LaunchWatch
 
-            return join.join(world, world.worker, fn, args)
-        from collectives.launcher import start
-        from collectives.launcher.rank_spec import LaunchSpec
-        from collectives.launcher.watch import LaunchWatch
-
-        calls = None if diagnose is False else LaunchWatch(at_once=diagnose is True)
-        return start.start(LaunchSpec(world, fn, args, start_method), calls)
-
-    return Results(call(fn)) if record is None else launch_recorded(call, fn, record)
+    is_watched = diagnose is not False or record is not None
+    watch = LaunchWatch(at_once=diagnose is True, record=record) if is_watched else None
+    return start.start(LaunchSpec(world, fn, args, start_method), watch)
 
 
 def _check(fn: object, args: object, start_method: str | None, record: str | None) -> None:

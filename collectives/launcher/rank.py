@@ -31,9 +31,11 @@ from collectives.backends import (
     availability,
     register,  # noqa: F401  its import makes torch know our backends
 )
+from collectives.launcher.call_record import call_recorded, memory_for
 from collectives.launcher.failure import Raised
 from collectives.launcher.rank_spec import RankSpec
-from collectives.recording import exit_hooks, inject, stack
+from collectives.recording import exit_hooks, stack
+from collectives.recording.inject import Recording
 
 # On this signal a rank writes its stack. faulthandler does so in C, also if Python is blocked.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -58,17 +60,19 @@ def main(
     _end_with_the_parent()
     _write_stacks_to(stack_pipe)
     inside = True
+    recording = Recording()
     try:
         payload = results_pipe.recv_bytes()
     except EOFError:  # the launch has ended already
         return
     try:
         _be_like_a_fresh_process(spec)
-        if spec.calls is not None:
-            inject.watch(os.fdopen(spec.calls.fd, "rb+"))
-        result = _call(spec, payload)
+        # In a program under diagnosis the calls are noted already.
+        if spec.calls is not None and (spec.record or "COLLECTIVES_DIAGNOSE" not in os.environ):
+            recording.begin_in_rank(os.fdopen(spec.calls.fd, "rb+"))
+        result = _call(spec, payload, recording)
     except BaseException as error:
-        exit_hooks.note(error)
+        recording.exits.note(error)
         results_pipe.send_bytes(b"E" + cloudpickle.dumps(describe(error)))
         # Keep the connections to the other ranks open until the parent ends this process. If they
         # broke now, the other ranks would fail too, and hide which one was first.
@@ -76,7 +80,7 @@ def main(
             results_pipe.recv_bytes()
         os._exit(1)
     _flush()
-    inject.end()
+    recording.end()
     results_pipe.send_bytes(b"R" + result)
 
 
@@ -98,7 +102,7 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _call(spec: RankSpec, payload: bytes) -> bytes:
+def _call(spec: RankSpec, payload: bytes, recording: Recording) -> bytes:
     """Call the function in a process group; return its pickled result."""
     try:
         fn, args = cloudpickle.loads(payload)
@@ -118,11 +122,13 @@ def _call(spec: RankSpec, payload: bytes) -> bytes:
     store = _store(spec, patience)
     enter_group(world.backend, store, spec.rank, world.nproc, patience)
     own_pid = os.getpid()
-    try:
-        result = fn(spec.rank, world.nproc, device, *args)
-    finally:
-        if os.getpid() != own_pid:  # `fn` has forked this process: its copy is no rank
-            _end_copy()
+    memory = memory_for(spec.record)
+    with recording.function():
+        try:
+            result = call_recorded(memory, fn, spec.rank, world.nproc, device, *args)
+        finally:
+            if os.getpid() != own_pid:  # `fn` has forked this process: its copy is no rank
+                _end_copy()
     try:
         result = dump_result(result)
     except Exception as error:

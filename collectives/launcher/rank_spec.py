@@ -64,7 +64,8 @@ class RankSpec:
     stdout: Descriptor | None
     stderr: Descriptor | None
     pmi: Descriptor | None = None  # the socket where a rank of MPI asks who it is
-    calls: Descriptor | None = None  # the file in which the rank records its calls
+    calls: Descriptor | None = None  # the file in which the rank notes its calls
+    record: str | None = None  # one of call_record.KINDS
 
 
 def for_world(world: World, manager: pmi.Manager | None) -> tuple[list[RankSpec], IO[bytes]]:

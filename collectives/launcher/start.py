@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from collectives.backends import availability
-from collectives.launcher import by_value, failure, rank_spec, server
+from collectives.launcher import by_value, call_record, failure, rank_spec, server
 from collectives.launcher.child import EXIT_TIMEOUT, NAME, Child, Event, end_all, starting
 from collectives.launcher.rank_spec import LaunchSpec, RankSpec
 from collectives.launcher.watch import LaunchWatch
@@ -21,19 +21,24 @@ from collectives.process_groups.mpi import pmi
 _WAIT_FOR_CAUSE = 0.3
 
 
-def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> list[Any]:
+def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> call_record.Results:
     """Run the launch and return the results in rank order. Raises LaunchError if a rank fails.
 
-    `calls` watches the calls that the ranks record; without it they record nothing.
+    `calls` watches the calls that the ranks note. Without it a LaunchError tells none.
     """
     deadline = time.monotonic() + spec.world.timeout
     payload = by_value.pickle_by_value(spec.fn, spec.args)
     world = _World(spec, calls)
-    try:
-        world.start(payload)
-        return world.results(deadline)
-    finally:
-        world.end()
+    with contextlib.closing(calls) if calls else contextlib.nullcontext():
+        try:
+            with contextlib.closing(world):
+                world.start(payload)
+                returned = world.results(deadline)
+        except failure.LaunchError as error:
+            if calls and calls.record:
+                calls.tell(error)
+            raise
+    return call_record.results(returned, calls.record if calls else None)
 
 
 def kill_all() -> None:
@@ -45,7 +50,7 @@ def kill_all() -> None:
 
 
 class _World:
-    """All ranks that one launch starts. `end` must be called after `start`, whatever happens."""
+    """All ranks that one launch starts. `close` must be called after `start`, whatever happens."""
 
     def __init__(self, spec: LaunchSpec, calls: LaunchWatch | None):
         self.spec = spec
@@ -70,8 +75,6 @@ class _World:
             child.start()
 
     def _rank_specs(self) -> list[RankSpec]:
-        if self.calls is not None:
-            self.to_close.enter_context(contextlib.closing(self.calls))
         world, manager = self.spec.world, None
         if self.spec.store is not None:
             specs = [rank_spec.for_shared_rank(world, self.spec.store)]
@@ -154,7 +157,7 @@ class _World:
                 events.append(self.events.get(timeout=max(0.0, until - time.monotonic())))
         return events
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Kill what still runs, wait until it is gone, and close everything."""
         end_all(list(self.children.values()))
         self.to_close.close()

@@ -1,5 +1,6 @@
 """The ranks of one launch, watched through the calls that they note."""
 
+import contextlib
 import dataclasses
 import tempfile
 import time
@@ -21,20 +22,23 @@ class LaunchWatch:
     """Watches the ranks of one launch.
 
     `files`: where the ranks note their calls. They have no name, so none is left behind. `at_once`:
-    a fault ends the launch as soon as it is certain.
+    a fault ends the launch as soon as it is certain. `record`: what the results and a LaunchError
+    hold besides, one of call_record.KINDS.
     """
 
-    def __init__(self, at_once: bool):
+    def __init__(self, at_once: bool, record: str | None = None):
         self.at_once = at_once
+        self.record = record
         self.files: list[BinaryIO] = []
         self._started: HangMonitor | None = None
 
     def give_files(self, specs: list[RankSpec]) -> list[RankSpec]:
         """The same rank specs, each with a file for the calls of its rank.
 
-        Where there is no room for the files, nothing is recorded. Raises ValueError then if calls
-        are to be compared `at_once`.
+        Where there is no room for the files, there are none. Raises ValueError then if calls are to
+        be compared `at_once`.
         """
+        specs = [dataclasses.replace(spec, record=self.record) for spec in specs]
         try:
             for _ in specs:
                 file = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
@@ -84,6 +88,13 @@ class LaunchWatch:
             return ""
         verdict = self._monitor().last_word()
         return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
+
+    def tell(self, error: failure.LaunchError) -> None:
+        """Add to the error what the function called in each rank. All ranks have ended."""
+        for rank, file in enumerate(self.files):
+            with contextlib.closing(call_log.LogReader(file)) as log:
+                error.calls += log.function_calls(rank)
+                error.risky_calls += log.noticed()
 
     def close(self) -> None:
         while self.files:

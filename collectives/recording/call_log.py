@@ -26,14 +26,15 @@ _HEADER = 4096
 # The header: `rank` is -1 as long as it is not known. `count`: how many calls were entered.
 # `began`, `ended`: when the process began, and when it ended by itself. `asked`: the number of the
 # reader's last question. `world`: the same number in all ranks of one world. `written`: how much
-# was ever written into the ring of texts.
-_MAGIC = b"calls  2"
+# was ever written into the ring of texts. `first`, `past`: the calls of a launch's function begin
+# with the one and end before the other; -1 if it has not come there.
+_MAGIC = b"calls  3"
 _NAMES = [
     *("pid", "parent", "rank", "world_size", "count"),
-    *("began", "ended", "asked", "world", "written"),
+    *("began", "ended", "asked", "world", "written", "first", "past"),
 ]
 # Where some of them lie, in words of 8 bytes.
-_RANK, _SIZE, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN = 3, 4, 5, 7, 8, 9, 10
+_RANK, _SIZE, _COUNT, _ENDED, _ASKED, _WORLD, _WRITTEN, _FIRST, _PAST = 3, 4, 5, 7, 8, 9, 10, 11, 12
 
 # Instead of a rank: the process joins a world as another one than its launcher said, and notes that
 # in another file.
@@ -89,7 +90,8 @@ class Writer:
         self.count = self.written = 0
         self.texts: dict[CallArgs, int] = {}
         self.noticed: dict[tuple, list] = {}
-        head = os.getpid(), os.getppid(), rank, world_size, 0, time.monotonic_ns(), 0, 0, world, 0
+        who = os.getpid(), os.getppid(), rank, world_size
+        head = *who, 0, time.monotonic_ns(), 0, 0, world, 0, -1, -1
         for place, value in enumerate(head, 1):
             self.words[place] = value
         self.memory[: len(_MAGIC)] = _MAGIC  # last: whoever sees it sees the rest
@@ -109,6 +111,13 @@ class Writer:
 
     def set_ended(self) -> None:
         self.words[_ENDED] = time.monotonic_ns()
+
+    def begin_function(self) -> None:
+        """The function of a launch is called now: the calls before are the launcher's."""
+        self.words[_FIRST] = self.count
+
+    def end_function(self) -> None:
+        self.words[_PAST] = self.count
 
     def asked(self) -> int:
         return self.words[_ASKED]
@@ -244,6 +253,24 @@ class LogReader:
             elif before is None:
                 self.open[number] = call
                 yield call
+
+    def function_calls(self, rank: int) -> list[Call]:
+        """What the function of a launch called in this rank, whose process has ended.
+
+        They are numbered from 0 on, and an open call is told once.
+        """
+        head = self.head()
+        if head is None or head["first"] < 0:
+            return []
+        first, past = head["first"], head["past"] if head["past"] >= 0 else head["count"]
+        calls = {call.number: call for call in self.poll(has_ended=True)}
+        return [
+            dataclasses.replace(
+                call, rank=rank, number=number - first, of=call.of and call.of - first
+            )
+            for number, call in calls.items()
+            if first <= number < past
+        ]
 
     def _lose(self, count: int, since: int) -> None:
         self.lost += count

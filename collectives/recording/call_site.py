@@ -38,7 +38,7 @@ def caller() -> _Place:
         if kind == _LIBRARY:
             libraries.append(_place(frame))
         frame = frame.f_back
-    place = _place(frame) if frame else stack.named(libraries) or (*libraries, stack.NOWHERE)[0]
+    place = _place(frame) if frame else stack.named_or_innermost(libraries)
     if frame is first:
         if len(_own) >= 4096:  # a program that makes code as it runs
             _own.clear()

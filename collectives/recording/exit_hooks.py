@@ -16,37 +16,119 @@ from pathlib import Path
 
 from . import stack
 
-_report: Callable[[dict], None] = lambda noted: None  # noqa: E731
-_on_process_start: Callable[[], None] = lambda: None  # noqa: E731
 
-# What the program gave to sys.exit, and where, if it has called nothing of torch.distributed since.
-exited: tuple[object, stack.Frame] | None = None
+class ExitHooks:
+    """Tells `report` what ends this process, as plain values.
 
-
-def begin(report: Callable[[dict], None], on_process_start: Callable[[], None]) -> None:
-    """`report` gets what ends the process, as plain values.
-
-    `on_process_start` is called when a process of multiprocessing begins.
+    `on_process_start` is called when a process of multiprocessing begins. `exited`: what the
+    program gave to sys.exit, and where, if it has called nothing of torch.distributed since.
     """
-    global _report, _on_process_start
-    _report, _on_process_start = report, on_process_start
-    _note_uncaught()
-    _note_exit()
 
+    def __init__(
+        self,
+        report: Callable[[dict], None],
+        on_process_start: Callable[[], None] = lambda: None,
+    ):
+        self.report = report
+        self.on_process_start = on_process_start
+        self.exited: tuple[object, stack.Frame] | None = None
+        # By module, what to do when it has been imported.
+        self.on_import: dict[str, Callable] = {
+            "torch.multiprocessing.spawn": self._patch_spawn,
+            "multiprocessing.process": self._patch_process,
+            "collectives.launcher.rank": self._patch_launch,
+        }
 
-def listen(report: Callable[[dict], None]) -> None:
-    """The same where somebody else catches exceptions and calls `note`."""
-    global _report
-    _report = report
+    def install(self) -> None:
+        """See what ends the main program. The modules of `on_import` are the caller's to find."""
+        self._note_uncaught()
+        self._note_exit()
 
+    def note(self, error: BaseException) -> None:
+        """Report the exception that ends this process, at once: others will soon fail too."""
+        if not isinstance(error, SystemExit):
+            found = traceback.extract_tb(error.__traceback__)
+            frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(found)]
+            text = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
+            self._note(text, stack.named_or_innermost(frames), is_guess=False)
 
-def note(error: BaseException) -> None:
-    """Report the exception that ends this process, at once: the other ranks will soon fail too."""
-    if not isinstance(error, SystemExit):
-        found = traceback.extract_tb(error.__traceback__)
-        frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(found)]
-        text = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
-        _note(text, named(frames), is_guess=False)
+    def note_end(self) -> None:
+        """The process ends by itself. Report a sys.exit with a status other than 0.
+
+        This is a guess: the program may have caught it.
+        """
+        if self.exited is not None and self.exited[0] not in (None, 0):
+            self._note(f"SystemExit: {self.exited[0]}", self.exited[1], is_guess=True)
+
+    def _note(self, text: str, where: stack.Frame, is_guess: bool) -> None:
+        # The cause stands at the begin, or at the end if a worker process raised it.
+        if len(text) > 500:
+            text = f"{text[:250]} ... {text[-245:]}"
+        rank = os.environ.get("RANK")
+        noted = {"at": time.monotonic_ns(), "text": text, "rank": rank, "where": where}
+        with contextlib.suppress(Exception):
+            self.report(noted | {"is_guess": is_guess})
+
+    def _note_uncaught(self) -> None:
+        def hook(kind, error, trace):
+            self.note(error)
+            before(kind, error, trace)
+
+        before, sys.excepthook = sys.excepthook, hook
+
+    def _note_exit(self) -> None:
+        real = sys.exit
+
+        @functools.wraps(real)
+        def exit(*status):
+            frame = sys._getframe(1)
+            place = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            # multiprocessing and others pass on so what they caught.
+            if not stack.is_library(place[0]):
+                self.exited = status[0] if status else None, place
+            real(*status)
+
+        sys.exit = exit
+
+    def _patch_spawn(self, spawn) -> None:
+        real = spawn._wrap
+
+        @functools.wraps(real)
+        def _wrap(fn, *args):
+            return real(self._noting(fn), *args)
+
+        spawn._wrap = _wrap
+
+    def _patch_process(self, process) -> None:
+        real = self._noting(process.BaseProcess.run)
+
+        @functools.wraps(real)
+        def run(*args):
+            self.on_process_start()
+            return real(*args)
+
+        process.BaseProcess.run = run
+
+    def _patch_launch(self, rank) -> None:
+        real = rank.describe
+
+        @functools.wraps(real)
+        def describe(error):
+            self.note(error)
+            return real(error)
+
+        rank.describe = describe
+
+    def _noting(self, fn: Callable) -> Callable:
+        @functools.wraps(fn)
+        def noting(*args, **kwargs):
+            try:
+                return fn(*args, **kwargs)
+            except (Exception, KeyboardInterrupt) as error:
+                self.note(error)
+                raise
+
+        return noting
 
 
 def text_of(error: BaseException) -> str:
@@ -57,30 +139,6 @@ def text_of(error: BaseException) -> str:
         return f"(its text cannot be had: {type(unreadable).__name__})"
 
 
-def note_exit() -> None:
-    """The process ends by itself. Report a sys.exit with a status other than 0.
-
-    This is a guess: the program may have caught it.
-    """
-    if exited is not None and exited[0] not in (None, 0):
-        _note(f"SystemExit: {exited[0]}", exited[1], is_guess=True)
-
-
-def _note(text: str, where: stack.Frame, is_guess: bool) -> None:
-    # The cause stands at the begin, or at the end if a worker process raised it.
-    if len(text) > 500:
-        text = f"{text[:250]} ... {text[-245:]}"
-    rank = os.environ.get("RANK")
-    noted = {"at": time.monotonic_ns(), "text": text, "rank": rank, "where": where}
-    with contextlib.suppress(Exception):
-        _report(noted | {"is_guess": is_guess})
-
-
-def named(frames: list[stack.Frame]) -> stack.Frame:
-    """The frame that a report names, of those given innermost first; else the innermost."""
-    return stack.named(frames) or (*frames, stack.NOWHERE)[0]
-
-
 def keep_stack(file: Path) -> bool:
     """Have a signal that ends the process write its stack; False if the program does so already."""
     if faulthandler.is_enabled():
@@ -89,78 +147,3 @@ def keep_stack(file: Path) -> bool:
     # the same number.
     faulthandler.enable(os.open(file, os.O_WRONLY | os.O_CREAT))
     return True
-
-
-def _note_uncaught() -> None:
-    def hook(kind, error, trace):
-        note(error)
-        before(kind, error, trace)
-
-    before, sys.excepthook = sys.excepthook, hook
-
-
-def _note_exit() -> None:
-    real = sys.exit
-
-    @functools.wraps(real)
-    def exit(*status):
-        global exited
-        frame = sys._getframe(1)
-        place = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
-        if not stack.is_library(place[0]):  # multiprocessing and others pass on so what they caught
-            exited = status[0] if status else None, place
-        real(*status)
-
-    sys.exit = exit
-
-
-def _patch_spawn(spawn) -> None:
-    real = spawn._wrap
-
-    @functools.wraps(real)
-    def _wrap(fn, *args):
-        return real(_noting(fn), *args)
-
-    spawn._wrap = _wrap
-
-
-def _patch_process(process) -> None:
-    real = _noting(process.BaseProcess.run)
-
-    @functools.wraps(real)
-    def run(*args):
-        _on_process_start()
-        return real(*args)
-
-    process.BaseProcess.run = run
-
-
-def _patch_launch(rank) -> None:
-    real = rank.describe
-
-    @functools.wraps(real)
-    def describe(error):
-        note(error)
-        return real(error)
-
-    rank.describe = describe
-
-
-# By module, what to do when it has been imported.
-HOOKS = {
-    "torch.multiprocessing.spawn": _patch_spawn,
-    "multiprocessing.process": _patch_process,
-    "collectives.launcher.rank": _patch_launch,
-}
-
-
-def _noting(fn: Callable) -> Callable:
-    @functools.wraps(fn)
-    def noting(*args, **kwargs):
-        try:
-            return fn(*args, **kwargs)
-        except (Exception, KeyboardInterrupt) as error:
-            note(error)
-            raise
-
-    return noting

@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from .exit_hooks import named
+from .stack import named_or_innermost
 
 _FIELDS = ("process_group", "collective_seq_id", "profiling_name", "input_sizes")
 
@@ -45,7 +45,12 @@ def _told(record: dict) -> list:
         str(getattr(torch, name.lower(), name)).removeprefix("torch.")  # "Long": "int64"
         for name in record["input_dtypes"]
     ]
-    return [*(record[field] for field in _FIELDS), dtypes, record["retired"], named(frames)]
+    return [
+        *(record[field] for field in _FIELDS),
+        dtypes,
+        record["retired"],
+        named_or_innermost(frames),
+    ]
 
 
 @contextlib.contextmanager

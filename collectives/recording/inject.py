@@ -1,9 +1,11 @@
-"""Record the calls of a process under diagnosis, and note how it ends.
+"""Record the calls of this process, and note how it ends.
 
-The parent's private folder gets three files, named by the process id. `.calls`: the log of its
-calls, which also takes where its main thread is and what the Flight Recorder holds, when the parent
-asks and at the end. `.raised`: the exception that ended the process, a rank or not. `.stack`: where
-a signal ended it. The program does what it would do without us, and no error of ours reaches it.
+In a program under diagnosis the parent's private folder gets three files, named by the process id.
+`.calls`: the log of its calls, which also takes where its main thread is and what the Flight
+Recorder holds, when the parent asks and at the end. `.raised`: the exception that ended the
+process, a rank or not. `.stack`: where a signal ended it. The program does what it would do without
+us, and no error of ours reaches it. A rank of `launch` has such a log alone, in a file without a
+name.
 """
 
 import atexit
@@ -13,46 +15,107 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from . import call_log, exit_hooks
+from . import call_log
+from .exit_hooks import ExitHooks
 from .rank_log import Log, write_error
 
-_folder: Path | None = None
-_log: Log | None = None
-_recorder = None
 
+class Recording:
+    """What this process notes of itself. `folder`: the parent's, in a program under diagnosis."""
 
-def begin(folder: str) -> None:
-    """In a program under diagnosis: record once it imports torch.distributed."""
-    global _folder
-    _folder = Path(folder)
-    exit_hooks.begin(_note_end, _on_process_start)
-    atexit.register(end)  # now, so that it runs after all that the program registers
-    sys.meta_path.insert(0, _Hook())
+    def __init__(self, folder: Path | None = None):
+        self.folder = folder
+        self.exits = ExitHooks(self._note_end, self._on_process_start)
+        self.log: Log | None = None
+        self.recorder: Any = None  # a record.Recorder, in a program under diagnosis
 
+    def begin(self) -> None:
+        """In a program under diagnosis: record once it imports torch.distributed."""
+        self.exits.install()
+        atexit.register(self.end)  # now, so that it runs after all that the program registers
+        c10d = {"torch.distributed.distributed_c10d": self._record}
+        sys.meta_path.insert(0, _Hook(c10d | self.exits.on_import))
 
-def watch(file: BinaryIO) -> None:
-    """In a rank of `launch`: note its calls, unless the whole program is under diagnosis."""
-    global _log
-    if "COLLECTIVES_DIAGNOSE" not in os.environ:
+    def begin_in_rank(self, file: BinaryIO) -> None:
+        """In a rank of `launch`: note its calls in the file."""
         from . import record
 
-        _log = Log(file=file)
-        exit_hooks.listen(_note_end)
-        record.attach(_log)
+        self.log = Log(self.exits, file=file)
+        record.attach(self.log)
+
+    def end(self) -> None:
+        """The process ends by itself."""
+        if self.log is not None and self.log.writer is not None:
+            self.exits.note_end()
+            with contextlib.suppress(Exception):
+                self.log.last_answer()
+                if self.recorder is not None:
+                    self.recorder.note_unawaited()
+            self.log.writer.set_ended()
+
+    @contextlib.contextmanager
+    def function(self) -> Iterator[None]:
+        """The calls inside the block are those of the function of a launch."""
+        writer = self.log.writer if self.log is not None else None
+        if writer is not None:
+            writer.begin_function()
+        try:
+            yield
+        finally:
+            if writer is not None:
+                writer.end_function()
+
+    def _record(self, c10d) -> None:
+        import multiprocessing.util
+
+        try:
+            from . import record
+
+            log = self.log = Log(self.exits, self.folder)
+            recorder = self.recorder = record.attach(log)
+        except Exception as error:
+            write_error(self.folder, error)
+            return
+
+        def reset_after_fork() -> None:
+            log.reset_after_fork()
+            recorder.reset_after_fork()
+
+        os.register_at_fork(
+            # What our thread has locked inside torch would stay locked in the child.
+            before=lambda: log.answering.acquire(),
+            after_in_parent=lambda: log.answering.release(),
+            after_in_child=reset_after_fork,
+        )
+        # A child that multiprocessing forks does not run atexit's functions, but a list of its own.
+        multiprocessing.util.register_after_fork(
+            log, lambda _: multiprocessing.util.Finalize(None, self.end, exitpriority=-100)
+        )
+
+    def _on_process_start(self) -> None:
+        """A process of multiprocessing begins what it is for."""
+        if self.log is not None:
+            self.log.on_process_start()
+
+    def _note_end(self, noted: dict) -> None:
+        """`noted`: what ends this process; see exit_hooks."""
+        text = json.dumps(noted)
+        if self.log is not None and self.log.writer:
+            self.log.writer.put(call_log.RAISED, text.encode())
+            self.log.last_answer()
+        if self.folder:
+            (self.folder / f"{os.getpid()}.raised").write_text(text)
 
 
 class _Hook(importlib.abc.MetaPathFinder):
-    """Does something to a module as soon as it has been loaded."""
+    """Does something to a module as soon as it has been loaded. `todo`: what, by its name."""
 
-    def __init__(self):
-        self.todo: dict[str, Callable] = {
-            "torch.distributed.distributed_c10d": _record,
-            **exit_hooks.HOOKS,
-        }
+    def __init__(self, todo: dict[str, Callable]):
+        self.todo = todo
 
     def find_spec(self, name, path=None, target=None):
         todo = self.todo.pop(name, None)
@@ -74,60 +137,3 @@ class _Hook(importlib.abc.MetaPathFinder):
 
         spec.loader.exec_module = exec_module
         return spec
-
-
-def _record(c10d) -> None:
-    global _log, _recorder
-    import multiprocessing.util
-
-    try:
-        from . import record
-
-        _log = Log(_folder)
-        _recorder = record.attach(_log)
-    except Exception as error:
-        write_error(_folder, error)
-        return
-    log, recorder = _log, _recorder
-
-    def reset_after_fork() -> None:
-        log.reset_after_fork()
-        recorder.reset_after_fork()
-
-    os.register_at_fork(
-        # What our thread has locked inside torch would stay locked in the child.
-        before=lambda: log.answering.acquire(),
-        after_in_parent=lambda: log.answering.release(),
-        after_in_child=reset_after_fork,
-    )
-    # A child that multiprocessing forks does not run atexit's functions, but a list of its own.
-    multiprocessing.util.register_after_fork(
-        _log, lambda _: multiprocessing.util.Finalize(None, end, exitpriority=-100)
-    )
-
-
-def _on_process_start() -> None:
-    """A process of multiprocessing begins what it is for."""
-    if _log is not None:
-        _log.on_process_start()
-
-
-def end() -> None:
-    """The process ends by itself."""
-    if _log is not None and _log.writer is not None:
-        exit_hooks.note_exit()
-        with contextlib.suppress(Exception):
-            _log.last_answer()
-            if _recorder is not None:
-                _recorder.note_unawaited()
-        _log.writer.set_ended()
-
-
-def _note_end(noted: dict) -> None:
-    """`noted`: what ends this process; see exit_hooks."""
-    text = json.dumps(noted)
-    if _log is not None and _log.writer:
-        _log.writer.put(call_log.RAISED, text.encode())
-        _log.last_answer()
-    if _folder:
-        (_folder / f"{os.getpid()}.raised").write_text(text)

@@ -13,8 +13,9 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from . import call_log, exit_hooks, flight_record
+from . import call_log, flight_record, stack
 from .call import WORLD, requested_place
+from .exit_hooks import ExitHooks, keep_stack
 
 # How often a rank looks whether the parent has asked it something, in seconds.
 _LOOK = 0.05
@@ -28,7 +29,8 @@ class Log:
 
     tensors = False
 
-    def __init__(self, folder: Path | None = None, file: BinaryIO | None = None):
+    def __init__(self, exits: ExitHooks, folder: Path | None = None, file: BinaryIO | None = None):
+        self.exits = exits
         self.folder = folder
         self.writer: Any = None  # a call_log.Writer, as soon as there is something to note
         self.keeps_stack = False
@@ -50,7 +52,7 @@ class Log:
             world_size = _environ("WORLD_SIZE")
             self.writer = call_log.Writer(file, rank, world_size, _number(self.meets))
         if self.folder and not self.keeps_stack:
-            self.keeps_stack = exit_hooks.keep_stack(self.folder / f"{os.getpid()}.stack")
+            self.keeps_stack = keep_stack(self.folder / f"{os.getpid()}.stack")
         # subtle: not by threading, where a program may count or join all threads that there are.
         _thread.start_new_thread(self._answer_when_asked, (self.writer,))
         if (store := _job_store()) is not None:  # the parent takes long to connect to it
@@ -72,7 +74,7 @@ class Log:
         with self.answering:
             count = self.writer.count
             frames = _main_thread()
-            where = exit_hooks.named(frames)
+            where = stack.named_or_innermost(frames)
             above = [file for file, *_ in frames[: frames.index(where) if frames else 0]]
             answer = {
                 "where": where,
@@ -83,7 +85,7 @@ class Log:
                 "meets": self.meets,
                 "launched_as": _environ("RANK"),
                 "store": _job_store(),
-                "exit": exit_hooks.exited and exit_hooks.exited[1],
+                "exit": self.exits.exited and self.exits.exited[1],
                 "destroyed": self.destroyed == count,
             }
             records = flight_record.read()
@@ -120,7 +122,7 @@ class Log:
             if what.name == "init_process_group":
                 writer = self._assign_rank(given)
                 self.joining = writer.count
-            exit_hooks.exited = None  # the program caught it and goes on
+            self.exits.exited = None  # the program caught it and goes on
             number = writer.enter(seq, of, what, given)
             if what.name == "destroy_process_group" and what.group == WORLD:
                 self.destroyed = writer.count

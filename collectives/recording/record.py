@@ -228,6 +228,16 @@ def attach(sink: Sink) -> Recorder:
 
 
 @contextlib.contextmanager
+def attached(sink: Sink) -> Iterator[None]:
+    """The sink gets each call that this process makes inside the block."""
+    recorder = attach(sink)
+    try:
+        yield
+    finally:
+        recorder.detach(sink)
+
+
+@contextlib.contextmanager
 def recording(tensors: bool = False) -> Iterator[list[Call]]:
     """Note what this process calls inside the block. The list is filled when the block ends.
 
@@ -235,11 +245,10 @@ def recording(tensors: bool = False) -> Iterator[list[Call]]:
     """
     calls: list[Call] = []
     memory = Memory(tensors)
-    recorder = attach(memory)
     try:
-        yield calls
+        with attached(memory):
+            yield calls
     finally:
-        recorder.detach(memory)
         rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
         calls.extend(memory.calls(rank))
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from .call import Call, CallArgs
+from .call import Call, CallArgs, RiskyCall
 
 
 class Sink(Protocol):
@@ -69,6 +69,7 @@ class Memory:
         self.tensors = tensors
         self.numbers = itertools.count()
         self.notes: dict[int, dict] = {}
+        self.noticed: dict[tuple, None] = {}  # in order
 
     def enter(self, seq, of, call_args, given):
         number = next(self.numbers)
@@ -87,11 +88,17 @@ class Memory:
         self.notes[number]["after"] = _copies(given)
 
     def notice(self, kind, call_args, at):
-        pass  # a hint is for the diagnosis
+        self.noticed[kind, call_args, at] = None
 
     def calls(self, rank: int) -> list[Call]:
         return [
             Call(rank=rank, number=number, **note) for number, note in sorted(self.notes.items())
+        ]
+
+    def risky_calls(self, rank: int) -> list[RiskyCall]:
+        return [
+            RiskyCall(kind, Call(rank=rank, **vars(call_args)), at)
+            for kind, call_args, at in self.noticed
         ]
 
 

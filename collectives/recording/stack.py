@@ -55,6 +55,11 @@ def named(frames: Iterable[Frame]) -> Frame | None:
     return next((frame for frame in installed if frame[0] == installed[-1][0]), None)
 
 
+def named_or_innermost(frames: list[Frame]) -> Frame:
+    """The frame that a report names, of those given innermost first; else the innermost."""
+    return named(frames) or (*frames, NOWHERE)[0]
+
+
 def is_library(file: str) -> bool:
     """Whether the file is no program's: of an installed package, Python's own, or ours."""
     if is_ours(file) or file.startswith("<frozen"):

@@ -28,6 +28,7 @@ from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import WatchedWorld
 from collectives.recording.call import CallArgs
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, LogReader, Writer
+from collectives.recording.exit_hooks import ExitHooks
 from collectives.recording.rank_log import Log
 
 LOST = "RuntimeError: connection closed by peer"
@@ -232,7 +233,7 @@ def test_the_exit_status_of_a_rank_is_read_while_the_watcher_sleeps(tmp_path):
 
 
 def test_the_report_at_destroy_process_group_is_final_until_the_next_call(tmp_path):
-    log = Log(tmp_path)
+    log = Log(ExitHooks(print), tmp_path)
     log.enter(0, None, CallArgs("barrier"), {})
     (file,) = tmp_path.glob("*.calls")
     with open(file, "rb+") as written:
@@ -247,7 +248,7 @@ def test_the_report_at_destroy_process_group_is_final_until_the_next_call(tmp_pa
 
 def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_path):
     """Also where it has another rank in the second one than its launcher said."""
-    log, joins = Log(tmp_path), CallArgs("init_process_group")
+    log, joins = Log(ExitHooks(print), tmp_path), CallArgs("init_process_group")
     for place, rank, size in (("a", 3, 4), ("b/0", 1, 2), ("b/1", 0, 3)):
         log.enter(
             0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size}

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from collectives.cli import app
 from collectives.course import files, runner
-from collectives.launcher import call_record
+from collectives.launcher import start
 
 MINE = """
 from collectives import check, run
@@ -55,19 +55,17 @@ def collectives(*words):
 
 
 def test_without_a_flag_nothing_is_recorded(mine, monkeypatch):
-    steps, real = [], call_record.launch_recorded
+    records, real = [], start.start
 
-    def launch_recorded(start, step, record):
-        steps.append((step.__name__, record))
-        return real(start, step, record)
+    def noting(spec, watch):
+        records.append(watch.record)
+        return real(spec, watch)
 
-    monkeypatch.setattr(
-        sys.modules["collectives.launcher.launch"], "launch_recorded", launch_recorded
-    )
+    monkeypatch.setattr(start, "start", noting)
     collectives(mine)
-    assert steps == []
+    assert records == [None] * 3
     collectives(mine, "--trace", mine.with_name("t.json"))
-    assert steps == [("ring", "calls"), ("total", "calls"), ("silent", "calls")]
+    assert records[3:] == ["calls"] * 3
 
 
 def test_picture_prints_where_the_data_of_the_run_went_below_the_results(mine):

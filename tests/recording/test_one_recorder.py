@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections import Counter
 
 import pytest
@@ -112,6 +113,31 @@ def test_an_error_tells_what_the_ranks_called_before_one_died():
     calls = [(call.rank, call.number, call.name) for call in caught.value.calls]
     assert calls == [(0, 0, "all_reduce"), (0, 1, "barrier"), (1, 0, "all_reduce")]
     assert caught.value.calls[0].tensors == ("float32[2]",)
+
+
+def raises_when_the_other_has_left(rank, world_size, device):
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    work.wait()
+    if rank == 1:
+        time.sleep(0.3)
+        raise ValueError("too late")
+
+
+def test_an_error_tells_nothing_of_the_calls_that_the_launcher_makes_around_the_function():
+    with pytest.raises(LaunchError, match="too late") as caught:
+        launch(raises_when_the_other_has_left, 2, diagnose=False, record="calls")
+    calls = [(call.rank, call.number, call.name, call.of) for call in caught.value.calls]
+    assert calls == [
+        (rank, *call) for rank in (0, 1) for call in ((0, "all_reduce", None), (1, "wait", 0))
+    ]
+
+
+def sinks(rank, world_size, device):
+    return [type(sink).__name__ for sink in c10d.all_reduce.recorder.sinks]
+
+
+def test_each_call_is_noted_once_for_the_diagnosis_and_once_more_for_the_results():
+    assert launch(sinks, 1, backend="gloo", record="tensors") == [["Log", "Memory"]]
 
 
 def test_without_a_record_there_is_none():

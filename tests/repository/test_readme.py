@@ -14,7 +14,8 @@ from collectives import launch
 from collectives.backends.claims import STATES
 from collectives.diagnosis import run as run_diagnosis
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.recording import exit_hooks, pending_work
+from collectives.recording import pending_work
+from collectives.recording.inject import Recording
 
 PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PATHS}
@@ -77,7 +78,7 @@ def test_every_argument_of_launch_is_explained():
 def test_the_list_of_what_the_diagnosis_touches_is_complete():
     """As far as the code has tables of it."""
     page = PAGES["docs/diagnosis.md"].partition("## What it touches")[2].partition("\n## ")[0]
-    for name in (*exit_hooks.HOOKS, *pending_work.COMPLETION_METHODS):
+    for name in (*Recording().exits.on_import, *pending_work.COMPLETION_METHODS):
         assert f"`{name}`" in page, name
 
 

@@ -19,7 +19,7 @@ def _load_recorder(folder: str) -> None:
     try:
         from _collectives_recorder.recording import inject
 
-        inject.begin(folder)
+        inject.Recording(pathlib.Path(folder)).begin()
     except Exception as error:  # the program runs on without it, and the report says so
         with open(os.path.join(folder, f"{os.getpid()}.unwatched"), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")
