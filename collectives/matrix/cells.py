@@ -1,6 +1,6 @@
 """All cells that a selection asks for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from collectives.semantics import values
@@ -24,11 +24,15 @@ _VARIANT_DTYPES = {"all": ("float32", "int64"), "none": (None,)}
 _LAZY_DTYPES = ("float32", "complex64")
 
 
-def cells(columns: list[tuple[str, str]], world_sizes: list[int]) -> Iterator[Cell]:
-    """All cells of these (backend, device) columns, in the order of the grid."""
+def cells(
+    columns: list[tuple[str, str]],
+    world_sizes: list[int],
+    forms: Iterable[Form] = FORMS.values(),
+) -> Iterator[Cell]:
+    """All cells of these (backend, device) columns and forms, in the order of the grid."""
     for backend, device in columns:
         for world_size in world_sizes:
-            for form in FORMS.values():
+            for form in forms:
                 if world_size >= form.fewest:
                     cell = Cell(form.collective, form.name, backend, device, None, None, world_size)
                     yield from _cells_of(form, cell)

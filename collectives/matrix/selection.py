@@ -42,7 +42,12 @@ def select(
     """
     dtypes = _known("dtype", dtype or (), values.DTYPES)
     ops = _known("op", [name.upper() for name in op or ()], OPS)
-    forms = _known("collective", collective or (), LESSONS, FORMS)
+    names = _known("collective", collective or (), LESSONS, FORMS)
+    forms = [
+        form
+        for form in FORMS.values()
+        if not names or form.collective in names or form.name in names
+    ]
     places = columns(backend)
     devices = _known("device", device or (), dict.fromkeys(device for _, device in places))
     chosen = [place for place in places if not devices or place[1] in devices]
@@ -50,11 +55,10 @@ def select(
         dtypes, ops = dtypes or [_QUICK[0], None], ops or [_QUICK[1], None]
     found = [
         cell
-        for cell in cells(chosen, world_sizes or [2])
+        for cell in cells(chosen, world_sizes or [2], forms)
         if (not dtypes or cell.dtype in dtypes)
         and (not ops or cell.op in ops)
         and not (quick and cell.variant == "lazy")
-        and (not forms or cell.collective in forms or cell.name in forms)
     ]
     if not found:
         raise ValueError(
