@@ -69,7 +69,7 @@ def bus(
         Path | None,
         typer.Option(metavar="FILE.png|svg", help="Draw it. Needs collectives[pictures]."),
     ] = None,
-) -> None:
+) -> int:
     """Print nccl-tests' table for any backend: time, bandwidths and wrong elements by size.
 
     Under torchrun, mpiexec or srun, the ranks are the launcher's, on any number of machines, and
@@ -100,7 +100,7 @@ def bus(
             _check_outputs([csv_file, json_file], plot)
         found = bench.measure(request, world)
     except (ValueError, RuntimeError) as error:
-        raise terminal.failed("collectives bench bus", error) from None
+        return terminal.failed("collectives bench bus", error)
     is_written = True
     if speaks:
         try:
@@ -114,7 +114,7 @@ def bus(
                     plot: lambda file: _draw(found, file),
                 },
             )
-    raise typer.Exit(2 if not is_written else 1 if found.wrong else 0)
+    return 2 if not is_written else 1 if found.wrong else 0
 
 
 def _draw(found: "Table", file: Path) -> None:

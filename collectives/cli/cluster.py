@@ -3,8 +3,6 @@
 import faulthandler
 import sys
 
-import typer
-
 from collectives.cli import terminal
 from collectives.course.console import print_text
 from collectives.launcher.worker import Worker, launcher_worker
@@ -19,7 +17,7 @@ _CELL = 30.0  # seconds for a cell of the matrix: a network may be slow
 _MPI_CONNECTS = 30.0  # seconds until all machines must have a connection by MPI
 
 
-def cluster() -> None:
+def cluster() -> int:
     """Can all machines talk to each other? Then run every lesson, and the quick matrix.
 
     A launcher starts it on all machines, as in torchrun --nnodes 2 ... -m collectives cluster.
@@ -29,47 +27,37 @@ def cluster() -> None:
         worker = launcher_worker()
         if worker is None:
             raise ValueError("start it with torchrun, srun or mpiexec: see docs/clusters.md.")
-        _check(worker)
+        if not _reach_each_other(worker):
+            return 1
     except ValueError as error:
-        raise terminal.failed("collectives cluster", error) from None
+        return terminal.failed("collectives cluster", error)
     from collectives.cli.matrix import matrix
     from collectives.cli.run import run
 
-    parts = [lambda: run(every=True)]
+    statuses = [run(every=True)]
     if worker.launcher == "mpiexec":
         if worker.rank == 0:
             print("The matrix is left out: it does not run under mpiexec.")
     else:
-        backend = World.chosen().backend
-        parts.append(lambda: matrix(backend=[backend], quick=True, timeout=_CELL))
-    raise typer.Exit(terminal.status_of_all(map(_status, parts)))
+        statuses.append(matrix(backend=[World.chosen().backend], quick=True, timeout=_CELL))
+    return terminal.status_of_all(statuses)
 
 
-def _check(worker: Worker) -> None:
-    """Exit if machines cannot reach each other."""
+def _reach_each_other(worker: Worker) -> bool:
+    """Whether all machines do; rank 0 says so, or which do not."""
     from collectives.launcher.reach import unreachable
 
     if worker.uses_mpi:  # it waits for ever for a machine that it cannot reach
         faulthandler.dump_traceback_later(_MPI_CONNECTS, exit=True)
     found = unreachable(worker)
     faulthandler.cancel_dump_traceback_later()
-    if not found:
-        if worker.rank == 0:
-            print("All machines reach each other.")
-        return
-    if worker.rank == 0:
+    if worker.rank == 0 and not found:
+        print("All machines reach each other.")
+    elif worker.rank == 0:
         print_text("\n".join(found), stderr=True)
         print(
             "The ranks of a job connect to each other at ports that the system chooses: open all "
             "TCP ports between these machines, or name another network in GLOO_SOCKET_IFNAME.",
             file=sys.stderr,
         )
-    raise typer.Exit(1)
-
-
-def _status(part) -> int:
-    try:
-        part()
-    except typer.Exit as ended:
-        return ended.exit_code
-    return 0
+    return not found

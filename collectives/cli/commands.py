@@ -20,13 +20,16 @@ from collectives.course.console import check_stdout, print_text
 
 
 class _Commands(typer.core.TyperGroup):
+    """Each command returns its exit status, or None for 0."""
+
     def invoke(self, ctx):
         try:
             try:
-                return super().invoke(ctx)
+                status = super().invoke(ctx)
             finally:
                 if sys.stdout is not None:  # it was closed before we began
                     sys.stdout.flush()
+            raise typer.Exit(status or 0)
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -36,7 +39,7 @@ class _Commands(typer.core.TyperGroup):
             try:
                 check_stdout(error)
             except ValueError as fault:
-                raise terminal.failed("collectives", fault) from None
+                raise typer.Exit(terminal.failed("collectives", fault)) from None
             raise
 
 
@@ -77,18 +80,19 @@ def list_lessons(
     chapter: Annotated[
         str | None, typer.Argument(metavar="[CHAPTER]", help="Only the lessons of this chapter.")
     ] = None,
-) -> None:
+) -> int:
     """List the chapters and their lessons in reading order. `run` takes each of these names."""
     try:
         wanted = [chapters.find(chapter)] if chapter is not None else list(chapters.read().values())
     except ValueError as error:
-        raise terminal.failed("collectives list", error) from None
+        return terminal.failed("collectives list", error)
     width = max(len(name) for one in wanted for name in one.names)
     texts = []
     for one in wanted:
         lines = [f"  {lesson.name:<{width}}  {lesson.summary}" for lesson in one.lessons]
         texts.append("\n".join([f"{one.name}: {one.title}", *lines]))
     print_text("\n\n".join(texts))
+    return 0
 
 
 @app.command("env")

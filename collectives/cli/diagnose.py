@@ -46,7 +46,7 @@ def diagnose(
             help="Run nothing: explain this log (-: standard input), or Flight Recorder dumps.",
         ),
     ] = None,
-) -> None:
+) -> int:
     """Run any program of torch.distributed, unchanged; name the rank and line that fails or hangs.
 
     Every call of every rank is noted and compared with the other ranks' while the program runs.
@@ -62,7 +62,7 @@ def diagnose(
                 raise ValueError("--log runs nothing: --timeout and --json go with a command.")
             text, is_well = report([log, *(command or [])])  # of log*, the shell makes several
             print_text(text)
-            raise typer.Exit(0 if is_well else 1)
+            return 0 if is_well else 1
         if not command:
             raise ValueError("name a command, as in -- torchrun train.py, or --log FILE.")
         _check(hang_after, timeout)
@@ -84,8 +84,8 @@ def diagnose(
             output_file.write(json_file, text)
     except ValueError as error:
         print_text(f"collectives diagnose: {error}", stderr=True)
-        raise typer.Exit(status or 2) from None
-    raise typer.Exit(status)
+        return status or 2
+    return status
 
 
 def _check(hang_after: float, timeout: float | None) -> None:

@@ -41,7 +41,7 @@ def lab(
     timeout: Annotated[
         float | None, typer.Option(metavar="S", help="Kill the command after so many seconds.")
     ] = None,
-) -> None:
+) -> int:
     """Make N machines on this one, and run a command on all of them at once.
 
     Each has its own address, host name, /etc/hosts, /dev/shm, processes, and a cable to a switch.
@@ -60,11 +60,11 @@ def lab(
             else:
                 status = _run(made, command or [], ["login"] if login else None, timeout)
     except ValueError as error:
-        raise terminal.failed("collectives lab", error) from None
+        return terminal.failed("collectives lab", error)
     except TimeoutError as error:
         print_text(f"collectives lab: {error}", stderr=True)
-        raise typer.Exit(124) from None
-    raise typer.Exit(status)
+        return 124
+    return status
 
 
 def _check(

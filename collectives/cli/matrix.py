@@ -60,7 +60,7 @@ def matrix(
         ),
     ] = None,
     modules: Modules = None,
-) -> None:
+) -> int:
     """Measure what works: every call, dtype and reduction on every backend, each in a fresh world
     of ranks.
 
@@ -90,4 +90,4 @@ def matrix(
         against=against,
         modules=modules,
     )
-    raise typer.Exit(matrix_run.execute(request))
+    return matrix_run.execute(request)

@@ -91,7 +91,7 @@ def execute(request: MatrixRequest) -> int:
         imported.import_modules(request.modules or ())
         cells = request.cells(worker)
     except (ValueError, OSError) as error:
-        return terminal.failed("collectives matrix", error).exit_code
+        return terminal.failed("collectives matrix", error)
     if worker:
         answers = supervise.measure(worker, cells, request.timeout)
     else:

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from collectives.cli import terminal
-from collectives.course.console import console, print_block, print_text
+from collectives.course.console import console, print_block
 from collectives.launcher.server import start_beside_torch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _here() -> "Progress":
     try:
         return progress.find()
     except ValueError as error:
-        raise terminal.failed("collectives practice", error) from None
+        raise typer.Exit(terminal.failed("collectives practice", error)) from None
 
 
 def _named(name: str) -> "Exercise":
@@ -56,7 +56,7 @@ def _named(name: str) -> "Exercise":
     try:
         return registry.find(name)
     except ValueError as error:
-        raise terminal.failed("collectives practice", error) from None
+        raise typer.Exit(terminal.failed("collectives practice", error)) from None
 
 
 @app.command("try", hidden=True, epilog=STATUSES)
@@ -74,23 +74,23 @@ def try_(
             help="Print JSON, for a class. No examination: a program can deceive it.",
         ),
     ] = False,
-) -> None:
+) -> int:
     """Try one exercise, or the next one that is not solved."""
     if not hint:
         start_beside_torch("collectives.course.practice.run_cases")
     here = _here()
     if every:
-        raise typer.Exit(_try_all(here, as_json))
+        return _try_all(here, as_json)
     wanted = _named(name) if name else here.next()
     if hint and wanted:
         number, text = here.next_hint(wanted)
         print(f"{wanted.name}, hint {number} of {len(wanted.hints)}: {text}")
-        return
+        return 0
     while wanted is not None:
         file, saved = here.file(wanted), _saved(here.file(wanted))
         verdict = _try(here, wanted, as_json)
         if not watch:
-            raise typer.Exit(0 if verdict.is_solved else 1)
+            return 0 if verdict.is_solved else 1
         if verdict.is_solved and not name:
             wanted = here.next()
             continue
@@ -98,6 +98,7 @@ def try_(
         while _saved(file) == saved:
             time.sleep(0.2)
     print("All exercises are solved.")
+    return 0
 
 
 def _saved(file: Path) -> float:
@@ -166,21 +167,21 @@ def _shown(file: Path) -> str:
 
 
 @app.command("start")
-def start(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
+def start(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> int:
     """Copy the exercises into a folder of your own."""
     from collectives.course.practice import progress, registry
 
     try:
         made = progress.start(folder)
     except (ValueError, OSError) as error:
-        print_text(f"collectives practice start: {error}", stderr=True)
-        raise typer.Exit(2) from None
+        return terminal.failed("collectives practice start", error)
     first = made.next()
     assert first is not None
     print(f"{len(registry.read())} exercises are in {folder}. Go on with:\n")
     print(f"  cd {shlex.quote(str(folder))}")
     print(f"  # write the function in {first.chapter}/{first.name}.py, then")
     print("  collectives practice")
+    return 0
 
 
 @app.command("list")
@@ -200,15 +201,15 @@ def list_() -> None:
 
 
 @app.command("reset")
-def reset(name: str) -> None:
+def reset(name: str) -> int:
     """Make the file of an exercise anew. What is written in it is lost."""
     wanted, here = _named(name), _here()
     try:
         here.reset(wanted)
     except (ValueError, OSError) as error:
-        print_text(f"collectives practice reset: {error}", stderr=True)
-        raise typer.Exit(2) from None
+        return terminal.failed("collectives practice reset", error)
     print(f"{_shown(here.file(wanted))} is as it was at first.")
+    return 0
 
 
 @app.command("solution")

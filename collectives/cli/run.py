@@ -64,7 +64,7 @@ def run(
         bool,
         typer.Option("--wrong", help="Run what the lessons propose below Make it wrong instead."),
     ] = False,
-) -> None:
+) -> int:
     """Run lessons, each step in a world of ranks, and say how each step ended.
 
     By name the lessons come from the checkout that you stand in, else from the installed package.
@@ -83,15 +83,15 @@ def run(
         imported.import_modules(modules or [])
         world = World.chosen(nproc, backend, device, timeout)
         if wrong:
-            raise typer.Exit(_run_wrong(paths, world))
+            return _run_wrong(paths, world)
     except ValueError as error:
-        raise terminal.failed("collectives run", error) from None
+        return terminal.failed("collectives run", error)
     results = _run_all(paths, lessons, world, display)
     if is_alone_or_rank(0):
         count = "1 lesson" if len(results) == 1 else f"{len(results)} lessons"
         make_console(stderr=True).print(f"\n{count} in {time.monotonic() - begin:.1f} s")
         _print_summary(results)
-    raise typer.Exit(terminal.status_of_all([*_statuses(results), *(2 for _ in display.unwritten)]))
+    return terminal.status_of_all([*_statuses(results), *(2 for _ in display.unwritten)])
 
 
 def _run_wrong(paths: list[Path], world: World) -> int:

@@ -17,18 +17,18 @@ Modules = Annotated[
 ]
 
 
-def failed(command: str, error: Exception) -> typer.Exit:
-    """Say what went wrong, of a launcher's ranks once, and give what to raise.
+def failed(command: str, error: Exception) -> int:
+    """Say what went wrong, of a launcher's ranks once, and return the exit status.
 
-    The exit status is 1 if ranks failed, 2 for bad usage, 3 if a backend is not here.
+    That is 1 if ranks failed, 2 for bad usage, 3 if a backend is not here.
     """
     from collectives.backends.availability import Unavailable
 
     if is_alone_or_rank(0):
         print_text(f"{command}: {error}", stderr=True)
     if isinstance(error, RuntimeError):
-        return typer.Exit(1)
-    return typer.Exit(3 if isinstance(error, Unavailable) else 2)
+        return 1
+    return 3 if isinstance(error, Unavailable) else 2
 
 
 def write_all(command: str, files: Mapping[Path | None, Callable[[Path], None]]) -> bool:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hand_made import cell
@@ -64,6 +65,20 @@ def test_odd_words_are_told_in_one_sentence_with_status_2(words, folder):
     assert result.exit_code == 2, result.exception
     assert ODD[words] in result.stderr
     assert (len(result.stderr.splitlines()), result.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("words", ["run barrier", "matrix --quick", "bench bus"])
+def test_a_machine_without_loopback_is_told_in_one_sentence_before_anything_runs(
+    words, monkeypatch
+):
+    def no_socket(*args):
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("collectives.launcher.world.socket", Mock(socket=no_socket))
+    result = collectives(*words.split())
+    assert (result.exit_code, result.stdout) == (3, ""), result.exception
+    assert "over loopback, which is down: `ip link set lo up` starts it" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("words", ["run all_reduce", "list"])
