@@ -10,14 +10,15 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jupytext
 import nbformat
-from jupyter_client import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 from collectives.course import chapters, files
+
+if TYPE_CHECKING:
+    from jupyter_client import AsyncKernelManager
 
 AT_A_TIME = 2
 TIMEOUT = 300  # seconds for one cell
@@ -68,12 +69,16 @@ def unexecuted(lesson: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-async def executed(lesson: Path, kernel: AsyncKernelManager | None = None) -> nbformat.NotebookNode:
+async def executed(
+    lesson: Path, kernel: "AsyncKernelManager | None" = None
+) -> nbformat.NotebookNode:
     """The notebook of a lesson with its outputs.
 
     It is executed in a fresh kernel, or in `kernel`, which is started if it is not running and goes
     on afterwards. CellExecutionError if a cell fails.
     """
+    from nbclient import NotebookClient
+
     notebook = unexecuted(lesson)
     folder = path_of(lesson).parent  # where a reader's kernel starts
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,6 +104,8 @@ async def executed(lesson: Path, kernel: AsyncKernelManager | None = None) -> nb
 
 async def _make(lesson: Path, turn: asyncio.Semaphore) -> bool:
     """When it is its turn, execute one notebook and write it. Return whether that went well."""
+    from nbclient.exceptions import CellExecutionError
+
     async with turn:
         start = time.monotonic()
         try:

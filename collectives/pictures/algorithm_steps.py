@@ -8,9 +8,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
-
 from collectives.algorithms.lockstep import Message
 from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
 from collectives.pictures.elements import Element
@@ -181,6 +178,9 @@ class _Boxes:
         self.layers[layer][look].append(corners)
 
     def draw(self) -> None:
+        from matplotlib.patches import PathPatch
+        from matplotlib.path import Path
+
         for layer in self.layers:
             for look, boxes in layer.items():
                 colour, edge, line = look if isinstance(look, tuple) else (look, "none", 0)

@@ -4,20 +4,13 @@ Each rank is a row and each element a cell, in the colour of the rank that its v
 arrow with the call's name leads from before to after.
 """
 
+import importlib.util
 import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
-
-try:
-    import matplotlib.style
-    from matplotlib.figure import Figure
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"pictures need {missing.name}, which is not here: "
-        "pip install 'collectives[pictures]' brings it"
-    ) from missing
 
 from collectives.pictures.colours import DARK
 from collectives.pictures.data_panels import (
@@ -33,6 +26,15 @@ from collectives.pictures.drawn_cell import draw_cell, fill
 from collectives.pictures.origin import PictureCell
 from collectives.pictures.page import CHIP, LINE, MARGIN, STYLE, Canvas, breadth, default_style
 from collectives.pictures.text import sentences
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# All that draws imports this file. matplotlib itself is imported by the first picture.
+if importlib.util.find_spec("matplotlib") is None:
+    raise ModuleNotFoundError(
+        "pictures need matplotlib, which is not here: pip install 'collectives[pictures]' brings it"
+    )
 
 # On a page, a wide picture shrinks to the page's width.
 _ATTRIBUTES = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
@@ -77,12 +79,14 @@ def in_words(call: CallPanel) -> str:
     return " ".join([f"{caption}{title}. {sentences(call.origins)}", *call.notes])
 
 
-def svg(figure: Figure) -> bytes:
+def svg(figure: "Figure") -> bytes:
     """The figure as SVG, with text as text and a description for screen readers.
 
     The same figure gives the same bytes every time.
     """
     buffer = io.StringIO()
+    import matplotlib.style
+
     with matplotlib.style.context(STYLE):
         figure.savefig(buffer, format="svg")
     code = buffer.getvalue()
@@ -102,7 +106,7 @@ def svg(figure: Figure) -> bytes:
     return code.replace(">", f" {attributes}>", 1).encode()
 
 
-def save(figure: Figure, path: str | Path) -> None:
+def save(figure: "Figure", path: str | Path) -> None:
     """Write the figure to a file whose name ends in .svg or .png."""
     path = Path(path)
     if path.suffix not in (".svg", ".png"):

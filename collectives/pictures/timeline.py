@@ -12,8 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.patheffects import withStroke
-
 from collectives.pictures import happens_before
 from collectives.pictures.colours import DARK, LIGHT, PAGE, WRONG, colour_of, edge, tint
 from collectives.pictures.happens_before import Order
@@ -231,6 +229,8 @@ def _meetings(canvas: Canvas, met: Meetings, lanes: Lanes) -> None:
 
 def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> None:
     """Arrows that leave one broadcast, or arrive at one call, share their way up or down."""
+    from matplotlib.patheffects import withStroke
+
     tracks: dict[int, dict] = defaultdict(dict)
 
     def length(order: Order) -> int:

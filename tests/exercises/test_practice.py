@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 import torch
-from nbclient import NotebookClient
 from shared_world import Program, faults
 from typer.testing import CliRunner
 
@@ -277,6 +276,8 @@ def test_a_reader_starts_tries_asks_and_looks_up(tmp_path, monkeypatch):
 def test_practice_answers_in_a_notebook_cell(tmp_path, monkeypatch):
     """For a function of the cell, and for the file in the reader's folder."""
     monkeypatch.chdir(tmp_path)
+    from nbclient import NotebookClient
+
     progress.start(tmp_path / "mine")
     right = solution("broadcast_from_sends")
     wrong = right.replace("dist.recv(x, src)", "dist.recv(x.clone(), src)")

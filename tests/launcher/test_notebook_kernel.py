@@ -8,7 +8,6 @@ import time
 
 import psutil
 import pytest
-from jupyter_client.manager import start_new_kernel
 
 SETUP = """\
 import os, time
@@ -44,6 +43,8 @@ ONE_SCREEN = 24
 
 class Kernel:
     def __init__(self):
+        from jupyter_client.manager import start_new_kernel
+
         self.manager, self.client = start_new_kernel(
             kernel_name="python3", extra_arguments=["--log-level=ERROR"]
         )

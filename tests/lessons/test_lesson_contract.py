@@ -19,7 +19,8 @@ from collectives.course.outcome import PEER_IS_GONE
 from collectives.course.practice import registry
 from collectives.course.results import table
 
-SOURCES = {name: Source(name) for chapter in chapters.read().values() for name in chapter.names}
+CHAPTERS = chapters.read()
+SOURCES = {name: Source(name) for chapter in CHAPTERS.values() for name in chapter.names}
 DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed."
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
 # The rooms that lessons are about, and what makes torch.distributed know our backends.
@@ -31,10 +32,8 @@ PUBLIC = (
 
 def test_names_for_run_are_unique():
     """A chapter may share its name with its only lesson."""
-    names = [name for chapter in chapters.read().values() for name in chapter.names]
-    names += [
-        chapter.name for chapter in chapters.read().values() if chapter.names != [chapter.name]
-    ]
+    names = [name for chapter in CHAPTERS.values() for name in chapter.names]
+    names += [chapter.name for chapter in CHAPTERS.values() if chapter.names != [chapter.name]]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
@@ -119,7 +118,7 @@ def exercises_in(text: str) -> set[str]:
 
 
 def test_every_lesson_on_a_call_names_exercises():
-    for name in chapters.read()["calls"].names:
+    for name in CHAPTERS["calls"].names:
         assert exercises_in(SOURCES[name].section("Write it yourself")), name
 
 
@@ -143,7 +142,7 @@ VOLATILE = re.compile(r"\[rank\d\]:\[[^]]*\]|(?<=\b0x)[0-9a-f]+")
     [
         # Of the lessons on algorithms, those of the first run each time.
         pytest.param(
-            name, marks=pytest.mark.slow if name in chapters.read()["algorithms"].names[1:] else ()
+            name, marks=pytest.mark.slow if name in CHAPTERS["algorithms"].names[1:] else ()
         )
         for name in PROPOSED
     ],

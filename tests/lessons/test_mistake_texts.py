@@ -20,7 +20,10 @@ from collectives.course import chapters, files, mistakes
 from tools import mistakes_table
 
 PATHS = files.of_chapter(chapters.read()["mistakes"])
-STEPS = {step.__name__: step for path in PATHS for step in files.load(path).STEPS}
+STEPS_OF = {path: files.load(path).STEPS for path in PATHS}
+STEPS = {step.__name__: step for steps in STEPS_OF.values() for step in steps}
+# A cure follows each mistake.
+MISTAKES = [step.__name__ for steps in STEPS_OF.values() for step in steps[::2]]
 
 # What differs from run to run, from machine to machine, or from one version of torch to the next.
 VOLATILE = (
@@ -51,19 +54,19 @@ class Quote(NamedTuple):
         return "30 minutes" in self.lead
 
 
-def prose(path):
+@functools.cache
+def prose():
     """By mistake: what stands before it and after it in its lesson."""
-    cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown"]
-    mistakes = [step.__name__ for step in files.load(path).STEPS][::2]
-    pairs = zip(mistakes, cells[1::2], cells[2::2], strict=False)
-    return {name: f"{before}\n\n{after}" for name, before, after in pairs}
-
-
-PROSE = {name: text for path in PATHS for name, text in prose(path).items()}
+    found = {}
+    for path, steps in STEPS_OF.items():
+        cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown"]
+        for step, before, after in zip(steps[::2], cells[1::2], cells[2::2], strict=False):
+            found[step.__name__] = f"{before}\n\n{after}"
+    return found
 
 
 def quotes(name):
-    parts = re.split(r"^```(?:text)?$", PROSE[name], flags=re.MULTILINE)
+    parts = re.split(r"^```(?:text)?$", prose()[name], flags=re.MULTILINE)
     return [
         Quote(" ".join(lead.strip().rpartition("\n\n")[2].split()), text)
         for lead, text in zip(parts[:-1:2], parts[1::2], strict=True)
@@ -109,14 +112,14 @@ ANSWER = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", PROSE)
+@pytest.mark.parametrize("name", MISTAKES)
 def test_the_answer_is_folded_below_what_one_sees(name):
-    above, _, below = PROSE[name].partition("<details>")
+    above, _, below = prose()[name].partition("<details>")
     assert re.fullmatch(r"## Program \d: [^\n]+\n\n\*\*You see\.\*\* .+\n\n", above, re.DOTALL)
     assert ANSWER.fullmatch(f"<details>{below}")
 
 
-@pytest.mark.parametrize("name", PROSE)
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_message_that_is_quoted_comes(name, monkeypatch):
     came = defaultdict(list)  # what the ranks came to, by how they were run
 

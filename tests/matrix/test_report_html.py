@@ -2,7 +2,6 @@
 
 import re
 
-from bs4 import BeautifulSoup
 from hand_made import cell, matrix
 
 from collectives.matrix import report_html
@@ -12,7 +11,9 @@ from collectives.pictures.colours import contrast
 NASTY = 'RuntimeError: <script>alert("1")</script> & {{ title }} </script>'
 
 
-def page(*cells) -> BeautifulSoup:
+def page(*cells):
+    from bs4 import BeautifulSoup
+
     return BeautifulSoup(report_html.page(matrix(*cells)), "html.parser")
 
 

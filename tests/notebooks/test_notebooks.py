@@ -14,14 +14,13 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
-from jupyter_client import AsyncKernelManager
 from jupytext.cli import jupytext
 
 from collectives.course import chapters, files
 from collectives.lab import available
 from tools import notebooks
 
-LESSONS = [files.find(name) for chapter in chapters.read().values() for name in chapter.names]
+LESSONS = [lesson.path for chapter in chapters.read().values() for lesson in chapter.lessons]
 PINS = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line
 )
@@ -90,6 +89,8 @@ def test_every_notebook_is_small_and_its_pictures_have_words_for_those_who_canno
 @pytest.fixture(scope="module")
 def kernels():
     """One kernel for each folder: a kernel imports torch twice, for itself and for its ranks."""
+    from jupyter_client import AsyncKernelManager
+
     kernels = defaultdict(AsyncKernelManager)
     yield kernels
     for kernel in kernels.values():

@@ -7,10 +7,8 @@ import sys
 from xml.etree import ElementTree
 
 import drawn
-import matplotlib
 import pytest
-from figures import crossed, texts, too_small
-from matplotlib.colors import to_hex
+from figures import crossed, texts, to_hex, too_small
 from repository import ROOT
 
 from collectives.pictures import cables, picture
@@ -85,6 +83,8 @@ def test_the_bytes_are_the_same_in_another_process():
 
 @pytest.mark.slow
 def test_the_readers_settings_change_nothing_and_are_not_changed():
+    import matplotlib
+
     plain = drawn.hashes()
     settings = {"axes.facecolor": "black", "text.color": "white", "hatch.color": "red"}
     drawn.figures.cache_clear()

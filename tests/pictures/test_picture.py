@@ -6,8 +6,7 @@ import re
 import pytest
 import torch
 from drawn import PICTURES, SUM, draw
-from figures import crossed, too_small
-from matplotlib.colors import to_hex
+from figures import crossed, to_hex, too_small
 from processes import finished
 from repository import ROOT
 from rich.console import Console

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 from drawn import RING
-from figures import way
+from figures import to_hex, way
 from hand_made import program
-from matplotlib.colors import to_hex
 
 from collectives.pictures import illustration, lanes, picture, timeline
 from collectives.pictures.colours import LIGHT

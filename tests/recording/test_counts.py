@@ -6,7 +6,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from collectives import counting, launch
@@ -82,6 +81,8 @@ def test_a_functional_collective_is_counted_once(backend):
 
 
 def root_of_a_sum(rank, world_size, device):
+    from torch.distributed.tensor import DTensor, Shard  # it takes a second
+
     mesh = init_device_mesh(device.type, (world_size,))
     x = DTensor.from_local(torch.ones(FLOATS), mesh, [Shard(0)])
     with counting() as counts:

@@ -6,7 +6,6 @@ import json
 
 import torch
 from hand_made import program
-from matplotlib.figure import Figure
 
 from collectives import Curve, SchedulePlayback, StepLog, Times
 from collectives.course import chapters, files
@@ -143,7 +142,7 @@ TIMES = Times(
 )
 
 
-def draw(title: str = "", **arguments) -> Figure:
+def draw(title: str = "", **arguments):
     """The picture of one call; `arguments` are those of `trace`."""
     return picture.draw([CallPanel(trace(**arguments), title)])
 

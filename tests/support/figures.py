@@ -1,8 +1,5 @@
 """What a reader sees of a figure: how large its letters are, and what crosses them."""
 
-from matplotlib.patches import FancyArrowPatch
-from matplotlib.path import Path
-
 COLUMN = 850  # pixels: the width of a notebook's column
 
 
@@ -37,15 +34,23 @@ def crossed(figure) -> list[tuple[str, str]]:
     return found
 
 
-def way(shape) -> Path:
+def to_hex(colour) -> str:
+    from matplotlib import colors  # late: whoever only collects the tests does not wait for it
+
+    return colors.to_hex(colour)
+
+
+def way(shape):
     """The points of a line, or of an arrow without its head, in the units of the axes."""
-    if not isinstance(shape, FancyArrowPatch):
+    from matplotlib.path import Path
+
+    if not hasattr(shape, "get_arrowstyle"):
         return shape.get_path()
     return shape._path_original or Path(shape._posA_posB)
 
 
 def _is_arrow(patch) -> bool:
-    return isinstance(patch, FancyArrowPatch) and patch.get_gid() is not None
+    return hasattr(patch, "get_arrowstyle") and patch.get_gid() is not None
 
 
 def _goes_through(path, box) -> bool:
