@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from collectives.diagnosis.rules import hints
-from collectives.diagnosis.rules.report import format_call, location, write
+from collectives.diagnosis.rules.report import format_arguments, location, write
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import POLL
 from collectives.diagnosis.watch.hang_monitor import HangMonitor
@@ -95,9 +95,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
         return {
             **place,
             "call": call.awaited or call.name or None,
-            "args": format_call(call).removeprefix("wait() for ").partition("(")[2][:-1]
-            if call.name
-            else None,
+            "args": format_arguments(call) if call.name else None,
         }
 
     ranks = [

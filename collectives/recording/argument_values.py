@@ -1,4 +1,4 @@
-"""The arguments of one call as plain data: tensors as text, sizes as int, reductions by name."""
+"""The arguments of one call as plain data: tensors by kind, sizes as int, reductions by name."""
 
 import contextlib
 import functools
@@ -9,6 +9,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from ..semantics.calls import CallSpec, Layout
+from .call import TensorKind
 
 
 def buffer_tensors(spec: CallSpec, given: dict) -> list[torch.Tensor]:
@@ -27,29 +28,24 @@ def _collect(value, found: list[torch.Tensor]) -> None:
             _collect(element, found)
 
 
-def buffer_texts(spec: CallSpec, given: dict) -> tuple[str, ...]:
-    """As in ("float32[4]", "float32[8]"); ("object[2]",) for a list of two objects.
+def buffer_kinds(spec: CallSpec, given: dict) -> tuple[TensorKind, ...]:
+    """Of each tensor that the call was given; one for each list of objects.
 
     Objects are counted only where every rank must pass the same number of them. Their types do not
     matter: each rank may pass any.
     """
     if not spec.objects:
-        return tuple(map(tensor_text, buffer_tensors(spec, given)))
+        return tuple(_kind(tensor.dtype, tensor.shape) for tensor in buffer_tensors(spec, given))
     return tuple(
-        f"object[{len(given[buffer.parameter])}]"
+        TensorKind("object", (len(given[buffer.parameter]),))
         for buffer in spec.buffers
         if buffer.layout is Layout.SEVERAL and buffer.parameter in given
     )
 
 
-def tensor_text(tensor: torch.Tensor) -> str:
-    """As in float32[4, 2]."""
-    return _text(tensor.dtype, tensor.shape)
-
-
 @functools.lru_cache(10_000)
-def _text(dtype: torch.dtype, shape: torch.Size) -> str:
-    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+def _kind(dtype: torch.dtype, shape: torch.Size) -> TensorKind:
+    return TensorKind(str(dtype).removeprefix("torch."), tuple(shape))
 
 
 def signature(value):

@@ -4,10 +4,11 @@ The timeline, the pictures and the diagnosis read such calls, also where torch i
 this file imports nothing heavy.
 """
 
+import math
 import os
 import re
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from ..semantics.calls import GROUPS
 
@@ -57,6 +58,21 @@ def was_refused(error: str) -> bool:
     return bool(_REFUSED.match(error))
 
 
+class TensorKind(NamedTuple):
+    """What is noted of a tensor; of a list of objects: "object", and how many."""
+
+    dtype: str  # "float32"
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        """As in float32[4, 2]."""
+        return f"{self.dtype}{list(self.shape)}"
+
+
 @dataclass(frozen=True, eq=False)
 class CallArgs:
     """What a call asks for, and where: the same when a line of a program makes the call again.
@@ -73,7 +89,7 @@ class CallArgs:
     peer: int | None = None
     op: str | None = None  # "SUM"
     tag: int | None = None
-    tensors: tuple[str, ...] = ()  # "float32[4, 2]"; in the order of torch's parameters
+    tensors: tuple[TensorKind, ...] = ()  # in the order of torch's parameters
     splits: tuple[tuple[int, ...] | None, ...] | None = None  # all_to_all_single's: output, input
     ranks: tuple[tuple[int, ...], ...] | None = None  # the members of the groups to be made
     is_async: bool = False  # it returns a Work to wait for
@@ -113,6 +129,13 @@ class Call(CallArgs):
     def key(self) -> tuple[int, int]:
         """The call among those of all ranks."""
         return self.rank, self.number
+
+
+def call_from_json(values: dict | list) -> Call:
+    """From the fields of a Call, by name or in their order, that went through JSON."""
+    values = as_tuples(values)
+    call = Call(**values) if isinstance(values, dict) else Call(*values)
+    return replace(call, tensors=tuple(TensorKind(*kind) for kind in call.tensors))
 
 
 def as_tuples(value):

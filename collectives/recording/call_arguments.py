@@ -114,7 +114,7 @@ class Reader:
             peer=_peer(parameters, given, members),
             op=argument_values.op_name(given["op"]) if "op" in given else None,
             tag=given.get("tag"),
-            tensors=argument_values.buffer_texts(spec, given),
+            tensors=argument_values.buffer_kinds(spec, given),
             splits=argument_values.splits(given) if parameters.has_splits else None,
             ranks=ranks,
             is_async=spec.always_async or bool(given.get("async_op")),

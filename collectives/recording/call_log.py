@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from .call import Call, CallArgs, RiskyCall, as_tuples
+from .call import Call, CallArgs, RiskyCall, as_tuples, call_from_json
 
 SLOTS = 4096
 _HEADER = 4096
@@ -282,8 +282,8 @@ class LogReader:
             head, noticed = self.head(), json.loads(self.text(HINTS))
             rank = head["rank"] if head else -1
             return [
-                RiskyCall(kind, Call(rank=rank, **vars(CallArgs(*what))), at)
-                for kind, what, at in as_tuples(noticed)
+                RiskyCall(kind, dataclasses.replace(call_from_json(what), rank=rank), as_tuples(at))
+                for kind, what, at in noticed
             ]
         return []
 
@@ -302,7 +302,7 @@ class LogReader:
         )
         noted: dict = {"seq": seq, "of": of, "source": source, "error": error}
         times: dict = {"entered": entered, "left": left}
-        return Call(rank=rank, number=number, **noted, **times, **vars(_decoded(text)))
+        return Call(**vars(_decoded(text)) | {"rank": rank, "number": number} | noted | times)
 
     def _written(self, begin: int) -> bytes | None:
         """A text of the ring; None if it is no longer there."""
@@ -324,5 +324,5 @@ def _encoded(what: CallArgs) -> bytes:
 
 
 @functools.lru_cache(4096)
-def _decoded(text: bytes) -> CallArgs:
-    return CallArgs(*as_tuples(json.loads(text)))
+def _decoded(text: bytes) -> Call:
+    return call_from_json(json.loads(text))

@@ -26,7 +26,7 @@ from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import WatchedWorld
-from collectives.recording.call import CallArgs
+from collectives.recording.call import CallArgs, TensorKind
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, LogReader, Writer
 from collectives.recording.exit_hooks import ExitHooks
 from collectives.recording.rank_log import Log
@@ -85,7 +85,8 @@ def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
             os.waitpid(child, 0)
             seen += reader.poll(has_ended=True)
             assert all(
-                call.seq == call.number and call.tensors == (f"float32[{call.number % 9}]",)
+                call.seq == call.number
+                and call.tensors == (TensorKind("float32", (call.number % 9,)),)
                 for call in seen
             )
             assert all(call.error in (None, f"ValueError: {call.number}") for call in seen)
@@ -97,7 +98,12 @@ def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
 def _write_for_ever(file):
     writer = Writer(file, 0, 1)
     for number in range(10**9):
-        writer.enter(number, None, CallArgs("all_reduce", tensors=(f"float32[{number % 9}]",)), {})
+        writer.enter(
+            number,
+            None,
+            CallArgs("all_reduce", tensors=(TensorKind("float32", (number % 9,)),)),
+            {},
+        )
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
 
 
@@ -112,7 +118,7 @@ def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(tmp_path):
         for number in range(SLOTS + 3000):
             for rank, writer in enumerate(writers):
                 world_of_2 = {"group": "WORLD", "members": (0, 1), "peer": 1 - rank, "tag": 0}
-                tensors = (f"float32[{number}]",)
+                tensors = (TensorKind("float32", (number,)),)
                 call = CallArgs(("isend", "irecv")[rank], **world_of_2, tensors=tensors)
                 writer.leave(writer.enter(None, None, call, {}), None, None)
             if number < 3000:  # rank 1 is looked at in time, rank 0 is not

@@ -20,7 +20,7 @@ from collectives.diagnosis.rules.unmatched import Unmatched
 from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.diagnosis.watch.rank_process import RankProcess
 from collectives.diagnosis.watch.world import WatchedWorld
-from collectives.recording.call import Call
+from collectives.recording.call import Call, TensorKind
 from collectives.recording.call_log import Writer
 
 PROGRAM = """
@@ -124,7 +124,7 @@ def test_an_exchange_alone_is_no_progress(machines):
 
 
 def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
-    call = Call("recv", rank=3, number=1, tensors=("float32[4]",))
+    call = Call("recv", rank=3, number=1, tensors=(TensorKind("float32", (4,)),))
     lines = {3: ("in", "x:1")}
     verdict = Verdict("hang", "hang: rank 3", (call,), (0, 3), "WORLD", 5, lines=lines)
     machines[0].publish(verdict, patience=0.1)

@@ -20,7 +20,7 @@ from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.diagnosis.run import as_json
 from collectives.recording import call_log, flight_record, stack
-from collectives.recording.call import MADE_BY, Call, CallArgs, group_label, was_refused
+from collectives.recording.call import MADE_BY, Call, CallArgs, TensorKind, group_label, was_refused
 from collectives.recording.call_log import SLOTS, LogReader, Writer
 
 LEFT = 1
@@ -63,7 +63,11 @@ class Program:
 def differing(n, odd, name="all_reduce", **fields):
     """All ranks make the call; rank `odd` with these other fields."""
     program = Program(n).all("barrier")
-    usual = {"op": "SUM", "tensors": ("float32[4]",), "peer": 0 if name == "broadcast" else None}
+    usual = {
+        "op": "SUM",
+        "tensors": (TensorKind("float32", (4,)),),
+        "peer": 0 if name == "broadcast" else None,
+    }
     for rank in range(n):
         program.call(rank, name, left=None, **(usual | (fields if rank == odd else {})))
     return program.calls
@@ -89,7 +93,7 @@ def across_machines(calls):
 
 
 def floats(*lengths):
-    return tuple(f"float32[{length}]" for length in lengths)
+    return tuple(TensorKind("float32", (length,)) for length in lengths)
 
 
 def odd_one(name, odd, usual, wrong, **fields):
@@ -111,25 +115,36 @@ def split(rank):
     return {"tensors": floats(3, 3), "splits": ((1, 1, 1), wrong)}
 
 
-FOUR, FIVE = "float32[4]", "float32[5]"
+FOUR, FIVE = TensorKind("float32", (4,)), TensorKind("float32", (5,))
 at_root = [floats(4, 4, 4, 4), floats(4), floats(4)].__getitem__
 
 # What was called -> the guilty, and what differs.
 MISMATCHES = {
     "op": (differing(4, 0, op="MAX"), (0,), "op"),
-    "dtype": (differing(4, 3, tensors=("int32[4]",)), (3,), "dtype"),
+    "dtype": (differing(4, 3, tensors=(TensorKind("int32", (4,)),)), (3,), "dtype"),
     "shape": (differing(4, 1, tensors=floats(8)), (1,), "shape"),
     "root": (differing(4, 2, name="broadcast", peer=1), (2,), "root"),
     "tie": (differing(2, 0, op="MAX"), (0, 1), "op"),
     "members": (differing(4, 2, members=(0, 1, 2)), (2,), "group"),
     "new_group": (differing(4, 2, name="new_group", ranks=((0, 1),)), (2,), "group"),
     "objects": (
-        odd_one("broadcast_object_list", 2, lambda _: ("object[3]",), ("object[2]",), peer=0),
+        odd_one(
+            "broadcast_object_list",
+            2,
+            lambda _: (TensorKind("object", (3,)),),
+            (TensorKind("object", (2,)),),
+            peer=0,
+        ),
         (2,),
         "shape",
     ),
     "sent objects": (
-        message("send_object_list", "recv_object_list", ("object[2]",), ("object[1]",)),
+        message(
+            "send_object_list",
+            "recv_object_list",
+            (TensorKind("object", (2,)),),
+            (TensorKind("object", (1,)),),
+        ),
         (0, 1),
         "shape",
     ),
@@ -162,12 +177,12 @@ MISMATCHES = {
     ),
     "short message": (message("send", "recv", floats(5), floats(4), None), (0, 1), "shape"),
     "message of another type": (
-        message("isend", "irecv", ("int32[4]",), floats(4)),
+        message("isend", "irecv", (TensorKind("int32", (4,)),), floats(4)),
         (0, 1),
         "dtype",
     ),
     "message of a third type": (
-        message("isend", "irecv", floats(4), ("int32[4]",)),
+        message("isend", "irecv", floats(4), (TensorKind("int32", (4,)),)),
         (0, 1),
         "dtype",
     ),
@@ -707,7 +722,7 @@ def test_a_record_of_torch_becomes_calls_of_the_group_that_it_names():
     matching = match_records(answers, {group_label("1", 1): (0, 1)}, 4)
     assert matching.matched == 1  # rank 2 said nothing, and rank 3 is in another world
     (call,) = matching.open[0].values()
-    assert (call.name, call.seq, call.tensors) == ("all_reduce", 0, ("Float[4, 2]",))
+    assert (call.name, call.seq, call.tensors) == ("all_reduce", 0, (TensorKind("Float", (4, 2)),))
     assert (call.members, call.file, call.line, call.function) == ((0, 1), "a.py", 3, "f")
 
 
@@ -781,15 +796,15 @@ def a_correct_program(n):
     )
     for rank in range(n):
         program.call(rank, "isend", peer=(rank + 1) % n, tensors=(FOUR,)).call(
-            rank, "irecv", peer=(rank - 1) % n, tensors=("float32[2, 2]",)
+            rank, "irecv", peer=(rank - 1) % n, tensors=(TensorKind("float32", (2, 2)),)
         )
         program.call(
             rank,
             "all_gather_single" if rank else "all_gather_into_tensor",
-            tensors=(f"float32[{4 * n}]", FOUR),
+            tensors=(TensorKind("float32", (4 * n,)), FOUR),
         )
         uneven = tuple(range(1, n + 1))
-        tensors = (f"float32[{sum(uneven)}]", f"float32[{n * (rank + 1)}]")
+        tensors = (TensorKind("float32", (sum(uneven),)), TensorKind("float32", (n * (rank + 1),)))
         program.call(rank, "all_to_all_single", tensors=tensors, splits=(uneven, (rank + 1,) * n))
         program.call(rank, "gather", peer=1, tensors=(FOUR,) * (1 + n * (rank == 1)))
     program.call(1, "recv", tag=7, source=2).call(2, "send", peer=1, tag=7)
@@ -978,11 +993,16 @@ def test_the_rank_that_left_before_a_call_was_done_is_blamed_and_not_its_peers()
 def test_a_collective_that_has_no_record_is_compared_by_what_its_calls_say():
     """The Flight Recorder has names of its own: of backends, and those given to dist.record_comm."""
     calls = {
-        rank: Call("FSDP::all_gather (layer1)", members=(0, 1), rank=rank, tensors=("float32[4]",))
+        rank: Call(
+            "FSDP::all_gather (layer1)",
+            members=(0, 1),
+            rank=rank,
+            tensors=(TensorKind("float32", (4,)),),
+        )
         for rank in range(2)
     }
     assert compare(calls) is None
-    calls[1] = dataclasses.replace(calls[1], tensors=("int64[4]",))
+    calls[1] = dataclasses.replace(calls[1], tensors=(TensorKind("int64", (4,)),))
     assert compare(calls).field == "dtype"
 
 

@@ -11,7 +11,7 @@ from diagnosing import diagnose, script
 from collectives import launch
 from collectives.course import chapters, files
 from collectives.diagnosis.rules.hints import hints
-from collectives.recording.call import Call, RiskyCall
+from collectives.recording.call import Call, RiskyCall, TensorKind
 
 
 def hinted(steps, ranks=2):
@@ -212,7 +212,7 @@ def test_the_lessons_on_the_calls_give_no_hint():
 
 def noticed(kind, name="all_reduce", **fields):
     where = {"members": (0, 1), "file": "train.py", "line": 12}
-    call = Call(name, rank=0, tensors=("float32[4]",), **where, **fields)
+    call = Call(name, rank=0, tensors=(TensorKind("float32", (4,)),), **where, **fields)
     return RiskyCall(kind, call, ("train.py", 14, "step") if kind == "changed" else None)
 
 

@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from collectives import LaunchError, launch
 from collectives.recording import record
+from collectives.recording.call import TensorKind
 from collectives.semantics.calls import BY_NAME
 
 PROGRAM = """
@@ -112,7 +113,7 @@ def test_an_error_tells_what_the_ranks_called_before_one_died():
         launch(dies, 2, backend="gloo", record="calls")
     calls = [(call.rank, call.number, call.name) for call in caught.value.calls]
     assert calls == [(0, 0, "all_reduce"), (0, 1, "barrier"), (1, 0, "all_reduce")]
-    assert caught.value.calls[0].tensors == ("float32[2]",)
+    assert caught.value.calls[0].tensors == (TensorKind("float32", (2,)),)
 
 
 def raises_when_the_other_has_left(rank, world_size, device):

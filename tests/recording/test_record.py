@@ -10,10 +10,11 @@ from torch.distributed import distributed_c10d as c10d
 from collectives import launch, span
 from collectives.course import files
 from collectives.recording import record
+from collectives.recording.call import TensorKind
 
 # A call on 3 ranks -> fields of its record on rank 1. The "wait" for a Work is left out.
-FLOATS = ("float32[4]",)
-EACH = ("float32[4]",) * 3
+FLOATS = (TensorKind("float32", (4,)),)
+EACH = (TensorKind("float32", (4,)),) * 3
 
 
 def x():
@@ -46,7 +47,7 @@ CASES = {
     "all_gather": (lambda: dist.all_gather(many(), x()), {"tensors": EACH + FLOATS, "peer": None}),
     "all_gather_single": (
         lambda: dist.all_gather_single(torch.empty(12), x()),
-        {"tensors": ("float32[12]", *FLOATS)},
+        {"tensors": (TensorKind("float32", (12,)), *FLOATS)},
     ),
     "reduce_scatter": (
         lambda: dist.reduce_scatter(x(), many()),
@@ -54,11 +55,11 @@ CASES = {
     ),
     "reduce_scatter_single": (
         lambda: dist.reduce_scatter_single(x(), torch.ones(12)),
-        {"tensors": (*FLOATS, "float32[12]")},
+        {"tensors": (*FLOATS, TensorKind("float32", (12,)))},
     ),
     "reduce_scatter_single-by-keyword": (
         lambda: dist.reduce_scatter_single(input=torch.ones(12), output=x()),
-        {"tensors": (*FLOATS, "float32[12]")},
+        {"tensors": (*FLOATS, TensorKind("float32", (12,)))},
     ),
     "all_to_all": (lambda: dist.all_to_all(many(), many()), {"tensors": EACH + EACH}),
     "all_to_all_single": (
@@ -76,7 +77,7 @@ CASES = {
     ),
     "broadcast_object_list": (
         lambda: dist.broadcast_object_list([1, 2], src=0),
-        {"peer": 0, "tensors": ("object[2]",)},
+        {"peer": 0, "tensors": (TensorKind("object", (2,)),)},
     ),
     "broadcast_object_list-default": (lambda: dist.broadcast_object_list([1]), {"peer": 0}),
     "scatter_object_list": (lambda: dist.scatter_object_list([None], [1, 2, 3]), {"peer": 0}),
@@ -142,15 +143,25 @@ def one_line(rank, world_size, device):
 
 def test_one_line_that_asks_for_something_else_each_time_is_noted_as_it_asked():
     for _, *calls in recorded(one_line, 2):
-        four, two = "float32[4]", "float32[2, 4]"
+        four, two = TensorKind("float32", (4,)), TensorKind("float32", (2, 4))
         found = [(call.tensors, call.peer, call.group != "WORLD", call.seq) for call in calls]
-        usual = [(four, 0), (four, 1), (four, 1), (two, 1), (two, 1), ("int32[4]", 1)]
+        usual = [
+            (four, 0),
+            (four, 1),
+            (four, 1),
+            (two, 1),
+            (two, 1),
+            (TensorKind("int32", (4,)), 1),
+        ]
         assert found[:-2] == [
             ((text,), src, own, seq)
             for seq, (text, src) in enumerate(usual)
             for own in (False, True)
         ]
-        assert found[-2:] == [((four,), None, False, 6), (("float32[2, 2]",), None, False, 7)]
+        assert found[-2:] == [
+            ((four,), None, False, 6),
+            ((TensorKind("float32", (2, 2)),), None, False, 7),
+        ]
 
 
 def test_groups_of_one_name_in_one_world_after_another_are_kept_apart(tmp_path):

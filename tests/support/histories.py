@@ -21,7 +21,7 @@ import torch.distributed as dist
 from collectives.diagnosis.watch import rank_process
 from collectives.diagnosis.watch.world import WatchedWorld
 from collectives.recording import call_log, flight_record
-from collectives.recording.call import CallArgs
+from collectives.recording.call import CallArgs, TensorKind
 from collectives.semantics.calls import FROM_ROOT, POINT_TO_POINT, SENDS, TO_ROOT
 
 # So many calls a log holds here, torch's record, and what a rank tells of that.
@@ -44,7 +44,7 @@ def call(name, group, members, line, **fields):
 @functools.cache
 def _call(name, group, members, line, fields):
     place = {"file": "train.py", "line": line, "function": "step"}
-    tensors = () if name == "barrier" else ("float32[4]",)
+    tensors = () if name == "barrier" else (TensorKind("float32", (4,)),)
     return CallArgs(name, group, members, tensors=tensors, **place, **dict(fields))
 
 

@@ -1,12 +1,10 @@
 """Compare the calls of a group's members, and the two ends of a message. Pure."""
 
-import math
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collectives.recording.call import Call
+from collectives.recording.call import Call, TensorKind
 from collectives.semantics.calls import BY_NAME, FROM_ROOT, GROUPS, TO_ROOT, BufferSpec, Layout
 
 
@@ -40,7 +38,7 @@ def compare(calls: dict[int, Call]) -> Difference | None:
     if spec is None:  # the Flight Recorder has names of its own: of backends, of record_comm
         return None
     if spec.in_place:
-        sides = {rank: tuple(map(numel, call.tensors)) for rank, call in calls.items()}
+        sides = {rank: tuple(kind.numel for kind in call.tensors) for rank, call in calls.items()}
         is_same = len(set(sides.values())) == 1
         return None if is_same else Difference("shape", minority(sides), calls)
     return _compare_pieces(calls)
@@ -52,7 +50,7 @@ def compare_message(send: Call, receive: Call) -> Difference | None:
     if BY_NAME[send.name].objects != BY_NAME[receive.name].objects:
         return Difference("call", tuple(sorted(calls)), calls)
     given, wanted = (
-        [(dtype(text), numel(text)) for text in call.tensors] for call in (send, receive)
+        [(kind.dtype, kind.numel) for kind in call.tensors] for call in (send, receive)
     )
     if given == wanted or not given or not wanted:
         return None
@@ -65,18 +63,8 @@ def plain_name(call: Call) -> str:
     return BY_NAME[call.name].name if call.name in BY_NAME else call.name
 
 
-def dtype(text: str) -> str:
-    """As in "float32", of "float32[4, 2]"."""
-    return text.partition("[")[0]
-
-
-def numel(text: str) -> int:
-    """As in 8, of "float32[4, 2]"."""
-    return math.prod(map(int, re.findall(r"\d+", text.partition("[")[2])))
-
-
 def _dtypes(call: Call) -> tuple | None:
-    return tuple(sorted({dtype(text) for text in call.tensors})) or None
+    return tuple(sorted({kind.dtype for kind in call.tensors})) or None
 
 
 # By field, what a call says of it; None if it says nothing.
@@ -143,21 +131,23 @@ def _count_of_tensors(buffer: BufferSpec, call: Call, n: int) -> int | None:
     return n if not has_root or call.rank == call.peer else 0
 
 
-def _pieces_of_buffer(buffer: BufferSpec, texts: list[str], call: Call, n: int) -> list[int] | None:
+def _pieces_of_buffer(
+    buffer: BufferSpec, tensors: list[TensorKind], call: Call, n: int
+) -> list[int] | None:
     """How many elements of the buffer belong to each member; None if this rank does not have it."""
     if buffer.layout is Layout.LIST:
-        return [numel(text) for text in texts] or None
-    (text,) = texts
+        return [kind.numel for kind in tensors] or None
+    (kind,) = tensors
     if buffer.layout is Layout.ONE:
-        return [numel(text)] * n
+        return [kind.numel] * n
     splits = call.splits[buffer.gives] if call.splits else None  # of the output, of the input
-    return _split(text, splits, n)
+    return _split(kind, splits, n)
 
 
-def _split(text: str, splits: tuple[int, ...] | None, n: int) -> list[int]:
+def _split(kind: TensorKind, splits: tuple[int, ...] | None, n: int) -> list[int]:
     """The elements of each piece: `splits` counts rows, and equal pieces are the default."""
     if not splits or len(splits) != n:
-        return [numel(text) // n] * n
-    rows = int((re.findall(r"\d+", text.partition("[")[2]) or ["1"])[0])
-    row = numel(text) // max(1, rows)
+        return [kind.numel // n] * n
+    rows = kind.shape[0] if kind.shape else 1
+    row = kind.numel // max(1, rows)
     return [count * row for count in splits]

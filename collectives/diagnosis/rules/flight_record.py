@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from collectives.diagnosis.rules.matching import Matching
-from collectives.recording.call import WORLD, Call, group_label, sequence_key
+from collectives.recording.call import WORLD, Call, TensorKind, group_label, sequence_key
 
 
 def match_records(
@@ -56,7 +56,7 @@ def _calls(rank: int, entries: list, members: dict, world: int) -> Iterator[Call
             group=group,
             members=members.get(group, ()),
             seq=seq - 1,
-            tensors=tuple(f"{dtype}{size}" for size, dtype in shapes),
+            tensors=tuple(TensorKind(dtype, tuple(size)) for size, dtype in shapes),
             left=1 if retired else None,
             file=file,
             line=line,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collectives.backends import claims
-from collectives.diagnosis.rules.compare import dtype, plain_name
+from collectives.diagnosis.rules.compare import plain_name
 from collectives.diagnosis.rules.report import format_call, location
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import NOWHERE
@@ -96,7 +96,7 @@ def _gaps(risk: RiskyCall) -> Hint | None:
         form=f"{name}:noncontiguous",
         backend=call.backend,
         device=call.device,
-        dtype=dtype(call.tensors[0]),
+        dtype=call.tensors[0].dtype,
         op=call.op,
         world_size=len(call.members),
     )

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable
 
-from collectives.recording.call import MADE_BY, Call
+from collectives.recording.call import MADE_BY, Call, TensorKind
 from collectives.semantics.calls import BY_NAME
 from collectives.words import ranks
 
@@ -14,6 +14,12 @@ _LINES = 12
 
 def format_call(call: Call) -> str:
     """As in all_reduce(SUM, float32[4]), or wait() for all_reduce(SUM, float32[4])."""
+    text = f"{call.awaited or call.name}({format_arguments(call)})"
+    return f"wait() for {text}" if call.awaited else text
+
+
+def format_arguments(call: Call) -> str:
+    """As in SUM, float32[4]."""
     name = call.awaited or call.name
     words = [call.op] if call.op else []
     words += _counted(call.tensors)
@@ -28,8 +34,7 @@ def format_call(call: Call) -> str:
         ]
     words += [str(list(ranks)) for ranks in call.ranks or ()]
     words += [_group(call)] if call.group != "WORLD" and not call.group.startswith(MADE_BY) else []
-    text = f"{name}({', '.join(words)})"
-    return f"wait() for {text}" if call.awaited else text
+    return ", ".join(words)
 
 
 def numbered(call: Call) -> str:
@@ -92,7 +97,7 @@ def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) ->
     return "\n".join(text + [f"  {note}" for note in notes])
 
 
-def _counted(texts: tuple[str, ...]) -> list[str]:
+def _counted(tensors: tuple[TensorKind, ...]) -> list[str]:
     """Equal neighbours once, with their number: 3 x float32[4]."""
-    counts = ((text, len(list(same))) for text, same in itertools.groupby(texts))
-    return [text if count == 1 else f"{count} x {text}" for text, count in counts]
+    counts = ((kind, len(list(same))) for kind, same in itertools.groupby(tensors))
+    return [str(kind) if count == 1 else f"{count} x {kind}" for kind, count in counts]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import channel
-from collectives.recording.call import Call, as_tuples, sequence_key
+from collectives.recording.call import Call, as_tuples, call_from_json, sequence_key
 from collectives.semantics.calls import POINT_TO_POINT, SENDS
 
 _OTHER = {"send": "recv", "recv": "send"}
@@ -103,5 +103,6 @@ def _surplus(ranks: list[Unmatched]) -> dict[tuple, int]:
 
 def from_json(values: list) -> Unmatched:
     """From a tuple of an Unmatched that went through JSON."""
-    calls, last, before, since = as_tuples(values)
-    return Unmatched(tuple(Call(*call) for call in calls), last and Call(*last), before, since)
+    calls, last, before, since = values
+    last = last and call_from_json(last)
+    return Unmatched(tuple(map(call_from_json, calls)), last, as_tuples(before), since)

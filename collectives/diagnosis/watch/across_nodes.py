@@ -24,7 +24,7 @@ from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.report import format_call, location
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import STORE_ANSWERS
-from collectives.recording.call import Call, as_tuples
+from collectives.recording.call import as_tuples, call_from_json
 
 _PREFIX = "collectives/diagnose"
 
@@ -252,7 +252,7 @@ def _from_plain(values: dict) -> Verdict:
     values = as_tuples(values)
     for name in ("lines", "machines"):
         values[name] = {int(rank): one for rank, one in values[name].items()}
-    verdict = Verdict(**values | {"guilty": tuple(Call(**call) for call in values["guilty"])})
+    verdict = Verdict(**values | {"guilty": tuple(map(call_from_json, values["guilty"]))})
     # What makes the report of it must not fail.
     str.lower(verdict.kind + verdict.says)
     for call in verdict.guilty:
