@@ -1,6 +1,7 @@
-"""docs/api.md: what `from collectives import ...` gives, from the signatures and docstrings."""
+"""docs/api.md: what the package promises, from the signatures and docstrings."""
 
 import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -9,9 +10,51 @@ import textwrap
 
 import collectives
 
+# What lessons, exercises and programs may import besides. All other modules are private.
+MODULES = (
+    "collectives.algorithms",
+    "collectives.algorithms.calls",
+    "collectives.algorithms.count",
+    "collectives.algorithms.links",
+    "collectives.algorithms.lockstep",
+    "collectives.algorithms.schedule",
+    "collectives.algorithms.simulate",
+    "collectives.algorithms.table",
+    "collectives.backends.register",
+    "collectives.course.practice.data",
+    "collectives.course.practice.exercise",
+    "collectives.course.practice.process_group",
+    "collectives.lab.slurm",
+    "collectives.pictures.cables",
+    "collectives.pictures.colours",
+    "collectives.pictures.memory_bars",
+    "collectives.pictures.page",
+    "collectives.pictures.rank_grid",
+    "collectives.process_groups.by_hand.choice",
+)
+
 
 def sections() -> str:
     return "\n\n".join(_section(name, getattr(collectives, name)) for name in collectives.__all__)
+
+
+def modules() -> str:
+    """What each module is for, with an example, and what else it has, a line each."""
+    return "\n\n".join(_module(name) for name in MODULES)
+
+
+def _module(name: str) -> str:
+    tree = ast.parse(inspect.getsource(importlib.import_module(name)))
+    rows = [
+        f"- `{node.name}`: {(ast.get_docstring(node) or '').partition(chr(10) * 2)[0]}"
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and ast.get_docstring(node)
+    ]
+    return "\n\n".join(
+        [f"### {name}", _prose(tree), "\n".join(" ".join(row.split()) for row in rows)]
+    )
 
 
 def _section(name: str, value) -> str:
@@ -43,9 +86,14 @@ def _code(name: str, parameters: str) -> str:
     return f"```python\n{name}{signature}\n```"
 
 
-def _prose(node: ast.FunctionDef | ast.ClassDef) -> str:
+def _prose(node: ast.FunctionDef | ast.ClassDef | ast.Module) -> str:
     """The docstring. A paragraph becomes one line, because Markdown wraps it itself."""
-    return "\n\n".join(
-        paragraph if paragraph.startswith(("    ", "- ")) else " ".join(paragraph.split())
-        for paragraph in (ast.get_docstring(node) or "").split("\n\n")
-    )
+    paragraphs = (ast.get_docstring(node) or "").split("\n\n")
+    return "\n\n".join(map(_paragraph, paragraphs))
+
+
+def _paragraph(text: str) -> str:
+    if text.startswith(">>> "):
+        return f"```pycon\n{text.replace('  # doctest: +SKIP', '')}\n```"
+    is_list_or_code = text.startswith(("    ", "- "))
+    return text if is_list_or_code else " ".join(text.split())

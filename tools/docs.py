@@ -78,6 +78,7 @@ SECTIONS = {
         GeneratedSection("elastic-plot", "docs/elastic_times.svg", elastic_table.svg),
         GeneratedSection("messages", "docs/messages.md", messages_page.entries),
         GeneratedSection("api", "docs/api.md", api_page.sections),
+        GeneratedSection("api-modules", "docs/api.md", api_page.modules),
         GeneratedSection("exercises", "docs/exercises.md", exercises_table.page),
         GeneratedSection("training", "docs/exactness.md", training_table.table, slow=True),
         GeneratedSection("mistakes", "docs/mistakes.md", mistakes_table.markdown, slow=True),

@@ -6,4 +6,8 @@ times; their sum is 1111 2222 3333 4444.
 
 direct, chain, ring, binomial_tree, recursive_doubling, halving_doubling, pairwise, dissemination,
 bruck, double_tree, hierarchical
+
+>>> from collectives.algorithms import recursive_doubling
+>>> [int(step.to) for step in steps(recursive_doubling.all_reduce(0, 8))]
+[1, 2, 4]
 """

@@ -2,6 +2,13 @@
 
 They block until the call is done on this rank. Tensors must be contiguous and on the CPU, else they
 raise ValueError before any message. `op` may be a Reduction that was looked up before.
+
+>>> def total(rank, world_size, device):
+...     x = torch.tensor([10.0**rank, 1.0])
+...     all_reduce(GroupLinks(dist.group.WORLD), x, dist.ReduceOp.SUM, "ring")
+...     return x.tolist()
+>>> launch(total, 2)
+[[11.0, 2.0], [11.0, 2.0]]
 """
 
 import functools

@@ -1,4 +1,8 @@
-"""Count what an algorithm sends: messages and bytes of every rank."""
+"""Count what an algorithm sends: messages and bytes of every rank.
+
+>>> traffic("all_reduce", "ring", 4, nbytes=1024).sent
+[1536, 1536, 1536, 1536]
+"""
 
 from typing import NamedTuple
 

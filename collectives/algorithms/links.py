@@ -1,4 +1,12 @@
-"""Point to point: what the executor needs, and the same over gloo's messages."""
+"""Point to point: what the executor needs, and the same over gloo's messages.
+
+>>> def swapped(rank, world_size, device):
+...     mine, theirs = torch.tensor([rank]), torch.tensor([-1])
+...     GroupLinks(dist.group.WORLD).exchange(1 - rank, mine, 1 - rank, theirs)
+...     return theirs.item()
+>>> launch(swapped, 2)
+[1, 0]
+"""
 
 from typing import Protocol
 

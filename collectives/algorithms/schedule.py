@@ -6,6 +6,9 @@ at once. All ranks take the steps together: what one sends in step 7, the other 
 An algorithm is a function `schedule(rank, n)` for rank `rank` of `n`. `rank` may be a number or a
 numpy array of ranks: then each field of a step is an array too, with one entry for each rank. So
 the same text is executed by one rank, and simulated for thousands at once.
+
+>>> [step.to for step in steps(ring.all_gather(0, 4))]
+[1, 1, 1]
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,8 @@
-"""Which algorithm for which collective, by name."""
+"""Which algorithm for which collective, by name.
+
+>>> sorted(ALGORITHMS["barrier"])
+['dissemination']
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

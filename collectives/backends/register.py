@@ -1,8 +1,11 @@
 """Importing this module registers our backends with torch.distributed. It starts nothing.
 
-import collectives.backends.register
-dist.init_process_group("mpi", init_method="mpi://")  # in a script that mpiexec runs
-dist.init_process_group("by_hand")                    # in a script that torchrun runs
+A script that torchrun runs then takes `dist.init_process_group("by_hand")`, and one that mpiexec
+runs `dist.init_process_group("mpi", init_method="mpi://")`.
+
+>>> import collectives.backends.register
+>>> dist.is_backend_available("by_hand")
+True
 """
 
 import functools

@@ -19,6 +19,10 @@ def digits(device="cpu"):
     """The images, float64 [1797, 64] from 0 to 1, and their labels, int64 [1797].
 
     Nothing of scikit-learn is imported, which would take a second. ImportError if it is missing.
+
+    >>> images, labels = digits()
+    >>> images.shape, labels[:3]
+    (torch.Size([1797, 64]), tensor([0, 1, 2]))
     """
     images, labels = _loaded()
     return images.to(device), labels.to(device)
@@ -28,6 +32,9 @@ def text(device="cpu"):
     """The description of these images: the number of each of its characters, int64, below 128.
 
     ImportError if scikit-learn is missing.
+
+    >>> "".join(chr(number) for number in text()[3:18])
+    '_digits_dataset'
     """
     import torch
 

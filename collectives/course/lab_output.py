@@ -13,6 +13,9 @@ def stdout_lines(done: list[subprocess.CompletedProcess]) -> dict[str, list[str]
 
     (The ranks of a machine print in any order.) Raises RuntimeError, with stderr, if the command
     failed, and Unavailable, a ValueError, if there is no such command.
+
+    >>> with Lab(2) as lab:  # doctest: +SKIP
+    ...     print(stdout_lines(lab.run("hostname")))
     """
     for node, process in enumerate(done):
         if process.returncode == _NO_SUCH_COMMAND:

@@ -46,12 +46,22 @@ def needs(
 
     With `fresh` it makes its process group itself, in new processes, exactly `ranks` of them. With
     `seconds` it has at least so much time, also if the limit is less.
+
+    >>> @needs(ranks=4)
+    ... def two_rows(rank, world_size, device):
+    ...     group = dist.new_group([0, 1])
     """
     return _mark(ranks=ranks, isolated=fresh, fresh=fresh, backend=backend, seconds=seconds)
 
 
 def in_lab(step: Callable) -> Callable:
-    """Mark a step that makes a lab of machines, and starts the ranks there itself."""
+    """Mark a step that makes a lab of machines, and starts the ranks there itself.
+
+    >>> @in_lab
+    ... def two_machines(rank, world_size, device):
+    ...     with Lab(2) as lab:
+    ...         return stdout_lines(lab.run("hostname"))
+    """
     return _mark(isolated=True, lab=True)(step)
 
 
@@ -60,27 +70,52 @@ def computed(step: Callable) -> Callable:
 
     `run` says so, instead of "proved": that is for what ranks did, compared with an independent
     result.
+
+    >>> @computed
+    ... def shares(rank, world_size, device):
+    ...     return 12 // world_size
     """
     return _mark(how_known="computed")(step)
 
 
 def looked_up(step: Callable) -> Callable:
-    """Mark a step that shows numbers of a table, which somebody measured before."""
+    """Mark a step that shows numbers of a table, which somebody measured before.
+
+    >>> @looked_up
+    ... def on_their_cluster(rank, world_size, device):
+    ...     return {"8 GPUs": "370 GB/s"}
+    """
     return _mark(how_known="looked up")(step)
 
 
 def mistake(symptom: str, *, ranks: int, fresh: bool = False) -> Callable:
-    """Mark a step as a mistake that shows this symptom on so many ranks."""
+    """Mark a step as a mistake that shows this symptom on so many ranks.
+
+    >>> @mistake("hangs", ranks=2)
+    ... def one_stays_away(rank, world_size, device):
+    ...     if rank == 0:
+    ...         dist.barrier()
+    """
     return _mark(ranks=ranks, isolated=True, symptom=symptom, fresh=fresh)
 
 
 def cure(*, ranks: int, fresh: bool = False) -> Callable:
-    """Mark a step as the cure of the mistake before it."""
+    """Mark a step as the cure of the mistake before it.
+
+    >>> @cure(ranks=2)
+    ... def all_come(rank, world_size, device):
+    ...     dist.barrier()
+    """
     return _mark(ranks=ranks, isolated=True, fresh=fresh)
 
 
 def myth(*, ranks: int, symptom: str | None = None, fresh: bool = False) -> Callable:
-    """Mark a step that tests a myth about gloo, with the symptom that refutes it, if one does."""
+    """Mark a step that tests a myth about gloo, with the symptom that refutes it, if one does.
+
+    >>> @myth(ranks=2)
+    ... def barrier_needs_no_gpu(rank, world_size, device):
+    ...     dist.barrier()
+    """
     return _mark(ranks=ranks, isolated=True, symptom=symptom, fresh=fresh, backend="gloo")
 
 

@@ -43,6 +43,10 @@ def run(step: Callable) -> None:
     process from which all ranks are forked, and which imports torch first. In a notebook failures
     are raised. Elsewhere they end the program with a message and status 1 (the step failed), 2 (bad
     usage), 3 (it cannot run here) or 130 (Ctrl-C).
+
+    >>> def hello(rank, world_size, device):
+    ...     return f"I am {rank} of {world_size}"
+    >>> run(hello)  # doctest: +SKIP
     """
     if _in_notebook():
         report = run_step(step, World.chosen(), record="tensors")

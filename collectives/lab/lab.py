@@ -45,6 +45,9 @@ class Lab:
     All machines see the files of this one. /run/disk (64 MiB, TMPDIR) and /dev/shm are a machine's
     own, /run/shared is common to all of them. No route leads out. Raises Unavailable, a
     ValueError, where there can be no lab, and ValueError for a rate, delay or loss that is none.
+
+    >>> with Lab(2, rate="200mbit") as lab:  # doctest: +SKIP
+    ...     lab.power_off(1)
     """
 
     def __init__(

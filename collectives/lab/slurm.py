@@ -1,4 +1,9 @@
-"""Slurm on a lab: its own daemons, unchanged, with the least configuration that works there."""
+"""Slurm on a lab: its own daemons, unchanged, with the least configuration that works there.
+
+>>> with Lab(2) as lab:  # doctest: +SKIP
+...     slurm.start(lab)
+...     lab.run("srun -N 2 hostname", on=["login"])
+"""
 
 import shutil
 import time

@@ -43,6 +43,16 @@ class LaunchError(RuntimeError):
     are those of the exception of a rank that raised, else empty.
     `stacks` holds faulthandler's stacks by rank. `calls` and `risky_calls`: what the ranks called
     until then, and what they noticed of it; empty unless `launch` was asked to record.
+
+    >>> def step(rank, world_size, device):
+    ...     if rank == 1:
+    ...         raise KeyError("weights")
+    ...     dist.barrier()
+    >>> try:
+    ...     launch(step, 2)
+    ... except LaunchError as error:
+    ...     print(error.rank, error.kind, error.error_type)
+    1 raised KeyError
     """
 
     calls: list[Call]

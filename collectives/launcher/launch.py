@@ -44,6 +44,13 @@ def launch(
 
     Raises ValueError for arguments that cannot work, and LaunchError, which names the rank, if a
     rank raises, dies or hangs.
+
+    >>> def total(rank, world_size, device):
+    ...     x = torch.tensor([10.0**rank], device=device)
+    ...     dist.all_reduce(x)
+    ...     return x.item()
+    >>> launch(total, 3)
+    [111.0, 111.0, 111.0]
     """
     _check(fn, args, start_method, record)
     world = World.chosen(nproc, backend, device, timeout)

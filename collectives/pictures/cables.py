@@ -1,4 +1,8 @@
-"""Who sends to whom on two machines, and how much of it goes through the cable between them."""
+"""Who sends to whom on two machines, and how much of it goes through the cable between them.
+
+>>> print(Cables([], [Wiring("ring", ([0, 1], [2, 3]), [(1, 2), (3, 0)], megabytes=8.0)]))
+ring: 8.0 MB
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""A colour for each rank, the same in figures and in the terminal."""
+"""A colour for each rank, the same in figures and in the terminal.
+
+>>> colour_of(0), colour_of(8), edge(colour_of(0))
+('#e69f00', '#e69f00', '#b87f00')
+"""
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart. Dark grey replaces its black,
 # which is for text.

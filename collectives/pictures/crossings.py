@@ -24,6 +24,9 @@ class Times:
     `curves` has (bytes, seconds) of the same sizes for each name. They must not be measured by the
     step: what is printed should be the same on every machine. `against` is the curve that the
     picture compares the fastest one with. `where` stands in its title, such as 4 ranks on 2 cores.
+
+    >>> print(Times({"tree": [(1, 1.0), (100, 9.0)], "ring": [(1, 3.0), (100, 4.0)]}))
+    fastest is tree, from 100 bytes on ring
     """
 
     curves: dict[str, Sequence[tuple[float, float]]]

@@ -1,4 +1,8 @@
-"""What a rank holds in memory: a bar for each way to train, cut into parts of one kind."""
+"""What a rank holds in memory: a bar for each way to train, cut into parts of one kind.
+
+>>> print(MemoryBars({"DDP": {"weights": 4000, "gradients": 4000}}))
+DDP: 8,000
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

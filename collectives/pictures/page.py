@@ -2,6 +2,15 @@
 
 All lengths are inches from the top left, and 96 pixels are an inch. matplotlib is imported only
 when something is drawn: ranks import results that can draw themselves.
+
+>>> class Count(int):
+...     @default_style
+...     def draw(self, title, ranks):
+...         canvas = Canvas(title)
+...         canvas.write(MARGIN, TOP, str(self))
+...         return canvas.end(TOP + LINE, words=f"the number {self}")
+>>> Count(3).draw("A number", ranks=[]).get_label()
+'the number 3'
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What each rank has or does: a row for each rank, a column for each step, unit or sample."""
+"""What each rank has or does: a row for each rank, a column for each step, unit or sample.
+
+>>> print(dealt({"sampler": ([0, 1, 2, 3], [1, 3])}))
+sampler: 2 of 4
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -16,16 +16,24 @@ if TYPE_CHECKING:
 class StepLog:
     """What a rank sends in each step of an algorithm, and which pieces it holds after it.
 
-        with StepLog(pieces) as steps:
-            ...  # send and receive
-            steps.add(pieces, sent=0, to=1)
-
     It is drawn as `add` tells it. `messages` and `bytes`, which are printed, are not told: they are
     counted below the program, from what the block hands to the process group. The block fails if
     these are not the messages that will be drawn.
 
     `pieces` are tensors, of which the first numbers are drawn; None is a piece that is not there
     yet.
+
+    >>> def step(rank, world_size, device):
+    ...     x = torch.tensor([10**rank])
+    ...     with StepLog([x]) as steps:
+    ...         if rank == 0:
+    ...             dist.send(x, dst=1)
+    ...         else:
+    ...             dist.recv(x, src=0)
+    ...         steps.add([x], sent=0, to=1 if rank == 0 else None)
+    ...     return steps
+    >>> print(launch(step, 2)[0])
+    1 message, 8 bytes
     """
 
     def __init__(self, pieces: Sequence):
@@ -86,6 +94,10 @@ class SchedulePlayback:
 
     `memory[rank]` are the numbers of its pieces at first, None where it has none. Printed as the
     number of steps and of messages.
+
+    >>> memory = [[1, None, None], [None, 2, None], [None, None, 3]]
+    >>> print(SchedulePlayback("all_gather", "ring", memory))
+    2 steps, 6 messages
     """
 
     def __init__(self, collective: str, algorithm: str, memory: list[list], per_node: int = 1):

@@ -258,6 +258,14 @@ def span(what: str) -> Iterator[None]:
     """The program's own work, such as "multiply", which a picture shows beside the calls.
 
     It is noted only where the calls are recorded with their tensors, as for pictures.
+
+    >>> def step(rank, world_size, device):
+    ...     with span("multiply"):
+    ...         x = torch.ones(64, 64) @ torch.ones(64, 64)
+    ...     dist.all_reduce(x)
+    >>> calls = launch(step, 2, record="tensors").calls
+    >>> sorted({call.name for call in calls})
+    ['all_reduce', 'span']
     """
     recorder = getattr(c10d.all_reduce, "recorder", None)
     sinks = [sink for sink in recorder.sinks if sink.tensors] if recorder else []

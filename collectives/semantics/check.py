@@ -12,6 +12,9 @@ class Mismatch(AssertionError):
     """A rank did not get what it should have.
 
     `difference` says so without the rank and the call that were checked, which the message names.
+
+    >>> Mismatch("element 1 is 1.0, expected 3.0", "all_reduce(SUM)", rank=1, world_size=2)
+    Mismatch('rank 1/2: element 1 is 1.0, expected 3.0 [all_reduce(SUM)]')
     """
 
     def __init__(self, difference: str, call: str = "", rank: int = 0, world_size: int = 1):
@@ -26,6 +29,12 @@ def check(got: Any, expected: Any, call: str, *, rtol: float = 0.0) -> None:
     `call` names the call that is checked, as in "all_reduce(SUM)". `rtol` is a relative tolerance
     for values that are rounded (a quotient, a root); without it floating-point values must be equal
     to the last bit: -0.0 is not 0.0. The tensors of lists and tuples are compared in pairs.
+
+    >>> check(torch.tensor([3.0, 3.0]), torch.full([2], 3.0), "all_reduce(SUM)")
+    >>> check(torch.tensor([1]), torch.tensor([3]), "reduce(SUM)")
+    Traceback (most recent call last):
+        ...
+    collectives.semantics.check.Mismatch: rank 0/1: got [1], should be [3] [reduce(SUM), int64[1]]
     """
     # A `raise`, not an `assert`: `python -O` proves too.
     if equal(got, expected, rtol):

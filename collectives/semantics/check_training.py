@@ -32,6 +32,21 @@ def check_training(
     `call` names what is checked.
     It is a collective: all ranks compare together, and all raise the same error, which names
     the worst tensor and its rank.
+
+    >>> def trained(batches):
+    ...     torch.manual_seed(0)
+    ...     model = torch.nn.Linear(2, 1)
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     for batch in batches:
+    ...         model(batch).sum().backward()
+    ...         optimizer.step()
+    ...     return model, optimizer
+    >>> def step(rank, world_size, device):
+    ...     data = [torch.ones(4, 2)] * 3
+    ...     check_training(trained(data), trained(data), "three steps")
+    ...     return "equal"
+    >>> launch(step, 2)
+    ['equal', 'equal']
     """
     import torch.distributed as dist
 

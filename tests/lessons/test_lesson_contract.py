@@ -18,16 +18,12 @@ from collectives.course.marks import world_of
 from collectives.course.outcome import PEER_IS_GONE
 from collectives.course.practice import registry
 from collectives.course.results import table
+from tools.api_page import MODULES
 
 CHAPTERS = chapters.read()
 SOURCES = {name: Source(name) for chapter in CHAPTERS.values() for name in chapter.names}
 DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed."
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
-# The rooms that lessons are about, and what makes torch.distributed know our backends.
-PUBLIC = (
-    *("collectives.algorithms", "collectives.lab", "collectives.pictures"),
-    "collectives.backends.register",
-)
 
 
 def test_names_for_run_are_unique():
@@ -55,11 +51,24 @@ def definitions_only(source: Source) -> Iterator[str]:
             yield f"the top level holds more than definitions: {ast.unparse(node)[:60]}"
 
 
+def private_imports(tree: ast.Module) -> Iterator[str]:
+    """Of the package, all that docs/api.md does not promise."""
+    for node in ast.walk(tree):
+        modules = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [f"{node.module}.{name.name}" for name in node.names]
+        for module in modules:
+            parent = module.rpartition(".")[0]
+            if module.startswith("collectives.") and not {module, parent} & {
+                "collectives",
+                *MODULES,
+            }:
+                yield module
+
+
 def it_imports_what_is_public(source: Source) -> Iterator[str]:
-    """Of the package, what it promises: `from collectives import ...`, or one of PUBLIC."""
-    for name in re.findall(r"^(?:from|import) (collectives\.\S+)", source.text, re.MULTILINE):
-        if not name.startswith(PUBLIC):
-            yield f"it imports {name}, which is not public"
+    for name in private_imports(source.tree):
+        yield f"it imports {name}, which is not public"
 
 
 def each_step_is_run_below_it(source: Source) -> Iterator[str]:
@@ -190,3 +199,11 @@ def errors_returned(rank, world_size, device, step):
         message = " ".join(str(error).split())
         summary = f"{type(error).__name__}: {message}"
         return f"rank {rank} raised {summary}\n{summary}\n{message}", None
+
+
+def test_exercises_import_what_is_public():
+    assert {
+        file: found
+        for file in (ROOT / "exercises").glob("*/*/*.py")
+        if (found := list(private_imports(ast.parse(file.read_text("utf-8")))))
+    } == {}

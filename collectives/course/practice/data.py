@@ -1,4 +1,8 @@
-"""The tensors that the cases are made of."""
+"""The tensors that the cases of an exercise are made of.
+
+>>> moved(2, 3), added(2, 3)
+(tensor([21, 22, 23]), tensor([100, 200, 300]))
+"""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,12 @@
-"""What an exercise asks for: one record each, and the cases in which it is tried."""
+"""What an exercise asks for: one record each, and the cases in which it is tried.
+
+>>> @exercise("average", stars=1, lesson="all_reduce", uses=("all_reduce",))
+... @hints("There is no division in SUM.")
+... def cases(rank, n):
+...     yield ExerciseCase("2 elements", (added(rank, 2),), sum(added(r, 2) for r in range(n)) / n)
+>>> cases.rule
+'write `average` with all_reduce alone'
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

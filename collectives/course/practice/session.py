@@ -17,6 +17,8 @@ def practice(name: str | None = None, function: Callable | None = None) -> None:
     practice start FOLDER` makes.
 
     Raises ValueError if there is no such exercise, or no folder of exercises here.
+
+    >>> practice("neighbours", lambda rank, n: ((rank - 1) % n, (rank + 1) % n))  # doctest: +SKIP
     """
     ranks = sys.modules.get("collectives.launcher.rank")
     if ranks is not None and ranks.inside:  # it stands in the file that is tried

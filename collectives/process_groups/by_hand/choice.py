@@ -2,7 +2,14 @@
 size.
 
 COLLECTIVES_ALGORITHM=ring python train.py
-dist.new_group(backend="by_hand", pg_options=Options(algorithm="ring"))
+
+>>> def total(rank, world_size, device):
+...     group = dist.new_group(backend="by_hand", pg_options=Options(algorithm="ring"))
+...     x = torch.tensor([10.0**rank])
+...     dist.all_reduce(x, group=group)
+...     return x.item()
+>>> launch(total, 2)
+[11.0, 11.0]
 """
 
 import functools
