@@ -96,3 +96,14 @@ def test_a_lesson_runs_on_it(starter):
     options = "--backend lying --import lying_backend"
     done = finished(f"{starter} {files.find('all_reduce')} {options}", cwd=SUPPORT)
     assert (done.stdout.count("proved on all 4 ranks"), done.returncode) == (5, 0), done.stderr
+
+
+@pytest.mark.slow
+def test_an_average_that_sums_is_found_by_the_cells_that_are_tried_without_being_asked_for():
+    options = "--backend lying --import lying_backend --world-sizes 2"
+    done = finished(
+        f"python -m pytest -p no:cacheprovider --pyargs collectives.verify {options} "
+        "-k 'test_calls and all_reduce'",
+        cwd=SUPPORT,
+    )
+    assert "all_reduce(AVG, float32) on lying/cpu, 2 ranks" in done.stdout, done.stdout
