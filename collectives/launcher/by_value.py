@@ -4,6 +4,7 @@ This makes lambdas, notebook cells and functions of scripts work.
 """
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -43,26 +44,23 @@ def pickle_by_value(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 def _by_value(fn: Callable[..., Any]) -> list[ModuleType]:
     """The modules to pickle by value: that of `fn`, and those that a rank cannot import by name."""
-    defining_module = sys.modules.get(getattr(fn, "__module__", None) or "")
-    not_importable = [
+    defining = getattr(fn, "__module__", None)
+    own = [
         module
         for name, module in list(sys.modules.items())
-        if "." not in name
-        and not _is_installed(getattr(module, "__file__", None))
-        and not _is_importable(name, module)
+        if (name == defining or "." not in name)
+        and (file := getattr(module, "__file__", None))
+        and not _holds_a_library(os.path.dirname(file))
+        and (name == defining or not _is_importable(name, module))
     ]
-    found = {
-        module.__name__: module
-        for module in [defining_module, *not_importable]
-        if module is not None and not _is_installed(getattr(module, "__file__", None))
-    }
-    return [module for name, module in found.items() if name in sys.modules and name != "__main__"]
+    names = sys.modules.keys() - {"__main__"}
+    return [module for module in own if module.__name__ in names]
 
 
-@functools.cache  # each launch asks for every file from which this program has imported
-def _is_installed(file: str | None) -> bool:
-    """Whether the file belongs to Python, to an installed package or to this one."""
-    return file is None or stack.is_library(file)
+@functools.cache  # a launch asks for each module, and there are few folders
+def _holds_a_library(folder: str) -> bool:
+    """Whether Python, an installed package or this one lies there."""
+    return stack.is_library(folder + os.sep)
 
 
 def _is_importable(name: str, module: ModuleType) -> bool:
