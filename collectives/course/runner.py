@@ -8,13 +8,11 @@ go to stderr.
 import argparse
 import contextlib
 import functools
-import inspect
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from collectives.backends import imported
 from collectives.backends.availability import Unavailable
@@ -53,10 +51,10 @@ def run(step: Callable) -> None:
         print_text(report.text, end="")
         show_in_notebook(report)
         return
-    lesson = step.__module__
-    _, display = _words(lesson)
+    lesson, typed = step.__module__, sys.argv[1:]
+    _, display = _words(lesson, *typed)
     try:
-        world = None if world_of(step).lab else _world(lesson)
+        world = None if world_of(step).lab else _world(lesson, *typed)
     except ValueError as error:
         status, _ = _refused(step.__name__, error)
         sys.exit(status)
@@ -70,18 +68,17 @@ def run(step: Callable) -> None:
         raise
     if display.unwritten and not status:
         sys.exit(2)
-    # A lesson's first step bears the name of its file. If it is skipped, the lesson has nothing to
-    # show; a later step may be skipped.
-    is_first = step.__name__ == Path(inspect.unwrap(step).__code__.co_filename).stem
-    if status not in (0, 3) or (status == 3 and is_first):
+    # A step may be skipped, but a lesson that begins so has nothing to show.
+    display.has_begun = display.has_begun or not status
+    if status not in (0, 3) or not display.has_begun:
         sys.exit(status)
 
 
 @functools.cache
-def _words(lesson: str) -> tuple[argparse.Namespace, Display]:
+def _words(lesson: str, *typed: str) -> tuple[argparse.Namespace, Display]:
     """What the command line asks for: parsed once, for all steps of a lesson."""
     parser = parser_of(lesson)
-    words = parser.parse_args()
+    words = parser.parse_args(typed)
     try:
         imported.import_modules(words.modules)
         display = Display(words.trace, words.picture, words.save_picture)
@@ -91,8 +88,8 @@ def _words(lesson: str) -> tuple[argparse.Namespace, Display]:
 
 
 @functools.cache
-def _world(lesson: str) -> World:
-    words, _ = _words(lesson)
+def _world(lesson: str, *typed: str) -> World:
+    words, _ = _words(lesson, *typed)
     return World.chosen(words.nproc, words.backend, words.device, words.timeout)
 
 

@@ -27,6 +27,7 @@ class Display:
 
     `runs` holds the names and the calls of the steps so far: their trace is one file. `unwritten`:
     the files that could be opened before the run, and not be written after it. Each is said once.
+    `has_begun`: whether a step of the lesson has run.
     """
 
     trace: Path | None = None
@@ -35,6 +36,7 @@ class Display:
     runs: list[tuple[str, list[Call]]] = field(default_factory=list)
     pictures_saved: int = 0
     unwritten: set[Path] = field(default_factory=set)
+    has_begun: bool = False
 
     def __post_init__(self) -> None:
         if self.save_picture is not None:

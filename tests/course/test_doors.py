@@ -51,3 +51,23 @@ def test_a_lesson_that_cannot_run_says_why_and_ends_with_its_status(
     output, errors = capsys.readouterr()
     assert (ended.value.code, output) == (status, printed)
     assert said in errors
+
+
+def test_a_lesson_of_which_every_step_is_skipped_ends_with_status_3(tmp_path, monkeypatch, capsys):
+    """Also where its first step does not bear the name of its file."""
+    program = """
+from collectives import needs, run
+
+@needs(ranks=2)
+def pair(rank, world_size, device):
+    return rank
+
+run(pair)
+STEPS = [pair]
+"""
+    (tmp_path / "mine.py").write_text(program)
+    monkeypatch.setattr(sys, "argv", ["mine.py", "--nproc", "1"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(tmp_path / "mine.py"), run_name="__main__")
+    printed = "pair: skipped: it needs at least 2 ranks, this world has 1\n"
+    assert (ended.value.code, capsys.readouterr().out) == (3, printed)
