@@ -17,8 +17,8 @@ from collectives.diagnosis.rules import hints
 from collectives.diagnosis.rules.report import format_arguments, location, write
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import POLL
-from collectives.diagnosis.watch.hang_monitor import HangMonitor
 from collectives.diagnosis.watch.job import Job
+from collectives.diagnosis.watch.job_monitor import JobMonitor
 from collectives.diagnosis.watch.process_tree import (
     adopt_orphans,
     children,
@@ -54,7 +54,7 @@ def run(
         except OSError as error:
             raise ValueError(f"{command[0]} cannot be run: {error.strerror}.") from None
         job = Job(folder)
-        monitor = HangMonitor(job, hang_after, report, command)
+        monitor = JobMonitor(job, hang_after, report, command)
         try:
             verdict = _watch(process, monitor, timeout)
         finally:
@@ -118,7 +118,7 @@ def as_json(verdict: Verdict, command: list[str], returncode: int) -> dict:
     }
 
 
-def _watch(process: subprocess.Popen, monitor: HangMonitor, timeout: float | None) -> Verdict:
+def _watch(process: subprocess.Popen, monitor: JobMonitor, timeout: float | None) -> Verdict:
     begin = time.monotonic()
     while process.poll() is None:
         if (verdict := monitor.look()) is not None:
@@ -136,7 +136,7 @@ def _watch(process: subprocess.Popen, monitor: HangMonitor, timeout: float | Non
     return verdict if verdict.kind == "ok" else job.nodes.verdict or verdict
 
 
-def _at_the_limit(monitor: HangMonitor, timeout: float) -> Verdict:
+def _at_the_limit(monitor: JobMonitor, timeout: float) -> Verdict:
     """The program has not ended in time."""
     verdict = monitor.last_word()
     if verdict.kind in ("ok", "not-distributed"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import time
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -13,6 +14,7 @@ from collectives.recording import call_log
 if TYPE_CHECKING:
     from collectives.diagnosis.rules.snapshot import Verdict
     from collectives.diagnosis.watch.hang_monitor import HangMonitor
+    from collectives.diagnosis.watch.world import WatchedWorld
 
 # The verdicts that explain more than the exceptions that follow from them.
 _EXPLAINED = ("hang", "mismatch")
@@ -30,7 +32,6 @@ class LaunchWatch:
         self.at_once = at_once
         self.record = record
         self.files: list[BinaryIO] = []
-        self._started: HangMonitor | None = None
 
     def give_files(self, specs: list[RankSpec]) -> list[RankSpec]:
         """The same rank specs, each with a file for the calls of its rank.
@@ -60,7 +61,7 @@ class LaunchWatch:
 
     def look(self) -> None:
         """Raise LaunchError if the ranks' calls do not fit, or if ranks wait for each other."""
-        verdict = self._monitor().look()
+        verdict = self._monitor.look()
         if verdict is not None and verdict.kind in _EXPLAINED:
             raise failure.from_verdict(verdict)
 
@@ -73,12 +74,11 @@ class LaunchWatch:
         """A better error for ranks that raised or died only because they lost each other."""
         if not self.at_once:
             return error
-        job = self._monitor().job
-        job.ask_and_poll()  # what C++ has called is known by the answers alone
-        for world in job.worlds.values():
-            if error.exitcode and (rank := world.ranks.get(error.rank)) is not None:
-                gone_at = rank.gone[0] if rank.gone else time.monotonic_ns()
-                rank.gone = gone_at, error.exitcode
+        world = self._world
+        world.ask_and_poll()  # what C++ has called is known by the answers alone
+        if error.exitcode and (rank := world.ranks.get(error.rank)) is not None:
+            gone_at = rank.gone[0] if rank.gone else time.monotonic_ns()
+            rank.gone = gone_at, error.exitcode
         verdict = self._verdict()
         return failure.from_verdict(verdict, error) if verdict.kind in _EXPLAINED else error
 
@@ -86,7 +86,7 @@ class LaunchWatch:
         """What the calls say of ranks whose time is up; empty if nothing."""
         if not self.files:
             return ""
-        verdict = self._monitor().last_word()
+        verdict = self._monitor.last_word()
         return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
 
     def tell(self, error: failure.LaunchError) -> None:
@@ -100,18 +100,20 @@ class LaunchWatch:
         while self.files:
             self.files.pop().close()
 
+    @functools.cached_property
     def _monitor(self) -> "HangMonitor":
         from collectives.diagnosis.watch.hang_monitor import HangMonitor
-        from collectives.diagnosis.watch.job import Job
-        from collectives.diagnosis.watch.rank_process import RankProcess
 
-        if self._started is None:
-            job = Job()
-            job.waiting = [RankProcess(file) for file in self.files]
-            self._started = HangMonitor(job, hang_after=5.0)
-        return self._started
+        return HangMonitor(self._world, hang_after=5.0)
+
+    @functools.cached_property
+    def _world(self) -> "WatchedWorld":
+        from collectives.diagnosis.watch.rank_process import RankProcess
+        from collectives.diagnosis.watch.world import WatchedWorld
+
+        return WatchedWorld(dict(enumerate(map(RankProcess, self.files))))
 
     def _verdict(self) -> "Verdict":
-        job = self._monitor().job
-        job.poll()
-        return job.verdict(stalled=True)
+        world = self._world
+        world.poll()
+        return world.verdict(stalled=True)

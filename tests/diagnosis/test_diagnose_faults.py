@@ -24,6 +24,7 @@ from collectives.diagnosis import run as diagnosing
 from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.watch.job import Job
+from collectives.diagnosis.watch.job_world import JobWorld
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.diagnosis.watch.world import WatchedWorld
 from collectives.recording.call import CallArgs, TensorKind
@@ -166,7 +167,7 @@ def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tm
 def test_the_count_of_a_report_is_that_of_all_worlds():
     job = Job()
     for number, words in enumerate(["barrier", "barrier broadcast:0", "barrier"]):
-        job.worlds[77, number] = world = WatchedWorld()
+        job.worlds[77, number] = world = JobWorld()
         for call in hand_made.program(words, words):
             world.matching.note(call)
     says = job.verdict(stalled=False).says

@@ -18,8 +18,8 @@ from collectives.diagnosis import run as diagnose
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.rules.unmatched import Unmatched
 from collectives.diagnosis.watch.across_nodes import NodeExchange
+from collectives.diagnosis.watch.job_world import JobWorld
 from collectives.diagnosis.watch.rank_process import RankProcess
-from collectives.diagnosis.watch.world import WatchedWorld
 from collectives.recording.call import Call, TensorKind
 from collectives.recording.call_log import Writer
 
@@ -178,7 +178,7 @@ def test_machines_that_nobody_of_ours_named_count_as_not_named():
 def test_ranks_on_which_no_verdict_can_be_given_count_as_not_sent(tmp_path):
     with open(tmp_path / "1.calls", "wb+") as file:
         Writer(file, 0, 2)
-        world = WatchedWorld()
+        world = JobWorld()
         world.ranks[0] = RankProcess(file, tmp_path)
         nothing = dataclasses.astuple(Unmatched())
         good = {"state": {"status": "running"}, "answer": {}, "unmatched": nothing}

@@ -85,7 +85,7 @@ class _Watch(LaunchWatch):
         self.report(f"case {self.board.case + 1}{waiting}")
 
     def _story(self) -> list[str]:
-        verdict = self._monitor().last_word() if self.files else None
+        verdict = self._monitor.last_word() if self.files else None
         if verdict is None or verdict.kind not in ("hang", "mismatch"):
             return []
         # Where each rank stands is told without it.

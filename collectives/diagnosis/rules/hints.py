@@ -5,29 +5,16 @@ A hint says what is risky although all calls fit together, and what to do.
 
 import importlib.metadata
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from collectives.backends import claims
 from collectives.diagnosis.rules.compare import plain_name
 from collectives.diagnosis.rules.report import format_call, location
+from collectives.diagnosis.rules.snapshot import Hint
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import NOWHERE
 from collectives.semantics.calls import BY_NAME, Flow
 from collectives.semantics.cell import Cell
 from collectives.words import ranks
-
-
-@dataclass(frozen=True)
-class Hint:
-    """A risky call.
-
-    risk: what its rank did.
-    cure: what may happen because of it, and what to do.
-    """
-
-    call: Call
-    risk: str
-    cure: str
 
 
 def hints(noticed: Iterable[RiskyCall], verdict: str) -> tuple[Hint, ...]:

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collectives.diagnosis.rules.hints import Hint
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State, is_lost
 from collectives.diagnosis.rules.report import format_call, location, write
@@ -12,6 +11,19 @@ from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import Call
 from collectives.semantics.calls import GROUPS, POINT_TO_POINT
 from collectives.words import ranks
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A risky call.
+
+    risk: what its rank did.
+    cure: what may happen because of it, and what to do.
+    """
+
+    call: Call
+    risk: str
+    cure: str
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def _unpack(packed: bytes) -> dict:
     """A message as `_send` packs it. Raises one of _MALFORMED for anything else.
 
     Whoever reaches the store can write there. So all that this file reads of a message is checked;
-    `WatchedWorld.update_elsewhere` tries what stands in the ranks.
+    `JobWorld.update_elsewhere` tries what stands in the ranks.
     """
     unpacking = zlib.decompressobj()
     text = unpacking.decompress(packed, _MOST)

@@ -1,90 +1,69 @@
 """When to report: a verdict is reported once it is certain, and not before."""
 
-import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Protocol
 
 from collectives.diagnosis.rules.snapshot import Verdict
-from collectives.diagnosis.timing import (
-    EXCHANGE,
-    FIND_MACHINES,
-    LAUNCHER_ENDS,
-    LAUNCHER_ENDS_RANKS,
-    STABLE,
-)
-from collectives.diagnosis.watch.job import Job
-from collectives.diagnosis.watch.torchrun_meeting import TorchrunMeeting
+from collectives.diagnosis.timing import LAUNCHER_ENDS, LAUNCHER_ENDS_RANKS, STABLE
+
+
+class Watched(Protocol):
+    """A world, or a job of several."""
+
+    def poll(self) -> bool: ...
+
+    def ask(self) -> None: ...
+
+    def ask_and_poll(self) -> None: ...
+
+    def has_new_records(self) -> bool: ...
+
+    def are_gone(self) -> bool: ...
+
+    def verdict(self, stalled: bool) -> Verdict: ...
 
 
 class HangMonitor:
-    """Looks at a job again and again, and decides when a verdict is certain.
+    """Looks at a world or a job again and again, and decides when a verdict is certain.
 
     `hang_after`: how long nothing may move, in seconds. `report` is called with what is slow, once.
-    `command`: the program's.
     """
 
     def __init__(
         self,
-        job: Job,
+        watched: Watched,
         hang_after: float,
         report: Callable[[str], None] = lambda text: None,
-        command: Iterable[str] = (),
     ):
-        self.job = job
-        self.meeting = TorchrunMeeting(list(command))
-        self.reported: str | None = None  # what was reported of that
+        self.watched = watched
         self.hang_after = hang_after
         self.report = report
-        self.moved = self.asked = self.exchanged = time.monotonic()
-        self.machines_asked = 0.0  # when; infinity once all are known
+        self.pause = max(0.2, hang_after / 4)  # between two questions
+        self.moved = self.asked = time.monotonic()
         self.suspected: tuple[str, float] = ("", 0.0)  # what a report would say, and since when
         self.has_reported_slow = False
 
     def look(self) -> Verdict | None:
         """What is certain by now; None while the program may still come to a good end."""
         now = time.monotonic()
-        if self.job.poll():
+        self.read(now)
+        return self.judge(now)
+
+    def read(self, now: float) -> None:
+        """Read what is new, and ask if nothing is."""
+        if self.watched.poll():
             self.moved = now
-        pause = max(0.2, self.hang_after / 4)
-        if now > self.asked + pause and now > self.moved + min(1.0, pause):
+        if now > self.asked + self.pause and now > self.moved + min(1.0, self.pause):
             self.asked = now
-            if self.job.has_new_records():
+            if self.watched.has_new_records():
                 self.moved = now
-            self.job.ask()
-        self._exchange(now, pause)
-        if not self.job.worlds and now > self.moved + self.hang_after / 2:
-            self._ask_who_has_come(now, pause)
-        if self.job.nodes.verdict is not None:
-            return self.job.nodes.verdict
-        return self._judge(now) if now > self.moved + STABLE / 2 else None
+            self.watched.ask()
 
-    def _ask_who_has_come(self, now: float, pause: float) -> None:
-        """No rank has started yet."""
-        if now > self.exchanged + pause:
-            self.exchanged = now
-            self.meeting.ask()
-        says = self.meeting.says
-        if says is not None and says != self.reported and now > self.moved + self.hang_after:
-            self.reported = says
-            self.report(says)
-
-    def _exchange(self, now: float, pause: float) -> None:
-        """With the other nodes: often if a rank has ended, else rarely."""
-        if now <= self.exchanged + EXCHANGE:
-            return
-        world = self.job.world_on_several_nodes()
-        if world is None:
-            return
-        if now > self.machines_asked + FIND_MACHINES:
-            self.machines_asked = math.inf if self.job.find_machines(world) else now
-        ended, quiet = world.has_ended(), now > self.moved + pause
-        if ended or now > self.exchanged + (pause if quiet else 2 * pause):
-            self.exchanged = now
-            if self.job.exchange(world, send=ended or quiet):
-                self.moved = now
-
-    def _judge(self, now: float) -> Verdict | None:
-        verdict = self.job.verdict(stalled=now > self.moved + self.hang_after)
+    def judge(self, now: float) -> Verdict | None:
+        if now <= self.moved + STABLE / 2:
+            return None
+        verdict = self.watched.verdict(stalled=now > self.moved + self.hang_after)
         if verdict.kind == "slow" and not self.has_reported_slow:
             self.has_reported_slow = True
             self.report(verdict.says)
@@ -101,7 +80,7 @@ class HangMonitor:
             return self.hang_after
         if verdict.field == "machine":  # it looks for questions so often, if it is there
             return self.hang_after / 2
-        if self.job.are_gone():  # their launcher will end, or start them again
+        if self.watched.are_gone():  # their launcher will end, or start them again
             return max(LAUNCHER_ENDS, self.hang_after)
         if verdict.kind in ("raised", "died"):
             return max(LAUNCHER_ENDS_RANKS, self.hang_after)
@@ -109,12 +88,5 @@ class HangMonitor:
 
     def last_word(self) -> Verdict:
         """The verdict on a program that is to be ended now."""
-        self.job.ask_and_poll()
-        verdict = self.job.verdict(stalled=not self.job.poll())
-        if verdict.kind == "not-distributed" and self.meeting.says is not None:
-            return Verdict("slow", self.meeting.says)
-        return verdict
-
-    def publish(self, verdict: Verdict) -> None:
-        """Send it to the other nodes of the job."""
-        self.job.nodes.publish(verdict, patience=max(0.5, self.hang_after / 2))
+        self.watched.ask_and_poll()
+        return self.watched.verdict(stalled=not self.watched.poll())

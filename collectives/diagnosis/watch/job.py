@@ -11,8 +11,8 @@ from collectives.diagnosis.rules.rendezvous import never_met
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.across_nodes import NodeExchange
+from collectives.diagnosis.watch.job_world import Claim, JobWorld
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
-from collectives.diagnosis.watch.world import Claim, WatchedWorld
 from collectives.recording import call_log, stack
 from collectives.recording.call import RiskyCall
 
@@ -31,8 +31,7 @@ class Job:
         self.folder = folder
         self.known: set[Path] = set()
         self.waiting: list[RankProcess] = []
-        self.worlds: dict[tuple[int, int], WatchedWorld] = {}
-        self.records = 0  # a hash of what the Flight Recorders noted
+        self.worlds: dict[tuple[int, int], JobWorld] = {}
         self.nodes = NodeExchange()
 
     def ranks(self) -> list[RankProcess]:
@@ -71,10 +70,10 @@ class Job:
         if before is not None:
             self.waiting.append(before)
 
-    def _world_of(self, head: dict) -> WatchedWorld:
+    def _world_of(self, head: dict) -> JobWorld:
         """The first world at its meeting place that does not refuse it; if need be, a new one."""
         for generation in itertools.count():
-            world = self.worlds.setdefault((head["world"], generation), WatchedWorld())
+            world = self.worlds.setdefault((head["world"], generation), JobWorld())
             if world.claim(head) is not Claim.REFUSED:
                 break
             other = world.ranks.get(head["rank"])
@@ -82,7 +81,7 @@ class Job:
                 world.duplicates.add(head["rank"])
         return world
 
-    def world_on_several_nodes(self) -> WatchedWorld | None:
+    def world_on_several_nodes(self) -> JobWorld | None:
         """The world of which other nodes have a part; connects to its store."""
         for (_, generation), world in self.worlds.items():
             if not world.absent():
@@ -95,14 +94,14 @@ class Job:
             return world if self.nodes.opening is not None else None
         return None
 
-    def find_machines(self, world: WatchedWorld) -> bool:
+    def find_machines(self, world: JobWorld) -> bool:
         """Whether the machines of all ranks are known by now, as far as they will be."""
         if world.has_begun:
             self.nodes.find_machines(world.ranks)
             world.machines = self.nodes.machines
         return len(world.machines) == world.size
 
-    def exchange(self, world: WatchedWorld, send: bool) -> bool:
+    def exchange(self, world: JobWorld, send: bool) -> bool:
         """Receive what other nodes sent of their ranks, and send ours; whether those went on."""
         moved = self.nodes.exchange(world.to_json, send)
         world.update_elsewhere(self.nodes.others, self.nodes.lost)
@@ -157,10 +156,7 @@ class Job:
 
     def has_new_records(self) -> bool:
         """Whether torch's own record of any rank has grown since the last time."""
-        answers = [rank.read(call_log.ANSWER).get("collectives", []) for rank in self.ranks()]
-        records = [[(group, seq, entry[-2]) for group, seq, *entry in one] for one in answers]
-        before, self.records = self.records, hash(json.dumps(records))
-        return before != self.records
+        return sum(world.has_new_records() for world in self.worlds.values()) > 0
 
     def trust_launcher(self) -> None:
         """It reports success, so its ranks ended well.
@@ -175,7 +171,7 @@ class Job:
 
     def are_gone(self) -> bool:
         """Whether no rank runs any more."""
-        return all(rank.gone is not None for rank in self.ranks())
+        return all(world.are_gone() for world in self.worlds.values())
 
     def verdict(self, stalled: bool) -> Verdict:
         """The verdict on the first world that has a fault.
@@ -216,9 +212,9 @@ class Job:
             return None
         return never_met([world.as_joining(place) for place, world in parts])
 
-    def _verdict(self, world: WatchedWorld, stalled: bool) -> Verdict:
+    def _verdict(self, world: JobWorld, stalled: bool) -> Verdict:
         """If a rank could not be watched, a call that seems to be missing may be its call."""
-        verdict, unwatched = world.verdict(stalled), {path.stem for path in self._unwatched()}
+        verdict, unwatched = world.judged(stalled), {path.stem for path in self._unwatched()}
         pids = {str(rank.head()["pid"]) for rank in world.ranks.values()}
         is_partial = unwatched and (world.absent() or pids & unwatched)
         if is_partial and verdict.kind in ("hang", "mismatch", "slow"):

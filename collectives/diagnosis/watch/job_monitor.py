@@ -1,0 +1,72 @@
+"""When to report on a job, whose ranks may be on several machines, or may not have started yet."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+
+from collectives.diagnosis.rules.snapshot import Verdict
+from collectives.diagnosis.timing import EXCHANGE, FIND_MACHINES
+from collectives.diagnosis.watch.hang_monitor import HangMonitor
+from collectives.diagnosis.watch.job import Job
+from collectives.diagnosis.watch.torchrun_meeting import TorchrunMeeting
+
+
+class JobMonitor(HangMonitor):
+    """Looks at a job, and speaks with the other machines about it. `command`: the program's."""
+
+    def __init__(
+        self,
+        job: Job,
+        hang_after: float,
+        report: Callable[[str], None] = lambda text: None,
+        command: Iterable[str] = (),
+    ):
+        super().__init__(job, hang_after, report)
+        self.job = job
+        self.meeting = TorchrunMeeting(list(command))
+        self.reported: str | None = None  # what was reported of that
+        self.exchanged = self.moved
+        self.machines_asked = 0.0  # when; infinity once all are known
+
+    def look(self) -> Verdict | None:
+        now = time.monotonic()
+        self.read(now)
+        self._exchange(now)
+        if not self.job.worlds and now > self.moved + self.hang_after / 2:
+            self._ask_who_has_come(now)
+        return self.job.nodes.verdict or self.judge(now)
+
+    def _ask_who_has_come(self, now: float) -> None:
+        """No rank has started yet."""
+        if now > self.exchanged + self.pause:
+            self.exchanged = now
+            self.meeting.ask()
+        says = self.meeting.says
+        if says is not None and says != self.reported and now > self.moved + self.hang_after:
+            self.reported = says
+            self.report(says)
+
+    def _exchange(self, now: float) -> None:
+        """With the other nodes: often if a rank has ended, else rarely."""
+        if now <= self.exchanged + EXCHANGE:
+            return
+        world = self.job.world_on_several_nodes()
+        if world is None:
+            return
+        if now > self.machines_asked + FIND_MACHINES:
+            self.machines_asked = math.inf if self.job.find_machines(world) else now
+        ended, quiet = world.has_ended(), now > self.moved + self.pause
+        if ended or now > self.exchanged + (self.pause if quiet else 2 * self.pause):
+            self.exchanged = now
+            if self.job.exchange(world, send=ended or quiet):
+                self.moved = now
+
+    def last_word(self) -> Verdict:
+        verdict = super().last_word()
+        if verdict.kind == "not-distributed" and self.meeting.says is not None:
+            return Verdict("slow", self.meeting.says)
+        return verdict
+
+    def publish(self, verdict: Verdict) -> None:
+        """Send it to the other nodes of the job."""
+        self.job.nodes.publish(verdict, patience=max(0.5, self.hang_after / 2))

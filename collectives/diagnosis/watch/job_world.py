@@ -1,0 +1,157 @@
+"""One of the worlds of a job: its ranks are found one by one, also on other machines."""
+
+import dataclasses
+import socket
+from enum import Enum
+from typing import NamedTuple
+
+from collectives.diagnosis.rules.matching import Matching
+from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, unmatched
+from collectives.diagnosis.watch.rank_process import RankProcess
+from collectives.diagnosis.watch.world import WatchedWorld
+from collectives.recording import call_log
+from collectives.recording.call import Call, as_tuples
+
+
+class Elsewhere(NamedTuple):
+    """What is known of a rank on another node."""
+
+    state: State
+    answer: dict
+    unmatched: Unmatched
+
+
+class Claim(Enum):
+    """What becomes of a process that says that it is a certain rank of a world."""
+
+    GRANTED = "it is that rank"
+    REFUSED = "another process is; this one belongs to the next world"
+    OPEN = "the one of the two that calls first will be it"
+
+
+class JobWorld(WatchedWorld):
+    """A world that says of itself who its ranks are."""
+
+    def __init__(self):
+        super().__init__()
+        self.elsewhere: dict[int, Elsewhere] = {}
+        self.machines: dict[int, str] = {}  # by rank, the machines that will answer
+        self.lost_store = ""  # the host of the job's store, once that does not answer
+        self.merged: Matching | None = None  # with the calls of other nodes
+        self.duplicates: set[int] = set()  # ranks that two running processes claimed to be
+        self.has_begun = False  # all ranks, on all nodes, have met
+        self.not_joined: dict[int, RankProcess] = {}  # the processes that will be absent ranks
+
+    def claim(self, head: dict) -> Claim:
+        """Whether the process with this head of its log is a rank of this world.
+
+        Of several processes with one rank, the one that calls first is the rank: others may just
+        have inherited its environment, as its launcher or its children. A process that has begun
+        another program before its first call is still the same rank.
+        """
+        if min(self.size, head["world_size"]) > 0 and self.size != head["world_size"]:
+            return Claim.REFUSED
+        if (other := self.ranks.get(head["rank"])) is None:
+            return Claim.GRANTED
+        taken = other.head()
+        if taken["pid"] == head["pid"] and not taken["count"]:
+            return Claim.GRANTED
+        if other.gone is not None:
+            return Claim.REFUSED
+        if not head["count"]:
+            return Claim.OPEN
+        return Claim.REFUSED if taken["count"] else Claim.GRANTED
+
+    def remove_moved(self) -> None:
+        """Remove processes that joined another world than their launcher said."""
+        heads = {number: rank.head() for number, rank in self.ranks.items()}
+        for number, head in heads.items():
+            if head["rank"] == call_log.MOVED:
+                del self.ranks[number]
+
+    def poll(self) -> bool:
+        moved = super().poll()
+        if moved:  # the messages of other nodes are about an earlier moment
+            self.elsewhere, self.merged = {}, None
+        return moved
+
+    def _new_calls(self, number: int) -> list[Call]:
+        calls = super()._new_calls(number)
+        for call in calls:
+            joins = call.name == "init_process_group"
+            self.has_begun |= joins and call.left is not None and not call.error
+        return calls
+
+    def states(self) -> dict[int, State]:
+        states = super().states()
+        if not self.absent():
+            return states
+        name = socket.gethostname()
+        here = {number: dataclasses.replace(states[number], machine=name) for number in self.ranks}
+        return states | here
+
+    def _state_of_absent(self, number: int) -> State:
+        if number in self.elsewhere:
+            return self.elsewhere[number].state
+        if number in self.not_joined:
+            return self.not_joined[number].state()
+        if number in self.machines:
+            name, host = self.machines[number], self.lost_store
+            text = "does not answer"
+            if host and host != name:
+                text = f"cannot be asked: the store on {host} does not answer"
+            return State("unheard", text, machine=name)
+        if self.has_begun:
+            text = "runs on a machine that tells nothing: diagnose its command there, too"
+            return State("elsewhere", text)
+        missing = super()._state_of_absent(number)
+        if not self.duplicates:
+            return missing
+        twice = ", ".join(map(str, sorted(self.duplicates)))
+        return dataclasses.replace(missing, text=f"{missing.text}, but two as rank {twice}")
+
+    def _all_calls(self) -> Matching:
+        if self.elsewhere and self.merged is None:
+            here = [unmatched(self.matching, number) for number in self.ranks]
+            self.merged = merge([*here, *(one.unmatched for one in self.elsewhere.values())])
+            self.merged.paths |= self.matching.paths
+            self.merged.difference = self.matching.difference or self.merged.difference
+        return self.merged or self.matching
+
+    def to_json(self) -> dict[int, dict]:
+        """What another node wants to know of our ranks."""
+        states = self.states()
+        return {
+            number: {
+                "state": dataclasses.asdict(states[number]),
+                "answer": rank.read(call_log.ANSWER),
+                "unmatched": dataclasses.astuple(unmatched(self.matching, number)),
+            }
+            for number, rank in self.ranks.items()
+        }
+
+    def update_elsewhere(self, others: dict[int, dict], lost_store: str) -> None:
+        """Take what other nodes sent about their ranks, as `to_json` gives it.
+
+        `clock_ahead`: how far their clock is ahead of ours, in nanoseconds. `lost_store`: the host
+        of the store, if that does not answer any more.
+        """
+        self.elsewhere, self.merged, self.lost_store = {}, None, lost_store
+        try:
+            for number in set(self.absent()) & set(others):
+                self.elsewhere[number] = _elsewhere(others[number])
+            self.judged(stalled=True)
+        except Exception:
+            # Whoever reaches the store can write anything there. It must not end the job: what no
+            # verdict can be given on counts as not sent.
+            self.elsewhere, self.merged = {}, None
+
+    def _answers(self) -> dict[int, dict]:
+        return super()._answers() | {number: one.answer for number, one in self.elsewhere.items()}
+
+
+def _elsewhere(sent: dict) -> Elsewhere:
+    state = State(**as_tuples(sent["state"]))
+    state = dataclasses.replace(state, at=state.at and state.at + sent["clock_ahead"])
+    return Elsewhere(state, sent["answer"], from_json(sent["unmatched"]))
