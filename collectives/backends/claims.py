@@ -6,13 +6,14 @@ measurement). `refusal` is the reason why a step of a lesson is skipped. Nothing
 
 import functools
 import importlib.metadata
-import operator
-import re
 import tomllib
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, Specifier
+from packaging.version import InvalidVersion, Version
 
 from collectives.semantics.calls import OPS
 from collectives.semantics.cell import Cell
@@ -161,39 +162,29 @@ def _check(claim: Claim, where: str) -> None:
         holds(limits, "2")  # raises if they cannot be read
 
 
-_COMPARE = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-
-
 def holds(limits: str, version: str) -> bool:
     """Whether a version ("2.13.0+cpu") or a whole number is within `limits` (">=2.13,<2.15").
 
-    Every version is within empty limits. Raises ValueError if `limits` cannot be read.
+    "<=2.13" and "==2.13" mean 2.13.1 as well, and 2.15 its previews. Every version is within empty
+    limits. Raises ValueError if `limits` cannot be read.
     """
-    whole = number(version)
-    for part in filter(None, (part.strip() for part in limits.split(","))):
-        match = re.fullmatch(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)", part)
-        if not match:
-            raise ValueError(
-                f'"{limits}" is not understood: write it like ">=2.13" or ">=2.13,<2.15".'
-            )
-        limit = number(match[2])
-        prefix = whole[: len(limit)]  # "<=2.13" and "==2.13" mean 2.13.1 as well
-        if not _COMPARE[match[1]](prefix, limit):
-            return False
-    return True
+    release = Version(version).release
+    return all(
+        specifier.contains(".".join(map(str, release[:length])))
+        for specifier, length in _specifiers(limits)
+    )
 
 
-def number(version: str) -> tuple[int, ...]:
-    """(2, 13, 0) for 2.13.0+cpu."""
-    found = re.match(r"\d+(?:\.\d+)*", str(version))
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+@functools.cache
+def _specifiers(limits: str) -> list[tuple[Specifier, int]]:
+    """Each with how many numbers its version has: "<=2.13" has two."""
+    try:
+        found = [Specifier(part) for part in limits.split(",") if part.strip()]
+        return [(one, len(Version(one.version).release)) for one in found]
+    except (InvalidSpecifier, InvalidVersion):
+        raise ValueError(
+            f'"{limits}" is not understood: write it like ">=2.13" or ">=2.13,<2.15".'
+        ) from None
 
 
 def expected(

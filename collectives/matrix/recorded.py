@@ -6,7 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from collectives.backends.claims import STATES, number
+from packaging.version import Version
+
+from collectives.backends.claims import STATES
 from collectives.matrix.claimed import CellDifference, compare, in_order
 from collectives.matrix.measured import UNAVAILABLE, Matrix, Measured
 
@@ -57,7 +59,7 @@ def _refuse(word: str) -> None:
 def releases() -> list[str]:
     """The versions of torch whose matrix is recorded, as in "2.13", the oldest first."""
     found = (path.stem.removeprefix("torch-") for path in FOLDER.glob("torch-*.json"))
-    return sorted(found, key=number)
+    return sorted(found, key=Version)
 
 
 def named(version: str) -> Matrix | None:
