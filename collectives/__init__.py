@@ -1,7 +1,8 @@
 """Learn torch.distributed's collectives by running them, and check a backend against them.
 
-What lessons and programs import is here, and stays here: the rooms below it may move. Each name is
-loaded when it is first used, so that `collectives list`, for example, imports no torch.
+What programs import is here, and stays here. A lesson, an exercise or a picture may also import the
+modules that docs/api.md lists; all others are private. Each name is loaded when it is first used,
+so that `collectives list`, for example, imports no torch.
 """
 
 import ast

@@ -69,7 +69,14 @@ def _section(name: str, value) -> str:
         lines.append(_prose(node))
         for member in members:
             if not member.name.startswith("_") and ast.get_docstring(member):
-                lines += [_code(f"{name}.{member.name}", ast.unparse(member.args)), _prose(member)]
+                is_property = "property" in map(ast.unparse, member.decorator_list)
+                heading = f"{name}.{member.name}"
+                code = (
+                    f"```python\n{heading}\n```"
+                    if is_property
+                    else _code(heading, ast.unparse(member.args))
+                )
+                lines += [code, _prose(member)]
     else:
         assert isinstance(node, ast.FunctionDef)
         lines += [_code(name, ast.unparse(node.args)), _prose(node)]

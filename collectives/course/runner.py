@@ -223,9 +223,9 @@ def _run_isolated(step: Callable, world: World, record: str | None) -> StepRepor
 @contextlib.contextmanager
 def _patience(name: str, world_size: int) -> Iterator[None]:
     """After a second, say on stderr that the step is still running."""
-    timer = threading.Timer(
-        1.0, lambda: print(f"{name}: {world_size} ranks are at work ...", file=sys.stderr)
-    )
+    who = "1 rank is" if world_size == 1 else f"{world_size} ranks are"
+    text = f"{name}: {who} at work ..."
+    timer = threading.Timer(1.0, lambda: print(text, file=sys.stderr))
     timer.daemon = True
     timer.start()
     try:

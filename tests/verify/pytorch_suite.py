@@ -2,7 +2,7 @@
 
 pytest tests/verify/pytorch_suite.py --backend mpi
 pytest tests/verify/pytorch_suite.py --backend gloo -n 2 -k "all_reduce or barrier"
-pytest tests/verify/pytorch_suite.py --backend X --import x_backend
+pytest tests/verify/pytorch_suite.py --backend mine --import mine
 
 Each test runs unchanged, in a fresh world of ranks. pytorch_suite.toml lists the tests that are
 left out or fail, with the reasons. Any other failure is an error, and so is a known one that passes
