@@ -37,10 +37,15 @@ def changed(item: str, cells: list[str]) -> tuple[str, str]:
     name = re.findall(r"In `(\w+)`, change ", item)[0]
     (cell,) = [cell for cell in cells if f"def {name}(" in cell]
     for old, new in re.findall(r"(?:, change| and) `([^`]+)` to `([^`]+)`", item):
-        if cell.count(old) != 1:
-            raise ValueError(f"{old} is not once in the cell of {name}")
-        cell = cell.replace(old, new)
+        cell = plant(cell, old, new)
     return name, cell
+
+
+def plant(text: str, old: str, new: str) -> str:
+    """The text with this change. ValueError unless `old` stands there exactly once."""
+    if (times := text.count(old)) != 1:
+        raise ValueError(f"it stands {times} times, and not once, in the text to change: {old}")
+    return text.replace(old, new)
 
 
 def said(path: Path, cell: str, world: World) -> str:

@@ -8,7 +8,8 @@ import torch
 from drawn import ring_of_two
 from figures import texts
 from lesson_source import Source
-from wrong_collectives import SENT_TOO_MUCH, note, send_also
+from planted import note
+from wrong_collectives import SENT_TOO_MUCH, send_also
 
 from collectives import Mismatch, counting, launch
 from collectives.algorithms import table as algorithms

@@ -6,14 +6,13 @@ What no proof can notice is listed here with the reason.
 import ast
 import copy
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
 
 import pytest
-from lesson_source import Source
+from planted import Planted, by_any_error, unnoticed
 
-from collectives import LaunchError, launch
 from collectives.course import chapters, files
-from collectives.course.marks import world_of
 from collectives.semantics.calls import CALLS, CallSpec, Flow
 
 NAMES = [name for chapter in ("start", "calls") for name in chapters.read()[chapter].names]
@@ -47,39 +46,33 @@ _OTHER_REDUCTION = {"MAX": "MIN", "SUM": "MAX"}
 
 # A variant that makes ranks wait for ever is noticed after so many seconds.
 _LIMIT = 5.0
+_LEFT_OUT = "__import__('wrong_collectives').LeftOut()"
 
 
-class Variant(NamedTuple):
-    """`code` defines the function or class again, with one call changed. `what` says which."""
+def variants(file: Path) -> dict[str, Planted]:
+    """By what is other: all variants of the functions and classes of a lesson.
 
-    function: str
-    what: str
-    code: str
-
-
-AS_IT_IS = Variant("", "as it is", "")
-
-
-def variants(text: str) -> list[Variant]:
-    """All variants of a lesson's functions and classes, but those that make their own group."""
-    return [
-        one
+    Those that make their own group are left out.
+    """
+    text = file.read_text("utf-8")
+    return {
+        what: Planted(file, ast.get_source_segment(text, node), changed, function=node.name)
         for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
         and "dist.init_process_group(" not in ast.unparse(node)
-        for one in _of(node)
-    ]
+        for what, changed in _of(node)
+    }
 
 
-def _of(node: ast.FunctionDef | ast.ClassDef) -> Iterator[Variant]:
+def _of(node: ast.FunctionDef | ast.ClassDef) -> Iterator[tuple[str, str]]:
     calls = [part for part in ast.walk(node) if _spec(part)]
     for number, call in enumerate(calls):
         for what, other in _others(call, _spec(call)):
             changed = copy.deepcopy(node)
             place = [part for part in ast.walk(changed) if _spec(part)][number]
             vars(place).update(vars(other))
-            what = f"{node.name}: {ast.unparse(call)}: {what}"
-            yield Variant(node.name, what, ast.unparse(changed))
+            changed.decorator_list = []  # they stay where they are, above
+            yield f"{node.name}: {ast.unparse(call)}: {what}", ast.unparse(changed)
 
 
 def _spec(node: ast.AST) -> CallSpec | None:
@@ -101,7 +94,7 @@ def _others(call: ast.Call, spec: CallSpec) -> Iterator[tuple[str, ast.Call]]:
             yield "another root", _with(call, name, root)
     if "group" in given:
         yield "no group", _with(call, "group", "None")
-    yield "left out", ast.parse("LeftOut()", mode="eval").body
+    yield "left out", ast.parse(_LEFT_OUT, mode="eval").body
 
 
 def _with(call: ast.Call, name: str, value: str) -> ast.Call:
@@ -110,45 +103,10 @@ def _with(call: ast.Call, name: str, value: str) -> ast.Call:
     return ast.Call(call.func, call.args, [*others, changed])
 
 
-class LeftOut:
-    """Stands for the result of a call that is not made: a finished Work, or a list of none."""
-
-    def wait(self, timeout=None):
-        return True
-
-    def is_completed(self):
-        return True
-
-    def __iter__(self):
-        return iter(())
-
-
-def unnoticed(lesson: str, tried: list[Variant]) -> list[Variant]:
-    """The variants with which the steps of the lesson (a name or a path) pass on four ranks.
-
-    Each variant has a world of its own: some leave ranks that wait, or end their processes.
-    """
-    return [one for one in tried if _passes(lesson, one)]
-
-
-def _passes(lesson: str, variant: Variant) -> bool:
-    options = {"timeout": 100.0 if variant is AS_IT_IS else _LIMIT, "diagnose": False}
-    try:
-        launch(_run_steps, 4, args=(lesson, variant), backend="gloo", device="cpu", **options)
-    except LaunchError:
-        return False
-    return True
-
-
-def _run_steps(rank, world_size, device, lesson, variant):
-    """Runs in a rank: the step that is changed; all of them if another function is."""
-    module = files.load(files.find(lesson))
-    vars(module)["LeftOut"] = LeftOut
-    exec(variant.code, vars(module))
-    steps = [vars(module)[step.__name__] for step in module.STEPS if not world_of(step).isolated]
-    changed = [step for step in steps if step.__name__ == variant.function]
-    for step in changed or steps:
-        step(rank, world_size, device)
+def blind(tried: dict[str, Planted]) -> list[str]:
+    """The variants with which the steps of the lesson pass on four ranks."""
+    passed = unnoticed(list(tried.values()), partial(by_any_error, timeout=_LIMIT))
+    return [what for what, fault in tried.items() if fault in passed]
 
 
 @pytest.mark.parametrize(
@@ -156,13 +114,14 @@ def _run_steps(rank, world_size, device, lesson, variant):
     [pytest.param(name, marks=pytest.mark.slow if name != "gather" else ()) for name in NAMES],
 )
 def test_another_call_is_noticed(name):
-    as_it_is, *blind = unnoticed(name, [AS_IT_IS, *variants(Source(name).text)])
-    assert as_it_is == AS_IT_IS
-    assert [one.what for one in blind if one.what not in LISTED] == []
+    file = files.find(name)
+    as_it_is = Planted(file, "STEPS = [", "STEPS = [")
+    assert by_any_error([as_it_is], timeout=100.0) == [""]
+    assert [what for what in blind(variants(file)) if what not in LISTED] == []
 
 
 def test_what_is_listed_is_tried():
-    assert LISTED.keys() <= {one.what for name in NAMES for one in variants(Source(name).text)}
+    assert LISTED.keys() <= {what for name in NAMES for what in variants(files.find(name))}
 
 
 PROGRAM = """
@@ -190,13 +149,13 @@ STEPS = [blind, good]
 def test_a_blind_proof_is_found(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    tried = variants(PROGRAM)
+    tried = variants(path)
     reduction = "dist.all_reduce(x, op=dist.ReduceOp.MAX)"
-    assert [one.what for one in unnoticed(str(path), tried)] == [
+    assert blind(tried) == [
         f"blind: {reduction}: MIN for MAX",
         f"blind: {reduction}: left out",
         "blind: dist.broadcast(x, src=0): another root",
         "blind: dist.broadcast(x, src=0): left out",
     ]
     good = "good: dist.all_reduce(x, async_op=True)"
-    assert [one.what for one in tried][4:] == [f"{good}: MAX for SUM", f"{good}: left out"]
+    assert list(tried)[4:] == [f"{good}: MAX for SUM", f"{good}: left out"]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from lesson_source import Source
+from planted import Planted, unnoticed
 from processes import finished
 from repository import ROOT
 
@@ -81,14 +82,16 @@ COME_TRUE = {
     ],
 )
 def test_a_claim_that_comes_true_turns_red(name):
-    (cell,) = [cell for cell in TEXT.split("# %%\n") if f"def {name}(" in cell]
-    cell = cell.partition("# %% [markdown]")[0]
     old, new = COME_TRUE[name]
-    assert cell.count(old) == 1
-    module = files.load(PATH)
-    exec(compile(cell.replace(old, new), "hearsay.py, changed", "exec"), vars(module))
-    with pytest.raises(Mismatch):
-        run_step(vars(module)[name], World.chosen())
+    assert unnoticed([Planted(PATH, old, new, function=name)], by_run) == {}
+
+
+def by_run(faults):
+    """What the run of the changed step says."""
+    (fault,) = faults
+    with pytest.raises(Mismatch) as error:
+        run_step(vars(fault.module())[fault.function], World.chosen())
+    return [str(error.value)]
 
 
 def test_the_table_of_versions_is_what_was_measured():

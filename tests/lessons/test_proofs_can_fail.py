@@ -2,38 +2,23 @@
 fails.
 """
 
-import functools
 import re
 
 import pytest
-import torch.distributed as dist
-from wrong_collectives import WRONG, note
+from planted import Planted, by_proof, unnoticed
+from wrong_collectives import WRONG
 
-from collectives import LaunchError, launch
+from collectives import LaunchError
 from collectives.course import chapters, files
 
+IMPORT = "import torch.distributed as dist\n"
 
-def noticed(rank, world_size, device, wrong, names):
-    """In a rank: every step of these lessons, with one function of torch.distributed replaced.
 
-    Returns the lessons whose proof noticed it. A proof that fails does not end its step, so that
-    the ranks stay together; they leave the lesson after that step.
-    """
-    all_gather_object = dist.all_gather_object  # the real one
-    call, make_wrong = WRONG[wrong]
-    setattr(dist, call, make_wrong(getattr(dist, call)))
-    found = []
-    for name in names:
-        module, mismatches = files.load(files.find(name)), []
-        module.check = functools.partial(note, mismatches)
-        for step in module.STEPS:
-            step(rank, world_size, device)
-            counts = [0] * world_size
-            all_gather_object(counts, len(mismatches))
-            if any(counts):
-                found.append(name)
-                break
-    return found
+def planted(wrong: str, lesson: str) -> Planted:
+    """The lesson with this wrong collective in the place of the right one."""
+    call = f"dist.{WRONG[wrong][0]}"
+    replaced = f"import wrong_collectives\n{call} = wrong_collectives.WRONG[{wrong!r}][1]({call})\n"
+    return Planted(files.find(lesson), IMPORT, IMPORT + replaced)
 
 
 def code(lesson: str) -> str:
@@ -63,14 +48,13 @@ NO_PROOF = [
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.replace(" ", "_"))
 def test_every_lesson_that_makes_this_call_notices_the(wrong):
     names = [name for name in LESSONS if uses(name, wrong) and (wrong, name) not in NO_PROOF]
-    found, *_ = launch(noticed, 4, args=(wrong, names), backend="gloo", device="cpu", timeout=60.0)
-    assert found == names
+    assert unnoticed([planted(wrong, name) for name in names], by_proof) == {}
 
 
 @pytest.mark.parametrize(("wrong", "lesson"), NO_PROOF, ids=[lesson for _, lesson in NO_PROOF])
 def test_a_lesson_that_needs_what_the_wrong_call_left_undone_fails(wrong, lesson):
     with pytest.raises(LaunchError, match=r"raised|hung"):
-        launch(noticed, 4, args=(wrong, [lesson]), backend="gloo", device="cpu", timeout=8.0)
+        by_proof([planted(wrong, lesson)], timeout=8.0)
 
 
 def test_every_call_of_the_lessons_has_a_wrong_version():

@@ -1,0 +1,121 @@
+"""Planted faults, by one engine: a change in a file, and what must be said of it.
+
+Who says it differs: the proof in a lesson (`by_proof`, `by_any_error`), or the checker of an
+exercise. A table of faults is a list of `Planted`, and its test says `unnoticed(...) == {}`.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from collectives import LaunchError, Mismatch, check, launch
+from collectives.course import files
+from collectives.course.marks import world_of
+from collectives.course.wrong import plant
+
+
+class Planted(NamedTuple):
+    """In `file`, `old` becomes `new`. `says` is part of what must be said; "" is part of anything.
+
+    `function` names the cell of a lesson in which `old` stands, if it stands in others, too.
+    """
+
+    file: Path
+    old: str
+    new: str
+    says: str = ""
+    function: str = ""
+
+    @property
+    def text(self) -> str:
+        """The file with its fault. ValueError unless `old` stands there exactly once."""
+        text = part = self.file.read_text("utf-8")
+        if self.function:
+            defined = re.compile(rf"^(def|class) {self.function}\b", re.MULTILINE)
+            (part,) = filter(defined.search, re.split(r"^# %%.*\n", text, flags=re.MULTILINE))
+        return plant(text, part, plant(part, self.old, self.new))
+
+    def module(self) -> ModuleType:
+        """The lesson with its fault."""
+        module = files.load(self.file)
+        with files.imports_from(self.file.parent):
+            exec(compile(self.text, f"{self.file}, changed", "exec"), vars(module))
+        return module
+
+    def steps(self, module: ModuleType) -> list[Callable]:
+        """The step that is changed; all of them if something else is."""
+        steps = [step for step in module.STEPS if not world_of(step).isolated]
+        return [step for step in steps if step.__name__ == self.function] or steps
+
+
+def unnoticed(
+    faults: Sequence[Planted], tell: Callable[[Sequence[Planted]], list[str]]
+) -> dict[Planted, str]:
+    """The faults of which the wrong words are said, or none; with the words."""
+    told = zip(faults, tell(faults), strict=True)
+    return {fault: words for fault, words in told if not words or fault.says not in words}
+
+
+def by_proof(faults: Sequence[Planted], timeout: float = 400.0) -> list[str]:
+    """What the proofs of lessons say of each fault. Four ranks try all, in one world."""
+    ranks = launch(
+        _prove, 4, args=(faults,), backend="gloo", device="cpu", timeout=timeout, diagnose=False
+    )
+    return ["\n".join(filter(None, texts)) for texts in zip(*ranks, strict=True)]
+
+
+def _prove(rank, world_size, device, faults):
+    """In a rank. `check` may fail on some ranks only, so it does not end a step: the ranks stay
+    together, and leave a lesson after a step that one of them found wrong.
+    """
+    real, found = dict(vars(dist)), []
+    for fault in faults:
+        module, mismatches = fault.module(), []
+        module.check = functools.partial(note, mismatches)
+        for step in fault.steps(module):
+            try:
+                step(rank, world_size, device)
+            except Mismatch as error:  # of `check_training`, which fails on all ranks
+                mismatches.append(error)
+            except Exception:
+                if not mismatches:  # what follows a `check` that failed may fail, too
+                    raise
+            counts = [0] * world_size
+            real["all_gather_object"](counts, len(mismatches))
+            if any(counts):
+                break
+        found.append("\n".join(map(str, mismatches)))
+        vars(dist).update(real)
+    return found
+
+
+def note(mismatches, *args, **options):
+    """The `check` of a lesson whose failures do not end its step."""
+    try:
+        check(*args, **options)
+    except Mismatch as error:
+        mismatches.append(error)
+
+
+def by_any_error(faults: Sequence[Planted], timeout: float) -> list[str]:
+    """The error of each fault. Each has a world of its own: some leave ranks that wait, or die."""
+    return [_error(fault, timeout) for fault in faults]
+
+
+def _error(fault: Planted, timeout: float) -> str:
+    options = {"backend": "gloo", "device": "cpu", "timeout": timeout, "diagnose": False}
+    try:
+        launch(_run_steps, 4, args=(fault,), **options)
+    except LaunchError as error:
+        return str(error)
+    return ""
+
+
+def _run_steps(rank, world_size, device, fault):
+    for step in fault.steps(fault.module()):
+        step(rank, world_size, device)
