@@ -3,19 +3,26 @@
 import runpy
 from collections import Counter
 
+from collectives.course import files
 from collectives.course.practice import registry
+from collectives.course.practice.exercise import Exercise
 from tools.markdown import table
 
 # What the first case shows, in the smallest world. All other kinds pass it.
 FIRST = ("the example", "what is counted", "what the text demands")
 
 
+def wrong_answers(exercise: Exercise) -> dict[str, dict]:
+    """By title. What those of several exercises share lies in the folder of the chapter."""
+    with files.imports_from(exercise.folder.parent):
+        return runpy.run_path(str(exercise.folder / "wrong.py"))["WRONG"]
+
+
 def page() -> str:
     rows = []
     total: Counter[str] = Counter()
     for name, exercise in registry.read().items():
-        wrong = runpy.run_path(str(exercise.folder / "wrong.py"))["WRONG"]
-        kinds = Counter(answer["kind"] for answer in wrong.values())
+        kinds = Counter(answer["kind"] for answer in wrong_answers(exercise).values())
         total += kinds
         others = sorted(kind for kind in kinds if kind not in FIRST)
         first = sum(kinds[kind] for kind in FIRST)

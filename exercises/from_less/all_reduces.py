@@ -20,3 +20,42 @@ def all_reduces(rank: int, n: int, **limits: Any) -> Iterator[ExerciseCase]:
             after={0: torch.stack(parts).sum(0)},
             **limits,
         )
+
+
+# Wrong answers to each of these exercises: wrong.py adds its own.
+WRONG_ALL_REDUCES = {
+    "it adds and sends in float32": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def all_reduce(x):
+    short = x.float()
+    right(short)
+    x.copy_(short)
+""",
+        "says": "the result is wrong.",
+    },
+    "it sends whole numbers": {
+        "kind": "fractions",
+        "around": """\
+def all_reduce(x):
+    whole = x.nan_to_num().long()
+    right(whole)
+    x.copy_(whole)
+""",
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = {}
+
+
+def all_reduce(x):
+    if 0 not in KEPT:
+        right(x)
+        KEPT[0] = x.clone()
+    x.copy_(KEPT[0][: len(x)])
+""",
+        "says": "raised RuntimeError: The size of tensor a",
+    },
+}

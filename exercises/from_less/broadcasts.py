@@ -12,3 +12,52 @@ def broadcasts(rank: int, n: int, messages: int | None = None) -> Iterator[Exerc
         yield ExerciseCase(
             label, (x, root), after={0: moved(root, length, call)}, messages=messages
         )
+
+
+# Wrong answers to each of these exercises: wrong.py adds its own.
+WRONG_BROADCASTS = {
+    "it sends float32": {
+        "kind": "numbers too large for float32",
+        "around": """\
+def broadcast(x, src):
+    short = x.float()
+    right(short, src)
+    x.copy_(short)
+""",
+        "says": "the result is wrong.",
+    },
+    "it sends whole numbers": {
+        "kind": "fractions",
+        "around": """\
+def broadcast(x, src):
+    whole = x.nan_to_num().long()
+    right(whole, src)
+    x.copy_(whole)
+""",
+        "says": "the result is wrong.",
+    },
+    "it keeps the first result": {
+        "kind": "a second call",
+        "around": """\
+KEPT = {}
+
+
+def broadcast(x, src):
+    if src not in KEPT:
+        right(x, src)
+        KEPT[src] = x.clone()
+    x.copy_(KEPT[src][: len(x)])
+""",
+        "says": "the result is wrong.",
+    },
+    "it keeps the larger number": {
+        "kind": "negative numbers",
+        "around": """\
+def broadcast(x, src):
+    old = x.clone()
+    right(x, src)
+    torch.maximum(x, old, out=x)
+""",
+        "says": "`x` is as it was",
+    },
+}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from collectives.cli import app
 from collectives.course.practice import progress, registry
 from collectives.course.practice.checker import try_program
 from collectives.course.practice.result import _texts
-from tools.exercises_table import FIRST
+from tools.exercises_table import FIRST, wrong_answers
 
 EXERCISES = registry.read()
 
@@ -37,13 +36,13 @@ def solution(name: str) -> str:
     return (EXERCISES[name].folder / "solution.py").read_text("utf-8")
 
 
-def wrong_answers(name: str) -> list[tuple[str, Planted]]:
+def planted(name: str) -> list[tuple[str, Planted]]:
     """The kind of each wrong answer, and what it changes in the solution.
 
     A function `around` the right one stands before it.
     """
     file, head = EXERCISES[name].folder / "solution.py", f"def {EXERCISES[name].function}("
-    found = runpy.run_path(str(EXERCISES[name].folder / "wrong.py"))["WRONG"].values()
+    found = wrong_answers(EXERCISES[name]).values()
     changes = [one.get("change") or (head, f"{one['around']}\n\ndef right(") for one in found]
     return [
         (one["kind"], Planted(file, *change, one["says"]))
@@ -100,7 +99,7 @@ def test_a_wrong_solution_is_told_what_is_wrong(name, tmp_path):
         verdicts = [tried(name, fault.text, tmp_path) for fault in faults]
         return ["" if one.is_solved else f"{one.case}: {one.says}" for one in verdicts]
 
-    faults = [fault for _, fault in wrong_answers(name)]
+    faults = [fault for _, fault in planted(name)]
     assert len(faults) >= 2
     assert all(fault.says for fault in faults)
     # Any rank may be the first that is heard; on a busy machine another one than usual.
@@ -143,7 +142,7 @@ def test_wrong_answers_are_refuted_by_the_kind_of_case_that_they_name(step, size
     answers = [
         (name, fault, kind, Program(name, fault.text, limit=2.0))
         for name in EXERCISES
-        for kind, fault in wrong_answers(name)
+        for kind, fault in planted(name)
     ][::step]
     right = [Program(name, solution(name), limit=20.0) for name in list(EXERCISES)[::step]]
     assert [told for told in refusals(right, sizes, tmp_path) if told] == []
