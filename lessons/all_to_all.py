@@ -22,8 +22,7 @@ import torch.distributed as dist
 # ## The call
 #
 # It takes two lists of n tensors, the output first. Piece k of the input is for rank k, and piece r
-# of the output is from rank r. gloo has this form in torch 2.13 and 2.15; 2.6 and 2.9 have [that of
-# the second step](../notebooks/hearsay.ipynb) only.
+# of the output is from rank r.
 
 
 # %%

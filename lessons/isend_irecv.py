@@ -245,7 +245,8 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 # ## On GPUs
 #
 # - On NCCL the first message between two ranks connects them and needs both ([NCCL, issue
-#   783](https://github.com/NVIDIA/nccl/issues/783)).
+#   783](https://github.com/NVIDIA/nccl/issues/783)). The issue is about what "nccl" means up to
+#   torch 2.14: [Which NCCL?](../docs/which-nccl.md)
 # - So single sends and receives in both directions can hang; start them as [one
 #   group](https://github.com/NVIDIA/nccl/issues/479), which `batch_isend_irecv` does.
 

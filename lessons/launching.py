@@ -284,7 +284,8 @@ if __name__ == "__main__":
 # - All ranks must destroy their groups, in one order (`torch/distributed/distributed_c10d.py`:
 #   "ncclCommAbort() was a 'collective' call in some versions of NCCL").
 # - NCCL waits for a shorter time (`torch/distributed/distributed_c10d.py`: "Default value is 10
-#   minutes for NCCL and 30 minutes for other backends").
+#   minutes for NCCL and 30 minutes for other backends"). Up to torch 2.14, a watchdog ends the
+#   process then. Since 2.15 "nccl" is another engine: [Which NCCL?](../docs/which-nccl.md)
 
 # %% [markdown]
 # ## Write it yourself

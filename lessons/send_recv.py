@@ -212,7 +212,8 @@ STEPS = [send_recv, even_ranks_send_first, stages, receive_from_any]
 #
 # - On NCCL, `send` puts the transfer on a stream and returns
 #   (`torch/include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp`: "each NCCL call is scheduled
-#   on a separate CUDA stream").
+#   on a separate CUDA stream"). This is said of the engine that "nccl" meant up to torch 2.14; see
+#   [Which NCCL?](../docs/which-nccl.md).
 # - NCCL has no tags (`torch/distributed/distributed_c10d.py`: "``tag`` is not supported with the
 #   NCCL backend").
 # - NCCL cannot receive from any source: a receive names [one

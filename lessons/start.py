@@ -249,7 +249,8 @@ if __name__ == "__main__":
 # - Select the GPU by `LOCAL_RANK`, because every machine counts its GPUs from 0
 #   (`torch/distributed/run.py`: "from *GPU 0 to GPU (nproc_per_node - 1)*").
 # - NCCL connects the ranks at their first collective, or in `init_process_group` with `device_id`
-#   (`torch/distributed/distributed_c10d.py`: "the communicator is immediately formed").
+#   (`torch/distributed/distributed_c10d.py`: "the communicator is immediately formed"). From torch
+#   2.15 on, "nccl" is another engine: [Which NCCL?](../docs/which-nccl.md)
 
 # %% [markdown]
 # ## Change and try

@@ -1,6 +1,7 @@
 """What each backend is and needs, and whether this machine has it."""
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -70,6 +71,18 @@ def _by_hand_missing(device: str, nproc: int) -> str | None:
     return None
 
 
+def _engine_missing(name: str, device: str, nproc: int) -> str | None:
+    import torch
+    from torch.distributed import distributed_c10d as c10d
+
+    if not hasattr(c10d, f"_register_builtin_{name.replace('-', '_')}_backend"):
+        return (
+            f"torch {torch.__version__} has no {name}, which came with torch 2.14 "
+            "(docs/which-nccl.md tells what it is)"
+        )
+    return _nccl_missing(device, nproc)
+
+
 def _nccl_missing(device: str, nproc: int) -> str | None:
     if not gpu_count():
         return "nccl needs one GPU per rank: 0 visible"
@@ -119,6 +132,14 @@ BACKENDS = {
     )
 }
 
+# Other engines over NCCL, which torch has under names of their own. Nothing is claimed of them, and
+# only who names one gets it.
+_NCCL_ENGINES = {
+    name: Backend(name, ("cuda",), functools.partial(_engine_missing, name))
+    for name in ("nccl2", "nccl-legacy", "nccl-lazy")
+}
+_KNOWN = BACKENDS | _NCCL_ENGINES
+
 # For help texts.
 NAMES = ", ".join(BACKENDS)
 
@@ -127,8 +148,8 @@ def unavailable(backend: str, device: str, nproc: int) -> str | None:
     """Why this machine cannot run `nproc` ranks of `backend` on `device`; None if it can."""
     import torch.distributed as dist
 
-    if backend in BACKENDS:
-        return BACKENDS[backend].missing(device, nproc)
+    if backend in _KNOWN:
+        return _KNOWN[backend].missing(device, nproc)
     is_built = getattr(dist, f"is_{backend}_available", None)
     if is_built is not None and not is_built():
         return f"this build of torch has no {backend}"
@@ -139,8 +160,8 @@ def devices_of(backend: str) -> tuple[str, ...]:
     """The kinds of devices that a backend works on, of those that we know; the default first."""
     import torch.distributed as dist
 
-    if backend in BACKENDS:
-        return BACKENDS[backend].devices
+    if backend in _KNOWN:
+        return _KNOWN[backend].devices
     capable = dist.Backend.backend_capability.get(backend, ())
     return tuple(device for device in ("cpu", "cuda") if device in capable) or ("cpu",)
 
@@ -187,7 +208,7 @@ def known_backends() -> list[str]:
     """The names that this torch knows, including registered third-party backends."""
     import torch.distributed as dist
 
-    return sorted({*BACKENDS, *(name for name in dist.Backend.backend_list if name != "undefined")})
+    return sorted({*_KNOWN, *(name for name in dist.Backend.backend_list if name != "undefined")})
 
 
 def rank_device(device_type: str, local_rank: int):
@@ -209,7 +230,7 @@ def rank_environment(backend: str, nproc: int, one_machine: bool = True) -> dict
     if one_machine:
         variables |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
         variables["UCX_TLS"] = "self,sm"  # MPICH's transport: shared memory needs no socket
-    if backend == "nccl" and gpu_count() < nproc:
+    if backend in ("nccl", *_NCCL_ENGINES) and gpu_count() < nproc:
         # Experimental in NCCL 2.30. NVLS needs a GPU per rank, and the thread blocks of all ranks
         # must fit on one GPU.
         shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4"}

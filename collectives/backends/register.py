@@ -1,7 +1,8 @@
 """Importing this module registers our backends with torch.distributed. It starts nothing.
 
 A script that torchrun runs then takes `dist.init_process_group("by_hand")`, and one that mpiexec
-runs `dist.init_process_group("mpi", init_method="mpi://")`.
+runs `dist.init_process_group("mpi", init_method="mpi://")`. From torch 2.14 on, the first
+needs no import: torch finds by_hand by its entry point.
 
 >>> import collectives.backends.register
 >>> dist.is_backend_available("by_hand")
@@ -57,6 +58,14 @@ def _rendezvous(url, timeout=dist.default_pg_timeout, **_):
     from collectives.process_groups.mpi import store as mpi_store
 
     yield mpi_store.open(timeout.total_seconds())
+
+
+def register_by_hand() -> None:
+    """What torch 2.14 and newer call if a program names by_hand; this import has registered it.
+
+    mpi has no such entry point: torch names its own one "mpi", and which of two comes first is
+    open.
+    """
 
 
 for _backend in BACKENDS.values():

@@ -7,7 +7,7 @@ from collectives.matrix.cells import cells
 from collectives.semantics import values
 from collectives.semantics.calls import LESSONS, OPS
 from collectives.semantics.cell import Cell
-from collectives.semantics.forms import FORMS
+from collectives.semantics.forms import FORMS, called
 from collectives.words import did_you_mean
 
 # What --quick tries, without the variant "lazy".
@@ -37,7 +37,8 @@ def select(
 ) -> list[Cell]:
     """The cells that match all of these names.
 
-    `collective` has names of lessons, which stand for all their forms, or names of forms.
+    `collective` has names of lessons, which stand for all their forms, or names of forms. A form
+    that this torch lacks has cells only if it is named.
     ValueError for an unknown name, with the nearest known one and the list, and if no cell matches.
     """
     dtypes = _known("dtype", dtype or (), values.DTYPES)
@@ -59,6 +60,7 @@ def select(
         if (not dtypes or cell.dtype in dtypes)
         and (not ops or cell.op in ops)
         and not (quick and cell.variant == "lazy")
+        and (cell.name in forms or called(FORMS[cell.name]) is not None)
     ]
     if not found:
         raise ValueError(

@@ -223,6 +223,15 @@ class PythonProcessGroup(dist.ProcessGroup):
         return self._start(self._gather(own, pieces, root), opts)
 
     @_takes_tensors
+    def gather_single(self, output: Any, own: Any, opts: Any) -> dist.Work:
+        what, root, pieces = "gather_single", opts.rootRank, []
+        self._check(what, own, output, root_or_peer=root)
+        if self.rank() == root:  # elsewhere torch passes an empty tensor
+            self._check_whole(what, output, own)
+            pieces = list(output.view(-1).tensor_split(self._size))
+        return self._start(self._gather(own, pieces, root), opts)
+
+    @_takes_tensors
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
         (own,), root = outputs, opts.rootRank
         pieces = inputs[0] if self.rank() == root else []

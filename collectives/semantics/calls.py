@@ -164,6 +164,9 @@ _RECORDS = (
 
     CallSpec("gather", Flow.TO_ROOT, "gather", (_gives("tensor"), _gets("gather_list", _LIST)),
              peer="dst", default_root=0, bus_factor=_others),
+    CallSpec("gather_single", Flow.TO_ROOT, "gather",
+             (_gives("tensor"), _gets("gather_tensor", _CUT)), aliases=("gather_into_tensor",),
+             peer="dst", default_root=0, bus_factor=_others),
     CallSpec("gather_object", Flow.TO_ROOT, "gather",
              (_gives("obj"), _gets("object_gather_list", _LIST)),
              peer="dst", default_root=0),

@@ -234,8 +234,8 @@ STEPS = [rendezvous, three_ways_to_name_it, who_gives_the_numbers]
 # ## Pitfalls
 #
 # - Under torchrun use `env://`, or no `init_method`. With `tcp://` on a port of your own all ranks
-#   are clients and wait for a store that nobody opens
-#   ([pytorch#192113](https://github.com/pytorch/pytorch/issues/192113)).
+#   of torch 2.13 are clients and wait for a store that nobody opens
+#   ([pytorch#192113](https://github.com/pytorch/pytorch/issues/192113)). Torch 2.14 opens it.
 # - `MASTER_ADDR=localhost` works on one machine. On two, each waits for itself.
 # - A wrong name, a closed port and a rank 0 that has not started give the same message:
 #   [what goes wrong between machines](../../docs/machines.md) tells them apart.

@@ -364,6 +364,18 @@ def test_bad_options_are_errors_that_say_what_to_use(words):
     assert BAD[words] in result.stderr
 
 
+@pytest.mark.parametrize("name", ["nccl2", "nccl-legacy", "nccl-lazy"])
+def test_another_engine_over_nccl_has_a_name_and_a_reason_why_it_is_not_here(name):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has GPUs")
+    here = torch.__version__ > "2.14"
+    why = "nccl needs one GPU per rank" if here else f"has no {name}, which came with torch 2.14"
+    assert why in backends.unavailable(name, "cuda", 2)
+    assert backends.devices_of(name) == ("cuda",)
+    assert name in backends.known_backends()
+    assert name not in backends.BACKENDS  # `collectives matrix` tries it only if it is named
+
+
 def test_what_is_not_here_is_said_to_be_unavailable_and_exits_with_3(tmp_path, monkeypatch):
     if not backends.unavailable("nccl", "cuda", 2):
         pytest.skip("this machine has NCCL and GPUs: nothing is unavailable")

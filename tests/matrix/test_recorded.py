@@ -9,8 +9,8 @@ import torch
 from hand_made import cell, matrix
 
 from collectives.matrix import claimed, recorded
-from collectives.matrix.cells import cells
 from collectives.matrix.measured import Measured
+from collectives.matrix.selection import select
 from collectives.semantics.calls import LESSONS
 
 
@@ -136,8 +136,9 @@ def test_the_record_of_this_torch_has_the_very_cells_that_are_measured_today():
     version = ".".join(torch.__version__.split(".")[:2])
     if version not in RECORDED:
         pytest.skip(f"no matrix of torch {version} is recorded")
-    today = set(cells([("gloo", "cpu")], [2]))
-    assert today == {one.cell for one in RECORDED[version].cells}
+    record = {one.cell for one in RECORDED[version].cells}
+    sizes = sorted({cell.world_size for cell in record})
+    assert record == set(select(["gloo"], device=["cpu"], world_sizes=sizes))
 
 
 def test_a_recorded_matrix_that_was_edited_is_not_as_claimed_and_differs_from_a_run():

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from by_hand_groups import by_hand, every_algorithm, group_of
 from our_backends import needs_by_hand
+from processes import finished
 
 from collectives import LaunchError, check
 from collectives.process_groups.by_hand import choice, memory
@@ -243,6 +244,39 @@ def test_where_one_rank_cannot_share_memory_all_go_over_sockets_or_refuse(lacks,
         return x.tolist(), group.shared
 
     assert by_hand(fn, 3) == [([3.0] * 3, None)] * 3
+
+
+# Its name
+
+NAMED = """
+import torch.distributed as dist
+dist.init_process_group("by_hand", store=dist.HashStore(), rank=0, world_size=1)
+print(dist.get_backend())
+dist.destroy_process_group()
+"""
+LOADED = """
+import importlib.metadata, torch.distributed as dist
+(found,) = importlib.metadata.entry_points(group="torch.distributed.backends", name="by_hand")
+found.load()()
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(LOADED + NAMED, id="as-torch-loads-it"),
+        pytest.param(
+            NAMED,
+            id="by-its-name-alone",
+            marks=pytest.mark.skipif(
+                torch.__version__ < "2.14", reason="torch 2.14 is the first to look for backends"
+            ),
+        ),
+    ],
+)
+def test_torch_finds_it_by_its_entry_point(program):
+    done = finished(["python", "-c", program])
+    assert (done.stdout, done.returncode) == ("by_hand\n", 0), done.stderr
 
 
 # Messages

@@ -43,6 +43,11 @@ def _gathered_at_root(case: Case) -> Plan:
     return {"input": plan["input"], "outputs": plan["outputs"] if case.is_root else None}
 
 
+def _gathered_in_one_at_root(case: Case) -> Plan:
+    plan = _all_in_one(case)
+    return {"input": plan["input"], "output": plan["output"] if case.is_root else None}
+
+
 def _pieces_of_root(case: Case) -> Plan:
     inputs = [sent(_part(case, rank)) for rank in range(case.size)] if case.is_root else None
     return {"output": received(_part(case, case.rank)), "inputs": inputs}
@@ -84,6 +89,13 @@ FORMS = (
         _gathered_at_root,
         in_order("dst"),
         variants=("uneven", *_VARIANTS, "root"),
+    ),
+    Form(
+        "gather",
+        "gather_single",
+        _gathered_in_one_at_root,
+        in_order("dst"),
+        variants=(*_VARIANTS, "root"),
     ),
     Form(
         "scatter",
