@@ -47,7 +47,7 @@ def select(
     forms = [
         form
         for form in FORMS.values()
-        if not names or form.collective in names or form.name in names
+        if form.name in names or (called(form) and (not names or form.collective in names))
     ]
     places = columns(backend)
     devices = _known("device", device or (), dict.fromkeys(device for _, device in places))
@@ -60,7 +60,6 @@ def select(
         if (not dtypes or cell.dtype in dtypes)
         and (not ops or cell.op in ops)
         and not (quick and cell.variant == "lazy")
-        and (cell.name in forms or called(FORMS[cell.name]) is not None)
     ]
     if not found:
         raise ValueError(
