@@ -230,9 +230,9 @@ STEPS = [
 # ## Pitfalls
 #
 # - Input and output must have the same dtype. int64 into float32 is refused.
-# - `all_gather` passes no gradients back. Where `backward()` must compute them through the gathered
-#   tensors, use `all_gather_single` of `torch.distributed._functional_collectives`, to which torch
-#   2.13 sends those who call the deprecated `torch.distributed.nn.functional.all_gather`.
+# - `all_gather` passes no gradients back. Where `backward()` must go through the gathered tensors,
+#   gather them with a [functional collective](../notebooks/training/functional.ipynb). The function
+#   that was made for it before, `torch.distributed.nn.functional.all_gather`, is deprecated.
 # - The list of `all_gather_object` needs n entries.
 
 # %% [markdown]

@@ -23,10 +23,12 @@ def _ready(value: Any) -> Any:
     """The tensors of an argument.
 
     subtle: the result of a functional collective is a tensor without memory, which wraps the true
-    one. torch's dispatcher takes that, but calls backends in Python without it.
+    one. torch's dispatcher takes that, but calls backends in Python without it. And autograd marks
+    the output of a functional collective while the call still runs: of a detached one it knows
+    nothing.
     """
     if type(value) is torch.Tensor:  # nearly always
-        return value
+        return value.detach()
     if isinstance(value, (list, tuple)):
         return [_ready(one) for one in value]
     return value.trigger_wait() if hasattr(value, "trigger_wait") else value

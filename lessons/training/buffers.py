@@ -245,5 +245,5 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 # - The thread on [DDP and buffers](https://github.com/pytorch/pytorch/issues/22095).
 # - [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html).
 #
-# Next lesson: [unused_parameters](../../notebooks/training/unused_parameters.ipynb), for which DDP
-# waits.
+# Next lesson: [functional](../../notebooks/training/functional.ipynb), which sends gradients
+# through the other calls, too.
