@@ -9,7 +9,8 @@ from collectives.backends import claims
 from collectives.course import files
 from collectives.course.marks import world_of
 from collectives.launcher.failure import LaunchError
-from collectives.launcher.launch import launch
+from collectives.launcher.launch import launch_in
+from collectives.launcher.world import World
 from collectives.semantics.check_training import check_training
 
 # In seconds, for each lesson.
@@ -54,10 +55,9 @@ def faults_of(names, backend, device, world_size, limit=1e-9) -> dict[str, str]:
     """
 
     def fault(names):
-        arguments = {"args": (names, backend, limit), "backend": backend, "device": device}
-        arguments |= {"timeout": TIMEOUT * len(names), "diagnose": True}
+        world = World.chosen(world_size, backend, device, TIMEOUT * len(names))
         try:
-            launch(run_lessons, world_size, **arguments)
+            launch_in(world, run_lessons, (names, backend, limit), diagnose=True)
         except LaunchError as error:
             return str(error)
 
