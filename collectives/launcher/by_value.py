@@ -4,12 +4,13 @@ This makes lambdas, notebook cells and functions of scripts work.
 """
 
 import functools
+import io
 import os
 import sys
 import threading
 from collections.abc import Callable
 from importlib.machinery import PathFinder
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -28,8 +29,9 @@ def pickle_by_value(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
-            pickled: bytes = cloudpickle.dumps((fn, args))
-            return pickled
+            payload = io.BytesIO()
+            _Pickler(payload).dump((fn, args))
+            return payload.getvalue()
         except Exception as error:
             name = getattr(fn, "__name__", repr(fn))
             raise ValueError(
@@ -40,6 +42,22 @@ def pickle_by_value(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Code keeps the name of its file, without which no error could name a line.
+
+    cloudpickle 3.1.3 leaves it out.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            return _code_of, (value.co_filename, *self.dispatch_table[CodeType](value))
+        return super().reducer_override(value)
+
+
+def _code_of(file: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+    return make(*parts).replace(co_filename=file)
 
 
 def _by_value(fn: Callable[..., Any]) -> list[ModuleType]:
