@@ -57,13 +57,13 @@ if __name__ == "__main__":
 # The forms that take one tensor came first, those that take lists later. This is what we measured
 # on each version of torch:
 #
-# | call | 2.6 | 2.9 | 2.13 | 2.15 |
-# |---|---|---|---|---|
-# | `reduce_scatter` | refuses | works | works | works |
-# | `reduce_scatter_single` | works | works | works | works |
-# | `all_to_all` | refuses | refuses | works | works |
-# | `all_to_all_single` | works | works | works | works |
-# | `all_reduce`, `AVG` | refuses | works | works | works |
+# | call | 2.6 | 2.9 | 2.13 | 2.14 | 2.15 |
+# |---|---|---|---|---|---|
+# | `reduce_scatter` | refuses | works | works | works | works |
+# | `reduce_scatter_single` | works | works | works | works | works |
+# | `all_to_all` | refuses | refuses | works | works | works |
+# | `all_to_all_single` | works | works | works | works | works |
+# | `all_reduce`, `AVG` | refuses | works | works | works | works |
 
 # %% [markdown]
 # ## Backends: only NCCL can average

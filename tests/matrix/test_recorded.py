@@ -8,6 +8,7 @@ import pytest
 import torch
 from hand_made import cell, matrix
 
+from collectives.backends import claims
 from collectives.matrix import claimed, recorded
 from collectives.matrix.measured import Measured
 from collectives.matrix.selection import select
@@ -139,6 +140,41 @@ def test_the_record_of_this_torch_has_the_very_cells_that_are_measured_today():
     record = {one.cell for one in RECORDED[version].cells}
     sizes = sorted({cell.world_size for cell in record})
     assert record == set(select(["gloo"], device=["cpu"], world_sizes=sizes))
+
+
+GLOO = [claim for claim in claims.table() if claim.backend == "gloo" and claim.device == "cpu"]
+
+
+def is_recorded(claim):
+    """Whether a version and a world size that it speaks of were recorded."""
+    return any(
+        claims.holds(claim.torch, found.torch)
+        and any(claims.holds(claim.world_size, str(one.world_size)) for one in found.cells)
+        for found in RECORDED.values()
+    )
+
+
+def test_every_claim_decides_a_cell_of_a_record():
+    """What is no claim about any recorded cell, nobody has seen."""
+    seen = {
+        id(claims.expected(one.cell, found.torch))
+        for found in RECORDED.values()
+        for one in found.cells
+    }
+    mine = [claim for claim in GLOO if claim.form and is_recorded(claim)]
+    assert [str(claim) for claim in mine if id(claim) not in seen] == []
+
+
+@pytest.mark.parametrize("claim", [claim for claim in GLOO if claim.torch], ids=str)
+def test_a_claim_with_bounds_does_not_hold_beyond_them(claim):
+    states = {
+        one.state
+        for found in RECORDED.values()
+        if not claims.holds(claim.torch, found.torch)
+        for one in found.cells
+        if claim.speaks_of(one.cell) and claims.holds(claim.world_size, str(one.world_size))
+    }
+    assert claim.state not in states
 
 
 def test_a_recorded_matrix_that_was_edited_is_not_as_claimed_and_differs_from_a_run():
