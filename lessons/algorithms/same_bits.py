@@ -213,5 +213,5 @@ STEPS = [same_bits, five_algorithms, chain_and_tree]
 # - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
 # - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
-# Next lesson: [backend_in_python](../../notebooks/algorithms/backend_in_python.ipynb), which trains
-# with these algorithms.
+# Next lesson: [every_size](../../notebooks/algorithms/every_size.ipynb), on the bits of a row in a
+# tensor of another size.

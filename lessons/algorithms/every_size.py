@@ -1,0 +1,328 @@
+# %% [markdown]
+"""
+# every_size
+
+A model that serves requests gives another answer when more requests share its batch. The weights
+are the same and so is your request, so what has changed? Part of it is the `all_reduce` between the
+ranks: it adds the numbers of your row in an order that depends on how large the tensor is.
+
+You will see the bits of a row change when another row joins it, an algorithm that switches by size,
+and two ways to have equal bits at every size, with the messages and bytes that they cost.
+
+    python lessons/algorithms/every_size.py
+    torchrun --nproc-per-node 4 lessons/algorithms/every_size.py
+"""
+
+# %%
+import os
+
+import collectives.backends.register  # noqa: F401  (torch.distributed now knows by_hand)
+from collectives import check, counting, needs, run
+from collectives.algorithms import calls
+from collectives.algorithms.links import GroupLinks
+import torch
+import torch.distributed as dist
+
+# %% [markdown]
+# ## The idea
+#
+# The lesson [same_bits](../../notebooks/algorithms/same_bits.ipynb) compared ranks and runs. Here
+# we compare *sizes*. A batch is a tensor with one row for each request. If the bits of a row are
+# equal, whatever other rows there are, the computation is called *batch invariant*. Engines want
+# this for tests, for caches, and in reinforcement learning, where a trainer must compute the
+# numbers again that an engine has computed in another batch.
+#
+# Two things can break it inside a collective. The algorithm cuts the tensor into pieces, and adds
+# each piece in another order. Or it is another algorithm for small tensors than for large ones.
+
+# %% [markdown]
+# ## The code
+#
+# ### One more row
+#
+# Every rank has 128 rows of 4,096 random numbers, from a generator that all ranks know. They reduce
+# the first row alone, and then together with others. `chains` lists all sums that a ring can make:
+# it begins at one of the ranks, and goes round in one of two directions.
+
+
+# %%
+SIZES = (1, 8, 16, 128)
+
+
+def rows_of(rank, rows, device):
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(128, 4096, generator=generator)[:rows].to(device)
+
+
+def first_rows(n, device):
+    return [rows_of(rank, 1, device)[0] for rank in range(n)]
+
+
+def chains(terms):
+    n = len(terms)
+    for direction in (1, -1):
+        for first in range(n):
+            yield sum(terms[(first + direction * k) % n] for k in range(n))
+
+
+@needs(ranks=3, backend="gloo")
+def one_more_row(rank, world_size, device):
+    first = {}
+    for rows in (1, 2, *SIZES[1:]):
+        x = rows_of(rank, rows, device)
+        dist.all_reduce(x)
+        first[rows] = x[0]
+    differ = {rows: int((row != first[1]).sum()) for rows, row in first.items()}
+    # proof
+    by_chain = list(chains(first_rows(world_size, device)))
+    for rows, row in first.items():
+        is_chain = torch.stack([row == total for total in by_chain]).any(dim=0)
+        check(int(is_chain.sum()), 4096, f"numbers that are a chain, {rows} rows")
+    check(min(differ[rows] for rows in differ if rows > 1) > 0, True, "other bits in another batch")
+    return {f"rows: {rows}": count for rows, count in differ.items()}
+
+
+# %% [markdown]
+# **Predict first.** The first row is the same in all five batches. In how many of its 4,096 sums
+# does it differ from the row that was reduced alone: in none, in a few, or in about a third?
+
+# %%
+if __name__ == "__main__":
+    run(one_more_row)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# In about a third: 1349 as soon as a second row joins it. Each sum is one of the chains around the
+# ring, so nothing is wrong with any of them. But which chain it is depends on the piece in which
+# the number lies, and a larger tensor has larger pieces.
+#
+# </details>
+
+# %% [markdown]
+# ### Another algorithm for another size
+#
+# Our backend `by_hand` does what most libraries do. Over sockets it takes recursive doubling up to
+# 128 KiB, halving and doubling up to 1 MiB, and a ring for more. A row has 16 KiB. One machine
+# would use shared memory, so `COLLECTIVES_ALGORITHM=sockets` asks for the other way.
+
+
+# %%
+def by_hand_over_sockets():
+    before = os.environ.get("COLLECTIVES_ALGORITHM")
+    os.environ["COLLECTIVES_ALGORITHM"] = "sockets"
+    try:
+        return dist.new_group(backend="by_hand")
+    finally:
+        os.environ.pop("COLLECTIVES_ALGORITHM")
+        if before is not None:
+            os.environ["COLLECTIVES_ALGORITHM"] = before
+
+
+def neighbours_first(terms):
+    """(a + b) + (c + d): recursive doubling, where n is a power of two."""
+    while len(terms) > 1:
+        terms = [a + b for a, b in zip(terms[0::2], terms[1::2], strict=True)]
+    return terms[0]
+
+
+def far_ranks_first(terms):
+    """(a + c) + (b + d): halving and doubling."""
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = [a + b for a, b in zip(terms[:half], terms[half:], strict=True)]
+    return terms[0]
+
+
+@needs(ranks=3)
+def switch_by_size(rank, world_size, device):
+    group = by_hand_over_sockets()
+    first = {}
+    for rows in SIZES:
+        x = rows_of(rank, rows, device)
+        dist.all_reduce(x, group=group)
+        first[rows] = x[0]
+    # proof
+    terms = first_rows(world_size, device)
+    check(torch.equal(first[8], first[1]), True, "up to 128 KiB the bits are equal")
+    check(torch.equal(first[128], first[1]), False, "from there on too")
+    if world_size in (4, 8):
+        right = [neighbours_first(terms), neighbours_first(terms), far_ranks_first(terms)]
+        got = [first[rows] for rows in SIZES[:3]]
+        check(got, right, "up to 128 KiB neighbours first, then far ranks first")
+    by_chain = torch.stack([first[128] == total for total in chains(terms)]).any(dim=0)
+    check(int(by_chain.sum()), 4096, "numbers that are a chain")
+    return {f"rows: {rows}": int((row != first[1]).sum()) for rows, row in first.items()}
+
+
+# %%
+if __name__ == "__main__":
+    run(switch_by_size)
+
+# %% [markdown]
+# With 1 and 8 rows, four ranks add (0 + 1) + (2 + 3) for every number. With 16 rows they add (0 +
+# 2) + (1 + 3), and with 128 rows each quarter of the tensor is a chain that begins at another rank.
+# A busy server, with larger batches, thus gives other answers than an idle one.
+
+# %% [markdown]
+# ### One algorithm for all sizes
+#
+# So let us pin the algorithm: the same one for every size. `calls.all_reduce` executes the one that
+# it is given, over messages of gloo, and the recorder counts them.
+
+
+# %%
+NAMES = ("ring", "recursive_doubling", "halving_doubling")
+
+
+@needs(ranks=3)
+def pinned(rank, world_size, device):
+    links = GroupLinks(dist.new_group(backend="gloo"))
+    found, equal = {}, {}
+    for name in NAMES:
+        first = []
+        for rows in SIZES:
+            x = rows_of(rank, rows, "cpu")
+            with counting() as counts:
+                calls.all_reduce(links, x, dist.ReduceOp.SUM, name)
+            first.append(x[0])
+        differ = max(int((row != first[0]).sum()) for row in first)
+        sent = counts["c10d.send"]  # of the last call, with all rows
+        found[name] = f"{differ} differ, {sent.calls} messages, {sent.bytes:,} bytes"
+        equal[name] = differ == 0
+    # proof
+    check(
+        equal, {"ring": False, "recursive_doubling": True, "halving_doubling": True}, "equal bits"
+    )
+    return found
+
+
+# %% [markdown]
+# **Predict first.** All three are now pinned. Which of them still has other bits at another size?
+# And which of the others sends fewer bytes?
+
+# %%
+if __name__ == "__main__":
+    run(pinned)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The ring: 1302 sums differ although it is always a ring, because it cuts the tensor into n pieces,
+# and the place of a number decides where its chain begins. Recursive doubling and halving and
+# doubling add the same ranks to each other for every number, wherever it lies. Of these two,
+# halving and doubling sends fewer bytes: 3,145,728, as many as the ring, in 4 messages instead of
+# 6. On four ranks equal bits at every size cost nothing here but the choice of the algorithm. It is
+# another matter with many ranks, where its long-distance messages share cables
+# ([which_one_when](../../notebooks/algorithms/which_one_when.ipynb)).
+#
+# </details>
+
+# %% [markdown]
+# ### Without a choice of the algorithm
+#
+# gloo takes its ring at every size, and has no setting for another algorithm. But moving numbers
+# rounds nothing. So gather the tensors of all ranks, and add them yourself, in rank order.
+
+
+# %%
+def sum_in_rank_order(x):
+    pieces = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(pieces, x)
+    total = pieces[0]
+    for piece in pieces[1:]:
+        total += piece
+    return total
+
+
+@needs(ranks=3)
+def gathered_first(rank, world_size, device):
+    first = []
+    for rows in SIZES:
+        x = rows_of(rank, rows, device)
+        with counting() as counts:
+            total = sum_in_rank_order(x)
+        first.append(total[0])
+    with counting() as of_all_reduce:
+        dist.all_reduce(x)
+    # proof
+    right = sum(first_rows(world_size, device))
+    check(first, [right] * len(SIZES), "the sum in rank order, at every size")
+    gathered, reduced = counts["c10d.all_gather"].bytes, of_all_reduce["c10d.all_reduce"].bytes
+    check(gathered, world_size * reduced, "bytes gathered")
+    return {"bytes gathered": gathered, "bytes of an all_reduce": reduced}
+
+
+# %% [markdown]
+# **Predict first.** How many bytes does each rank hold after the gathering, compared with those
+# that an all_reduce works on?
+
+# %%
+if __name__ == "__main__":
+    run(gathered_first)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# n times as many: 8,388,608 and 2,097,152. So this is for small tensors, as those of a server that
+# makes one token at a time are. For large ones, reduce pieces of one fixed size, such as a row,
+# each in a call of its own: then nothing depends on the batch, but the number of calls grows with
+# it.
+#
+# </details>
+
+# %%
+STEPS = [one_more_row, switch_by_size, pinned, gathered_first]
+
+# %% [markdown]
+# ## The count
+#
+# Bytes that a rank sends, of S bytes in the tensor, where n is a power of two:
+#
+# | way | bytes | messages | equal bits at every size |
+# |---|---|---|---|
+# | ring | `2 (n - 1) / n * S` | `2 (n - 1)` | no |
+# | recursive doubling | `log2(n) * S` | `log2(n)` | yes |
+# | halving and doubling | `2 (n - 1) / n * S` | `2 log2(n)` | yes |
+# | all_gather on a ring, and a sum in rank order | `(n - 1) * S` | `n - 1` | yes |
+#
+# With another number of ranks, each way gives other bits: here only the size may change.
+
+# %% [markdown]
+# ## On GPUs
+#
+# - NCCL chooses the number of its channels by the size, and each channel has a tree of another
+#   shape. SGLang pinned the tree, and still had other bits until it pinned the channels, too
+#   ([sglang#34159](https://github.com/sgl-project/sglang/pull/34159)).
+# - TorchTitan first pinned NCCL's ring, and then changed to a tree
+#   ([torchtitan#2994](https://github.com/pytorch/torchtitan/pull/2994)).
+# - RCCL had other bits in about 34 % of the elements of a larger tensor
+#   ([rocm-systems#11661](https://github.com/ROCm/rocm-systems/issues/11661)).
+
+# %% [markdown]
+# ## Change and try
+#
+# 1. In `pinned`, change `calls.all_reduce(links, x, dist.ReduceOp.SUM, name)` to
+#    `[calls.all_reduce( links, row, dist.ReduceOp.SUM, name) for row in x]`. Each row is reduced by
+#    a call of its own. <details><summary>Answer</summary> You get `got {'ring': True,
+#    'recursive_doubling': True, 'halving_doubling': True}, should be {'ring': False,
+#    'recursive_doubling': True, 'halving_doubling': True} [equal bits, gloo]`. The ring has equal
+#    bits, too: a row is always cut in the same places. </details>
+
+# %% [markdown]
+# ## Read on
+#
+# - The lesson [different_bits](../../notebooks/training/different_bits.ipynb): what rounding does
+#   to a training.
+# - H. He, [*Defeating nondeterminism in LLM
+#   inference*](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) (2025):
+#   the other half of batch invariance, which is the kernels of one GPU.
+#
+# In PyTorch's documentation:
+#
+# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
+# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
+# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
+#
+# Next lesson: [backend_in_python](../../notebooks/algorithms/backend_in_python.ipynb), which trains
+# with these algorithms.
