@@ -104,8 +104,10 @@ if __name__ == "__main__":
 # A rank that leaves out a call, for example because it is no member, has other names from then on.
 # [A later group then hangs](../notebooks/mistakes/groups.ipynb).
 #
-# With `use_local_synchronization=True` only the members call `new_group`: the name then comes from
-# the list of ranks. Overlapping groups must still be created in one order on all ranks.
+# With `use_local_synchronization=True` only the members call `new_group`. The name then comes from
+# the list of ranks and from the number of groups that the rank is already in. So it must be the
+# same number on all members, or they [wait for ever](../notebooks/mistakes/groups.ipynb). Groups
+# that overlap break this rule easily: create those on all ranks.
 
 # %% [markdown]
 # ### Two numbers for one rank

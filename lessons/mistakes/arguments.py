@@ -347,6 +347,67 @@ if __name__ == "__main__":
     run(pad_and_cut)
 
 # %% [markdown]
+# ## Program 7: a rank without tokens
+#
+# **You see.** No token goes to rank 1, and rank 1 has none to send. The other two ranks wait in
+# their exchange, although neither expects anything of rank 1. After 30 minutes:
+#
+# ```text
+# RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:77] Timed out waiting 1800000ms for recv
+# operation to complete
+# ```
+
+
+# %%
+@mistake("hangs", ranks=3)
+def rank_without_tokens(rank, world_size, device):
+    splits = [0, 0, 0] if rank == 1 else [1, 0, 1]
+    tokens = torch.arange(sum(splits), device=device) + 10 * rank
+    received = torch.full_like(tokens, -1)
+    if len(tokens) > 0:
+        dist.all_to_all_single(received, tokens, splits, splits)
+    count = torch.tensor([len(tokens)], device=device)
+    dist.all_reduce(count)
+    check(count, torch.tensor([4]), "all_reduce(SUM)")
+
+
+# %%
+if __name__ == "__main__":
+    run(rank_without_tokens)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: a rank stays away because it has nothing to send.** The other ranks cannot know this. In
+# `all_to_all_single`, a size of 0 is a size like any other, and every rank takes part in the
+# exchange with every rank.
+#
+# **Cure.** Make the call with an empty tensor and sizes of 0. It returns on every rank.
+#
+# **Early.** No `if` that looks at a rank's own data may stand above a collective.
+#
+# </details>
+
+
+# %%
+@cure(ranks=3)
+def exchange_nothing(rank, world_size, device):
+    splits = [0, 0, 0] if rank == 1 else [1, 0, 1]
+    tokens = torch.arange(sum(splits), device=device) + 10 * rank
+    received = torch.full_like(tokens, -1)
+    dist.all_to_all_single(received, tokens, splits, splits)
+    check(received, torch.tensor([[0, 20], [], [1, 21]][rank], dtype=torch.int64), "all_to_all")
+    count = torch.tensor([len(tokens)], device=device)
+    dist.all_reduce(count)
+    check(count, torch.tensor([4]), "all_reduce(SUM)")
+    return {"received": received, "count": count}
+
+
+# %%
+if __name__ == "__main__":
+    run(exchange_nothing)
+
+# %% [markdown]
 # ## Mend it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
@@ -369,4 +430,6 @@ STEPS = [
     exchange_the_splits,
     gather_pieces,
     pad_and_cut,
+    rank_without_tokens,
+    exchange_nothing,
 ]

@@ -2,7 +2,7 @@
 """
 # buffers
 
-A collective writes into memory that you gave it, at a time that it chooses. These six programs look
+A collective writes into memory that you gave it, at a time that it chooses. These seven programs look
 there too early or in the wrong place, or allocate the wrong size.
 
 Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
@@ -352,6 +352,55 @@ if __name__ == "__main__":
     run(column_through_a_copy)
 
 # %% [markdown]
+# ## Program 7: the sum of a transposed gradient
+#
+# **You see.** There is no error. Every rank keeps its own gradient, as if nothing had been summed.
+# With a gradient that is not transposed, the same line works.
+
+
+# %%
+@mistake("wrong numbers", ranks=2)
+def sum_a_transposed_gradient(rank, world_size, device):
+    gradient = 10**rank * torch.tensor([[1, 2], [3, 4]], device=device).t()
+    dist.all_reduce(gradient.contiguous())
+    check(gradient, torch.tensor([[11, 33], [22, 44]]), "all_reduce(SUM) of a transposed gradient")
+
+
+# %%
+if __name__ == "__main__":
+    run(sum_a_transposed_gradient)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: the sum is in a copy that nobody keeps.** `contiguous()` returns the tensor itself if it
+# is contiguous, and a copy if it is not. So the same line sums the gradient or a copy of it, which
+# depends on the layout, and a test with an ordinary tensor passes. [Megatron-LM had this
+# line](https://github.com/NVIDIA/Megatron-LM/issues/5337).
+#
+# **Cure.** Keep the copy, reduce it, and copy the result back.
+#
+# **Early.** A collective that writes into its argument needs a name there, not an expression.
+#
+# </details>
+
+
+# %%
+@cure(ranks=2)
+def keep_the_copy(rank, world_size, device):
+    gradient = 10**rank * torch.tensor([[1, 2], [3, 4]], device=device).t()
+    copy = gradient.contiguous()
+    dist.all_reduce(copy)
+    gradient.copy_(copy)
+    check(gradient, torch.tensor([[11, 33], [22, 44]]), "all_reduce(SUM) of a transposed gradient")
+    return {"gradient": gradient}
+
+
+# %%
+if __name__ == "__main__":
+    run(keep_the_copy)
+
+# %% [markdown]
 # ## Mend it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
@@ -375,4 +424,6 @@ STEPS = [
     all_reduce_for_all,
     sum_a_column,
     column_through_a_copy,
+    sum_a_transposed_gradient,
+    keep_the_copy,
 ]

@@ -196,6 +196,68 @@ if __name__ == "__main__":
     run(group_src)
 
 # %% [markdown]
+# ## Program 4: groups that only their members create
+#
+# **You see.** Ranks 0 and 1 create a pair, then ranks 1 and 2 create one, each only by its members,
+# as `use_local_synchronization` allows. The first pair works. The ranks of the second wait for each
+# other, in the same call with the same ranks. After 30 minutes:
+#
+# ```text
+# RuntimeError: Wait timeout
+# ```
+
+
+# %%
+@mistake("hangs", ranks=3)
+def created_by_members(rank, world_size, device):
+    x = torch.tensor([10**rank], device=device)
+    if rank < 2:
+        pair = dist.new_group([0, 1], use_local_synchronization=True)
+    if rank > 0:
+        pair = dist.new_group([1, 2], use_local_synchronization=True)
+        dist.all_reduce(x, group=pair)
+    check(x, torch.tensor([110 if rank > 0 else 1]), "all_reduce(SUM, group=...)")
+
+
+# %%
+if __name__ == "__main__":
+    run(created_by_members)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: rank 1 is in one group more than rank 2.** Without a call of all ranks, nobody numbers
+# the groups. torch makes a name from the list of ranks and from the number of groups that the
+# calling rank is already in (`torch/distributed/distributed_c10d.py`: "In case there is already a
+# PG with the same rank composition"). Rank 1 is in two, and rank 2 in one, so they look for each
+# other under different names.
+#
+# **Cure.** Let all ranks create all groups, without this option. It only saves time where there are
+# thousands of ranks, and there it is safe if the groups do not overlap.
+#
+# **Early.** Print `dist.distributed_c10d._world.pg_names` on two members: both must have equally
+# many.
+#
+# </details>
+
+
+# %%
+@cure(ranks=3)
+def created_by_all(rank, world_size, device):
+    x = torch.tensor([10**rank], device=device)
+    dist.new_group([0, 1])
+    pair = dist.new_group([1, 2])
+    if rank > 0:
+        dist.all_reduce(x, group=pair)
+    check(x, torch.tensor([110 if rank > 0 else 1]), "all_reduce(SUM, group=...)")
+    return {"x": x}
+
+
+# %%
+if __name__ == "__main__":
+    run(created_by_all)
+
+# %% [markdown]
 # ## Mend it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
@@ -213,4 +275,6 @@ STEPS = [
     groups_in_one_order,
     share_settings,
     group_src,
+    created_by_members,
+    created_by_all,
 ]

@@ -2,7 +2,7 @@
 """
 # start_up
 
-Before the first collective the ranks have to find each other, and in these three programs they do
+Before the first collective the ranks have to find each other, and in these four programs they do
 not. The ranks start as torchrun starts them: with its environment variables, and without a process
 group.
 
@@ -194,6 +194,61 @@ def ask_for_the_variables(rank, world_size, device):
 if __name__ == "__main__":
     run(ask_for_the_variables)
 
+# %% [markdown]
+# ## Program 4: all interfaces but two
+#
+# **You see.** The variable was copied from a script for NCCL, where the same value works. Here
+# every rank raises an error at once:
+#
+# ```text
+# RuntimeError: [enforce fail at .../gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find
+# address for: ^lo
+# ```
+
+
+# %%
+@mistake("raises an error", ranks=2, fresh=True)
+def all_interfaces_but_two(rank, world_size, device):
+    os.environ["GLOO_SOCKET_IFNAME"] = "^lo,docker0"
+    dist.init_process_group("gloo")
+    check(dist.get_rank(), rank, "rank")
+
+
+# %%
+if __name__ == "__main__":
+    run(all_interfaces_but_two)
+
+# %% [markdown]
+# <details><summary>What is wrong?</summary>
+#
+# **Cause: NCCL's syntax is given to gloo.** In `NCCL_SOCKET_IFNAME`, a `^` means "all but these".
+# gloo only knows a list of names, and looks for an interface that is called `^lo`. [Others have
+# met this](https://github.com/aws-samples/aws-do-eks/pull/51).
+#
+# **Cure.** Name the interface to use, or leave the variable out: then gloo takes the address of the
+# machine's own name.
+#
+# **Early.** `ip -br address` lists the names.
+#
+# </details>
+
+
+# %%
+@cure(ranks=2, fresh=True)
+def an_interface_by_name(rank, world_size, device):
+    names = [name for _, name in socket.if_nameindex()]
+    os.environ["GLOO_SOCKET_IFNAME"] = next(name for name in names if name.startswith("lo"))
+    dist.init_process_group("gloo")
+    check(dist.get_rank(), rank, "rank")
+    dist.barrier()
+    dist.destroy_process_group()
+    return {"interface": os.environ["GLOO_SOCKET_IFNAME"]}
+
+
+# %%
+if __name__ == "__main__":
+    run(an_interface_by_name)
+
 # %%
 STEPS = [
     a_second_job,
@@ -202,4 +257,6 @@ STEPS = [
     rank_for_rank,
     start_by_hand,
     ask_for_the_variables,
+    all_interfaces_but_two,
+    an_interface_by_name,
 ]

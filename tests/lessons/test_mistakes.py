@@ -106,6 +106,7 @@ GUILTY = {
         range(2),
         "dist.all_to_all_single(received, tokens, output_split_sizes=splits, input_split_sizes=splits)",
     ),
+    "rank_without_tokens": {1: "dist.all_reduce(count)"},
     "gather_pieces": dict.fromkeys(range(3), "dist.all_gather(pieces, mine)"),
     "six_numbers": {
         0: "dist.send(torch.arange(6, device=device), dst=1)",
@@ -113,6 +114,9 @@ GUILTY = {
     },
     "mean_after_recv": {0: "dist.send(x, dst=1)", 1: "dist.recv(x, src=0)"},
     "pair_then_everyone": {0: "everyone = dist.new_group()"},
+    "created_by_members": dict.fromkeys(
+        (1, 2), "pair = dist.new_group([1, 2], use_local_synchronization=True)"
+    ),
     "gradients_and_losses": {1: 'dist.all_reduce(gradient, group=groups["gradients"])'},
     "add_losses_of_batches": {1: 'total = torch.tensor([batch["loss"]], device=device)'},
     "sum_of_shards": {2: "sys.exit(0)"},
@@ -126,6 +130,7 @@ GUILTY = {
     "start_on_two_machines": dict.fromkeys(
         (2, 3), 'dist.init_process_group("gloo", rank=me, world_size=world_size)'
     ),
+    "all_interfaces_but_two": dict.fromkeys(range(2), 'dist.init_process_group("gloo")'),
     "start_by_hand": dict.fromkeys(range(2), 'dist.init_process_group("gloo")'),
 }
 
