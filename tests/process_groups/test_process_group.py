@@ -9,6 +9,7 @@ from our_backends import on_both
 from probed import probed
 
 from collectives import launch
+from collectives.course import files
 from collectives.matrix import claimed, selection
 from collectives.matrix import run as matrix
 from collectives.matrix.measured import Measured
@@ -38,6 +39,13 @@ def lazy_tensors(rank, world_size, device):
 @on_both
 def test_tensors_with_the_negative_or_conjugate_bit_are_refused(ours):
     assert launch(lazy_tensors, 2, backend=ours, timeout=60) == [[-4.0], [-4.0]]
+
+
+@on_both
+def test_gradients_go_through_functional_collectives(ours):
+    """Autograd marks the output of a call, also while the call is still at work on it."""
+    step = files.load(files.find("training/functional")).gradients_through_calls
+    assert len(launch(step, 3, backend=ours, timeout=60)) == 3
 
 
 def a_wait_that_is_too_short(rank, world_size, device):
