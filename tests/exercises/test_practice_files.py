@@ -16,7 +16,7 @@ import pytest
 
 from collectives.cli import app
 from collectives.course.console import console
-from collectives.course.practice import progress, registry, world
+from collectives.course.practice import checker, progress, registry, world
 from collectives.course.practice.answer import block, tables
 from collectives.course.practice.checker import ExerciseVerdict, try_program
 from collectives.course.practice.exercise import ExerciseCase
@@ -235,6 +235,23 @@ def test_a_rank_that_is_stopped_for_long_does_not_hang(name, told):
     verdict = told(STOPS + (registry.find(name).folder / "solution.py").read_text(), name)
     waiting.join()
     assert verdict.is_solved, verdict
+
+
+def test_ranks_that_stand_still_outside_the_file_are_tried_again(told, monkeypatch):
+    real, worlds = checker.run_world, []
+
+    def run_world(*args):
+        ended = real(*args)
+        if not worlds:
+            ended.error = world.Stuck("slow", [])
+            for place in ended.board.places:
+                place.line = 0
+        worlds.append(ended)
+        return ended
+
+    monkeypatch.setattr(checker, "run_world", run_world)
+    assert told(RIGHT).is_solved
+    assert len(worlds) == 2
 
 
 @pytest.mark.slow

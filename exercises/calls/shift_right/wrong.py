@@ -60,7 +60,7 @@ def shift(x):
     "it forgets a single rank": {
         "kind": "one rank",
         "change": ("    if n == 1:\n        return x.clone()\n", ""),
-        "says": "it sends to itself, which a rank cannot do.",
+        "says": "itself, which a rank cannot do",
     },
     "it sends two elements": {
         "kind": "another length",

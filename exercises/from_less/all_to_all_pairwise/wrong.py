@@ -19,7 +19,7 @@ WRONG = {
     "it forgets its own piece": {
         "kind": "one rank",
         "change": ("range(1, n)", "range(1, max(n, 2))"),
-        "says": "it sends to itself, which a rank cannot do.",
+        "says": "itself, which a rank cannot do",
     },
     "whole numbers": {
         "kind": "fractions",

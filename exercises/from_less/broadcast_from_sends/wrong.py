@@ -21,7 +21,7 @@ WRONG = {
     "the root is always 0": {
         "kind": "another root",
         "change": ("dist.get_rank() == src", "dist.get_rank() == 0"),
-        "says": "it sends to itself, which a rank cannot do.",
+        "says": "itself, which a rank cannot do",
     },
     "it sends two elements": {
         "kind": "another length",
