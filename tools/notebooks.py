@@ -27,9 +27,11 @@ TIMEOUT = 300  # seconds for one cell
 _ENVIRON = {
     "CUDA_VISIBLE_DEVICES": "",
     "TORCH_CPP_LOG_LEVEL": "FATAL",
-    # No lesson uses what torch calls deprecated. torch itself does, in ZeroRedundancyOptimizer.
+    # No lesson uses what torch calls deprecated. ZeroRedundancyOptimizer does, and so does
+    # Accelerate: a rule of tests/lessons/test_lesson_contract.py holds for the lessons themselves.
     "PYTHONWARNINGS": "error::FutureWarning,error::DeprecationWarning,"
-    "ignore:`torch.jit.:DeprecationWarning",
+    "ignore:`torch.jit.:DeprecationWarning,"
+    "ignore:`torch.distributed.all_gather_into_tensor:FutureWarning",
     # subtle: with the widest registers of a processor, sums are rounded in another order
     "ATEN_CPU_CAPABILITY": "default",
     "MKL_CBWR": "COMPATIBLE",

@@ -71,6 +71,13 @@ def it_imports_what_is_public(source: Source) -> Iterator[str]:
         yield f"it imports {name}, which is not public"
 
 
+def it_calls_nothing_by_an_old_name(source: Source) -> Iterator[str]:
+    """torch warns of them."""
+    attributes = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute))
+    for name in {"all_gather_into_tensor", "reduce_scatter_tensor"} & {a.attr for a in attributes}:
+        yield f"it calls {name}, which torch has renamed"
+
+
 def each_step_is_run_below_it(source: Source) -> Iterator[str]:
     cells = [*source.code, ""]
     for name in source.steps:
@@ -108,6 +115,7 @@ def links_lead_somewhere(source: Source) -> Iterator[str]:
     [
         definitions_only,
         it_imports_what_is_public,
+        it_calls_nothing_by_an_old_name,
         each_step_is_run_below_it,
         each_step_proves_something,
         links_lead_somewhere,
