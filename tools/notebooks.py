@@ -31,7 +31,8 @@ _ENVIRON = {
     # Accelerate: a rule of tests/lessons/test_lesson_contract.py holds for the lessons themselves.
     "PYTHONWARNINGS": "error::FutureWarning,error::DeprecationWarning,"
     "ignore:`torch.jit.:DeprecationWarning,"
-    "ignore:`torch.distributed.all_gather_into_tensor:FutureWarning",
+    "ignore:`torch.distributed.all_gather_into_tensor:FutureWarning,"
+    "ignore:The module torch.distributed.launch:FutureWarning",  # `rendezvous` shows what it does
     # subtle: with the widest registers of a processor, sums are rounded in another order
     "ATEN_CPU_CAPABILITY": "default",
     "MKL_CBWR": "COMPATIBLE",
