@@ -230,6 +230,7 @@ PROMISES = {
     "all_gather": (ZEROS, LISTS, [EACH] * 3),
     "all_gather_single": (ZEROS, LONG, [EACH] * 3),
     "gather": (ZEROS, [None, ZEROS, None], [None, EACH, None]),
+    "gather_single": (ZEROS, [None, LONG[0], None], [None, EACH, None]),
     "scatter": ([None, ZEROS, None], ZEROS, [["r1", "r1"]] * 3),
     "reduce_scatter": (LISTS, ZEROS, [["r0-2", "r0-2"]] * 3),
     "reduce_scatter_single": (LONG, ZEROS, [["r0-2", "r0-2"]] * 3),
