@@ -283,12 +283,12 @@ def compiled(rank, world_size, device):
 
     in_graph = torch.compile(functional_sum, backend=compiler, fullgraph=True)
     for program in (functional_sum, in_graph):
-        x = torch.tensor([10.0**rank], device=device, requires_grad=True)
+        x = torch.tensor([rank + 1.0], device=device, requires_grad=True)
         loss_of(rank, program(x)).backward()
         gradients.append(x.grad)
     # proof
-    summed = 2 * sum(10.0**r for r in range(world_size))
-    right = torch.tensor([2 * 2 * summed * sum(range(1, world_size + 1))])
+    weights = sum(range(1, world_size + 1))
+    right = torch.tensor([2.0 * 2 * 2 * weights * weights])
     check(gradients, [right, right], "gradients")
     check(noted, ["mul", "all_reduce", "wait_tensor"], "the graph")
     return {"as it is": gradients[0].item(), "compiled": gradients[1].item(), "graph": noted}
@@ -338,8 +338,8 @@ STEPS = [
 #    "own rows" else examples, examples)` to `contrastive(examples, examples)`. It says `rank 0/4:
 #    got [64.0, 96.0], should be [16.0, 24.0] [each rank the loss of its rows`.
 # 3. **The reduction is left out.** In `functional_sum`, change `functional.all_reduce(2 * x, "sum",
-#    dist.group.WORLD)` to `2 * x`. It says `rank 0/4: got [[8.0], [8.0]], should be [[88880.0],
-#    [88880.0]] [gradients`.
+#    dist.group.WORLD)` to `2 * x`. It says `rank 0/4: got [[8.0], [8.0]], should be [[800.0],
+#    [800.0]] [gradients`.
 # 4. **The plain call is made functional.** In `plain_call`, change `dist.all_reduce(total)` to
 #    `total = functional.all_reduce(total, "sum", dist.group.WORLD)`. It says `rank 0/4: got
 #    [88880.0], should be [8888.0] [the gradient of the own loss only`. This change repairs the
