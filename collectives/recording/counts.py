@@ -105,7 +105,8 @@ def note_call(method: str, arguments: tuple) -> None:
 def counting() -> Iterator[Counts]:
     """Count what this rank calls and sends inside the block.
 
-    What the names count is said at the top of this file.
+    `c10d.all_reduce` counts what reaches a process group; collectives/recording/counts.py tells of
+    all names.
 
     >>> def step(rank, world_size, device):
     ...     with counting() as counts:

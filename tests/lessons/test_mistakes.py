@@ -39,15 +39,15 @@ ALSO = {
     ("gradient_in_background", "DETAIL"): {"goes unnoticed"},
     # Rank 0 may lose rank 1 before it can name it.
     ("add_losses_of_batches", "DETAIL"): {"raises an error on rank 1: KeyError: 'loss'"},
-    # It may lose ranks that have left before it can name them.
-    ("log_the_mean_loss", "DETAIL"): {"wrong numbers on ranks 1,2"},
-    ("end_of_an_epoch", "DETAIL"): {"breaks off on ranks 0,1"},
     # With DETAIL torch 2.13 dies when it makes a DDP model. Which rank is first is luck.
     **{
         (name, "DETAIL"): {f"dies on rank {rank} (SIGSEGV)" for rank in range(2)}
         for name in ("two_steps_with_ddp", "load_a_checkpoint")
     },
 }
+
+# On a busy machine rank 0 may lose ranks that have left before it can name them.
+MADE_AGAIN = {"log_the_mean_loss", "end_of_an_epoch"}
 
 lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
@@ -57,7 +57,9 @@ lesson = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_becomes_of_a_mistake_under_detail_is_what_the_table_says(name):
     allowed = TABLE[name][LEVELS.index("DETAIL")] | ALSO.get((name, "DETAIL"), set())
-    assert mistakes_table.outcome(STEPS[name], "DETAIL") in allowed
+    times = mistakes_table.TIMES if name in MADE_AGAIN else 1
+    outcomes = (mistakes_table.outcome(STEPS[name], "DETAIL") for _ in range(times))
+    assert any(outcome in allowed for outcome in outcomes)
 
 
 def cured(rank, world_size, device, names):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from lesson_source import QUICK, Source
-from planted import Planted, by_proof, unnoticed
+from planted import Planted, by_the_proof_of_every_rank, unnoticed
 
 from collectives.course import chapters, files, wrong
 
@@ -28,4 +28,4 @@ def test_the_proof_notices_every_wrong_program_and_says_what_the_lesson_says(nam
     faults = proposed(name)
     cells = [cell.strip() for cell in wrong.proposals(files.find(name)).values()]
     assert cells == [fault.new for fault in faults] != []
-    assert unnoticed(faults, by_proof) == {}
+    assert unnoticed(faults, by_the_proof_of_every_rank) == {}

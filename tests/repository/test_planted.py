@@ -1,7 +1,7 @@
 """The engine of planted faults refuses a fault that is not there, and finds one that nobody notices."""
 
 import pytest
-from planted import Planted, by_any_error, by_proof, unnoticed
+from planted import Planted, by_any_error, by_proof, by_the_proof_of_every_rank, unnoticed
 
 LESSON = """
 import torch
@@ -53,6 +53,12 @@ def test_a_fault_that_is_noticed_by_nobody_or_in_other_words_is_found(lesson):
     assert list(found) == faults[1:]
     assert "[3], should be [6]" in found[faults[1]]
     assert found[faults[2]] == ""
+
+
+def test_a_fault_that_one_rank_notices_is_not_noticed_by_every_rank(lesson):
+    fault = Planted(lesson, "check(x,", "check(x + (rank == 2),", "[7], should be [6]")
+    assert unnoticed([fault], by_proof) == {}
+    assert unnoticed([fault], by_the_proof_of_every_rank) == {fault: ""}
 
 
 def test_a_fault_that_ends_a_rank_or_makes_it_wait_is_noticed_by_its_error(lesson):
