@@ -12,8 +12,9 @@ from collectives.backends import claims, imported
 from collectives.backends.claims import BROKEN
 from collectives.cli import terminal
 from collectives.course import output_file
-from collectives.course.console import console as make_console
-from collectives.course.console import print_block, print_text
+from collectives.course.console import print_text
+from collectives.course.rich_console import console as make_console
+from collectives.course.rich_console import print_block
 from collectives.launcher.worker import Worker, is_alone_or_rank
 from collectives.launcher.world import World, world_size
 from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise

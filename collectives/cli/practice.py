@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from collectives.cli import terminal
-from collectives.course.console import console, print_block
+from collectives.course.rich_console import console, print_block
 from collectives.launcher.server import start_beside_torch
 
 if TYPE_CHECKING:

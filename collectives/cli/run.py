@@ -15,8 +15,8 @@ from collectives.backends import imported
 from collectives.backends.availability import NAMES
 from collectives.cli import terminal
 from collectives.course import files
-from collectives.course.console import console as make_console
-from collectives.course.console import print_block
+from collectives.course.rich_console import console as make_console
+from collectives.course.rich_console import print_block
 from collectives.launcher.worker import is_alone_or_rank
 from collectives.launcher.world import World
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectives.course import output_file
-from collectives.course.console import console, print_text
+from collectives.course.console import print_text
 from collectives.course.results import StepReport
 
 if TYPE_CHECKING:
@@ -144,11 +144,12 @@ def _figures(report: StepReport) -> list[Figure]:
 
 
 def _print_picture(report: StepReport) -> None:
+    from collectives.course import rich_console
     from collectives.pictures import illustration, text
 
     calls = report.calls or []
     if found := illustration.data(calls):
-        console(width=_WIDTH).print(text.text(found.origins, found.title))
+        rich_console.console(width=_WIDTH).print(text.text(found.origins, found.title))
         return
     hint = "its data cannot be traced"
     if _drawable(report) or illustration.order_matters(calls):

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from collectives.cli import app
-from collectives.course.console import console
 from collectives.course.practice import checker, progress, registry, world
 from collectives.course.practice.answer import block, tables
 from collectives.course.practice.checker import ExerciseVerdict, try_program
 from collectives.course.practice.exercise import ExerciseCase
 from collectives.course.practice.process_group import Sent
 from collectives.course.practice.result import outcome
+from collectives.course.rich_console import console
 
 
 @pytest.fixture(autouse=True)

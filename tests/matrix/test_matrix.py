@@ -20,7 +20,7 @@ from collectives import launch
 from collectives.backends import availability as backends
 from collectives.backends import claims, imported
 from collectives.cli import app
-from collectives.course.console import print_block
+from collectives.course.rich_console import print_block
 from collectives.matrix import grid, recorded, selection
 from collectives.matrix import run as matrix
 from collectives.matrix.cells import cells

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable
 from types import FunctionType
 
-from collectives.course.console import print_block
 from collectives.course.practice import answer, progress, registry
 from collectives.course.practice.checker import try_program
+from collectives.course.rich_console import print_block
 
 
 def practice(name: str | None = None, function: Callable | None = None) -> None:
