@@ -73,7 +73,7 @@ def headline(verdict: Verdict) -> str:
     first = (
         "ok"
         if verdict.hints and verdict.kind == "ok"
-        else verdict.says.splitlines()[0].rstrip(".:")
+        else verdict.headline.splitlines()[0].rstrip(".:")
     )
     return "; ".join([first, *(risk for risk, _ in write(verdict.hints))])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from collectives.diagnosis.rules import hints
-from collectives.diagnosis.rules.report import format_arguments, location, write
+from collectives.diagnosis.rules.report import format_arguments, location
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import POLL
 from collectives.diagnosis.watch.job import Job
@@ -140,10 +140,10 @@ def _at_the_limit(monitor: JobMonitor, timeout: float) -> Verdict:
     """The program has not ended in time."""
     verdict = monitor.last_word()
     if verdict.kind in ("ok", "not-distributed"):
-        headline = f"slow: the program had not ended after {timeout:g} s"
-        return Verdict("slow", write(headline, verdict.lines, []), lines=verdict.lines)
-    says = f"{verdict.says}\n  ended after {timeout:g} s, the time limit"
-    return dataclasses.replace(verdict, says=says)
+        what = f"the program had not ended after {timeout:g} s"
+        return Verdict("slow", what, lines=verdict.lines)
+    notes = (*verdict.notes, f"ended after {timeout:g} s, the time limit")
+    return dataclasses.replace(verdict, notes=notes)
 
 
 def _at_the_end(job: Job, code: int) -> Verdict:
@@ -158,12 +158,12 @@ def _at_the_end(job: Job, code: int) -> Verdict:
         rank = int(raised["rank"]) if raised["rank"] is not None else -1
         who = f"rank {rank}" if rank >= 0 else "a process without a rank"
         guilty = Call("", rank=rank, file=file, line=line, function=function)
-        says = f"raised: {who}: {raised['text']}\n  {location(guilty)}"
-        return Verdict("raised", says, (guilty,), lines=verdict.lines)
+        what = f"{who}: {raised['text']}\n  {location(guilty)}"
+        return Verdict("raised", what, (guilty,), lines=verdict.lines)
     if verdict.kind == "not-distributed":
         return verdict
-    says = f"partial: the program ended with status {code}; its calls fitted, and no rank raised"
-    return Verdict("partial", says, lines=verdict.lines)
+    what = f"the program ended with status {code}; its calls fitted, and no rank raised"
+    return Verdict("partial", what, lines=verdict.lines)
 
 
 def _with_notes(verdict: Verdict, job: Job) -> Verdict:
@@ -173,8 +173,7 @@ def _with_notes(verdict: Verdict, job: Job) -> Verdict:
     if not notes:
         return verdict
     kind = "partial" if verdict.kind == "ok" else verdict.kind
-    says = "\n  ".join([verdict.says.replace("ok:", "partial:", 1), *notes])
-    return dataclasses.replace(verdict, kind=kind, says=says)
+    return dataclasses.replace(verdict, kind=kind, notes=(*verdict.notes, *notes))
 
 
 def _without_network() -> str | None:

@@ -126,7 +126,7 @@ def test_an_exchange_alone_is_no_progress(machines):
 def test_the_verdict_of_one_machine_is_the_verdict_of_all(machines):
     call = Call("recv", rank=3, number=1, tensors=(TensorKind("float32", (4,)),))
     lines = {3: ("in", "x:1")}
-    verdict = Verdict("hang", "hang: rank 3", (call,), (0, 3), "WORLD", 5, lines=lines)
+    verdict = Verdict("hang", "rank 3", (call,), (0, 3), "WORLD", 5, lines=lines)
     machines[0].publish(verdict, patience=0.1)
     for machine in machines[1:]:
         machine.exchange(dict, send=False)
@@ -203,7 +203,7 @@ def test_a_store_that_has_gone_ends_the_exchange_without_an_error():
     machine.opening.join()
     del store
     assert not machine.exchange(lambda: {0: rank("a")}, send=True)
-    machine.publish(Verdict("hang", "hang"), patience=0.1)
+    machine.publish(Verdict("hang", "rank 1"), patience=0.1)
     assert machine.store is None
 
 

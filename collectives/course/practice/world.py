@@ -89,7 +89,7 @@ class _Watch(LaunchWatch):
         if verdict is None or verdict.kind not in ("hang", "mismatch"):
             return []
         # Where each rank stands is told without it.
-        return [line for line in verdict.says.splitlines() if not line.startswith("  rank")]
+        return [verdict.headline, *(f"  {note}" for note in verdict.notes)]
 
     def check(self) -> None:
         """Right results are enough."""

@@ -99,7 +99,7 @@ def verdict(dumps: Mapping[int, Dump]) -> Verdict:
         kind = "partial" if missing else "ok"
         what = f"the collectives of {ranks(dumps)} fit together, and none is under way"
         what += f"; there is no dump of {ranks(missing)}" if missing else ""
-        verdict = replace(verdict, kind=kind, says=f"{kind}: {what}")
+        verdict = replace(verdict, kind=kind, what=what)
     return verdict
 
 

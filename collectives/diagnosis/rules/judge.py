@@ -44,7 +44,7 @@ def judge(
     """
     numbers = sorted({*matching.last, *states, *range(world_size)})
     if not numbers:
-        return Verdict("not-distributed", "not-distributed: no process called torch.distributed")
+        return Verdict("not-distributed", "no process called torch.distributed")
     states = {rank: states.get(rank, State()) for rank in numbers}
     snapshot = Snapshot(matching, c10d or Matching(), states, stalled)
     for rule in _RULES:

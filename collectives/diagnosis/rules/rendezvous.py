@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from collectives.diagnosis.rules.compare import minority
-from collectives.diagnosis.rules.report import against, format_call, join_as, location, write
+from collectives.diagnosis.rules.report import against, format_call, join_as, location
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.recording.call import WORLD, Call
 from collectives.words import ranks
@@ -47,8 +47,8 @@ def _joined_as_others(world: JoiningWorld, alike: list[JoiningWorld]) -> Verdict
         return None
     lines = {rank: (f"in {format_call(call)}", location(call)) for rank, call in wrong.items()}
     lines = world.lines | lines
-    says = write(f"hang: {join_as(wrong, {calls[rank].rank for rank in wrong})}", lines, [])
-    return Verdict("hang", says, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)
+    what = join_as(wrong, {calls[rank].rank for rank in wrong})
+    return Verdict("hang", what, tuple(wrong.values()), group=WORLD, seq=0, lines=lines)
 
 
 def _joined_elsewhere(worlds: list[JoiningWorld]) -> Verdict | None:
@@ -74,7 +74,8 @@ def _disagree(
         for side in sorted(set(sides.values()))
     )
     lines = {rank: world.lines[rank] for world in worlds for rank in world.meets}
-    headline = f"mismatch: {field} of init_process_group: {against(guilty, calls)}"
-    says = write(headline, lines, [note])
+    what = f"{field} of init_process_group: {against(guilty, calls)}"
     blamed = tuple(calls[rank] for rank in guilty)
-    return Verdict("mismatch", says, blamed, group=WORLD, seq=0, field=field, lines=lines)
+    return Verdict(
+        "mismatch", what, blamed, group=WORLD, seq=0, field=field, lines=lines, notes=(note,)
+    )

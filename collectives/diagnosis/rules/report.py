@@ -76,7 +76,7 @@ def join_as(wrong: Collection[int], named: Collection[int]) -> str:
     return f"{ranks(wrong)} join{'s' * is_one} as {ranks(named)}, which {others}"
 
 
-def write(headline: str, lines: dict[int, tuple[str, str]], notes: list[str]) -> str:
+def write(headline: str, lines: dict[int, tuple[str, str]], notes: Iterable[str]) -> str:
     """`lines`: by rank, what it does, and where."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(lines):

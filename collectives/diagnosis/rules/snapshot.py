@@ -30,14 +30,15 @@ class Hint:
 class Verdict:
     """What is wrong, and who is to blame.
 
-    `kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `guilty`: the calls to
-    blame; for a rank that is in no call, its place, with an empty name. `lines`: by rank, what it
-    does and where. `machines`: by rank, its host name, as far as it is known. `gives_up`: the first
-    rank that waits gives up after so many seconds; the program may handle that.
+    `kind`: ok, hang, mismatch, raised, died, slow, not-distributed, partial. `what`: what is wrong,
+    in words; `notes`: what else is to be said of it. `guilty`: the calls to blame; for a rank that
+    is in no call, its place, with an empty name. `lines`: by rank, what it does and where.
+    `machines`: by rank, its host name, as far as it is known. `gives_up`: the first rank that waits
+    gives up after so many seconds; the program may handle that.
     """
 
     kind: str
-    says: str
+    what: str
     guilty: tuple[Call, ...] = ()
     cycle: tuple[int, ...] = ()
     group: str | None = None
@@ -46,7 +47,18 @@ class Verdict:
     gives_up: float | None = None
     lines: dict[int, tuple[str, str]] = dataclasses.field(default_factory=dict)
     machines: dict[int, str] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     hints: tuple[Hint, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        return f"{self.kind}: {self.what}"
+
+    @property
+    def says(self) -> str:
+        """All of it as text. Where nothing is wrong, what each rank does says nothing."""
+        lines = {} if self.kind in ("ok", "partial", "not-distributed") else self.lines
+        return write(self.headline, lines, self.notes)
 
 
 class Snapshot:
@@ -211,7 +223,6 @@ class Snapshot:
         lines = {rank: self.line(rank, (calls or {}).get(rank)) for rank in self.states}
         machines = {rank: one.machine for rank, one in self.states.items() if one.machine}
         fields |= {"gives_up": min(limits, default=None), "lines": lines, "machines": machines}
-        headline = f"{kind}: {what}"
-        notes = [*notes, *self.not_judged()]
-        says = headline if kind == "ok" else write(headline, lines, notes)
-        return Verdict(kind, says, guilty, **fields)
+        if kind != "ok":
+            fields["notes"] = (*notes, *self.not_judged())
+        return Verdict(kind, what, guilty, **fields)

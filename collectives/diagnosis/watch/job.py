@@ -16,8 +16,10 @@ from collectives.diagnosis.watch.rank_process import RankProcess, sleep
 from collectives.recording import call_log, stack
 from collectives.recording.call import RiskyCall
 
-NOT_DISTRIBUTED = "not-distributed: no process that could be watched called torch.distributed"
-OK_AS_SEEN = "ok: all that was seen fitted"
+NOT_DISTRIBUTED = Verdict(
+    "not-distributed", "no process that could be watched called torch.distributed"
+)
+OK_AS_SEEN = Verdict("ok", "all that was seen fitted")
 
 
 class Job:
@@ -190,14 +192,16 @@ class Job:
                 judged.append(world)
                 verdicts.append(verdict)
         if not verdicts:
-            return Verdict("not-distributed", NOT_DISTRIBUTED)
+            return NOT_DISTRIBUTED
         if (bad := next((one for one in verdicts if one.kind != "ok"), None)) is not None:
             return bad
-        if len(verdicts) == 1 or OK_AS_SEEN in {verdict.says for verdict in verdicts}:
-            return min(verdicts, key=lambda verdict: verdict.says != OK_AS_SEEN)
+        if OK_AS_SEEN in verdicts:
+            return OK_AS_SEEN
+        if len(verdicts) == 1:
+            return verdicts[0]
         count = sum(world.matching.matched for world in judged)
-        says = f"ok: {len(verdicts)} worlds: all {count} collectives and messages fitted"
-        return dataclasses.replace(verdicts[-1], says=says)
+        what = f"{len(verdicts)} worlds: all {count} collectives and messages fitted"
+        return dataclasses.replace(verdicts[-1], what=what)
 
     def _never_met(self) -> Verdict | None:
         """Nothing moves: whether ranks wait for others that look for them elsewhere."""
@@ -218,7 +222,7 @@ class Job:
         pids = {str(rank.head()["pid"]) for rank in world.ranks.values()}
         is_partial = unwatched and (world.absent() or pids & unwatched)
         if is_partial and verdict.kind in ("hang", "mismatch", "slow"):
-            return Verdict("ok", OK_AS_SEEN)
+            return OK_AS_SEEN
         return verdict
 
     def noticed(self) -> list[RiskyCall]:

@@ -24,7 +24,7 @@ class JobMonitor(HangMonitor):
         super().__init__(job, hang_after, report)
         self.job = job
         self.meeting = TorchrunMeeting(list(command))
-        self.reported: str | None = None  # what was reported of that
+        self.reported: Verdict | None = None  # what was reported of that
         self.exchanged = self.moved
         self.machines_asked = 0.0  # when; infinity once all are known
 
@@ -41,10 +41,10 @@ class JobMonitor(HangMonitor):
         if now > self.exchanged + self.pause:
             self.exchanged = now
             self.meeting.ask()
-        says = self.meeting.says
-        if says is not None and says != self.reported and now > self.moved + self.hang_after:
-            self.reported = says
-            self.report(says)
+        verdict = self.meeting.verdict
+        if verdict and verdict != self.reported and now > self.moved + self.hang_after:
+            self.reported = verdict
+            self.report(verdict.says)
 
     def _exchange(self, now: float) -> None:
         """With the other nodes: often if a rank has ended, else rarely."""
@@ -63,8 +63,8 @@ class JobMonitor(HangMonitor):
 
     def last_word(self) -> Verdict:
         verdict = super().last_word()
-        if verdict.kind == "not-distributed" and self.meeting.says is not None:
-            return Verdict("slow", self.meeting.says)
+        if verdict.kind == "not-distributed":
+            return self.meeting.verdict or verdict
         return verdict
 
     def publish(self, verdict: Verdict) -> None:

@@ -5,6 +5,7 @@ import socket
 import threading
 from typing import Any
 
+from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.watch.across_nodes import connect
 
 _MACHINES = "collectives/diagnose/waiting machines"
@@ -13,15 +14,15 @@ _MACHINES = "collectives/diagnose/waiting machines"
 class TorchrunMeeting:
     """The machines whose torchrun waits for the others. Each says so in the store where they meet.
 
-    `command`: that of this machine, with a torchrun in it or without. `says`: which have come; None
-    if that is not known, or nobody waits for others.
+    `command`: that of this machine, with a torchrun in it or without. `verdict`: which have come;
+    None if that is not known, or nobody waits for others.
     """
 
     def __init__(self, command: list[str]):
         self.command = command
         self.store: Any = None
         self.asking: threading.Thread | None = None
-        self.says: str | None = None
+        self.verdict: Verdict | None = None
 
     def ask(self) -> None:
         """Find out, in a thread: this imports torch, and the store may not answer."""
@@ -44,24 +45,25 @@ class TorchrunMeeting:
         endpoint, machines = get_rdzv_endpoint(args), int(args.nnodes.partition(":")[0])
         if machines < 2 or ":" not in endpoint:
             return
-        says = f"slow: no rank has started: torchrun waits for {machines} machines"
+        what = f"no rank has started: torchrun waits for {machines} machines"
         place = f"--node-rank {args.node_rank}" if args.rdzv_backend == "static" else ""
         try:
             host, port = endpoint.rsplit(":", 1)
             came = self._meet(host, port, f"{socket.gethostname()} {place}".strip())
         except RuntimeError:
             self.store = None
-            self.says = f"{says}\n  nobody answers at {endpoint}, where they meet"
+            silence = f"nobody answers at {endpoint}, where they meet"
+            self.verdict = Verdict("slow", what, notes=(silence,))
             return
         if len(came) >= machines:
-            self.says = None
+            self.verdict = None
             return
-        lines = [says, f"  here      {', '.join(came)}"]
+        notes = [f"here      {', '.join(came)}"]
         if place:
             ranks = [f"--node-rank {number}" for number in range(machines)]
             absent = [one for one in ranks if not any(who.endswith(f" {one}") for who in came)]
-            lines.append(f"  not here  {', '.join(absent)}")
-        self.says = "\n".join(lines)
+            notes.append(f"not here  {', '.join(absent)}")
+        self.verdict = Verdict("slow", what, notes=tuple(notes))
 
     def _meet(self, host: str, port: str, name: str) -> list[str]:
         """Say that this machine is here; who has said so."""
