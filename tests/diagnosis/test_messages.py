@@ -104,6 +104,14 @@ def dump_signal(rank, enqueued):
     )
 
 
+def of_the_watchdog_alone(rank, seq, sizes=""):
+    """What is left if somebody keeps the lines with "Watchdog"; torch 2.0 wrote no sizes."""
+    return (
+        f"[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=BROADCAST, {sizes}"
+        "Timeout(ms)=600000) ran for 600096 milliseconds before timing out.\n"
+    )
+
+
 def explained(text: str, folder) -> str:
     path = folder / "job.log"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -145,8 +153,30 @@ def test_a_log_that_is_cut_and_is_no_text_is_read(tmp_path):
     assert "line 1" in explained(log, tmp_path)
 
 
+def test_the_logs_of_all_ranks_are_read_as_one_job(tmp_path):
+    texts = ["step 1\n", f"{CLOSED}\n" + timed_out(0, 7, 9), timed_out(1, 7, 7), dump_signal(2, 6)]
+    paths = [tmp_path / f"{number}.log" for number in range(4)]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    text, _ = report(map(str, paths))
+    assert text.startswith("hang: rank 2 never joined ALLREDUCE #7")
+    assert f'closed by peer ["\n  line 1 of {paths[1]}\n' in text
+    assert text.index("Connection closed") < text.index('"Watchdog caught')
+    assert f"3 lines, the first is line 3 of {paths[1]}; ranks 0,1,2" in text
+
+
+def test_logs_without_a_known_message_are_named(tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.log", "b.log")]
+    for path in paths:
+        Path(path).write_text("KeyError: 'loss'\n")
+    assert report(paths) == (
+        f"{paths[0]}, {paths[1]}: nothing there is a message that docs/messages.md explains.",
+        False,
+    )
+
+
 def test_a_log_without_a_known_message_says_so(tmp_path):
-    assert "nothing in it is a message" in explained("KeyError: 'loss'\n", tmp_path)
+    assert "nothing there is a message" in explained("KeyError: 'loss'\n", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +187,29 @@ def test_a_log_without_a_known_message_says_so(tmp_path):
         (timed_out(0, 7, 7) + timed_out(1, 7, 7), f"timeout: ranks 0,1 joined ALLREDUCE #7 of group {GROUP[-13:]}, and it did not end"),
         # Each rank waits in a call of its own: the first of them is the one that matters.
         (timed_out(0, 9, 9) + timed_out(1, 7, 7), f"timeout: ranks 0,1 joined ALLREDUCE #7 of group {GROUP[-13:]}, and it did not end"),
+        # torch 2.14 tells one more number.
+        (timed_out(0, 7, 9).replace(", last completed", ", last started work: 7, last completed") + dump_signal(1, 6), f"hang: rank 1 never joined ALLREDUCE #7 of group {GROUP[-13:]}"),
         (timed_out(0, 7, 7, group="PG 3") + timed_out(1, 6, 6, group="PG 4"), "timeout: rank 0 joined ALLREDUCE #7 of group 3, and it did not end"),
     ],
-    ids=["absent", "mismatch", "all", "out-of-step", "two-groups"],
+    ids=["absent", "mismatch", "all", "out-of-step", "started", "two-groups"],
 )  # fmt: skip
 def test_the_watchdogs_lines_name_who_did_not_join(log, verdict, tmp_path):
     assert first_line(log, tmp_path) == verdict
+
+
+def test_the_watchdogs_calls_alone_say_who_waited(tmp_path):
+    sizes = "NumelIn=80, NumelOut=80"
+    log = (
+        of_the_watchdog_alone(3, 78, f"{sizes}, ")
+        + of_the_watchdog_alone(1, 78)
+        + of_the_watchdog_alone(1, 79)
+    )
+    assert explained(log, tmp_path).startswith(
+        "timeout: ranks 1,3 waited too long\n"
+        "  rank  1  in BROADCAST #78\n"
+        f"  rank  3  in BROADCAST({sizes}) #78\n"
+        "  the log tells neither their group"
+    )
 
 
 def test_ranks_that_wrote_nothing_are_named(tmp_path):

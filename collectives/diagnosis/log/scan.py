@@ -1,4 +1,4 @@
-"""Search the log of a job, of any length, for messages that are known."""
+"""Search the logs of a job, of any length, for messages that are known."""
 
 import re
 from collections.abc import Iterator
@@ -23,30 +23,46 @@ _LOCAL_RANK = re.compile(rb"(?:\[default|\blocal_rank: )(\d{1,6})\b")
 
 @dataclass
 class Sighting:
-    """A message in a log: how many lines have it, the number of the first, and who wrote them."""
+    """A message in logs: how many lines have it, the place of the first, and who wrote them."""
 
     message: Message
+    log: str
     line: int
     count: int = 0
     ranks: set[int] = field(default_factory=set)
     local_ranks: set[int] = field(default_factory=set)
 
 
-def scan(stream: BinaryIO) -> tuple[list[Sighting], Watchdog]:
-    """Read to the end. At any time little more than a chunk is in memory."""
-    found: dict[str, Sighting] = {}
-    watchdog, number = Watchdog(), 1
-    for text in _pieces(stream):
-        for message in table():
-            for match in _matches(text, message):
-                if message.name not in found:
-                    line = number + text.count(b"\n", 0, match.start())
-                    found[message.name] = Sighting(message, line)
-                rank = _note(found[message.name], _before(match))
-                rest = match.string[match.end() : match.end() + _NEAR].partition(b"\n")[0]
-                watchdog.note((_before(match) + rest).decode(errors="replace"), rank)
-        number += text.count(b"\n")
-    return sorted(found.values(), key=lambda sighting: sighting.line), watchdog
+@dataclass
+class Logs:
+    """What the logs of one job show: there may be one of all ranks, or one of each.
+
+    `sightings`: by the name of the message. `names`: of the logs.
+    """
+
+    sightings: dict[str, Sighting] = field(default_factory=dict)
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    names: list[str] = field(default_factory=list)
+
+    def read(self, name: str, stream: BinaryIO) -> None:
+        """To the end. At any time little more than a chunk is in memory."""
+        self.names.append(name)
+        number = 1
+        for text in _pieces(stream):
+            for message in table():
+                for match in _matches(text, message):
+                    if message.name not in self.sightings:
+                        line = number + text.count(b"\n", 0, match.start())
+                        self.sightings[message.name] = Sighting(message, name, line)
+                    rank = _note(self.sightings[message.name], _before(match))
+                    rest = match.string[match.end() : match.end() + _NEAR].partition(b"\n")[0]
+                    self.watchdog.note((_before(match) + rest).decode(errors="replace"), rank)
+            number += text.count(b"\n")
+
+    def in_order(self) -> list[Sighting]:
+        return sorted(
+            self.sightings.values(), key=lambda one: (self.names.index(one.log), one.line)
+        )
 
 
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:

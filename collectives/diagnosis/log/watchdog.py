@@ -9,7 +9,7 @@ from collectives.diagnosis.rules.report import against, write
 from collectives.words import ranks
 
 _TIMEOUT = re.compile(
-    r"\[Rank \d+\] Watchdog .*?SeqNum=(\d+), OpType=(\w+), (NumelIn=\d+, NumelOut=\d+)"
+    r"\[Rank \d+\] Watchdog .*?SeqNum=(\d+), OpType=(\w+)(?:, (\S[^()]{0,100}?))?, Timeout\(ms\)="
 )
 # The sequence id stands only in what a rank writes whose call timed out. A rank that is told by
 # another one to dump writes the same without it.
@@ -47,7 +47,7 @@ class Watchdog:
             return
         if rank is not None and (found := _TIMEOUT.search(line)):
             seq, op, sizes = found.groups()
-            self.calls[rank, int(seq)] = f"{op}({sizes})"
+            self.calls[rank, int(seq)] = f"{op}({sizes})" if sizes else op
             self.noted += 1
         elif found := _STATUS.search(line):
             of_group = self.groups[found["guid"] or found["id"]]
@@ -59,7 +59,16 @@ class Watchdog:
 
     def verdicts(self) -> list[str]:
         """One of each group in which a call timed out."""
-        return [self._verdict(name) for name, group in self.groups.items() if _failed(group)]
+        found = [self._verdict(name) for name, group in self.groups.items() if _failed(group)]
+        return found or ([self._of_calls()] if self.calls else [])
+
+    def _of_calls(self) -> str:
+        """What calls alone tell, since they do not name their group: the first of each rank."""
+        calls = {
+            rank: (f"in {call} #{seq}", "") for (rank, seq), call in reversed(self.calls.items())
+        }
+        note = "the log tells neither their group nor how far the others are: look at those first"
+        return write(f"timeout: {ranks(calls)} waited too long", calls, [note])
 
     def _verdict(self, name: str) -> str:
         group = self.groups[name]
