@@ -214,7 +214,10 @@ def test_gloo_does_with_every_form_dtype_and_reduction_what_is_claimed():
     }
     chosen = [cell for cell, state in states.items() if state in ("works", "wrong")]
     here = {name for name, form in FORMS.items() if called(form)}
-    assert here - {cell.name for cell in chosen} == {"split_group", "_coalescing_manager"}
+    refused = {"split_group", "_coalescing_manager"}
+    if torch.__version__ >= "2.14":  # which brought gather_single: gloo has no such call
+        refused.add("gather_single")
+    assert here - {cell.name for cell in chosen} == refused
     found = launch(probed, 4, args=(chosen,), backend="gloo", timeout=100)
     for cell, *ranks in zip(chosen, *found, strict=True):
         assert max(ranks)[0] == states[cell], (cell, ranks)  # "wrong" comes after "works"
