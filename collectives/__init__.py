@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # The one list of the public names: type checkers read it, an
     from collectives.recording.record import span as span
     from collectives.semantics.check import Mismatch as Mismatch
     from collectives.semantics.check import check as check
+    from collectives.semantics.check_samples import check_samples as check_samples
+    from collectives.semantics.check_samples import note_samples as note_samples
     from collectives.semantics.check_training import check_training as check_training
 
 _HOMES = {

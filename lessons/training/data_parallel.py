@@ -13,7 +13,7 @@ that are not equally large, and what a larger batch means for the learning rate.
 """
 
 # %%
-from collectives import check_training, digits, run
+from collectives import check_samples, check_training, digits, run
 from collectives.pictures.rank_grid import dealt
 from one_process import batch_loss, network, shuffled, train
 import torch.distributed as dist
@@ -73,6 +73,7 @@ def data_parallel(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "equal shards")
+    check_samples(trained, expected, "equal shards")
     images = dealt({"images of the first step": (batches[0].tolist(), shard(batches[0]).tolist())})
     return {"images": images, "first loss": round(losses.values[0], 4)}
 
@@ -122,6 +123,7 @@ def weighted_shards(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "weighted shards")
+    check_samples(trained, expected, "weighted shards")
     last = batches[-1].tolist()
     return {"last batch": dealt({"images of the last step": (last, shard(last))})}
 
@@ -189,7 +191,10 @@ STEPS = [data_parallel, weighted_shards, batch_size]
 # ## The proof
 #
 # Each step trains a second network in one process, with the same whole batches, and
-# `check_training` compares the two on every rank.
+# `check_training` compares the two on every rank. It cannot see whether the work is divided: if
+# every rank computes the whole batch, the mean of equal gradients is right, too. So `check_samples`
+# looks at the images that reach the models. In each step those of all ranks must be the batch, each
+# once, and no rank may compute more than its share.
 
 # %% [markdown]
 # ## Make it wrong
@@ -205,7 +210,10 @@ STEPS = [data_parallel, weighted_shards, batch_size]
 #    `rank 0/4: 2.bias.momentum_buffer: relative error 2`. The ranks are equal, but not right.
 # 4. **No broadcast.** In `data_parallel`, change `dist.broadcast(parameter.data, src=0)` to `pass`.
 #    It says `rank 2/4: 0.bias: relative error 1`: equal steps from other parameters.
-# 5. **A mean of means.** In `on_weighted_shard`, change `total * dist.get_world_size() /
+# 5. **Every rank takes the whole batch.** In `shard`, change `batch[dist.get_rank() ::
+#    dist.get_world_size()]` to `batch`. It says `computed 64 samples of 64, its share is 16`: the
+#    network is right, and nothing is gained.
+# 6. **A mean of means.** In `on_weighted_shard`, change `total * dist.get_world_size() /
 #    len(images)` to `total / len(shard(labels))`. It says `rank 0/4: 2.bias.momentum_buffer:
 #    relative error 0.2`: the last batch is wrong.
 

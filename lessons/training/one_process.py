@@ -13,7 +13,7 @@ gradient of a large one, and why large models need thousands of GPUs.
 """
 
 # %%
-from collectives import Curve, check, check_training, computed, digits, run
+from collectives import Curve, check, check_training, computed, digits, note_samples, run
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -38,8 +38,9 @@ from torch.nn.functional import cross_entropy
 # gradients, its `momentum_buffer`. The argument `backward` of `train` is the function that computes
 # the gradient: here `batch_loss`, in the next lessons others.
 #
-# Three names come from the package: `digits` loads images and labels, `Curve` draws a list of
-# numbers, and `check_training` fails unless two trainings gave the same parameters and momentum.
+# Four names come from the package: `digits` loads images and labels, `Curve` draws a list of
+# numbers, `check_training` fails unless two trainings gave the same parameters and momentum, and
+# `note_samples` notes which images the model computes, for the proof of the next lesson.
 
 
 # %%
@@ -56,6 +57,7 @@ def train(model, backward, batches, device, lr=0.1, momentum=0.9):
     torch.set_num_threads(1)  # the ranks of one machine share its cores
     images, labels = digits(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    note_samples(model, optimizer)
     losses = []
     for batch in batches:
         optimizer.zero_grad()
