@@ -5,6 +5,7 @@ exercise. A table of faults is a list of `Planted`, and its test says `unnoticed
 """
 
 import functools
+import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,7 +23,8 @@ from collectives.course.wrong import plant
 class Planted(NamedTuple):
     """In `file`, `old` becomes `new`. `says` is part of what must be said; "" is part of anything.
 
-    `function` names the cell of a lesson in which `old` stands, if it stands in others, too.
+    `function` names the cell of a lesson in which `old` stands, if it stands in others, too. If the
+    file is no lesson, `lesson` is one that imports it, and `function` the step to run.
     """
 
     file: Path
@@ -30,21 +32,26 @@ class Planted(NamedTuple):
     new: str
     says: str = ""
     function: str = ""
+    lesson: Path | None = None
 
     @property
     def text(self) -> str:
         """The file with its fault. ValueError unless `old` stands there exactly once."""
         text = part = self.file.read_text("utf-8")
-        if self.function:
+        if self.function and not self.lesson:
             defined = re.compile(rf"^(def|class) {self.function}\b", re.MULTILINE)
             (part,) = filter(defined.search, re.split(r"^# %%.*\n", text, flags=re.MULTILINE))
         return plant(text, part, plant(part, self.old, self.new))
 
     def module(self) -> ModuleType:
         """The lesson with its fault."""
-        module = files.load(self.file)
+        module, where = files.load(self.lesson or self.file), f"{self.file}, changed"
         with files.imports_from(self.file.parent):
-            exec(compile(self.text, f"{self.file}, changed", "exec"), vars(module))
+            if self.lesson:  # it imports the changed module
+                imported = importlib.import_module(self.file.stem)
+                exec(compile(self.text, where, "exec"), vars(imported))
+            text = self.lesson.read_text("utf-8") if self.lesson else self.text
+            exec(compile(text, where, "exec"), vars(module))
         return module
 
     def steps(self, module: ModuleType) -> list[Callable]:
