@@ -65,6 +65,10 @@ def seventy_billion(rank, world_size, device):
         plan = Plan(d, p, t, 1024, 1024 // (d * pieces), "1F1B", recompute=True, zero=zero)
         held, sends, _, seconds = planned(shape, plan, machine)
         slow = planned(shape, plan, replace(machine, outside=6.25e9)).seconds
+        # Layers take longer than what is computed with them: 3 x 2 bytes for 4 x 2 operations.
+        links = sum(one < 8 for one in range(0, 64, p * t))  # from a machine, of a data group
+        waits = zero == 3 and 6 * machine.peak > 8 * 4096 * pieces * links * 6.25e9
+        check(slow > seconds, waits, f"slow links, {d}x{p}x{t} ZeRO {zero} ({pieces})")
         gigabytes, name = round(sum(held.values()) / 1e9), f"{d}x{p}x{t} ZeRO {zero} ({pieces})"
         of_groups = [round(sends[one] / 1e9) for one in ("data", "tensor")]
         found[name] = [gigabytes, *of_groups, round(seconds, 1), round(slow, 1)]

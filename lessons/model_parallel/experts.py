@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from collectives.pictures.memory_bars import MemoryBars
+from dense import dense
 from measure import held
 from mixture import EXPERTS, Mixture, alone, keep_experts, loss_of, network_of_experts, tokens_of
 from model import LENGTH, PARAMETERS, WIDTH
@@ -129,7 +130,7 @@ def on_my_share(model, letters, following, factor=0.0):
 
 @needs(ranks=2)
 def experts(rank, world_size, device):
-    whole, optimizer = train(network_of_experts(device, shares=world_size), device, alone)
+    whole, optimizer = train(dense(device, shares=world_size), device, alone)
     bars = {"one process": held(whole, optimizer)}
     sends, receives, stays = tokens_of(whole, rank, my_experts())
     keep_experts(whole, my_experts())
@@ -149,9 +150,8 @@ def experts(rank, world_size, device):
     dropped = sum(block.mixture.dropped for block in model[1:3])
     check(dropped, UPDATES * 2 * 8 * LENGTH // world_size - sum(sends), "tokens dropped")
     sent = 2 * 8 * WIDTH * (sum(sends) + sum(receives) - 2 * sum(stays)) // UPDATES
-    (taken,) = model[1].mixture.log[0]
     numbers = {"calls": calls // UPDATES, "bytes sent": sent, "dropped": dropped}
-    return numbers | {"first taken": taken, "in all": MemoryBars(bars)}
+    return numbers | {"first taken": model[1].mixture.log[0], "in all": MemoryBars(bars)}
 
 
 # %% [markdown]
@@ -188,12 +188,12 @@ if __name__ == "__main__":
 def collapsing_router(rank, world_size, device):
     history, longer = {}, {"steps": 25, "rate": 0.003}
     for name, factor in (("no penalty", 0.0), ("0.1 times the penalty", 0.1)):
-        whole, mine = network_of_experts(device), dispatched(device)
+        whole, mine = dense(device), dispatched(device)
         for block in (*whole[1:3], *mine[1:3]):
             block.mixture.room = EXPERTS
         train(whole, device, partial(alone, factor=factor), **longer)
         train(mine, device, partial(on_my_share, factor=factor), **longer)
-        asked = torch.tensor(mine[2].mixture.log)[:, 0].to(device)
+        asked = torch.tensor(mine[2].mixture.log).to(device)
         dist.all_reduce(asked)
         history[name] = asked.tolist()
         check(history[name], [log for (log,) in whole[2].mixture.log], f"tokens, {name}")

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from attention import alone, as_trained, chunks, places, sample
+from late_peer import LatePeer
 from travelling_blocks import Round, TravellingBlocks
 from measure import Activations
 from model import HEADS, LENGTH, LETTERS, WIDTH, network
@@ -149,11 +150,12 @@ def ring_attention(rank, world_size, device):
     for order in ("in order", "zigzag"):
         mine, made, every = places(chunks_of(order, rank, n), n), [], [None] * n
         inputs = sample(device)[..., mine, :].requires_grad_()
-        with counting() as counts:
+        with counting() as counts, LatePeer() as late:
             result = RingAttention.apply(*inputs[:3], order, made)
             result.backward(inputs[3].detach())
         got, expected = [result, *inputs.grad[:3]], alone(device)[..., mine, :]
         check_training(as_trained(got), as_trained(expected), order, same_bits=False)
+        check(late.meanwhile, True, f"computed before the next block is sent, {order}")
         sends = 3 * n - 2  # blocks forward and backward, n - 1 times each, and gradients n times
         check(list(counts["c10d.send"]), [sends, sends * 2 * result.nbytes], "blocks sent")
         dist.all_gather_object(every, [tuple(one) for one in made])

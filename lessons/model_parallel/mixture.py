@@ -1,4 +1,4 @@
-"""The model with experts, in one process: what experts on several ranks must equal."""
+"""The model with experts. dense.py has its definition, in one process."""
 
 import torch
 from torch import nn
@@ -12,27 +12,27 @@ EXPERTS = 8
 class Mixture(nn.Module):
     """Each token goes to the expert that its router likes best, if the expert has room.
 
-    The tokens come in `shares` of equal size. Of each share, an expert takes as many tokens as it
-    would get if all experts got equally many, times `room`. The others get zeros for an answer.
+    An expert takes as many tokens as it would get if all experts got equally many, times `room`.
+    The others get zeros for an answer.
     """
 
-    room, shares = 1.25, 1
+    room = 1.25
 
     def __init__(self):
         super().__init__()
         self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
         self.experts = nn.ModuleDict({str(number): expert() for number in range(EXPERTS)})
-        self.log = []  # of each forward pass: by share and expert, how many tokens it took
+        self.log = []  # of each forward pass: by expert, how many tokens it took
 
     def forward(self, x):
         tokens = x.flatten(0, -2)
         self.chances = self.router(tokens).softmax(-1)
         self.chosen = self.chances.argmax(-1)
-        hits = one_hot(self.chosen, EXPERTS).view(self.shares, -1, EXPERTS)
-        place = (hits.cumsum(1) * hits).sum(-1)  # 1 for the first token of its expert
-        is_taken = place <= self.room * hits.shape[1] / EXPERTS
-        self.log.append((hits * is_taken[..., None]).sum(1).tolist())
-        answers = self.exchanged(tokens, self.chosen.where(is_taken.flatten(), -1))
+        hits = one_hot(self.chosen, EXPERTS)
+        place = (hits.cumsum(0) * hits).sum(-1)  # 1 for the first token of its expert
+        is_taken = place <= self.room * len(hits) / EXPERTS
+        self.log.append((hits * is_taken[:, None]).sum(0).tolist())
+        answers = self.exchanged(tokens, self.chosen.where(is_taken, -1))
         return (self.chances.amax(-1, keepdim=True) * answers).view_as(x)
 
     def asked(self):
@@ -71,11 +71,10 @@ class ExpertBlock(Block):
         return x + self.mixture(self.norm2(x))
 
 
-def network_of_experts(device, shares=1):
+def network_of_experts(device):
     model = network(device)
     for number in (1, 2):
         model[number] = ExpertBlock().double().to(device)
-        model[number].mixture.shares = shares
     return model
 
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.functional import cross_entropy
 
+from passes import passes_of
 from pipeline_slots import PipelineSlots
 from costs import SMALL, Plan, costs
 from measure import Activations
@@ -99,8 +100,9 @@ def through_ranks(order, m, made, stage, letters, following):
             if rank > 0:
                 messages.append(dist.isend(x.grad, dst=rank - 1))
             made.append((kind, number, len(passes)))
-    for message in messages:
-        message.wait()
+        while len(messages) > 1:  # what is sent stays in memory until it has arrived
+            messages.pop(0).wait()
+    messages.pop().wait()
 
 
 def my_layers(device):
@@ -176,7 +178,7 @@ if __name__ == "__main__":
 def by_pipelining(rank, world_size, device):
     stage = my_layers(device)
     part = PipelineStage(stage, rank, world_size, device)
-    schedule = Schedule1F1B(part, n_microbatches=8, loss_fn=loss_of)
+    schedule, made = Schedule1F1B(part, n_microbatches=8, loss_fn=loss_of), passes_of(part)
 
     def step(_, letters, following):
         inputs = [letters] if rank == 0 else []
@@ -184,6 +186,8 @@ def by_pipelining(rank, world_size, device):
 
     trained = train(stage, device, step)
     check_training(trained, alone(device), "torch.distributed.pipelining", same_bits=False)
+    found = [(kind, number) for kind, number, _ in made]
+    check(found, UPDATES * one_f_one_b(rank, world_size, 8), "order of Schedule1F1B")
     return {"parameters": sum(one.numel() for one in stage.parameters())}
 
 

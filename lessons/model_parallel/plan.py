@@ -13,7 +13,7 @@ published trainings with it: what fits, what travels, and how long a step takes 
 
 # %%
 import warnings
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 from collectives import check, computed, counting, needs, run
@@ -24,13 +24,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import attention
 
 from collectives.pictures.memory_bars import MemoryBars
-from costs import SMALL, Plan, costs, planned
+from costs import BFLOAT16, SMALL, Plan, costs, planned
 from measure import sent
 from memory import by_hand
 from mesh import MICRO_BATCHES, NAMES, train_on
 from model import Block, network
 from one_process import UPDATES, backward, train
-from published import RUNS
+from published import FASTER_FIRST, MEASURED, RUNS, SHARDS, a100
 
 # %% [markdown]
 # ## The idea
@@ -139,12 +139,26 @@ if __name__ == "__main__":
 @computed
 def published_runs(rank, world_size, device):
     rows, bars = [], {}
+    for name, (shape, batch, gpus, seconds, share) in MEASURED.items():
+        computing = planned(shape, Plan(batch=batch), a100(gpus, 25e9)).computing
+        check(abs(computing / seconds - share) < 0.003, True, f"part of the peak, {name}")
+    for name, (shape, batch, meshes) in FASTER_FIRST.items():
+        plans = [Plan(*one, batch, batch // one[0], "1F1B", recompute=True) for one in meshes]
+        took = [planned(shape, one, a100(64, 25e9)).seconds for one in plans]
+        check([a < b for a, b in pairwise(took)], [True] * (len(took) - 1), name)
+    for zero, gigabytes in SHARDS.items():
+        one = planned(SMALL, Plan(64, batch=64, zero=zero), a100(64, 25e9)).held
+        held = sum(one[kind] for kind in BFLOAT16) / (costs(SMALL, Plan())["parameters"] / 8) * 7.5
+        check(abs(held - gigabytes) < 0.1, True, f"GB with stage {zero}")
     for name, (shape, plan, machine, reported, speed) in RUNS.items():
         blocks, w, length, letters, _ = shape
         again = costs(shape, Plan(batch=plan.batch, recompute=True))["operations"]
         formula = 96 * w * blocks + 16 * length * blocks + 6 * letters  # its equation 3
         check(again, plan.batch * length * w * formula, f"operations of {name}")
         ours, one = costs(shape, Plan())["parameters"] / 8, planned(shape, plan, machine)
+        if name == "Llama 3":  # its second stage holds 15 micro-batches of 8 blocks
+            kept = 15 * 8 * length * w * (8 + 24 / plan.tensor)
+            check(round(one.held["activations"] / kept, 2), 1.0, f"activations of {name}")
         took = one.computing * machine.peak / speed
         check([abs(ours / reported - 1) < 0.03, one.seconds < took], [True, True], name)
         bars[name] = one.held

@@ -4,6 +4,9 @@ Megatron-LM: https://arxiv.org/abs/2104.04473, table 1. BLOOM: https://arxiv.org
 Llama 3: https://arxiv.org/abs/2407.21783, table 4. We assume micro-batches of one piece of text.
 
 Links to other machines: 4 x 100 Gbit/s for 8 GPUs (BLOOM), 200 (Megatron-LM) and 400 for each GPU.
+Measured: https://arxiv.org/abs/2205.05198, tables 3 and 5. Faster first: figures 13, 14 and 15 of
+Megatron-LM. Shards: https://arxiv.org/abs/1910.02054, figure 1.
+
 Peaks in bfloat16, and links inside a machine, of which we take half, for one direction:
 https://www.nvidia.com/en-us/data-center/a100/ and https://www.nvidia.com/en-us/data-center/h100/.
 """
@@ -59,3 +62,26 @@ RUNS = {
         430e12,
     ),
 }
+
+# By the size of a model: its shape, batch and GPUs; seconds of a step, and the part of the peak.
+# Tensor parallel over 8 GPUs, and a pipeline over the others.
+MEASURED = {
+    "22B": (Shape(48, 6144, 2048, 51_200, 64), 4, 8, 1.10, 0.415),
+    "175B": (Shape(96, 12288, 2048, 51_200, 96), 64, 64, 13.75, 0.514),
+    "530B": (Shape(105, 20480, 2048, 51_200, 128), 280, 280, 37.83, 0.560),
+    "1T": (Shape(128, 25600, 2048, 51_200, 160), 512, 512, 71.49, 0.563),
+}
+# On 64 GPUs, plans as (data, pipeline, tensor), of which each was faster than the next one. We
+# leave out those whose tensor group is larger than a machine.
+SMALLER, LARGER = Shape(32, 3840, 2048, 51_200, 32), Shape(32, 20480, 2048, 51_200, 128)
+FASTER_FIRST = {
+    "a longer pipeline in place of data": (
+        SMALLER,
+        512,
+        [(32, 2, 1), (16, 4, 1), (8, 8, 1), (4, 16, 1), (2, 32, 1)],
+    ),
+    "more tensor ranks in place of data": (SMALLER, 512, [(32, 1, 2), (16, 1, 4), (8, 1, 8)]),
+    "a pipeline in place of tensor ranks": (LARGER, 128, [(1, 8, 8), (1, 16, 4), (1, 32, 2)]),
+}
+# Of a model with 7.5e9 parameters on 64 GPUs: by the stage of ZeRO, GB of a GPU.
+SHARDS = {0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}

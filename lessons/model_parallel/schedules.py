@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
 
+from passes import passes_of, passes_with_gradients
 from pipeline_slots import PipelineOrders, PipelineSlots
 from model import LENGTH, WIDTH, network
 from one_process import UPDATES, train
@@ -62,23 +63,29 @@ def plain(rank, n, m):
     return [(*one, 0) for one in one_f_one_b(rank, n, m)]
 
 
-def interleaved(rank, n, m):
+def interleaved(rank, n, m, lead=2):
     groups = [range(first, first + n) for first in range(0, m, n)]
     turns = [(one, part) for group in groups for part in (0, 1) for one in group]
     forward = [("forward", one, part) for one, part in turns]
     backward = [("backward", one, 1 - part) for one, part in turns]
-    ahead = min(2 * m, 2 * (n - 1 - rank) + n)  # forward passes before the first backward pass
+    ahead = min(2 * m, lead * (n - 1 - rank) + n)  # forward passes before the first backward pass
     by_turns = [one for pair in zip(forward[ahead:], backward, strict=False) for one in pair]
     return forward[:ahead] + by_turns + backward[2 * m - ahead :]
 
 
+def in_halves(order, later):
+    """Input and weights for backward. The weights wait for so many other passes."""
+    made, waiting = [], []
+    for kind, *one in order:
+        made.append(("forward" if kind == "forward" else "input", *one))
+        waiting += [("weights", *one)] if kind == "backward" else []
+        if kind == "backward" and len(waiting) > later:
+            made.append(waiting.pop(0))
+    return made + waiting
+
+
 def zero_bubble(rank, n, m):
-    order, later = [], rank  # the weights wait for so many micro-batches
-    for kind, one, _ in plain(rank, n, m):
-        order.append(("forward" if kind == "forward" else "input", one, 0))
-        if kind == "backward" and one >= later:
-            order.append(("weights", one - later, 0))
-    return order + [("weights", one, 0) for one in range(m - later, m)]
+    return in_halves(plain(rank, n, m), rank)
 
 
 def through_parts(order, parts, made, _, letters, following):
@@ -142,12 +149,15 @@ def smaller_bubbles(rank, world_size, device):
     most["interleaved"] = min(2 * m, 2 * (n - 1 - rank) + n + 1)
     for name, (order, v) in orders.items():
         layers, made = cut(whole(device), v), []
+        when = passes_with_gradients(layers, made)
         parts = [*layers] if v == 2 else [layers]
         step = partial(through_parts, order(rank, n, m), parts, made)
         with counting() as counts:
             trained[name] = train(layers, device, step)
         check_training(trained[name], (cut(model, v), optimizer), name, same_bits=False)
 
+        of_weights = "weights" if name == "zero bubble" else "backward"
+        check({made[one][0] for one in when}, {of_weights}, f"when weights get gradients, {name}")
         every, passes = [None] * n, made[: len(made) // UPDATES]  # those of the first step
         dist.all_gather_object(every, [one[:3] for one in passes])
         lengths = {kind: slots * 2 // v for kind, slots in LENGTHS.items()}
@@ -188,17 +198,23 @@ if __name__ == "__main__":
 # ### torch.distributed.pipelining
 #
 # PyTorch has interleaved orders, with and without zero bubble. The schedule gets a list of stages.
+# Zero bubble begins with fewer forward passes: `lead` is 1 in place of 2.
 
 
 # %%
 @needs(ranks=2)
 def two_stages_by_pipelining(rank, world_size, device):
     n, (model, optimizer) = world_size, train(whole(device), device)
-    for kind in (pipelining.ScheduleInterleaved1F1B, pipelining.ScheduleInterleavedZeroBubble):
+    halves = in_halves(interleaved(rank, n, MICRO_BATCHES, lead=1), rank)
+    for kind, order in (
+        (pipelining.ScheduleInterleaved1F1B, interleaved(rank, n, MICRO_BATCHES)),
+        (pipelining.ScheduleInterleavedZeroBubble, halves),
+    ):
         layers, stages = cut(whole(device), 2), []
         for part, layer in enumerate(layers):
             stages.append(pipelining.PipelineStage(layer, part * n + rank, 2 * n, device))
         schedule = kind(stages, n_microbatches=MICRO_BATCHES, loss_fn=loss_of)
+        made = passes_of(*stages)
 
         def step(_, letters, following, schedule=schedule):
             inputs = [letters] if rank == 0 else []
@@ -206,6 +222,7 @@ def two_stages_by_pipelining(rank, world_size, device):
 
         trained = train(layers, device, step)
         check_training(trained, (cut(model, 2), optimizer), kind.__name__, same_bits=False)
+        check(made, UPDATES * order, f"order of {kind.__name__}")
     return {"parameters": sum(one.numel() for one in layers.parameters())}
 
 
@@ -228,11 +245,11 @@ STEPS = [smaller_bubbles, two_stages_by_pipelining]
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **Weights at once.** In `zero_bubble`, change `later = [], rank` to `later = [], 0`. It says
-#    `should be 54 [slots of zero bubble`. The model is right.
+# 1. **Weights at once.** In `zero_bubble`, change `rank, n, m), rank)` to `rank, n, m), 0)`. It
+#    says `should be 54 [slots of zero bubble`. The model is right.
 # 2. **All forward passes first.** In `interleaved`, change
-#    `min(2 * m, 2 * (n - 1 - rank) + n)` to `2 * m`. It says `[layers kept, interleaved`. The model
-#    and the bubble are right.
+#    `min(2 * m, lead * (n - 1 - rank) + n)` to `2 * m`. It says `[layers kept, interleaved`. The
+#    model and the bubble are right.
 # 3. **Parts that are neighbours.** In `cut`, change `model[rank::n]` to
 #    `model[2 * rank : 2 * rank + 2]`. It says `relative error`: the layers have another order.
 # 4. **Weights twice.** In `through_parts`, change `retain_graph=True, inputs=[x]` to

@@ -20,6 +20,11 @@ def false_in(module: str, lesson: str, step: str, old: str, new: str, says: str 
 
 SCHEDULES = "__import__('torch.distributed.pipelining').distributed.pipelining"
 BUBBLE = "bubble = (plan.micro_batches + plan.pipeline - 1) / plan.micro_batches"
+TWELVE = '"optimizer state": 12', '"optimizer state": 8'
+WAITS = 'computing + sent["tensor"] / machine.inside'
+LONGER = "max(in_turn, travelling)"
+TRAVEL = 'sent["data"] / min('
+LINKS = "max(1, machine.per_machine // (plan.pipeline * plan.tensor))"
 FALSE = {
     # pipeline
     "torch's schedule is 1F1B": false(
@@ -75,7 +80,7 @@ FALSE = {
     ),
     # experts
     "an expert has room for 1.25 times its part": false_in(
-        "mixture", "experts", "experts", "hits.shape[1] / EXPERTS", "hits.shape[1] / EXPERTS - 1"
+        "mixture", "experts", "experts", "len(hits) / EXPERTS", "len(hits) / EXPERTS - 1"
     ),
     "the factor is how the router learns": false_in(
         "mixture",
@@ -105,19 +110,15 @@ FALSE = {
     # plan and choose
     **{
         f"{claim}, {step}": false_in("costs", lesson, step, old, new)
-        for lesson, step in (("plan", "published_runs"), ("choose", "seventy_billion"))
-        for claim, old, new in (
-            ("a rank waits in the bubble", BUBBLE, "bubble = 1"),
-            ("Adam's state takes 12 bytes", '"optimizer state": 12', '"optimizer state": 8'),
-            ("the fullest GPU is told", "held = max(", "held = min("),
-            ("gradients count if they take longer", "max(in_turn, travelling)", "in_turn"),
-            ("a rank waits for its tensor group", 'sent["tensor"] / machine.inside', "0"),
-            ("layers travel", "travelling = sent", "travelling = 0 * sent"),
-            (
-                "a machine has as many links as ranks of the data group",
-                "max(1, machine.per_machine // (plan.pipeline * plan.tensor))",
-                "machine.per_machine",
-            ),
+        for lesson, step, claim, old, new in (
+            ("plan", "published_runs", "a rank waits in the bubble", BUBBLE, "bubble = 1"),
+            ("choose", "seventy_billion", "a rank waits in the bubble", BUBBLE, "bubble = 1"),
+            ("plan", "published_runs", "Adam's state takes 12 bytes", *TWELVE),
+            ("plan", "published_runs", "the fullest GPU is told", "held = max(", "held = min("),
+            ("plan", "published_runs", "a rank waits for its tensor group", WAITS, "computing"),
+            ("choose", "seventy_billion", "layers travel", LONGER, "in_turn"),
+            ("choose", "seventy_billion", "to travel takes time", TRAVEL, f"0 * {TRAVEL}"),
+            ("choose", "seventy_billion", "a machine has links", LINKS, "machine.per_machine"),
         )
     },
 }
