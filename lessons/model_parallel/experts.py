@@ -31,8 +31,9 @@ from one_process import UPDATES, train
 #
 # A layer with more parameters usually takes more operations for each token. In a
 # [mixture of experts](../../docs/glossary.md#moe), it does not: the layer has several networks, the
-# experts, and each token goes to one of them. A small linear layer, the
-# [router](../../docs/glossary.md#router), chooses it.
+# experts, and a small linear layer, the [router](../../docs/glossary.md#router), chooses one for
+# each token. That is the way of 2021. Most models of today send a token to the best two to eight
+# experts, add up their answers, and drop none.
 #
 # Each rank holds some of the experts. It also has a share of the batch, and its tokens need the
 # experts of all ranks:
@@ -50,11 +51,11 @@ from one_process import UPDATES, train
 # %% [markdown]
 # ## The code
 #
-# In the two blocks of the model, 8 experts take the place of `up` and `down`. The layer for one
-# process is in [mixture.py](../../lessons/model_parallel/mixture.py): it chooses the expert of each
-# token, calls `exchanged`, and multiplies the answers by the probability that the router gave to
-# the expert. This factor is how the router learns. Here only `exchanged` changes: `whose` is the
-# number of each token's expert, or -1 for a token that is dropped.
+# In the two blocks of the model, 8 experts take the place of `up` and `down`. The layer is in
+# [mixture.py](../../lessons/model_parallel/mixture.py): it chooses the expert of each token, calls
+# `exchanged`, and multiplies the answers by the probability that the router gave to the expert.
+# This factor is how the router learns. Only `exchanged` is here: `whose` is the number of each
+# token's expert, or -1 for a token that is dropped.
 
 
 # %%
@@ -224,8 +225,9 @@ STEPS = [experts, collapsing_router]
 # %% [markdown]
 # ## The proof
 #
-# Parameters and Adam's state equal those of one process, to 1e-9. The embedding is right only if
-# the gradient that is passed back to it is right. Tokens taken, dropped and sent are the same.
+# Parameters and Adam's state equal those of one process, to 1e-9, in which every expert answers
+# every token ([dense.py](../../lessons/model_parallel/dense.py)). The embedding is right only if
+# the gradient passed back to it is. Tokens taken, dropped and sent are the same.
 
 # %% [markdown]
 # ## Make it wrong

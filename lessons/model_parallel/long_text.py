@@ -187,7 +187,9 @@ if __name__ == "__main__":
 # ### Training
 #
 # Every rank has all parameters, and averages the gradients. One process kept 2,543,624 bytes of
-# activations in [memory](../../notebooks/model_parallel/memory.ipynb).
+# activations in [memory](../../notebooks/model_parallel/memory.ipynb). The field calls all of this
+# [context parallel](../../docs/glossary.md#context-parallel). PyTorch's `context_parallel` is for
+# CUDA. On a CPU it is silently wrong: each rank gets the attention within its own part of the text.
 
 
 # %%
@@ -230,7 +232,9 @@ STEPS = [online_softmax, ring_attention, long_text]
 # ## The proof
 #
 # Result and gradients of attention equal those of `scaled_dot_product_attention`, and the training
-# equals that of one process, to 1e-9. Blocks, bytes, pairs and activations equal closed forms.
+# equals that of one process, to 1e-9. Blocks, bytes, pairs and activations equal closed forms. Rank
+# 0 is late on purpose: it sends its first block when all others have computed. What `ctx` holds
+# beside saved tensors is not counted.
 
 # %% [markdown]
 # ## Make it wrong

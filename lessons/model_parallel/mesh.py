@@ -148,6 +148,8 @@ def train_on(mesh, device, kind=torch.nn.Sequential):
         by_name[groups[ranks]] += size // UPDATES
         by_receiver[receiver] += size // UPDATES
     found = held(*trained) | by_name | {"activations": kept.peak}
+    # With what is hidden behind a view.
+    found["parameters"] = sum(one.untyped_storage().nbytes() for one in stage.parameters())
     found["optimizer state"] -= 4 * len(list(stage.parameters()))  # Adam counts its steps
     return found | {"operations": flops.get_total_flops() // UPDATES}, by_receiver
 
@@ -160,9 +162,9 @@ def three_ways(rank, world_size, device):
             grid = init_device_mesh(device.type, shape, mesh_dim_names=NAMES)
             stage, plan = grid.get_local_rank("pipeline"), Plan(*shape, micro_batches=MICRO_BATCHES)
             both = train_on(grid, device)[0], costs(SMALL, plan, stage)
-            sent, right = ([one[name] for name in NAMES] for one in both)
-            check(sent, right, f"bytes sent in a step, {shape}")
-            found[" x ".join(map(str, shape))] = sent
+            sent, right = ([one[name] for name in (*NAMES, "parameters")] for one in both)
+            check(sent, right, f"bytes sent in a step, and of parameters, {shape}")
+            found[" x ".join(map(str, shape))] = sent[:3]
     return found
 
 
@@ -233,7 +235,7 @@ STEPS = [coordinates, three_ways, two_machines]
 # ## The proof
 #
 # The slices of each rank's layers, and Adam's state for them, equal those of one process, to 1e-9,
-# in each mesh. The bytes of each dimension are those that
+# in each mesh. The bytes of each dimension, and of the slices in memory, are those that
 # [costs.py](../../lessons/model_parallel/costs.py) computes from shapes.
 
 # %% [markdown]

@@ -24,12 +24,26 @@ def _noted(made, kind, part, call):
     return note
 
 
-def passes_with_gradients(layers, made):
-    """A set that grows: the numbers of our passes in which a weight gets its gradient.
+def kinds_with_gradients(layers, order, made):
+    """A set that grows: the kinds of our passes in which a weight gets its gradient.
 
-    `made` notes each pass at its end.
+    `order` has those of a step, and `made` notes each at its end.
     """
     found = set()
     for weight in layers.parameters():
-        weight.register_post_accumulate_grad_hook(lambda _: found.add(len(made)))
+        weight.register_post_accumulate_grad_hook(
+            lambda _: found.add(order[len(made) % len(order)][0])
+        )
     return found
+
+
+def in_halves(order, later):
+    """Each backward pass in two halves: that of the weights waits for so many others."""
+    made, waiting = [], []
+    for kind, *one in order:
+        if kind == "backward":
+            waiting.append(("weights", *one))
+        made.append(("input" if kind == "backward" else kind, *one))
+        if len(waiting) > later:
+            made.append(waiting.pop(0))
+    return made + waiting

@@ -204,7 +204,9 @@ STEPS = [pipeline, by_pipelining]
 # Each rank compares its layers, and Adam's state for them, with those of one process, to 1e-9. It
 # compares 1F1B with GPipe to the last bit: both add up the micro-batches in the same order. The
 # slots are counted from the passes that the ranks made, one after the other. The bytes kept are
-# those that [costs.py](../../lessons/model_parallel/costs.py) computes from shapes.
+# those that [costs.py](../../lessons/model_parallel/costs.py) computes from shapes. They are what
+# autograd keeps: a result that travels is not among them. `Schedule1F1B` makes our passes, in our
+# order.
 
 # %% [markdown]
 # ## Make it wrong

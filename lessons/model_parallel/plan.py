@@ -5,7 +5,7 @@
 Memory, bytes and time of a large training follow from shapes, before anyone starts it.
 
 You will compare a formula with what small runs count, for each mesh. Then you compute four
-published trainings with it: what fits, what travels, and how long a step takes at least.
+published trainings: what fits, what travels, and how long a step takes at least.
 
     python lessons/model_parallel/plan.py
     torchrun --nproc-per-node 4 lessons/model_parallel/plan.py
@@ -39,8 +39,7 @@ from published import FASTER_FIRST, MEASURED, RUNS, SHARDS, a100
 # [costs.py](../../lessons/model_parallel/costs.py) computes from shapes what a rank holds, sends
 # and computes in a step, on a [mesh](../../docs/glossary.md#mesh) of data x pipeline x tensor
 # ranks. First it must equal what small runs count, on every rank: every number on a mesh, and for
-# a fully sharded model bytes sent and what a rank holds from step to step. Then it computes models
-# for which we have no machine.
+# a fully sharded model bytes sent and what a rank holds from step to step.
 
 # %% [markdown]
 # ## Formulas and counts
@@ -126,9 +125,9 @@ if __name__ == "__main__":
 # means. `planned` in costs.py gives a lower bound of the time for programs like ours:
 #
 # - A GPU computes at its peak, 989e12 operations a second for an H100, waits for its tensor group,
-#   and waits in the bubble.
+#   and in the bubble.
 # - Gradients and gathered layers travel meanwhile. They count if they take longer.
-# - Messages between stages are left out: they are few.
+# - Messages between stages are few, and left out.
 #
 # Rank r prints training r: our number of parameters and the reported one; GB that the fullest GPU
 # holds, and its activations; GB that a GPU sends for data, pipeline, tensor; seconds of a step: the
@@ -187,16 +186,18 @@ if __name__ == "__main__":
 # ### Differences
 #
 # - **Activations of Llama 3.** In a block of width W, each of our 8 tensor ranks keeps 4 W + 12 W /
-#   8 = 5.5 W for a token. If the ranks also cut what lies between the cut layers, and keep only
-#   their part of it, they keep 16 W / 8 = 2 W, and 177 x 2 / 5.5 = 64 GB fit. Our
-#   [sequence_parallel](../../notebooks/model_parallel/sequence_parallel.ipynb) keeps the whole
-#   input of both pairs: 2 W + 14 W / 8 = 3.75 W, and 177 x 3.75 / 5.5 = 121 GB.
+#   8 = 5.5 W for a token. Those of Llama 3 cut all that they keep. Its `mlp` keeps 4 x 3.25 W where
+#   ours keeps 2 x 4 W, so a token keeps 19.1 W: 177 x 19.1 / 8 / 5.5 = 77 GB, and with the other 7
+#   they do not fit. If SiLU is computed again, 15.9 W are kept: 177 x 15.9 / 8 / 5.5 = 64 GB.
+# - **Its gradients** are sent in float32. So our stage 2 would send
+#   328 x (32 x 4 + 2) / (32 x 2 + 2) = 646 GB, and 646 / 50 = 12.9 seconds are more than the step
+#   took: Llama 3 cannot scatter them after each micro-batch.
 # - **Its parameters.** A block has three layers of 53,248 x W in place of our two of 4 W x W, and 8
 #   heads of 128 for keys and values: 3 x 53,248 / 16,384 + 2 + 2 x 8 / 128 = 11.875 W x W, where
 #   ours has 12.
-# - **Its time.** The reported speed does not count operations that are made again, and neither do
-#   we here. The stages of Llama 3 are
-#   [interleaved](../../notebooks/model_parallel/schedules.ipynb): its bubble is smaller than ours.
+# - **Its time.** The reported speed does not count operations that are made again, nor do we here.
+#   Its stages are [interleaved](../../notebooks/model_parallel/schedules.ipynb): its bubble is
+#   smaller than ours.
 # - **Parameters of BLOOM.** Embedding and head are one matrix: 250,680 x 14,336 = 3.6e9 fewer.
 # - **Its memory.**
 #   [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4)
@@ -205,8 +206,7 @@ if __name__ == "__main__":
 #   [Megatron-LM](https://arxiv.org/abs/1909.08053) cuts them, as
 #   [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb) does.
 #
-# A step took 12.6 / 9.6 = 1.3 to 100.5 / 55.2 = 1.8 times the bound: no program computes at the
-# peak all the time.
+# A step took 12.6 / 9.6 = 1.3 to 100.5 / 55.2 = 1.8 times the bound: no program stays at the peak.
 
 # %%
 STEPS = [plan_is_counted, published_runs]
@@ -216,8 +216,9 @@ STEPS = [plan_is_counted, published_runs]
 #
 # Every count of a rank equals `costs`, on each mesh: bytes of parameters, gradients, Adam's state
 # and activations, bytes sent in each dimension, and operations. The trainings are those of one
-# process, to 1e-9. The operations of the published trainings equal the formula of Megatron-LM's
-# paper, which is not ours.
+# process, to 1e-9. `planned` agrees with what is published: formulas for operations and for
+# [activations](https://arxiv.org/abs/2205.05198), measured parts of the peak, which of two plans is
+# faster, bytes by stage of ZeRO.
 
 # %% [markdown]
 # ## Make it wrong

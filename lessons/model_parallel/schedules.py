@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
 
-from passes import passes_of, passes_with_gradients
+from passes import in_halves, kinds_with_gradients, passes_of
 from pipeline_slots import PipelineOrders, PipelineSlots
 from model import LENGTH, WIDTH, network
 from one_process import UPDATES, train
@@ -73,19 +73,13 @@ def interleaved(rank, n, m, lead=2):
     return forward[:ahead] + by_turns + backward[2 * m - ahead :]
 
 
-def in_halves(order, later):
-    """Input and weights for backward. The weights wait for so many other passes."""
-    made, waiting = [], []
-    for kind, *one in order:
-        made.append(("forward" if kind == "forward" else "input", *one))
-        waiting += [("weights", *one)] if kind == "backward" else []
-        if kind == "backward" and len(waiting) > later:
-            made.append(waiting.pop(0))
-    return made + waiting
-
-
 def zero_bubble(rank, n, m):
-    return in_halves(plain(rank, n, m), rank)
+    order, later = [], rank  # the weights wait for so many micro-batches
+    for kind, one, _ in plain(rank, n, m):
+        order.append(("forward" if kind == "forward" else "input", one, 0))
+        if kind == "backward" and one >= later:
+            order.append(("weights", one - later, 0))
+    return order + [("weights", one, 0) for one in range(m - later, m)]
 
 
 def through_parts(order, parts, made, _, letters, following):
@@ -149,15 +143,15 @@ def smaller_bubbles(rank, world_size, device):
     most["interleaved"] = min(2 * m, 2 * (n - 1 - rank) + n + 1)
     for name, (order, v) in orders.items():
         layers, made = cut(whole(device), v), []
-        when = passes_with_gradients(layers, made)
+        kinds = kinds_with_gradients(layers, order(rank, n, m), made)
         parts = [*layers] if v == 2 else [layers]
         step = partial(through_parts, order(rank, n, m), parts, made)
         with counting() as counts:
             trained[name] = train(layers, device, step)
         check_training(trained[name], (cut(model, v), optimizer), name, same_bits=False)
 
-        of_weights = "weights" if name == "zero bubble" else "backward"
-        check({made[one][0] for one in when}, {of_weights}, f"when weights get gradients, {name}")
+        right = {"weights" if name == "zero bubble" else "backward"}
+        check(kinds, right, f"passes with gradients of weights, {name}")
         every, passes = [None] * n, made[: len(made) // UPDATES]  # those of the first step
         dist.all_gather_object(every, [one[:3] for one in passes])
         lengths = {kind: slots * 2 // v for kind, slots in LENGTHS.items()}
@@ -198,18 +192,17 @@ if __name__ == "__main__":
 # ### torch.distributed.pipelining
 #
 # PyTorch has interleaved orders, with and without zero bubble. The schedule gets a list of stages.
-# Zero bubble begins with fewer forward passes: `lead` is 1 in place of 2.
 
 
 # %%
 @needs(ranks=2)
 def two_stages_by_pipelining(rank, world_size, device):
     n, (model, optimizer) = world_size, train(whole(device), device)
-    halves = in_halves(interleaved(rank, n, MICRO_BATCHES, lead=1), rank)
-    for kind, order in (
-        (pipelining.ScheduleInterleaved1F1B, interleaved(rank, n, MICRO_BATCHES)),
-        (pipelining.ScheduleInterleavedZeroBubble, halves),
-    ):
+    orders = {
+        pipelining.ScheduleInterleaved1F1B: interleaved(rank, n, 8),
+        pipelining.ScheduleInterleavedZeroBubble: in_halves(interleaved(rank, n, 8, lead=1), rank),
+    }
+    for kind, order in orders.items():
         layers, stages = cut(whole(device), 2), []
         for part, layer in enumerate(layers):
             stages.append(pipelining.PipelineStage(layer, part * n + rank, 2 * n, device))
@@ -238,15 +231,16 @@ STEPS = [smaller_bubbles, two_stages_by_pipelining]
 #
 # Each rank compares its layers and Adam's state with those of one process, to 1e-9, and zero bubble
 # with 1F1B to the last bit. The slots are counted from the passes that the ranks made, with the
-# lengths of `LENGTHS`. Slots, layers kept, messages and bytes sent equal closed forms.
+# lengths of `LENGTHS`. Slots, layers kept, messages and bytes sent equal closed forms. PyTorch's
+# passes have our order, one by one; its zero bubble has fewer forward passes ahead (`lead`).
 
 # %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **Weights at once.** In `zero_bubble`, change `rank, n, m), rank)` to `rank, n, m), 0)`. It
-#    says `should be 54 [slots of zero bubble`. The model is right.
+# 1. **Weights at once.** In `zero_bubble`, change `later = [], rank` to `later = [], 0`. It says
+#    `should be 54 [slots of zero bubble`. The model is right.
 # 2. **All forward passes first.** In `interleaved`, change
 #    `min(2 * m, lead * (n - 1 - rank) + n)` to `2 * m`. It says `[layers kept, interleaved`. The
 #    model and the bubble are right.
