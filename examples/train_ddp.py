@@ -50,7 +50,7 @@ def start():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     store, rank, n = next(rendezvous("env://"))
-    if os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # subtle: torchrun keeps its store when it starts killed ranks again, with their addresses
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
     backend = "gloo" if device.type == "cpu" else "nccl"

@@ -12,7 +12,7 @@ count, and when to clip the gradient.
 """
 
 # %%
-from collectives import check, check_training, digits, run
+from collectives import check, check_samples, check_training, digits, run
 from collectives.pictures.rank_grid import RankGrid
 from one_process import batch_loss, network, train
 import torch
@@ -84,6 +84,7 @@ def accumulation(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches(), device)
     check_training(trained, expected, "micro-batches")
+    check_samples(trained, expected, "micro-batches")
     check(counts, [0, 0, 0, 1] * 28, "reductions")
     rows = {"three steps": [count > 0 for count in counts[:12]]}
     legend = "Filled: the backward() of this micro-batch reduces. Four micro-batches are a step."

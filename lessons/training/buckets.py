@@ -14,7 +14,7 @@ how the size of the buckets decides the number of calls.
 
 # %%
 from functools import partial
-from collectives import check, check_training, counting, digits, run
+from collectives import check, check_samples, check_training, counting, digits, run
 from bucket_order import BucketOrder
 from one_process import batch_loss, network, shuffled, train
 import time
@@ -82,6 +82,7 @@ def buckets(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "buckets")
+    check_samples(trained, expected, "buckets")
     return {"bytes of each call": [flat.nbytes for _, flat, _ in started]}
 
 

@@ -13,7 +13,7 @@ it divides before it sums.
 """
 
 # %%
-from collectives import check, check_training, counting, run
+from collectives import check, check_samples, check_training, counting, run
 from data_parallel import on_my_shard as by_hand
 from one_process import batch_loss, network, shuffled, train
 import torch
@@ -57,6 +57,7 @@ def ddp(rank, world_size, device):
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, ours, "DDP and ours")
     check_training(trained, expected, "DDP and one process")
+    check_samples(trained, expected, "DDP")
     calls = counts["c10d.all_reduce"].calls
     check(calls, len(batches), "calls of all_reduce")
     same = all(a is b for a, b in zip(inside.parameters(), model.parameters(), strict=True))
@@ -240,8 +241,7 @@ STEPS = [ddp, order_of_buckets, first_bucket, divides_first]
 # %% [markdown]
 # ## Read on
 #
-# - In the program to take home,
-#   [`main`](../../examples/train_ddp.py) has it:
+# - In the program to take home, [`main`](../../examples/train_ddp.py) has it:
 #   `ddp = DistributedDataParallel(model)`.
 # - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): on DDP.
 # - The reference of

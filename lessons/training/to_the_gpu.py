@@ -14,7 +14,7 @@ gradients are reduced under bfloat16 autocast, and what precision that costs.
 # %%
 from functools import partial
 
-from collectives import check, check_training, digits, run
+from collectives import check, check_samples, check_training, digits, note_samples, run
 from collectives.pictures.memory_bars import MemoryBars
 from one_process import network, shuffled
 import torch
@@ -55,6 +55,7 @@ def train(model, backward, batches, device):
     pin = device.type == "cuda"
     loader = DataLoader(TensorDataset(*digits()), batch_sampler=batches, pin_memory=pin)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    note_samples(model, optimizer)
     losses = []
     for images, labels in loader:
         images = images.to(device, next(model.parameters()).dtype, non_blocking=True)
@@ -88,6 +89,7 @@ def to_the_gpu(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "DDP on any device")
+    check_samples(trained, expected, "DDP on any device")
     return {"last loss": losses[-1], "device": str(device)}
 
 
@@ -171,7 +173,8 @@ STEPS = [to_the_gpu, types_of_gradients]
 #
 # The five changes may change nothing in float64: `check_training` compares with one process. With
 # less precision that proof cannot hold. So prove a program in float64 first, on the CPU, and then
-# change the types. For them, `check` compares the error with limits on both sides.
+# change the types. For them, `check` compares the error with limits on both sides. It does not see
+# whether `backward()` ran under autocast, too.
 
 # %% [markdown]
 # ## On GPUs
@@ -229,7 +232,8 @@ STEPS = [to_the_gpu, types_of_gradients]
 #   documentation: streams, pinned memory, and TF32, which CUDA may use in float32.
 # - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html), there.
 #
-# Start your own training from [train_ddp.py](../../examples/train_ddp.py). It holds what
-# this chapter teaches in one file, and needs nothing of this package.
+# Start your own training from [train_ddp.py](../../examples/train_ddp.py), which needs nothing of
+# this package. It makes changes 1 and 2, and moves model and data to the device. You add
+# `device_ids`, pinned memory and autocast, and from this chapter clipping and token weights.
 #
 # Next lesson: [ring](../../notebooks/algorithms/ring.ipynb), what is inside an `all_reduce`.
