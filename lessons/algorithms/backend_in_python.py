@@ -59,6 +59,7 @@ def shared_memory(rank, world_size, device):
         x.copy_(rows[0])
 
     check(x, torch.arange(1, length + 1) * int("1" * world_size), "all_reduce")
+    check(list(calls), ["c10d.barrier"], "what was called: nothing is sent")
     return {"the first four": x[:4], "elements": rows}
 
 
@@ -141,6 +142,7 @@ def ddp_by_hand(rank, world_size, device):
 
     expected, _ = train(network(0, "cpu"), batches)
     check_training(trained, expected, "DDP on by_hand")
+    check(dist.get_backend(model.process_group), "by_hand", "the backend of DDP")
     return {"last loss": loss}
 
 
@@ -175,6 +177,8 @@ def fsdp_by_hand(rank, world_size, device):
 
     expected, _ = train(network(0, "cpu"), batches)
     check_training(gathered(trained), expected, "FSDP2 on by_hand")
+    mesh = next(model.parameters()).device_mesh
+    check(dist.get_backend(mesh.get_group()), "by_hand", "the backend of FSDP2")
     own = sum(one.to_local().numel() for one in model.parameters())
     return {"last loss": loss, "own parameters": own}
 

@@ -16,6 +16,7 @@ which every rank talks to every other one, and one in which pieces pass through 
 from collectives import StepLog, check, counting, run
 from ring import exchange
 import torch
+import torch.distributed as dist
 
 # %% [markdown]
 # ## The idea
@@ -141,6 +142,10 @@ def pairwise(rank, world_size, device):
 
     check(torch.cat(got), expected(rank, n), "all_to_all")
     check([steps.messages, steps.bytes], [n - 1, (n - 1) * give[0].nbytes], "messages, bytes")
+    everyone = [None] * n
+    dist.all_gather_object(everyone, [to for to, _, _ in steps.sent])
+    receivers = [len(set(step)) for step in zip(*everyone, strict=True)]
+    check(receivers, [n] * (n - 1), "receivers in each step")
     return {"got": torch.cat(got), "sent": steps}
 
 

@@ -199,8 +199,8 @@ STEPS = [doubling, halving]
 # - MPICH takes recursive doubling for short tensors, and halving and doubling for long ones ([its
 #   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/allreduce)). The backend `mpi`
 #   of this project calls MPICH if that is installed.
-# - NCCL has rings and trees for `all_reduce`
-#   ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
+# - NCCL has rings and trees for `all_reduce`, and where the switches of the network can add also
+#   CollNet and NVLS ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 # - Our backend `by_hand` takes recursive doubling over sockets for an `all_reduce` of up to 128
 #   KiB, then halving and doubling up to 1024 KiB, and a ring for more.
 # - Both are schedules here:

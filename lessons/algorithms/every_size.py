@@ -180,7 +180,7 @@ NAMES = ("ring", "recursive_doubling", "halving_doubling")
 @needs(ranks=3)
 def pinned(rank, world_size, device):
     links = GroupLinks(dist.new_group(backend="gloo"))
-    found, equal = {}, {}
+    found, equal, nbytes = {}, {}, {}
     for name in NAMES:
         first = []
         for rows in SIZES:
@@ -191,8 +191,11 @@ def pinned(rank, world_size, device):
         differ = max(int((row != first[0]).sum()) for row in first)
         sent = counts["c10d.send"]  # of the last call, with all rows
         found[name] = f"{differ} differ, {sent.calls} messages, {sent.bytes:,} bytes"
-        equal[name] = differ == 0
+        equal[name], nbytes[name] = differ == 0, sent.bytes
     # proof
+    if world_size == 4:
+        tensors = {"ring": 1.5, "recursive_doubling": 2.0, "halving_doubling": 1.5}
+        check({name: nbytes[name] / x.nbytes for name in NAMES}, tensors, "tensors sent")
     check(
         equal, {"ring": False, "recursive_doubling": True, "halving_doubling": True}, "equal bits"
     )

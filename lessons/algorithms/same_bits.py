@@ -99,7 +99,10 @@ def five_algorithms(rank, world_size, device):
     check(all(other == found for other in ranks), True, "the same bits on all ranks")
     check(all(first == again for first, again in found.values()), True, "and in both runs")
     same = [name for name in names if found[name] == found["recursive_doubling"]]
-    return {"results": len({str(one) for one in found.values()}), "equal": same}
+    results = len({str(one) for one in found.values()})
+    if world_size == 4:
+        check([results, same], [4, ["recursive_doubling", "binomial_tree"]], "orders")
+    return {"results": results, "equal": same}
 
 
 # %% [markdown]

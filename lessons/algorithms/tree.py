@@ -64,6 +64,7 @@ def tree(rank, world_size, device):
     steps = down(x, rank, world_size)
 
     check(x, numbers(0, 4, device), "broadcast")
+    check(len(steps.sent), len(distances(world_size)), "steps")
     return {"after": x, "sent": steps, "eight ranks": Trees("binomial_tree", 8)}
 
 
@@ -112,6 +113,7 @@ def up_and_down(rank, world_size, device):
 
     check(x, numbers(0, 4, device) * int("1" * world_size), "all_reduce")
     check(upwards.messages, int(rank > 0), "messages to the parent")
+    check(len(upwards.sent), len(distances(world_size)), "steps on the way up")
     return {"after": x, "up": upwards, "down": downwards}
 
 

@@ -74,8 +74,8 @@ def which_one_when(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Recursive doubling has 6 steps, and halving and doubling 12. How much longer
-# does the latter take for 4 bytes? Write the factor down.
+# **Predict first.** Which of the four algorithms is the fastest for 4 bytes, which one for 64 MiB,
+# and is one of them the fastest at no size?
 
 # %%
 if __name__ == "__main__":
@@ -84,10 +84,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 12 / 6 = 2: for so few bytes only the steps count. From 16,384 bytes on, it is faster, because it
-# sends 2 tensors in all instead of 6. The ring has the most steps. It comes close to halving and
-# doubling only at the right end of the picture, where the steps do not count any more. The binomial
-# tree is the fastest at no size.
+# For 4 bytes recursive doubling: only the steps count, and it has 6, where halving and doubling has
+# 12. From 16,384 bytes on, halving and doubling is faster, because it sends 2 tensors in all
+# instead of 6. The ring has the most steps. It comes close to halving and doubling only at the
+# right end of the picture, where the steps do not count any more. The binomial tree is the fastest
+# at no size.
 #
 # </details>
 
@@ -152,6 +153,10 @@ def agreed_choice(rank, world_size, device):
     together = "doubling" if max(sizes) < 10_000 else "ring"
 
     check(sizes, [4000 * (one + 1) for one in range(world_size)], "all_gather_object")
+    check(len(set(alone)) > 1, world_size > 2, "several choices, if each rank chooses alone")
+    choices = [None] * world_size
+    dist.all_gather_object(choices, together)
+    check(len(set(choices)), 1, "choices, if they choose together")
     return {"bytes": x.nbytes, "would choose alone": alone[rank], "choose together": together}
 
 

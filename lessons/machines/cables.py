@@ -136,8 +136,8 @@ def cables():
 
 
 # %% [markdown]
-# **Predict first.** In blocks, the flat ring sends 7.3 MB through the cable of node0. How many MB
-# does it send with the ranks in round-robin? Write the number down.
+# **Predict first.** The ranks sit in round-robin in place of blocks. For which of the two
+# algorithms do more bytes go through the cable of node0?
 
 # %%
 if __name__ == "__main__":
@@ -146,8 +146,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 29.4 MB, 4 times as many: each of the 4 ranks of node0 sends all that it sends through the cable.
-# The hierarchical `all_reduce` sends 4.2 MB, with both placements.
+# For the flat ring: 29.4 MB in place of 7.3, because each of the 4 ranks of node0 sends all that it
+# sends through the cable. The hierarchical `all_reduce` sends 4.2 MB, with both placements.
 #
 # </details>
 #

@@ -19,9 +19,11 @@ from elastic_job import AGENT, WORKER, Job, sh
 # %% [markdown]
 # ## The idea
 #
-# No collective survives the loss of a rank. So everybody is stopped, the agents meet again at the
-# store, and they start a new world with new ranks. It may have another size: `--nnodes 1:2` means
-# that one machine is enough and that two are the most.
+# A collective needs all ranks of its group. With torchrun, if one of them is lost, everybody is
+# stopped, the agents meet again at the store, and they start a new world with new ranks. (Others
+# keep the rest at work: torch has `shrink_group` for NCCL, and
+# [torchft](https://github.com/meta-pytorch/torchft) goes on with the other replicas.) It may have
+# another size: `--nnodes 1:2` means that one machine is enough and that two are the most.
 #
 # Three parts must outlive the accident:
 #
@@ -208,7 +210,8 @@ STEPS = [elastic, machines_go_and_come, agents_that_say_nothing]
 #
 # - Without `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` a restart fails or hangs, or works by luck
 #   ([pytorch#135712](https://github.com/pytorch/pytorch/issues/135712)).
-# - By default the time limit of a group is 30 minutes: so long ranks wait for a silent machine.
+# - By default the time limit of a group is 30 minutes with gloo, and 10 with NCCL: so long ranks
+#   wait for a silent machine.
 # - `--max-restarts` is 0 by default. Each agent counts its own failures. A new machine costs none.
 # - `--nnodes 2` is not elastic: after the loss of a machine, the other one waits.
 # - With `keep_alive_max_attempt=2` a busy machine was once given up, and two worlds wrote the same
