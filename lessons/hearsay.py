@@ -15,7 +15,7 @@ another version.
 """
 
 # %%
-from collectives import check, myth, run
+from collectives import check, counting, myth, run
 import time
 import weakref
 import torch
@@ -79,7 +79,7 @@ def error_of(call):
     """What a call that is refused says, in its first line."""
     try:
         call()
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
     return "no error"
 
@@ -337,6 +337,150 @@ if __name__ == "__main__":
 # prints `[0, 1, 2, 3] Invalid function argument. Expected parameter`.
 
 # %% [markdown]
+# ## Calls: broadcast goes to the tensor of the same name
+#
+# **Claim.** "`broadcast` copies a tensor to the tensor of the same name on all other ranks."
+
+
+# %%
+@myth(ranks=2)
+def broadcast_knows_no_names(rank, world_size, device):
+    data1, data2 = torch.tensor([7, -1], device=device).split(1)
+    dist.broadcast(data1 if rank == 0 else data2, src=0)
+    check(data2, torch.tensor([-1 if rank == 0 else 7]), "broadcast of data1 into data2")
+    return {"data2": data2}
+
+
+# %%
+if __name__ == "__main__":
+    run(broadcast_knows_no_names)
+
+# %% [markdown]
+# **Verdict.** False. Rank 0 sends `data1`, and rank 1 prints `[7]`: that is its `data2`. The order
+# of the calls decides which tensors belong together. The root is `src`: torch knows no `osrc`.
+
+# %% [markdown]
+# ## Calls: with broadcast a rank needs room for its share only
+#
+# **Claim.** "To give each of four ranks 250 of 1,000 columns by `broadcast`, each needs a block of
+# `[1000, 250]`."
+
+
+# %%
+@myth(ranks=4)
+def broadcast_needs_room_for_all(rank, world_size, device):
+    with counting() as counts:
+        whole = torch.full((4, 250), float(rank), device=device)
+        dist.broadcast(whole, src=0)
+        share = torch.empty(250, device=device)
+        dist.scatter(share, list(whole) if rank == 0 else None, src=0)
+    check(whole[rank], share, "the share from broadcast")
+    room = [whole.nbytes, share.nbytes]
+    check(counts["c10d.broadcast"].bytes, 4 * share.nbytes, "bytes of broadcast")
+    return {"bytes": room}
+
+
+# %%
+if __name__ == "__main__":
+    run(broadcast_needs_room_for_all)
+
+# %% [markdown]
+# **Verdict.** False. Every rank prints `[4000, 1000]`: room for everything, with `scatter` room for
+# its share. In a block that is too small, gloo [ends the
+# process](../notebooks/mistakes/buffers.ipynb).
+
+# %% [markdown]
+# ## Calls: MAX shares two sums with all
+#
+# **Claim.** "Two halves of the ranks have a sum each. Put it in its place between zeros, and an
+# `all_reduce` with MAX gives both sums to all. SUM gives them n times."
+
+
+# %%
+@myth(ranks=4)
+def max_loses_what_is_negative(rank, world_size, device):
+    sums = torch.zeros(2, device=device)
+    sums[rank // 2] = [-3, -7][rank // 2]  # two ranks have each
+    highest, total = sums.clone(), sums.clone()
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(total)
+    check(highest, torch.zeros(2), "all_reduce(MAX)")
+    check(total / 2, torch.tensor([-3.0, -7.0]), "all_reduce(SUM) by the ranks of a half")
+    return {"MAX": highest, "SUM / 2": total / 2}
+
+
+# %%
+if __name__ == "__main__":
+    run(max_loses_what_is_negative)
+
+# %% [markdown]
+# **Verdict.** False for sums below zero. Every rank prints `[0.0, 0.0] [-3.0, -7.0]`. SUM counts
+# each sum as often as its half has ranks, here twice and not four times: divide by that.
+
+# %% [markdown]
+# ## Calls: PREMUL_SUM makes a weighted sum
+#
+# **Claim.** "A weighted sum of the ranks is `PREMUL_SUM`", and below it a program that multiplies
+# by three weights and calls SUM.
+
+
+# %%
+@myth(ranks=2)
+def a_weight_belongs_to_a_rank(rank, world_size, device):
+    x = torch.full((3,), rank + 1.0, device=device)
+    premul = dist._make_nccl_premul_sum(2.0)
+    error = error_of(lambda: dist.all_reduce(x, op=premul))
+    check(error, "Cannot use ReduceOp.PREMUL_SUM with Gloo", "all_reduce(PREMUL_SUM)")
+    by_place = x * torch.tensor([0.5, 0.25, 0.25], device=device)
+    dist.all_reduce(by_place)
+    by_rank = x * [0.75, 0.25][rank]
+    dist.all_reduce(by_rank)
+    check(by_rank, torch.full((3,), 0.75 * 1 + 0.25 * 2), "weighted sum")
+    check(by_place, torch.tensor([1.5, 0.75, 0.75]), "a weight for each place")
+    return {"by place": by_place, "by rank": by_rank}
+
+
+# %%
+if __name__ == "__main__":
+    run(a_weight_belongs_to_a_rank)
+
+# %% [markdown]
+# **Verdict.** False on gloo, which refuses PREMUL_SUM, and the program is no weighted sum of the
+# ranks. Every rank prints `[1.5, 0.75, 0.75] [1.25, 1.25, 1.25]`: three weights for three places,
+# and a weight for each rank. Multiply by the weight of your own rank, then use SUM.
+
+# %% [markdown]
+# ## Calls: a program that works with two ranks works with three
+#
+# **Claim.** "`if rank == 0: send(x, 1) else: recv(x, 0)` shows how ranks talk", in programs that
+# take any number of ranks.
+
+
+# %%
+@myth(ranks=3, fresh=True)
+def nobody_sends_to_the_third(rank, world_size, device):
+    dist.init_process_group("gloo")
+    x = torch.tensor([7.0 if rank == 0 else -1.0], device=device)
+    if rank == 0:
+        dist.send(x, dst=1)
+        error = "no error"
+    else:
+        error = error_of(lambda: dist.recv(x, src=0))
+    check(error != "no error", rank == 2, "recv of a message that nobody sends")
+    dist.destroy_process_group()
+    return {"x": x, "recv": "fails" if rank == 2 else "works"}
+
+
+# %%
+if __name__ == "__main__":
+    run(nobody_sends_to_the_third)
+
+# %% [markdown]
+# **Verdict.** False. Rank 1 prints `[7.0] works`, and rank 2 prints `[-1.0] fails`. It waits for a
+# message that nobody sends until rank 0 closes the connection. Send to each rank, or let rank 2 do
+# something else.
+
+# %% [markdown]
 # ## Calls: isend may send to its own rank
 #
 # **Claim.** "Unlike `send`, `isend` can send to the rank itself."
@@ -453,6 +597,42 @@ if __name__ == "__main__":
 # **Verdict.** False, unless all ranks have the same number of samples. Here they are 1, 2, 2, 3, 3,
 # 3, 4, 4, 4, 4, and 30 / 10 is 3. Every rank prints `2.5 3.0`. Reduce sum and count, then divide
 # once.
+
+# %% [markdown]
+# ## Training: all_reduce of the squares gives the norm
+#
+# **Claim.** "For the L2 norm of a tensor over all ranks, square it, `all_reduce` it, and take the
+# root."
+
+
+# %%
+@myth(ranks=3)
+def a_norm_is_one_number(rank, world_size, device):
+    x = torch.arange(1.0, 4.0, device=device) + rank
+    squares = x.square()
+    dist.all_reduce(squares)
+    total = x.square().sum()
+    dist.all_reduce(total)
+
+    everyone = [torch.empty_like(x) for _ in range(3)]
+    dist.all_gather(everyone, x / squares.sqrt())
+    by_place = torch.cat(everyone).norm()
+    check(by_place, torch.tensor(3.0).sqrt(), "norm, divided by a root for each place", rtol=1e-6)
+    dist.all_gather(everyone, x / total.sqrt())
+    by_all = torch.cat(everyone).norm()
+    check(by_all, torch.tensor(1.0), "norm, divided by one root", rtol=1e-6)
+    return {"squares": squares, "by place": round(by_place.item(), 4), "by all": total}
+
+
+# %%
+if __name__ == "__main__":
+    run(a_norm_is_one_number)
+
+# %% [markdown]
+# **Verdict.** False. Every rank prints `[14.0, 29.0, 50.0] 1.7321 93.0`: the first is one sum a
+# place, so what is divided by its root has the norm 1.7321 and not 1. Add up your own squares to
+# one number first; 93 is the sum of all. This is normalisation. Regularisation is another thing: it
+# adds the norm to the loss.
 
 # %% [markdown]
 # ## Training: without set_epoch the model misses data
@@ -673,6 +853,30 @@ if __name__ == "__main__":
 # `accelerator.unwrap_model(model).state_dict()`.
 
 # %% [markdown]
+# ## Training: a program with Accelerate ends with destroy_process_group
+#
+# **Claim.** "End the program with `dist.destroy_process_group()`, also with Accelerate."
+
+
+# %%
+@myth(ranks=1, fresh=True)
+def one_process_has_no_group(rank, world_size, device):
+    error = error_of(dist.destroy_process_group)
+    check(error, "Process group cannot be None", "destroy_process_group")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return {"destroy_process_group": error}
+
+
+# %%
+if __name__ == "__main__":
+    run(one_process_has_no_group)
+
+# %% [markdown]
+# **Verdict.** False if one process may run the program: Accelerate makes no group then, and rank 0
+# prints `Process group cannot be None`, an `AssertionError`. Ask `dist.is_initialized()` first.
+
+# %% [markdown]
 # ## Training: SyncBatchNorm all-reduces mean and variance
 #
 # **Claim.** "SyncBatchNorm averages the means and the variances of the ranks by `all_reduce`."
@@ -728,15 +932,22 @@ STEPS = [
     one_lost_rank_stops_all,
     int64_into_empty,
     all_to_all_wants_lists,
+    broadcast_knows_no_names,
+    broadcast_needs_room_for_all,
+    max_loses_what_is_negative,
+    a_weight_belongs_to_a_rank,
+    nobody_sends_to_the_third,
     isend_to_itself_is_refused,
     loss_stays_local,
     gather_returns_its_result,
     mean_of_means_is_another_number,
+    a_norm_is_one_number,
     set_epoch_changes_the_order_only,
     a_sampler_deals_out_numbers_of_places,
     ddp_takes_one_card,
     one_backward_keeps_every_graph,
     the_last_batches_are_lost,
     accelerate_keeps_the_prefix,
+    one_process_has_no_group,
     batch_norm_needs_the_counts,
 ]

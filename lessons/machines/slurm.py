@@ -5,8 +5,8 @@
 A scheduler starts the ranks, and queues a job again that lost a machine. On a cluster you seldom
 log in to the machines on which you train: you ask the scheduler for them.
 
-You will see a real Slurm on two machines: what `srun` tells each rank, torchrun under `srun`, and a
-job that is queued again after one of its machines has died.
+You will see a real Slurm on two machines: what `srun` tells each rank, torchrun under `srun`, a job
+that is queued again after one of its machines has died, and which signals reach the ranks.
 
     python lessons/machines/slurm.py
     collectives run machines/slurm
@@ -162,7 +162,7 @@ COUNT = r"""
 step=$(cat /run/shared/step || echo 0)
 while [ $step -lt 40 ]; do
     step=$((step + 1))
-    [ $SLURM_PROCID = 1 ] || echo $step > /run/shared/step
+    [ $SLURM_PROCID = 1 ] || { echo $step > /run/shared/step; echo $step >> /run/shared/steps; }
     [ $SLURM_RESTART_COUNT ] || sleep 1
 done
 """
@@ -192,6 +192,8 @@ def queued_again():
         lab.run(f"scontrol update jobid={job} StartTime=now", on=["login"])
         wait_until(lab, "cat /run/shared/out", "done")
         (out,) = lab.run("cat /run/shared/out", on=["login"])
+        (begun,) = lab.run("grep -cx 1 /run/shared/steps", on=["login"])
+    check(begun.stdout, "1\n", "how often step 1 was made")
     lines = [line for line in out.stdout.splitlines() if line.startswith(("restart", "done"))]
     expected = ["restart 0: on node[0-1], from 0"]
     expected += ["restart 1: on node[0,2], from the checkpoint", "done: step 40"]
@@ -218,14 +220,83 @@ if __name__ == "__main__":
 # Slurm asks its machines from time to time whether they answer, and gives one up after
 # `SlurmdTimeout`, which is short in the lab. Until then the ranks on node0 wait.
 
+# %% [markdown]
+# ### Who is warned
+#
+# `#SBATCH --signal=TERM@120` warns a job 120 seconds before its time is over, so that it can save.
+# With `B:TERM` Slurm sends the signal to the script alone. `scancel` has the same two ways, so we
+# need not wait for the end: here the script gets USR1, and then the ranks get TERM.
+
 # %%
-STEPS = [slurm, torchrun_under_srun, queued_again]
+RANK = r"""
+import os
+import signal
+
+me = os.environ["SLURM_PROCID"]
+
+def told(number, frame):
+    print(f"rank {me}: {signal.Signals(number).name}\n", end="", flush=True)
+    if number == signal.SIGTERM:
+        raise SystemExit
+
+signal.signal(signal.SIGUSR1, told)
+signal.signal(signal.SIGTERM, told)
+open(f"/run/shared/ready{me}", "w").close()
+while True:
+    signal.pause()
+"""
+WARNED_JOB = r"""#!/bin/sh
+#SBATCH --nodes 2
+#SBATCH --ntasks-per-node 1
+#SBATCH --output /run/shared/out
+trap 'echo "script: SIGUSR1"' USR1
+trap 'echo "script: SIGTERM"' TERM
+srun python /run/shared/rank.py
+"""
+
+
+# %%
+@in_lab
+def who_is_warned():
+    with Lab(2) as lab:
+        scheduler.start(lab)
+        lab.save("rank.py", RANK)
+        lab.save("job.sh", WARNED_JOB)
+        (sbatch,) = lab.run("sbatch --parsable /run/shared/job.sh", on=["login"])
+        job = sbatch.stdout.strip()
+        wait_until(lab, "ls /run/shared | grep -c ready", "2")
+        lab.run(f"scancel --batch --signal=USR1 {job}", on=["login"])
+        lab.run(f"scancel --signal=TERM {job}", on=["login"])
+        wait_until(lab, "cat /run/shared/out", "script")
+        printed = stdout_lines(lab.run("cat /run/shared/out", on=["login"]))["node0"]
+    lines = [line for line in printed if line.startswith(("rank", "script"))]
+    check(lines, ["rank 0: SIGTERM", "rank 1: SIGTERM", "script: SIGUSR1"], "signals")
+    return {"login": lines}
+
+
+# %% [markdown]
+# **Predict first.** USR1 was sent first. Which ranks get it, and when does the script say so?
+
+# %%
+if __name__ == "__main__":
+    run(who_is_warned)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# No rank gets it. The shell waits for `srun`, and runs its trap only when the ranks have ended: too
+# late to save anything. TERM without `--batch` reaches both ranks, and not the script.
+#
+# </details>
+
+# %%
+STEPS = [slurm, torchrun_under_srun, queued_again, who_is_warned]
 
 # %% [markdown]
 # ## On your cluster
 #
 # Leave out the machines' names: Slurm chooses. Ask for GPUs with `--gpus-per-node`, and for a time
-# with `--time`. To be warned before the time is over, add `--signal B:TERM@120`, and save then.
+# with `--time`. To be warned before the time is over, add `--signal=TERM@120`, without `B:`.
 # [Several machines](../../docs/clusters.md#slurm) has more scripts. To try one of yours in the lab:
 # `collectives lab 2 --slurm --login -- sbatch --wait job.sh`.
 

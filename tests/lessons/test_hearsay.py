@@ -54,10 +54,29 @@ COME_TRUE = {
     ),
     "int64_into_empty": ("torch.empty(1,", "torch.empty(1, dtype=torch.int64,"),
     "all_to_all_wants_lists": ("dist.all_to_all(out, x)", "dist.all_to_all_single(out, x)"),
+    "broadcast_knows_no_names": ("if rank == 0 else data2", "if rank < 2 else data2"),
+    "broadcast_needs_room_for_all": (
+        "dist.broadcast(whole, src=0)",
+        "dist.broadcast(whole[:1], src=0)",
+    ),
+    "max_loses_what_is_negative": ("[-3, -7]", "[3, 7]"),
+    "a_weight_belongs_to_a_rank": ("[0.5, 0.25, 0.25]", "[[0.75] * 3, [0.25] * 3][rank]"),
+    "nobody_sends_to_the_third": (
+        "dist.send(x, dst=1)",
+        "dist.send(x, dst=1); dist.send(x, dst=2)",
+    ),
     "isend_to_itself_is_refused": ("dst=rank)", "dst=1 - rank)"),
     "loss_stays_local": ("check(loss", "dist.all_reduce(loss.detach()); check(loss"),
     "gather_returns_its_result": ("check(loss", "loss.fill_(2.5); check(loss"),
     "mean_of_means_is_another_number": ("(rank + 1,)", "(2,)"),
+    "a_norm_is_one_number": (
+        "dist.all_reduce(squares)",
+        "dist.all_reduce(squares); squares = squares.sum()",
+    ),
+    "one_process_has_no_group": (
+        "    error = error_of(",
+        '    dist.init_process_group("gloo"); error = error_of(',
+    ),
     "set_epoch_changes_the_order_only": (
         "samples(0, shuffle=True)",
         "samples(rank, shuffle=True)",
