@@ -125,6 +125,8 @@ STEPS = [weight_update, one_bucket]
 # ## Pitfalls
 #
 # - Trainer and engines must list the tensors in the same order. The same class of model does.
+# - Here trainer and engines are ranks of one job. Where they are two jobs, started separately, each
+#   has a world of its own, and `new_group` cannot join them: it knows the ranks of one world.
 # - `parameters()` leaves out the buffers of a model, such as the running mean of a BatchNorm.
 # - `torch.cat` turns integers into floating-point numbers. Give each dtype a bucket of its own.
 

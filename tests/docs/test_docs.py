@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.repository import ROOT
 from tools.docs import SECTIONS
 
 CHEAP = {name: section for name, section in SECTIONS.items() if not section.slow}
@@ -30,3 +31,11 @@ def test_every_part_is_the_one_that_make_docs_makes():
 def test_a_page_without_the_marks_is_an_error():
     with pytest.raises(ValueError, match=r"README\.md lacks the lines"):
         replace(SECTIONS["works"], name="unknown").read()
+
+
+def test_symmetric_memory_needs_a_gpu_as_its_page_says():
+    symmetric_memory = pytest.importorskip("torch.distributed._symmetric_memory")
+    with pytest.raises(RuntimeError) as error:
+        symmetric_memory.empty(4, device="cpu")
+    page = " ".join((ROOT / "docs" / "which-nccl.md").read_text(encoding="utf-8").split())
+    assert str(error.value).splitlines()[0] in page
