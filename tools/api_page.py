@@ -31,6 +31,7 @@ MODULES = (
     "collectives.pictures.page",
     "collectives.pictures.rank_grid",
     "collectives.process_groups.by_hand.choice",
+    "collectives.semantics.late_peer",
 )
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from attention import alone, as_trained, chunks, places, sample
-from late_peer import LatePeer
+from late_send import LateSend
 from travelling_blocks import Round, TravellingBlocks
 from measure import Activations
 from model import HEADS, LENGTH, LETTERS, WIDTH, network
@@ -150,7 +150,7 @@ def ring_attention(rank, world_size, device):
     for order in ("in order", "zigzag"):
         mine, made, every = places(chunks_of(order, rank, n), n), [], [None] * n
         inputs = sample(device)[..., mine, :].requires_grad_()
-        with counting() as counts, LatePeer() as late:
+        with counting() as counts, LateSend() as late:
             result = RingAttention.apply(*inputs[:3], order, made)
             result.backward(inputs[3].detach())
         got, expected = [result, *inputs.grad[:3]], alone(device)[..., mine, :]

@@ -21,6 +21,8 @@ import time
 import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from collectives.semantics.late_peer import LatePeer
+
 # %% [markdown]
 # ## The idea
 #
@@ -106,15 +108,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The order of events
 #
-# One step shows the order. A hook on each parameter notes how many buckets have been
-# started. The gradient of the first weight comes last. At that moment another hook keeps
-# `backward()` waiting until the first bucket has been reduced, for at most 20 seconds. Nobody has
-# called `wait()` yet.
+# One step shows the order. A hook on each parameter notes how many buckets have been started. The
+# gradient of the first weight comes last. There another hook keeps `backward()` waiting until the
+# first bucket has been reduced, for at most 20 seconds. Nobody has called `wait()` yet. And rank 0
+# is late on purpose: it starts its first bucket when the others have come to this place.
 
 
 # %%
 def order_of_events(rank, world_size, device):
     def before_the_last_gradient(_):
+        late.go_on()
         check(len(started), 1, "before the last gradient")
         end = time.monotonic() + 20
         while not started[0][2].is_completed() and time.monotonic() < end:
@@ -125,12 +128,15 @@ def order_of_events(rank, world_size, device):
     def note(name, _):
         seen.append((name, len(started)))
 
-    reduced, seen = [], []
+    reduced, seen, late = [], [], LatePeer()
     model, started = with_buckets(network(0, device), limit=1000)
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(partial(note, name))
     model[0].weight.register_hook(before_the_last_gradient)
+    if rank == 0:
+        model[2].weight.register_hook(lambda _: late.wait())
     average_in_buckets(started, model, *digits(device))
+    check(late.meanwhile, True, "the others go on while rank 0 is late")
     order = BucketOrder({"one step": (seen, [flat.nbytes for _, flat, _ in started])})
     return {"reduced before the last gradient": sum(reduced), "all_reduce": order}
 
@@ -196,7 +202,8 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 # ## The proof
 #
 # `check_training` compares `buckets` with one process, on every rank. `order_of_events` proves an
-# order, not a time. In `calls_and_bytes`, `counting` counts below the lesson, in the process group.
+# order, not a time: the others compute while rank 0 has not joined. `counting` counts below the
+# lesson, in the process group.
 #
 # How much time is gained depends on the network. On Linux, `collectives lab 2` makes two machines
 # out of one, here with a cable of 50 megabits per second.
@@ -224,8 +231,9 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 # 4. **A bucket for each parameter.** In `with_buckets`, change `bucket=bucket,` to
 #    `bucket=[parameter],`. It says `got 3, should be 1 [before the last gradient`. The training is
 #    right, but it makes 4 calls.
-# 5. **One bucket for all.** In `order_of_events`, change `limit=1000` to `limit=25 * 2**20`. It
-#    says `got 0, should be 1 [before the last gradient`.
+# 5. **It waits at once.** In `start`, change `dist.all_reduce(flat, async_op=True)))` to
+#    `dist.all_reduce(flat, async_op=True))), started[-1][2].wait()`. It says `got False, should be
+#    True [the others go on`. The training is right, but nothing overlaps.
 
 # %% [markdown]
 # ## Pitfalls

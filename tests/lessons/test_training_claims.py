@@ -25,6 +25,14 @@ FAULTS = [
             ),
         )
     ),
+    # "`all_reduce` starts and returns immediately, and `backward()` goes on."
+    Planted(
+        files.find("training/buckets"),
+        "started.append((bucket, flat, dist.all_reduce(flat, async_op=True)))",
+        "started.append((bucket, flat, dist.all_reduce(flat, async_op=True)))\n"
+        "        started[-1][2].wait()",
+        "[the others go on while rank 0 is late",
+    ),
     # "Only 1.1958 is the loss of all images."
     Planted(
         files.find("training/validation"),
