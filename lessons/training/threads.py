@@ -4,20 +4,26 @@
 
 Threads of one process run Python one at a time, so training starts processes.
 
-You will see which work lets another thread run meanwhile, and why `nn.DataParallel`, which has a
-thread for each GPU, gave way to DistributedDataParallel.
+You will train with threads, as `nn.DataParallel` does, see what that copies in every step and which
+work lets another thread run meanwhile, and so why it gave way to DistributedDataParallel.
 
     python lessons/training/threads.py
     torchrun --nproc-per-node 4 lessons/training/threads.py
 """
 
 # %%
+import copy
+import select
+import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
-from collectives import check, run
+from collectives import check, check_training, computed, run
+from one_process import batch_loss, network, shuffled, train
 import numpy
 import torch
+from torch.nn.functional import cross_entropy
 
 # %% [markdown]
 # ## The idea
@@ -43,6 +49,87 @@ import torch
 
 # %% [markdown]
 # ## The code
+#
+# `nn.DataParallel(model, device_ids=[0, 1, 2, 3])` is all that a program needs, but it needs GPUs.
+# `in_threads` does the same by hand. One process has one model and one optimizer. In every step it
+# replicates the model for four threads, each of which computes the outputs of a part of the batch.
+# They are gathered, so there is one loss, that of the whole batch. After `backward()` the gradients
+# of the replicas are added up in the model. Every rank does all of this alone.
+
+
+# %%
+def in_threads(model, images, labels):
+    replicas = [copy.deepcopy(model) for _ in range(4)]  # anew, because step() changed the model
+    with ThreadPoolExecutor(4) as threads:
+        parts = threads.map(lambda replica, x: replica(x), replicas, images.tensor_split(4))
+        loss = cross_entropy(torch.cat(list(parts)), labels)
+    loss.backward()
+    for parameter, *shares in zip(*(one.parameters() for one in [model, *replicas]), strict=True):
+        parameter.grad = sum(share.grad for share in shares)
+    return loss.item()
+
+
+def threads(rank, world_size, device):
+    trained, losses = train(network(0, device), in_threads, shuffled().split(64), device)
+
+    expected, _ = train(network(0, device), batch_loss, shuffled().split(64), device)
+    # a rank exchanges nothing with the others, so their roundings may differ
+    check_training(trained, expected, "four threads and one process", same_bits=False)
+    return {"loss": losses}
+
+
+# %% [markdown]
+# **Predict first.** Data parallel training averages the gradients of the ranks. Here they are
+# summed. Is the result that of one process?
+
+# %%
+if __name__ == "__main__":
+    run(threads)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Yes: the loss is the mean over the whole batch, so each replica holds its share of one gradient.
+# With DDP each rank has a loss of its own, the mean over its part: their gradients are averaged.
+#
+# </details>
+#
+# ### What goes through the first GPU
+#
+# With `nn.DataParallel`, the batch, the model, the loss and the optimizer are on one GPU. So in
+# every step it sends parameters and images to the others, gets their outputs, returns the gradients
+# of the outputs, and gets those of the parameters. With DDP, every GPU sends and receives gradients
+# only. The step counts the bytes that leave or enter the first GPU for a batch of 64 images.
+
+
+# %%
+@computed
+def through_gpu_0(rank, world_size, device):
+    gpus = 2 ** (rank + 1)
+    model = sum(parameter.nbytes for parameter in network(0, device).parameters())
+    copies = 2 * model * (gpus - 1)  # the parameters leave, and their gradients enter
+    batch = 8 * 64 * (64 + 10 + 10) * (gpus - 1) // gpus  # images, outputs, and their gradients
+    ring = 4 * model * (gpus - 1) / gpus  # sent and received
+    check(float(copies), ring * gpus / 2, "n / 2 times as much as a ring")
+    return {"GPUs": gpus, "DataParallel": copies + batch, "DDP": int(ring)}
+
+
+# %% [markdown]
+# **Predict first.** The number of GPUs doubles. Which of the two doubles as well?
+
+# %%
+if __name__ == "__main__":
+    run(through_gpu_0)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# `nn.DataParallel`: each further GPU gets a copy of the model from the first one, so all wait for
+# it. The bytes of DDP stay below `4 * 19,280 = 77,120`, however many GPUs there are.
+#
+# </details>
+#
+# ### The GIL
 #
 # `others_run` works in one thread, while another one counts. `setswitchinterval` makes a thread
 # keep the GIL for a minute unless it gives it back. So if the counter moves, the work has given the
@@ -83,13 +170,16 @@ def gil(rank, world_size, device):
         "numpy": others_run(lambda: numpy.sort(numbers)),
         "torch": others_run(tensor.sort),
     }
-    check(found, {"Python": False, "numpy": True, "torch": True}, "another thread runs meanwhile")
+    with socket.socket(type=socket.SOCK_DGRAM) as quiet:  # nothing comes: `select` waits for 1 ms
+        found["I/O"] = others_run(lambda: select.select([quiet], [], [], 0.001))
+    expected = {"Python": False, "numpy": True, "torch": True, "I/O": True}
+    check(found, expected, "another thread runs meanwhile")
     return found
 
 
 # %% [markdown]
-# **Predict first.** Which of the three keeps the other thread from running: a loop in Python, a
-# sort in numpy, or a sort in torch?
+# **Predict first.** Which of the four keeps the other thread from running: a loop in Python, a sort
+# in numpy, a sort in torch, or waiting for a socket?
 
 # %%
 if __name__ == "__main__":
@@ -99,17 +189,20 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # The loop in Python: however many cores there are, two threads of Python code keep one of them
-# busy. The ranks of a process group are processes. Each has a GIL of its own.
+# busy. A thread gives the GIL back during I/O, so threads suit programs that mostly wait for disks
+# and networks. Training computes, so the ranks of a process group are processes. Each has a GIL of
+# its own.
 #
 # </details>
 
 # %%
-STEPS = [gil]
+STEPS = [threads, through_gpu_0, gil]
 
 # %% [markdown]
 # ## The proof
 #
-# `check` compares what each rank finds with what is known of the three. On a Python without the GIL
+# `check_training` compares the model of the threads with that of one process. In `gil`, `check`
+# compares what each rank finds with what is known of the four. On a Python without the GIL
 # (3.13t or later) the first should be True, too; it was not tried here.
 
 # %% [markdown]
@@ -117,8 +210,8 @@ STEPS = [gil]
 #
 # - `nn.DataParallel` begins and ends on GPU 0 (`torch/nn/parallel/data_parallel.py`: "must have its
 #   parameters and buffers on ``device_ids[0]`` before running").
-# - It copies in each step, and not in `step()` (`torch/nn/parallel/data_parallel.py`: "In each
-#   forward, :attr:`module` is **replicated** on each device").
+# - It copies in each forward (`torch/nn/parallel/data_parallel.py`: "In each forward,
+#   :attr:`module` is **replicated** on each device").
 # - A model that is cut over GPUs trains [with DDP
 #   only](https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html)
 #   (`torch/nn/parallel/distributed.py`: "For multi-device modules and CPU modules, ``device_ids``
@@ -127,18 +220,16 @@ STEPS = [gil]
 # %% [markdown]
 # ## Make it wrong
 #
-# Each of these is one change. Predict what goes wrong. Then make it, run the steps, read what the
-# proof says, and undo it.
+# Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **Python gives the GIL back.** In `others_run`, change `sys.setswitchinterval(60)` to
-#    `sys.setswitchinterval(1e-6)`.
-#
-#    <details><summary>Answer</summary>
-#
-#    It says `got {'Python': True`. Python now changes threads often, but two threads still share
-#    one core.
-#
-#    </details>
+# 1. **The mean for the sum.** In `in_threads`, change `sum(share.grad for share in shares)` to
+#    `sum(share.grad for share in shares) / 4`. It says `momentum_buffer: relative error 0.9`.
+# 2. **The replicas are not made anew.** In `in_threads`, change `copy.deepcopy(model)` to
+#    `network(0, images.device)`. It says `0.bias.momentum_buffer: relative error 2`: they keep the
+#    first parameters.
+# 3. **Python gives the GIL back.** In `others_run`, change `sys.setswitchinterval(60)` to
+#    `sys.setswitchinterval(1e-6)`. It says `got {'Python': True`. Python now changes threads often,
+#    but two threads still share one core.
 
 # %% [markdown]
 # ## Pitfalls
