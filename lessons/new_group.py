@@ -59,6 +59,56 @@ if __name__ == "__main__":
 # ranks that wait for each other.
 
 # %% [markdown]
+# ### Both sums on every rank
+#
+# Now all ranks need the sums of both halves. A usual recipe: each rank puts the sum of its half
+# into its place in two zeros, and all ranks reduce them with `MAX`, or with `SUM`. Here the numbers
+# are -1, -10, -100, ..., and in a third try one rank of each half puts its sum in.
+
+
+# %%
+@needs(ranks=2)
+def half_sums(rank, world_size, device):
+    half = world_size // 2
+    groups = [dist.new_group(list(range(half))), dist.new_group(list(range(half, world_size)))]
+    place = int(rank >= half)
+    x = torch.tensor([-(10**rank)], device=device)
+    dist.all_reduce(x, group=groups[place])
+    by_max, by_sum, by_one = (torch.zeros(2, dtype=torch.int64, device=device) for _ in range(3))
+    by_max[place] = by_sum[place] = x
+    if rank in (0, half):
+        by_one[place] = x
+    dist.all_reduce(by_max, op=dist.ReduceOp.MAX)
+    dist.all_reduce(by_sum)
+    dist.all_reduce(by_one)
+    # proof
+    sums = torch.tensor(
+        [-sum(10**r for r in range(half)), -sum(10**r for r in range(half, world_size))]
+    )
+    check(by_max, torch.zeros(2, dtype=torch.int64), "all_reduce(MAX) of two sums")
+    check(by_sum, sums * torch.tensor([half, world_size - half]), "all_reduce(SUM) of two sums")
+    check(by_one, sums, "all_reduce(SUM), one rank of each half")
+    return {"MAX": by_max, "SUM": by_sum, "SUM of one each": by_one}
+
+
+# %% [markdown]
+# **Predict first.** The sums of the halves are -11 and -1100. Which two numbers do all ranks get
+# with `MAX`, and which with `SUM`?
+
+# %%
+if __name__ == "__main__":
+    run(half_sums)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# With `MAX`, 0 and 0, without an error: the zero of the other half is larger than a negative sum.
+# With `SUM`, -22 and -2200, because every member of a half adds its sum: twice with four ranks,
+# four times with eight. It is right if one rank of each half adds it, or by `all_gather`.
+#
+# </details>
+
+# %% [markdown]
 # ### Why every rank must make the same calls
 #
 # Each rank counts its calls of `new_group`, and the count gives the group the name under which its
@@ -230,7 +280,7 @@ if __name__ == "__main__":
 # argument.
 
 # %%
-STEPS = [new_group, in_two_orders, global_and_group_ranks, grid, device_mesh]
+STEPS = [new_group, half_sums, in_two_orders, global_and_group_ranks, grid, device_mesh]
 
 # %% [markdown]
 # ## The cost
