@@ -2,8 +2,7 @@
 """
 # with_accelerate
 
-Hugging Face Accelerate wraps the model, the optimizer and the loader of a training. Underneath are
-DDP and a sampler.
+Hugging Face Accelerate wraps a model, its optimizer and its loader, with DDP and a sampler inside.
 
 You will see that it trains the same model as DDP with DistributedSampler, which images each rank
 takes, what `gather_for_metrics` drops, and where Accelerate does not fit.
@@ -14,7 +13,6 @@ takes, what `gather_for_metrics` drops, and where Accelerate does not fit.
 
 # %%
 import os
-
 from collectives import check, check_training, digits, needs, run
 from collectives.pictures.rank_grid import dealt
 from one_process import network
@@ -40,6 +38,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 # | `torch.autocast("cuda", torch.bfloat16)` | `Accelerator(mixed_precision="bf16")` |
 # | `all_gather`, then drop what was padded | `accelerator.gather_for_metrics(x)` |
 # | `if rank == 0:` | `if accelerator.is_main_process:` |
+# | `device`, chosen by `LOCAL_RANK` | `accelerator.device` |
+# | `torch.save` on rank 0 | `accelerator.save` |
 # | `model.module.state_dict()` | `accelerator.unwrap_model(model).state_dict()` |
 
 # %% [markdown]
@@ -81,6 +81,7 @@ def by_accelerate(model, size, device):
     prepared = accelerator.prepare(model, optimizer, loader)
     check(accelerator.unwrap_model(prepared[0]) is model, True, "unwrap_model")
     check(accelerator.is_main_process, dist.get_rank() == 0, "is_main_process")
+    check(accelerator.device.type, device.type, "accelerator.device")
     return train(*prepared, prepared[2].set_epoch, accelerator.backward)
 
 
@@ -88,7 +89,6 @@ def with_accelerate(rank, world_size, device):
     size = 128 // world_size
     ours, own = by_hand(DDP(network(rank, device)), size, world_size, rank, device)
     trained, losses = by_accelerate(network(rank, device), size, device)
-
     expected, _ = by_hand(network(0, device), size * world_size, 1, 0, device)
     check_training(trained, ours, "Accelerate and ours")
     check_training(trained, expected, "Accelerate and one process")
@@ -237,9 +237,10 @@ STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
 # - `accelerator.gather(x)` returns the tensors of all ranks and leaves `x` as it is.
 # - `accelerator.backward` divides the loss by `gradient_accumulation_steps`. Do not divide again.
 # - The batch size of the loader is that of one rank. With `split_batches=True` it is that of all.
-# - `accelerate launch --num_processes 2` starts two ranks on GPUs, as torchrun does. With `--cpu`
-#   it starts one process (`accelerate/commands/launch.py`: "elif args.multi_gpu and not args.cpu:
-#   multi_gpu_launcher(args)").
+# - `accelerate launch --num_processes 2` starts two ranks on GPUs, as torchrun does, and needs no
+#   `accelerate config`. With `--cpu` it starts one process (`accelerate/commands/launch.py`: "elif
+#   args.multi_gpu and not args.cpu: multi_gpu_launcher(args)").
+# - End with `accelerator.end_training()`: `python` [makes no group](../../notebooks/hearsay.ipynb).
 
 # %% [markdown]
 # ## Read on
