@@ -62,7 +62,9 @@ if __name__ == "__main__":
 #
 # Many tutorials say that the number of the machine is in `NODE_RANK`. torchrun does not set that
 # variable. `dist.is_torchelastic_launched()` says whether torchrun started this process: it looks
-# for the last variable.
+# for the last variable. `dist.is_available()` says whether this torch was built with
+# `torch.distributed`; if not, the module has no other function
+# (`torch/distributed/__init__.py`: "``torch.distributed`` does not expose any other APIs").
 
 # %% [markdown]
 # ## tcp://
@@ -269,6 +271,9 @@ if __name__ == "__main__":
 # - Under torchrun, do not use `tcp://` with a port of your own. In torch 2.13 every rank then waits
 #   for a store that nobody starts
 #   ([pytorch#192113](https://github.com/pytorch/pytorch/pull/192113)). Leave `init_method` out.
+# - `init_process_group` and `new_group` are [not
+#   thread-safe](https://docs.pytorch.org/docs/stable/distributed.html#initialization). Call them in
+#   one thread: each rank counts its groups, and with two threads the ranks may count differently.
 # - If a job is killed, its file for `file://` stays. A job that uses the same name reads the old
 #   addresses.
 # - In a notebook, `spawn` cannot call a function that you wrote in a cell: the new process has no

@@ -248,6 +248,9 @@ if __name__ == "__main__":
 #   distributed process will be operating on a single GPU").
 # - Select the GPU by `LOCAL_RANK`, because every machine counts its GPUs from 0
 #   (`torch/distributed/run.py`: "from *GPU 0 to GPU (nproc_per_node - 1)*").
+# - `CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 hello.py` shows the job [only these two
+#   GPUs](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html),
+#   and the ranks count them as 0 and 1. So two jobs can share a machine.
 # - NCCL connects the ranks at their first collective, or in `init_process_group` with `device_id`
 #   (`torch/distributed/distributed_c10d.py`: "the communicator is immediately formed"). From torch
 #   2.15 on, "nccl" is another engine: [Which NCCL?](../docs/which-nccl.md)

@@ -205,8 +205,9 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 # %% [markdown]
 # ## On GPUs
 #
-# - `SyncBatchNorm` does not run on the CPU (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm
-#   expected input tensor to be on GPU").
+# - `nn.SyncBatchNorm.convert_sync_batchnorm(model)` replaces every batch norm of a model. Call it
+#   before `DDP(model)`. It needs GPUs (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm expected
+#   input tensor to be on GPU").
 # - Its forward gathers the statistics and counts of all ranks, so shards may differ in size
 #   (`torch/nn/modules/_functions.py`: "Use allgather instead of allreduce because count could be
 #   different across ranks").

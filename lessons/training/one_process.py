@@ -25,9 +25,8 @@ from torch.nn.functional import cross_entropy
 # hidden units and 10 outputs, one for each digit. Each step of the training takes a batch of 64
 # images, computes the gradient of their mean loss, and changes the parameters a little.
 #
-# Nothing is distributed yet: each rank trains alone, on all images. The numbers are float64, which
-# has about 16 digits. So rounding errors stay small, and we can compare the later programs with
-# this one.
+# Nothing is distributed yet: each rank trains alone, on all images. The numbers are float64, so
+# rounding errors stay small, and we can compare the later programs with this one.
 
 # %% [markdown]
 # ## The code
@@ -127,7 +126,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 16: `backward()` adds to `.grad`. So a training loop calls `optimizer.zero_grad()`, which clears
-# `.grad`, before each step. The next section uses the sum.
+# `.grad`, before each step.
 #
 # </details>
 
@@ -162,8 +161,7 @@ if __name__ == "__main__":
     run(micro_batches)
 
 # %% [markdown]
-# These are the losses of whole batches. In the next lesson, four processes compute a micro-batch
-# each, at the same time.
+# In the next lesson, four processes compute a micro-batch each, at the same time.
 #
 # ### Why more than one process
 #
@@ -172,8 +170,9 @@ if __name__ == "__main__":
 # with 80 GB and about 400e12 operations per second each, 38 to 43 % of their peak. Training takes 6
 # operations for each parameter and token ([Kaplan and others](https://arxiv.org/abs/2001.08361)).
 # Adam in mixed precision needs 16 bytes for each parameter
-# ([ZeRO](https://arxiv.org/abs/1910.02054)), and the outputs of the layers need more. Here rank r
-# computes what `32**r` GPUs need if they share work and memory evenly.
+# ([ZeRO](https://arxiv.org/abs/1910.02054)), and the outputs of the layers need more. No larger GPU
+# (*vertical scaling*) has this, so more GPUs share the work (*horizontal scaling*). Here rank r
+# computes what `32**r` of them need if they share work and memory evenly.
 
 
 # %%

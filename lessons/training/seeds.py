@@ -127,9 +127,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Workers of a loader
 #
-# A `DataLoader` starts worker processes, which load and augment the images, on each rank. When an
-# epoch begins, it draws a number from torch's generator, and gives each worker a seed made of this
-# number and the worker's index. Here two workers on each rank draw four times.
+# With `num_workers=2` a `DataLoader` starts two processes on each rank, which load and augment the
+# images: four ranks have eight. When an epoch begins, it draws a number from torch's generator, and
+# gives each worker a seed made of this number and the worker's index. Each worker draws twice here.
 
 
 # %%
