@@ -99,7 +99,7 @@ if __name__ == "__main__":
 # With `nn.DataParallel`, the batch, the model, the loss and the optimizer are on one GPU. So in
 # every step it sends parameters and images to the others, gets their outputs, returns the gradients
 # of the outputs, and gets those of the parameters. With DDP, every GPU sends and receives gradients
-# only. The step counts the bytes that leave or enter the first GPU for a batch of 64 images.
+# only. The step counts the bytes that leave or enter the first GPU for a whole batch.
 
 
 # %%
