@@ -2,9 +2,9 @@
 """
 # isend_irecv
 
-`isend` and `irecv` start a send and a receive and return immediately, each with a `Work`. The
-message is complete when `wait()` returns. Meanwhile the rank can compute. You will also see tags,
-a ring, and an error that shows only in `wait()`.
+`isend` and `irecv` start a send and a receive and return immediately, each with a `Work` (others
+call it a request). The message is complete when `wait()` returns. Meanwhile the rank can compute.
+You will also see tags, a ring, and an error that shows only in `wait()`.
 
     python lessons/isend_irecv.py
     torchrun --nproc-per-node 4 lessons/isend_irecv.py

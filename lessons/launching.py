@@ -242,6 +242,10 @@ if __name__ == "__main__":
 # rank 2 of 4: x = [1111]
 # rank 3 of 4: x = [1111]
 # ```
+#
+# Without `init_method="mpi://"` torch does not ask MPI, whatever rank and size you give it: you get
+# `ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable
+# MASTER_ADDR expected, but not set`.
 
 # %% [markdown]
 # ## The end of the group

@@ -195,9 +195,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both: it would train for 3003.08 years, and the 6,480 GB need 6,480 / 80 = 81 GPUs. Data parallel
-# training, in the next lessons, divides the time. It does not divide the memory, because every rank
-# holds the whole model.
+# Both: it would train for 3003.08 years, thousands and not the "hundreds" that one sometimes reads,
+# and the 6,480 GB need 6,480 / 80 = 81 GPUs. Data parallel training, in the next lessons, divides
+# the time. It does not divide the memory, because every rank holds the whole model.
 #
 # </details>
 

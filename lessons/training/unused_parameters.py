@@ -36,6 +36,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # ... Parameter indices which did not receive grad for rank 0: 4 5
 # ```
 #
+# Some pages quote it as "Expected to have gradients for all parameters", which torch does not say.
+#
 # Many networks have such parameters: a head (the last layers, for one task) that is no longer
 # trained, a layer that is sometimes skipped, an expert that gets no token. And a parameter may be
 # unused on one rank and used on another. With `find_unused_parameters=True`, DDP searches the graph

@@ -64,6 +64,17 @@ def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs collectives[mpi]")
+def test_without_init_method_mpi_is_not_asked_as_the_lesson_says(tmp_path):
+    program = PROGRAMS["mpi.py"].replace('init_method="mpi://"', "rank=0, world_size=0")
+    (tmp_path / "mpi.py").write_text(program)
+    done = finished("mpiexec -n 1 python mpi.py", cwd=tmp_path)
+    (said,) = re.findall(r"you get `(ValueError: Error init.*?)`", PROSE.replace("\n", " "))
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+@pytest.mark.slow
 def test_without_torchrun_the_program_fails_as_the_lesson_says(tmp_path):
     (tmp_path / "hello.py").write_text(PROGRAMS["hello.py"])
     done = finished("python hello.py", cwd=tmp_path)
