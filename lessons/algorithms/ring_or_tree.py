@@ -70,8 +70,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both, so the rule is false at both ends. On 24 ranks, for 64 MiB, the double tree is 3.53 times as
-# fast as the traditional one, and the ring is faster than both: 0.7 is less than 1. On 1024 ranks,
+# Both, so the rule is false at both ends. The double tree is 3.53 times as fast as the traditional
+# one for 64 MiB on 24 ranks, and the ring is faster than both: 0.7 is less than 1. On 1024 ranks,
 # for 1 KiB, the traditional tree takes 0.67 times as long as the double one, because it has fewer
 # steps. The trees cross between 64 KiB and 1 MiB with any of these numbers of ranks.
 #

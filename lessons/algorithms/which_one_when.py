@@ -74,8 +74,8 @@ def which_one_when(rank, world_size, device):
 
 
 # %% [markdown]
-# **Predict first.** Which of the four algorithms is the fastest for 4 bytes, which one for 64 MiB,
-# and is one of them the fastest at no size?
+# **Predict first.** Recursive doubling has 6 steps, and halving and doubling 12. Which of the four
+# algorithms is the fastest for 4 bytes, which one for 64 MiB, and is one the fastest at no size?
 
 # %%
 if __name__ == "__main__":
@@ -84,11 +84,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# For 4 bytes recursive doubling: only the steps count, and it has 6, where halving and doubling has
-# 12. From 16,384 bytes on, halving and doubling is faster, because it sends 2 tensors in all
-# instead of 6. The ring has the most steps. It comes close to halving and doubling only at the
-# right end of the picture, where the steps do not count any more. The binomial tree is the fastest
-# at no size.
+# For so few bytes recursive doubling: only the steps count, and it has half as many. From 16,384
+# bytes on, halving and doubling is faster, because it sends 2 tensors in all instead of 6. The ring
+# has the most steps. It comes close to halving and doubling only at the right end of the picture,
+# where the steps do not count any more. The binomial tree is the fastest at no size.
 #
 # </details>
 
