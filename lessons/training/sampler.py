@@ -13,7 +13,7 @@ You will see that it deals the shuffled images out like cards, which images it t
 """
 
 # %%
-from collectives import check, check_training, run
+from collectives import check, check_samples, check_training, run
 from collectives.pictures.rank_grid import dealt
 from one_process import batch_loss, network, shuffled, train
 from itertools import zip_longest
@@ -59,6 +59,7 @@ def sampler(rank, world_size, device):
 
     expected, _ = train(network(0, device), batch_loss, whole, device)
     check_training(trained, expected, "three epochs")
+    check_samples(trained, expected, "three epochs")
     return {"images": dealt(rows)}
 
 
@@ -164,7 +165,8 @@ STEPS = [sampler, padding, uneven_inputs]
 # ## The proof
 #
 # One process trains with the batches of all ranks put together. If the sampler took other images,
-# or another order, the parameters would differ. `padding` counts the numbers of all ranks.
+# or another order, the parameters would differ; if ranks took the same ones, `check_samples` says
+# so. `padding` counts the numbers of all ranks.
 
 # %% [markdown]
 # ## Make it wrong

@@ -80,6 +80,7 @@ def by_accelerate(model, size, device):
     accelerator = Accelerator(cpu=device.type == "cpu", dataloader_config=config)
     prepared = accelerator.prepare(model, optimizer, loader)
     check(accelerator.unwrap_model(prepared[0]) is model, True, "unwrap_model")
+    check(type(prepared[1]).__name__, "AcceleratedOptimizer", "prepare")
     check(accelerator.is_main_process, dist.get_rank() == 0, "is_main_process")
     check(accelerator.device.type, device.type, "accelerator.device")
     return train(*prepared, prepared[2].set_epoch, accelerator.backward)

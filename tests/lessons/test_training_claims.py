@@ -40,6 +40,128 @@ FAULTS = [
         '{"loss of all": mine[0] / mine[2],',
         "[loss of all",
     ),
+    *(
+        Planted(files.find(f"training/{name}"), old, new, says, step)
+        for name, step, says, old, new in (
+            # "Together, the ranks load all samples once in an epoch, in another order each time."
+            (
+                "sampler",
+                "sampler",
+                "computed 128 samples of 128, its share is 32",
+                "loader = DataLoader(range(1797), size, sampler=shards, drop_last=True)",
+                "shards = DistributedSampler(range(1797), 1, 0)\n"
+                "    loader = DataLoader(range(1797), 128, sampler=shards, drop_last=True)",
+            ),
+            ("sampler", "sampler", "[three epochs", "        shards.set_epoch(epoch)\n", ""),
+            (
+                "sampler",
+                "uneven_inputs",
+                "[Join",
+                "initial_world_size=False",
+                "initial_world_size=True",
+            ),
+            # "All ranks need the same random numbers for the start, and different ones for dropout."
+            (
+                "seeds",
+                "seeds",
+                "[dropout",
+                "torch.manual_seed(1 + rank)\n    trained",
+                "torch.manual_seed(1)\n    trained",
+            ),
+            (
+                "seeds",
+                "loader_workers",
+                "[different numbers",
+                "torch.manual_seed(seed)\n        draws",
+                "torch.manual_seed(rank)\n        draws",
+            ),
+            (
+                "seeds",
+                "same_run_twice",
+                "[parameters with equal bits",
+                "torch.manual_seed(1 + rank)",
+                "torch.seed()",
+            ),
+            # "A batch norm that normalizes over all ranks", also where their shards are not equal.
+            (
+                "buffers",
+                "norm_of_all_ranks",
+                "[batch norm of all ranks",
+                "DDP(network(BatchNormOfAllRanks, device))",
+                "DDP(network(nn.BatchNorm1d, device))",
+            ),
+            (
+                "buffers",
+                "BatchNormOfAllRanks",
+                "[unequal shards",
+                'mean = all_reduce(x.sum(0), "sum", dist.group.WORLD) / count',
+                'mean = all_reduce(x.mean(0), "sum", dist.group.WORLD) / dist.get_world_size()',
+            ),
+            (
+                "buffers",
+                "BatchNormOfAllRanks",
+                "[eval() reduces nothing",
+                "if not self.training:",
+                "if False:",
+            ),
+            # "Accelerate wraps a model, its optimizer and its loader."
+            (
+                "with_accelerate",
+                "",
+                "[prepare",
+                "prepared = accelerator.prepare(model, optimizer, loader)",
+                "prepared = DDP(model), optimizer, accelerator.prepare(loader)",
+            ),
+            (
+                "with_accelerate",
+                "exact_metrics",
+                "[gather_for_metrics",
+                "accelerator.gather_for_metrics(right)",
+                "accelerator.gather(right)",
+            ),
+            # "A sum that depends on its order, and gradients on a grid, which add to the same bits."
+            (
+                "different_bits",
+                "order_of_additions",
+                "[equal bits",
+                "accumulate(reversed(found))",
+                "accumulate(found)",
+            ),
+            (
+                "different_bits",
+                "on_the_grid",
+                "[parameters with equal bits",
+                "(gradient * 2**40).round() / 2**40",
+                "gradient",
+            ),
+            # "What `torch.compile` makes of the call."
+            (
+                "functional",
+                "compiled",
+                "[the graph",
+                "torch.compile(functional_sum, backend=compiler, fullgraph=True)",
+                "functional_sum",
+            ),
+            # "How many reductions `no_sync` saves, and with which weight each token must count."
+            (
+                "accumulation",
+                "",
+                "[reductions",
+                "    with model.no_sync():\n        loss",
+                "    if True:\n        loss",
+            ),
+            ("accumulation", "", "[tokens", "    dist.all_reduce(tokens)\n", "    tokens *= n\n"),
+            # "What a step sends for each image."
+            ("faster", "", "[bytes for each image", "mine = batch[rank::n]", "mine = batch"),
+            (
+                "faster",
+                "bytes_for_each_image",
+                "[bytes for each image",
+                "hook=default_hooks.fp16_compress_hook",
+                "hook=default_hooks.allreduce_hook",
+            ),
+        )
+    ),
 ]
 
 
