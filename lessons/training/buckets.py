@@ -231,9 +231,8 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 # 4. **A bucket for each parameter.** In `with_buckets`, change `bucket=bucket,` to
 #    `bucket=[parameter],`. It says `got 3, should be 1 [before the last gradient`. The training is
 #    right, but it makes 4 calls.
-# 5. **It waits at once.** In `start`, change `dist.all_reduce(flat, async_op=True)))` to
-#    `dist.all_reduce(flat, async_op=True))), started[-1][2].wait()`. It says `got False, should be
-#    True [the others go on`. The training is right, but nothing overlaps.
+# 5. **One bucket for all.** In `order_of_events`, change `limit=1000` to `limit=25 * 2**20`. It
+#    says `got 0, should be 1 [before the last gradient`.
 
 # %% [markdown]
 # ## Pitfalls
