@@ -391,34 +391,6 @@ if __name__ == "__main__":
 # process](../notebooks/mistakes/buffers.ipynb).
 
 # %% [markdown]
-# ## Calls: MAX shares two sums with all
-#
-# **Claim.** "Two halves of the ranks have a sum each. Put it in its place between zeros, and an
-# `all_reduce` with MAX gives both sums to all. SUM gives them n times."
-
-
-# %%
-@myth(ranks=4)
-def max_loses_what_is_negative(rank, world_size, device):
-    sums = torch.zeros(2, device=device)
-    sums[rank // 2] = [-3, -7][rank // 2]  # two ranks have each
-    highest, total = sums.clone(), sums.clone()
-    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-    dist.all_reduce(total)
-    check(highest, torch.zeros(2), "all_reduce(MAX)")
-    check(total / 2, torch.tensor([-3.0, -7.0]), "all_reduce(SUM) by the ranks of a half")
-    return {"MAX": highest, "SUM / 2": total / 2}
-
-
-# %%
-if __name__ == "__main__":
-    run(max_loses_what_is_negative)
-
-# %% [markdown]
-# **Verdict.** False for sums below zero. Every rank prints `[0.0, 0.0] [-3.0, -7.0]`. SUM counts
-# each sum as often as its half has ranks, here twice and not four times: divide by that.
-
-# %% [markdown]
 # ## Calls: PREMUL_SUM makes a weighted sum
 #
 # **Claim.** "A weighted sum of the ranks is `PREMUL_SUM`", and below it a program that multiplies
@@ -947,7 +919,6 @@ STEPS = [
     all_to_all_wants_lists,
     broadcast_knows_no_names,
     broadcast_needs_room_for_all,
-    max_loses_what_is_negative,
     a_weight_belongs_to_a_rank,
     nobody_sends_to_the_third,
     isend_to_itself_is_refused,

@@ -59,7 +59,6 @@ COME_TRUE = {
         "dist.broadcast(whole, src=0)",
         "dist.broadcast(whole[:1], src=0)",
     ),
-    "max_loses_what_is_negative": ("[-3, -7]", "[3, 7]"),
     "a_weight_belongs_to_a_rank": ("[0.5, 0.25, 0.25]", "[[0.75] * 3, [0.25] * 3][rank]"),
     "nobody_sends_to_the_third": (
         "dist.send(x, dst=1)",
