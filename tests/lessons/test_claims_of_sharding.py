@@ -13,8 +13,7 @@ def false(lesson: str, old: str, new: str, says: str, function: str = "") -> Pla
 
 SHARE = "letters[rank::n], following[rank::n]"
 WHOLE = "letters, following"
-HALF = "backward(forward, letters[rank::n], following[rank::n])"
-TWICE = "n = max(n // 2, 1)\n    rank %= n\n    "
+
 
 FALSE = {
     # memory
@@ -34,7 +33,10 @@ FALSE = {
         "[activations at the peak",
     ),
     "so does checkpoint": false(
-        "memory", "return checkpoint(block, x, use_reentrant=False)", "return block(x)", "checkpoint"
+        "memory",
+        "return checkpoint(block, x, use_reentrant=False)",
+        "return block(x)",
+        "checkpoint",
     ),
     # zero
     "zero: each rank computes its share": false("zero", SHARE, WHOLE, "", "on_my_share"),
@@ -54,8 +56,8 @@ FALSE = {
     ),
     "the shard is a view, and takes no memory": false(
         "zero",
-        "nn.ParameterList(flat.chunk(dist.get_world_size())[dist.get_rank()] for",
-        "nn.ParameterList(flat.chunk(dist.get_world_size())[dist.get_rank()].clone() for",
+        "flat.chunk(n)[rank] for",
+        "flat.chunk(n)[rank].clone() for",
         "",
     ),
     "the optimizer of torch shards": false(
@@ -77,16 +79,7 @@ FALSE = {
         "ctx.kept = functional_call(layer, whole(layer, shard)[1], (x,))\n        return ctx.kept * 1",
         "[activations",
     ),
-    "fully_shard: each rank computes its share": false(
-        "fully_sharded", "train(model, device, on_my_share)\n    of_a_step", "train(model, device)\n    of_a_step", ""
-    ),
-    # hybrid
-    "hybrid: each rank computes its share": false("hybrid", SHARE, WHOLE, "", "on_my_share"),
-    "the machines compute different samples": false(
-        "hybrid", "    backward(model, letters[", f"    {TWICE}backward(model, letters[", ""
-    ),
     # saving
-    "saving: each rank computes its share": false("saving", SHARE, WHOLE, "", "clipped"),
     "a gradient below the limit stays": false(
         "saving",
         "min(1.0, LIMIT / (squares.sqrt() + 1e-6))",
@@ -120,9 +113,6 @@ FALSE = {
         "    kept = []\n\n    def forward(self, x):\n"
         "        self.kept.append(torch.cat([x] * 4))\n        x = x + self.summed",
         "[activations",
-    ),
-    "the input of a pair is kept once": false(
-        "tensor_parallel", "return x.view_as(x)", "return x.clone()", "[activations"
     ),
     # sequence_parallel
     "a rank keeps its part of the text": false(
