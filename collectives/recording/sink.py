@@ -8,6 +8,7 @@ import time
 from typing import Protocol
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .call import Call, CallArgs, RiskyCall
 
@@ -103,8 +104,12 @@ class Memory:
 
 
 def _copies(given: dict) -> dict:
-    """Copies, on the CPU, of the tensors among the arguments."""
-    return {name: copy for name, value in given.items() if (copy := _copy(value)) is not None}
+    """Copies, on the CPU, of the tensors among the arguments.
+
+    A program that counts operations or memory by a dispatch mode must not see them.
+    """
+    with _disable_current_modes():
+        return {name: copy for name, value in given.items() if (copy := _copy(value)) is not None}
 
 
 def _copy(value):

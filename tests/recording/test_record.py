@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from collectives import launch, span
 from collectives.course import files
@@ -243,6 +244,32 @@ def test_copies_hold_what_lay_there_before_and_after():
         )
         assert [piece.item() for piece in gathered.before["tensor_list"]] == [-1, -1]
         assert [piece.item() for piece in gathered.after["tensor_list"]] == [10, 11]
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.operators = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operators.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def operators(rank, world_size, device):
+    y, pieces = x(), many()
+    with Seen() as seen:
+        dist.all_reduce(y)
+        dist.all_gather(pieces, y, async_op=True).wait()
+        y.add_(1)
+    return seen.operators
+
+
+def test_a_dispatch_mode_of_a_program_sees_the_same_operators_with_a_recording_and_without():
+    alone = launch(operators, 3, backend="gloo", device="cpu")
+    for kept in ("calls", "tensors"):
+        assert launch(operators, 3, backend="gloo", device="cpu", record=kept) == alone
+    assert "c10d.allreduce_.default" in alone[0]
 
 
 def test_a_refused_call_is_noted_with_its_error_and_not_counted():
