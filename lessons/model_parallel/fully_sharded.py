@@ -14,7 +14,7 @@ and sends the same bytes.
 # %%
 import warnings
 
-from collectives import check, check_training, counting, needs, run
+from collectives import check, check_samples, check_training, counting, needs, run
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -174,7 +174,8 @@ def by_fully_shard(rank, world_size, device):
         fully_shard(layer)
     fully_shard(model)
     with counting() as counts:
-        train(model, device, on_my_share)
+        trained = train(model, device, on_my_share)
+    check_samples(trained, alone, "fully_shard")
     of_a_step = check_step(counts, "fully_shard")
     shards = sum(one.to_local().nbytes for one in model.parameters())
     check(shards, 8 * PARAMETERS // world_size, "bytes of the shards")

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+from collectives import note_samples
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -22,6 +23,7 @@ def train(model, device, backward=backward, steps=UPDATES, rate=0.001, live=None
     """
     torch.set_num_threads(1)  # the ranks of one machine share its cores
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    note_samples(model, optimizer)
     for step in range(steps):
         optimizer.zero_grad()
         with live or nullcontext():

@@ -15,7 +15,7 @@ what two ranks load.
 import os
 from tempfile import TemporaryDirectory
 
-from collectives import check, check_training, counting, needs, run
+from collectives import check, check_samples, check_training, counting, needs, run
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -139,6 +139,7 @@ def clip(rank, world_size, device):
     for one in (clip_by_hand, clip_by_pytorch, clip_by_mesh):
         mine = []
         trained = train(sharded(network(device)), device, clipped(one, mine, rank, world_size))
+        check_samples(trained, expected, one.__name__)
         check_training(whole(*trained, device), expected, one.__name__)
         check(torch.stack(mine), torch.stack(norms), f"norms, {one.__name__}", rtol=1e-9)
     on_my_share = clipped(norm_of_my_shards, shards := [], rank, world_size)

@@ -14,7 +14,7 @@ count the bytes that each stage holds and sends.
 # %%
 from functools import partial
 
-from collectives import check, check_training, counting, needs, run
+from collectives import check, check_samples, check_training, counting, needs, note_samples, run
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -85,6 +85,7 @@ def train_sharded(device, early):
         flats = [flattened(layer) for layer in model]
         shards = nn.ParameterList(flat.chunk(n)[rank] for flat in flats)
     optimizer, alive = torch.optim.Adam(shards), []
+    note_samples(model, optimizer)
 
     def scatter_if_complete(layer, shard, _):
         if all(one.grad is not None for one in layer.parameters()):
@@ -125,6 +126,7 @@ def zero(rank, world_size, device):
     for early, name in ((False, "stage 1"), (True, "stage 2")):
         model, sharded, alive[name], counts = train_sharded(device, early)
         check_training(without_state(model), without_state(alone[0]), name)
+        check_samples((model, sharded[1]), alone, name)
         check_training(sharded, shard_of(alone, rank, world_size), name, same_bits=False)
         of_a_step = check_step(counts, times=2, calls=8)
         # With Adam's counters: 4 bytes for each of four shards.
@@ -186,7 +188,8 @@ STEPS = [zero]
 # that of one process, both to 1e-9. The model that PyTorch's
 # [ZeroRedundancyOptimizer](../../docs/glossary.md#zeroredundancyoptimizer) trains beside DDP is
 # equal, too. It gives each rank whole parameters instead of equal shards, and each rank broadcasts
-# its own. The states of all ranks together have the size of one.
+# its own. The states of all ranks together have the size of one. `check_samples` compares which
+# samples reached the models: a mean of equal gradients would be right, too.
 
 # %% [markdown]
 # ## Make it wrong

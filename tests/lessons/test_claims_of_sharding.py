@@ -13,6 +13,7 @@ def false(lesson: str, old: str, new: str, says: str, function: str = "") -> Pla
 
 SHARE = "letters[rank::n], following[rank::n]"
 WHOLE = "letters, following"
+TWICE = "n = max(n // 2, 1)\n    rank %= n\n    "
 
 
 FALSE = {
@@ -39,7 +40,7 @@ FALSE = {
         "checkpoint",
     ),
     # zero
-    "zero: each rank computes its share": false("zero", SHARE, WHOLE, "", "on_my_share"),
+    "zero: each rank computes its share": false("zero", SHARE, WHOLE, "samples", "on_my_share"),
     "gradients of other shards are dropped": false(
         "zero",
         "    for parameter in layer.parameters():\n        parameter.grad = None",
@@ -79,7 +80,16 @@ FALSE = {
         "ctx.kept = functional_call(layer, whole(layer, shard)[1], (x,))\n        return ctx.kept * 1",
         "[activations",
     ),
+    "fully_shard: each rank computes its share": false(
+        "fully_sharded", "train(model, device, on_my_share)", "train(model, device)", "samples"
+    ),
+    # hybrid
+    "hybrid: each rank computes its share": false("hybrid", SHARE, WHOLE, "samples", "on_my_share"),
+    "the machines compute different samples": false(
+        "hybrid", "    backward(model, letters[", f"    {TWICE}backward(model, letters[", "samples"
+    ),
     # saving
+    "saving: each rank computes its share": false("saving", SHARE, WHOLE, "samples", "clipped"),
     "a gradient below the limit stays": false(
         "saving",
         "min(1.0, LIMIT / (squares.sqrt() + 1e-6))",
