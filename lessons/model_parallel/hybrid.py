@@ -194,7 +194,7 @@ STEPS = [gathers_ahead, sharded_inside]
 # 2. **The other order.** In `sharded_inside`, change `{"replicate": 2, "shard": half}` to
 #    `{"shard": half, "replicate": 2}`. It says `[calls of a step, HSDP`.
 # 3. **The same text on all ranks.** In `on_my_share`, change `letters[rank::n], following[rank::n]`
-#    to `letters[:1], following[:1]`. It says `relative error`.
+#    to `letters[:1], following[:1]`. It says `are computed by another rank`.
 
 # %% [markdown]
 # ## On GPUs
