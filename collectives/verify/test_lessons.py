@@ -29,4 +29,6 @@ def test_lessons(backend, device, world_size, record_property):
         outcome = "failed" if name in faults else "passed" if runs else "skipped"
         title, column = "lessons and backends, by number of world sizes", f"{backend}/{device}"
         ask.note(record_property, title, name, column, {outcome: 1}, outcome == "failed")
-    assert not faults, "\n\n".join(f"{name}: {text}" for name, text in faults.items())
+    if faults:
+        text = "\n\n".join(f"{name}: {text}" for name, text in faults.items())
+        pytest.fail(text, pytrace=False)
