@@ -161,8 +161,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Each rank scales by a factor of its own, or not at all if its norm is below the limit. The gradient
-# of the model then points in another direction, and there is no error.
+# Each rank scales by a factor of its own, or not at all if its norm is below the limit. The
+# gradient of the model then points in another direction, and there is no error.
 #
 # </details>
 
