@@ -186,7 +186,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Training
 #
-# Every rank has all parameters, and averages the gradients. One process kept 2,543,640 bytes of
+# Every rank has all parameters, and averages the gradients. One process kept 2,543,624 bytes of
 # activations in [memory](../../notebooks/model_parallel/memory.ipynb). The field calls all of this
 # [context parallel](../../docs/glossary.md#context-parallel). PyTorch's `context_parallel` is for
 # CUDA. On a CPU it is silently wrong: each rank gets the attention within its own part of the text.
