@@ -1,6 +1,6 @@
 """Tables and blocks in a terminal, a file or a pipe.
 
-rich is imported here alone: what a lesson prints by itself is plain text, and does not wait for it.
+Apart from console.py, because rich takes long to import, and most lessons print plain text alone.
 """
 
 from collections.abc import Iterable

@@ -2,6 +2,7 @@
 edit that makes the claim false, and leaves the model right, is noticed.
 """
 
+import pytest
 from lesson_source import Source
 from planted import Planted, by_proof, unnoticed
 
@@ -157,6 +158,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 def test_what_a_lesson_claims_is_proved():
     missed = unnoticed([*FALSE.values()], by_proof)
     assert [claim for claim, fault in FALSE.items() if fault in missed] == [], [*missed.values()]
