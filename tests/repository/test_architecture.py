@@ -157,3 +157,9 @@ def test_every_module_is_imported_or_named_by_another_file():
     # pytest finds those of `verify` by their names, too.
     by_name = ("sitecustomize", "verify.test_")
     assert [name for name in FILES.keys() - alive if not any(x in name for x in by_name)] == []
+
+
+def test_no_two_test_files_share_a_name():
+    # pytest imports each of them by its bare name: of two, it would collect one and refuse the other.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
