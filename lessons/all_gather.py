@@ -89,6 +89,10 @@ if __name__ == "__main__":
 # [pad](../docs/glossary.md#padding) every piece to the longest, gather the pieces, and trim them.
 # Here rank r holds r + 1 numbers.
 
+# %% [markdown]
+# **Predict first.** The four ranks hold 1, 2, 3 and 4 numbers, ten together. How many numbers do
+# the n buffers of a rank hold after the second call?
+
 
 # %%
 def unequal_lengths(rank, world_size, device):
@@ -107,10 +111,6 @@ def unequal_lengths(rank, world_size, device):
     check(held, world_size**2, "the length of all padded pieces")
     return {"x": x, "trimmed": trimmed, "held": held}
 
-
-# %% [markdown]
-# **Predict first.** The four ranks hold 1, 2, 3 and 4 numbers, ten together. How many numbers do
-# the n buffers of a rank hold after the second call?
 
 # %%
 if __name__ == "__main__":
@@ -132,6 +132,10 @@ if __name__ == "__main__":
 # of the examples, and drop all after the tenth. Here each rank makes position codes in place of
 # predictions.
 
+# %% [markdown]
+# **Predict first.** Rank 2 makes the codes 21, 22 and 23. The last two of the twelve are dropped.
+# Which ones are these?
+
 
 # %%
 def without_duplicates(rank, world_size, device):
@@ -148,10 +152,6 @@ def without_duplicates(rank, world_size, device):
     check(len(in_order), repeated, "how many there are with the duplicates")
     return {"examples": mine, "codes": codes, "in order": in_order, "exact": exact}
 
-
-# %% [markdown]
-# **Predict first.** Rank 2 makes the codes 21, 22 and 23. The last two of the twelve are dropped.
-# Which ones are these?
 
 # %%
 if __name__ == "__main__":
@@ -173,6 +173,9 @@ if __name__ == "__main__":
 # me, call this function". Each rank here sends a string, of another length than the others', and
 # an object of the class `RunsCode`, which asks for a call of `dist.get_rank()`.
 
+# %% [markdown]
+# **Predict first.** What does each of the four `RunsCode` objects become on rank 2?
+
 
 # %%
 class RunsCode:
@@ -188,9 +191,6 @@ def pickles_run_code(rank, world_size, device):
     check(arrived, expected, "all_gather_object")
     return {"arrived": arrived}
 
-
-# %% [markdown]
-# **Predict first.** What does each of the four `RunsCode` objects become on rank 2?
 
 # %%
 if __name__ == "__main__":

@@ -61,6 +61,10 @@ if __name__ == "__main__":
 # ranks' gradients into their mean. All ranks take equally many samples, so this mean is the
 # gradient of all samples: every rank makes the step of one process with all samples.
 
+# %% [markdown]
+# **Predict first.** The ranks' own gradients are -10, -50, -122 and -226, and the learning rate is
+# 0.01. What is the new weight on rank 0, and on rank 3?
+
 
 # %%
 def training_step(rank, world_size, device):
@@ -83,10 +87,6 @@ def training_step(rank, world_size, device):
     return {"own gradient": own, "mean": weight.grad, "weight": weight.detach()}
 
 
-# %% [markdown]
-# **Predict first.** The ranks' own gradients are -10, -50, -122 and -226, and the learning rate is
-# 0.01. What is the new weight on rank 0, and on rank 3?
-
 # %%
 if __name__ == "__main__":
     run(training_step)
@@ -106,6 +106,10 @@ if __name__ == "__main__":
 # Rank r holds r + 1 numbers: rank 0 holds 1; rank 1 holds 1, 2; rank 2 holds 1, 2, 3. We want the
 # mean of all numbers. So reduce the sum and the count, in one tensor, and divide.
 
+# %% [markdown]
+# **Predict first.** The ranks' own means are 1, 1.5, 2 and 2.5, and the mean of these four is 1.75.
+# What is the mean of all ten numbers?
+
 
 # %%
 def mean_of_all(rank, world_size, device):
@@ -117,10 +121,6 @@ def mean_of_all(rank, world_size, device):
     check(mean, torch.tensor((world_size + 2) / 3), "mean by all_reduce(SUM)")
     return {"values": values, "own mean": values.mean(), "sum, count": both, "mean": mean}
 
-
-# %% [markdown]
-# **Predict first.** The ranks' own means are 1, 1.5, 2 and 2.5, and the mean of these four is 1.75.
-# What is the mean of all ten numbers?
 
 # %%
 if __name__ == "__main__":

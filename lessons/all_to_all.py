@@ -59,6 +59,10 @@ if __name__ == "__main__":
 # has two columns of a matrix with n rows, and needs one whole row: rank r needs row r of every
 # rank. A piece is a row of two numbers.
 
+# %% [markdown]
+# **Predict first.** Rank 0 has the rows [1, 2], [3, 4], [5, 6] and [7, 8]. Which numbers are first
+# and last in the row of rank 1?
+
 
 # %%
 def columns_to_rows(rank, world_size, device):
@@ -72,10 +76,6 @@ def columns_to_rows(rank, world_size, device):
     check(row, expected, "all_to_all_single")
     return {"two columns": columns, "one row": row}
 
-
-# %% [markdown]
-# **Predict first.** Rank 0 has the rows [1, 2], [3, 4], [5, 6] and [7, 8]. Which numbers are first
-# and last in the row of rank 1?
 
 # %%
 if __name__ == "__main__":
@@ -94,6 +94,10 @@ if __name__ == "__main__":
 # Two lists of lengths say how the output and the input are cut, again the output first. Here rank r
 # has r + 1 numbers: one for each rank up to itself, none for the others.
 
+# %% [markdown]
+# **Predict first.** Rank 0 sends one number, and rank 3 sends four. How many does each of these two
+# receive?
+
 
 # %%
 def unequal_pieces(rank, world_size, device):
@@ -107,10 +111,6 @@ def unequal_pieces(rank, world_size, device):
     check(received, expected, "all_to_all_single, unequal")
     return {"sent": sent, "received": received}
 
-
-# %% [markdown]
-# **Predict first.** Rank 0 sends one number, and rank 3 sends four. How many does each of these two
-# receive?
 
 # %%
 if __name__ == "__main__":
@@ -139,6 +139,9 @@ if __name__ == "__main__":
 # A rank does not know how many tokens the others have for it. So the ranks send the counts first,
 # then the tokens. For the answers, the two lists of counts are swapped. An answer is the token with
 # the number of the expert behind it: expert 2 answers 252 to token 25.
+
+# %% [markdown]
+# **Predict first.** How many tokens does expert 0 receive, and how many of them are from rank 1?
 
 
 # %%
@@ -172,9 +175,6 @@ def dispatch_and_return(rank, world_size, device):
     check(answered, 10 * own + router(own, world_size), "dispatch and return")
     return {"tokens": tokens, "at this expert": arrived, "answered": answered}
 
-
-# %% [markdown]
-# **Predict first.** How many tokens does expert 0 receive, and how many of them are from rank 1?
 
 # %%
 if __name__ == "__main__":
@@ -255,6 +255,7 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 #
 #    </details>
 #
+
 # %% [markdown]
 # ## Write it yourself
 #

@@ -69,6 +69,10 @@ if __name__ == "__main__":
 # every rank writes a line into a file of its own. After the barrier it reads the file of its left
 # neighbour.
 
+# %% [markdown]
+# **Predict first.** Rank 0 reads the file of rank 3, once after `write` and a barrier, once after
+# `flush` and a barrier. What does it find each time?
+
 
 # %%
 def barrier_and_a_file(rank, world_size, device):
@@ -91,10 +95,6 @@ def barrier_and_a_file(rank, world_size, device):
     return {"after write": repr(early), "after flush": repr(late)}
 
 
-# %% [markdown]
-# **Predict first.** Rank 0 reads the file of rank 3, once after `write` and a barrier, once after
-# `flush` and a barrier. What does it find each time?
-
 # %%
 if __name__ == "__main__":
     run(barrier_and_a_file)
@@ -114,6 +114,9 @@ if __name__ == "__main__":
 # All ranks but the last have a [group](../docs/glossary.md#group) of their own, and a barrier in
 # it. Who waits for whom? Afterwards an `all_reduce` counts how many have passed the barrier.
 
+# %% [markdown]
+# **Predict first.** Four ranks run this. What does rank 3 return for `have passed`?
+
 
 # %%
 @needs(ranks=2)
@@ -128,9 +131,6 @@ def barrier_of_a_group(rank, world_size, device):
     check(passed, torch.tensor([world_size - 1]), "barrier(group=...)")
     return {"in the group": rank < world_size - 1, "have passed": passed}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks run this. What does rank 3 return for `have passed`?
 
 # %%
 if __name__ == "__main__":
@@ -151,6 +151,10 @@ if __name__ == "__main__":
 # with `wait_all_ranks=True` all missing ranks, else the first. Only gloo has it, but you can make a
 # gloo group beside any other. Here the odd ranks do not call. (gloo also prints the error to
 # stderr. This group is broken afterwards, and the world is not.)
+
+# %% [markdown]
+# **Predict first.** Ranks 0 and 2 call it, ranks 1 and 3 do not. Which ranks read the numbers 1 and
+# 3 in their error?
 
 
 # %%
@@ -176,10 +180,6 @@ def monitored_barrier(rank, world_size, device):
     check(x, torch.tensor([(10**world_size - 1) // 9]), "all_reduce(SUM) afterwards")
     return {"heard": heard, "sum": x}
 
-
-# %% [markdown]
-# **Predict first.** Ranks 0 and 2 call it, ranks 1 and 3 do not. Which ranks read the numbers 1 and
-# 3 in their error?
 
 # %%
 if __name__ == "__main__":

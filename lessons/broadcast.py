@@ -86,6 +86,10 @@ if __name__ == "__main__":
 #
 # Rank r fills row r of its table. All other rows are -1. Then each rank in turn broadcasts its row.
 
+# %% [markdown]
+# **Predict first.** `table[root]` makes a new tensor object. Does the table change? What is the
+# second row of rank 0's table afterwards?
+
 
 # %%
 def broadcast_every_root(rank, world_size, device):
@@ -99,10 +103,6 @@ def broadcast_every_root(rank, world_size, device):
     check(table, torch.stack(rows), "broadcast from every root")
     return {"own row": own, "table": table}
 
-
-# %% [markdown]
-# **Predict first.** `table[root]` makes a new tensor object. Does the table change? What is the
-# second row of rank 0's table afterwards?
 
 # %%
 if __name__ == "__main__":
@@ -133,6 +133,10 @@ if __name__ == "__main__":
 # these to theirs. Each rank is late once. Before it calls, it writes down which ranks have already
 # returned. The ranks tell each other through torch's [store](../docs/glossary.md#store) when they
 # call and return.
+
+# %% [markdown]
+# **Predict first.** With four ranks, 0 sends to 1 and 2, and 1 sends to 3. Rank 1 is late. Who
+# returns before it calls?
 
 
 # %%
@@ -174,10 +178,6 @@ def who_waits(rank, world_size, device):
     grid = RankGrid({"ranks that waited": waited}, "rank", legend, first=0)
     return {"had returned before it called": returned, "late": grid}
 
-
-# %% [markdown]
-# **Predict first.** With four ranks, 0 sends to 1 and 2, and 1 sends to 3. Rank 1 is late. Who
-# returns before it calls?
 
 # %%
 if __name__ == "__main__":

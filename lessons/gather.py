@@ -63,6 +63,9 @@ if __name__ == "__main__":
 # The buffers may be the rows of one tensor: `unbind` returns them as
 # [views](../docs/glossary.md#view). Each rank has 1024 numbers of 4 bytes, which are 4096 bytes.
 
+# %% [markdown]
+# **Predict first.** How many bytes does rank 0 need for the result, and how many does rank 3 need?
+
 
 # %%
 def gather_into_rows(rank, world_size, device):
@@ -78,9 +81,6 @@ def gather_into_rows(rank, world_size, device):
     check(table, expected if rank == 0 else None, "gather into rows")
     return {"bytes, own": x.untyped_storage().nbytes(), "bytes, gathered": bytes_gathered}
 
-
-# %% [markdown]
-# **Predict first.** How many bytes does rank 0 need for the result, and how many does rank 3 need?
 
 # %%
 if __name__ == "__main__":

@@ -63,6 +63,9 @@ if __name__ == "__main__":
 # neighbour, the [halo](../docs/glossary.md#halo); rank 0 takes 0. So a rank starts its messages,
 # computes two differences, and only then waits.
 
+# %% [markdown]
+# **Predict first.** Which three differences does rank 2 get?
+
 
 # %%
 @needs(ranks=2)
@@ -84,9 +87,6 @@ def overlap(rank, world_size, device):
     return {"own": own, "halo": halo, "differences": differences}
 
 
-# %% [markdown]
-# **Predict first.** Which three differences does rank 2 get?
-
 # %%
 if __name__ == "__main__":
     run(overlap)
@@ -105,6 +105,9 @@ if __name__ == "__main__":
 # Messages from one rank to another with the same [tag](../docs/glossary.md#tag) arrive in the order
 # in which they were sent. With tags the receiver can choose. Rank 0 must use `isend`: a `send` of
 # the first message would wait for a `recv` that rank 1 calls only after the second.
+
+# %% [markdown]
+# **Predict first.** Which number does rank 1 receive first?
 
 
 # %%
@@ -125,9 +128,6 @@ def tags(rank, world_size, device):
     return {"first": first, "second": second}
 
 
-# %% [markdown]
-# **Predict first.** Which number does rank 1 receive first?
-
 # %%
 if __name__ == "__main__":
     run(tags)
@@ -145,6 +145,9 @@ if __name__ == "__main__":
 # `batch_isend_irecv` starts a list of sends and receives together, in any order. Here blocks go
 # round a [ring](../docs/glossary.md#ring): in each of n - 1 hops a rank passes on the block that it
 # got in the hop before.
+
+# %% [markdown]
+# **Predict first.** In which order does rank 2 see the four blocks?
 
 
 # %%
@@ -166,9 +169,6 @@ def ring_exchange(rank, world_size, device):
     check(torch.cat(seen), torch.tensor(expected), "batch_isend_irecv around a ring")
     return {"seen": torch.cat(seen)}
 
-
-# %% [markdown]
-# **Predict first.** In which order does rank 2 see the four blocks?
 
 # %%
 if __name__ == "__main__":

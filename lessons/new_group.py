@@ -65,6 +65,10 @@ if __name__ == "__main__":
 # into its place in two zeros, and all ranks reduce them with `MAX`, or with `SUM`. Here the numbers
 # are -1, -10, -100, ..., and in a third try one rank of each half puts its sum in.
 
+# %% [markdown]
+# **Predict first.** The sums of the halves are -11 and -1100. Which two numbers do all ranks get
+# with `MAX`, and which with `SUM`?
+
 
 # %%
 @needs(ranks=2)
@@ -91,10 +95,6 @@ def half_sums(rank, world_size, device):
     return {"MAX": by_max, "SUM": by_sum, "SUM of one each": by_one}
 
 
-# %% [markdown]
-# **Predict first.** The sums of the halves are -11 and -1100. Which two numbers do all ranks get
-# with `MAX`, and which with `SUM`?
-
 # %%
 if __name__ == "__main__":
     run(half_sums)
@@ -115,6 +115,9 @@ if __name__ == "__main__":
 # members find each other. Here rank 0 creates two groups in the other order. Its "gradients" is
 # what the others call "losses". The gradients are 1, 10, 100, ..., the losses 2, 20, 200, ...
 
+# %% [markdown]
+# **Predict first.** What does rank 0 get as `gradient`, in place of 1111?
+
 
 # %%
 @needs(ranks=2, backend="gloo")
@@ -134,9 +137,6 @@ def in_two_orders(rank, world_size, device):
     check([gradient.item(), loss.item()], mixed if rank == 0 else mixed[::-1], "two orders")
     return {"gradient": gradient, "loss": loss}
 
-
-# %% [markdown]
-# **Predict first.** What does rank 0 get as `gradient`, in place of 1111?
 
 # %%
 if __name__ == "__main__":
@@ -166,6 +166,10 @@ if __name__ == "__main__":
 # rank outside has -1 there. `src` and `dst` are global ranks, also with `group=`. `group_src` and
 # `group_dst` count within the group. Here the group is everyone but rank 0.
 
+# %% [markdown]
+# **Predict first.** The ranks have 1, 11, 21 and 31. Which number do the members get by `src=1`,
+# and which by `group_src=1`?
+
 
 # %%
 @needs(ranks=3)
@@ -187,10 +191,6 @@ def global_and_group_ranks(rank, world_size, device):
     return {"number in the group": number, "src=1": x, "group_src=1": y}
 
 
-# %% [markdown]
-# **Predict first.** The ranks have 1, 11, 21 and 31. Which number do the members get by `src=1`,
-# and which by `group_src=1`?
-
 # %%
 if __name__ == "__main__":
     run(global_and_group_ranks)
@@ -210,6 +210,10 @@ if __name__ == "__main__":
 # The ranks form a grid of two rows, numbered row by row (an odd number of ranks makes one row).
 # Each rank sums in the group of its row and in that of its column.
 
+# %% [markdown]
+# **Predict first.** Four ranks make the rows 0, 1 and 2, 3. Which sum does rank 2 get along its
+# row, and which along its column?
+
 
 # %%
 @needs(ranks=2)
@@ -228,10 +232,6 @@ def grid(rank, world_size, device):
     dist.destroy_process_group(columns[column])
     return {"row, column": [row, column], "along row": along_row, "along column": along_column}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks make the rows 0, 1 and 2, 3. Which sum does rank 2 get along its
-# row, and which along its column?
 
 # %%
 if __name__ == "__main__":

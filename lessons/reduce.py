@@ -61,6 +61,10 @@ if __name__ == "__main__":
 # [backend](../docs/glossary.md#backend) may use it for intermediate results. With gloo it is a
 # partial sum. So treat it as lost, and if you reduce in a loop, fill it again in each round.
 
+# %% [markdown]
+# **Predict first.** Now rank 0 is the root and gets 1111. Which of the other three ranks has the
+# smallest number afterwards: the one next to the root, or the one farthest from it?
+
 
 # %%
 def what_is_left(rank, world_size, device):
@@ -76,10 +80,6 @@ def what_is_left(rank, world_size, device):
     check(rounds if rank == 0 else None, [ones] * 2 if rank == 0 else None, "reduce(SUM), twice")
     return {"own": own, "x after each round": rounds}
 
-
-# %% [markdown]
-# **Predict first.** Now rank 0 is the root and gets 1111. Which of the other three ranks has the
-# smallest number afterwards: the one next to the root, or the one farthest from it?
 
 # %%
 if __name__ == "__main__":
@@ -101,6 +101,9 @@ if __name__ == "__main__":
 # 8 seconds, so each of them reached 8 tokens per second. The step ends when the slowest rank has
 # finished. So the speed of the job is the SUM of the tokens, divided by the MAX of the seconds.
 
+# %% [markdown]
+# **Predict first.** Four ranks reach 8 tokens per second each. How many does the job reach?
+
 
 # %%
 def speed_of_the_job(rank, world_size, device):
@@ -115,9 +118,6 @@ def speed_of_the_job(rank, world_size, device):
     check(speed, expected if rank == 0 else None, "reduce(SUM) and reduce(MAX)")
     return {"own speed": own_speed, "speed of the job": speed}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks reach 8 tokens per second each. How many does the job reach?
 
 # %%
 if __name__ == "__main__":

@@ -60,6 +60,9 @@ if __name__ == "__main__":
 # In older code you meet it as `reduce_scatter_tensor`: that name still works, but torch 2.13 warns
 # that it is deprecated. Here it computes the sums as above, and in a second call the maxima.
 
+# %% [markdown]
+# **Predict first.** Rank 1 passes the numbers 10 to 80. Which two maxima does it get?
+
 
 # %%
 def pieces_of_one_tensor(rank, world_size, device):
@@ -73,9 +76,6 @@ def pieces_of_one_tensor(rank, world_size, device):
     check(highest, columns * 10 ** (world_size - 1), "reduce_scatter_single(MAX)")
     return {"x": x, "SUM": total, "MAX": highest}
 
-
-# %% [markdown]
-# **Predict first.** Rank 1 passes the numbers 10 to 80. Which two maxima does it get?
 
 # %%
 if __name__ == "__main__":
@@ -97,6 +97,9 @@ if __name__ == "__main__":
 # all_reduce works like this inside. Use the two calls if something has to happen between them, such
 # as an optimizer step on each rank's piece.
 
+# %% [markdown]
+# **Predict first.** What does rank 3 hold between the two calls, and what after the second one?
+
 
 # %%
 def reduce_scatter_then_all_gather(rank, world_size, device):
@@ -114,9 +117,6 @@ def reduce_scatter_then_all_gather(rank, world_size, device):
     check(one_call, expected, "all_reduce(SUM)")
     return {"piece": piece, "two calls": two_calls, "one call": one_call}
 
-
-# %% [markdown]
-# **Predict first.** What does rank 3 hold between the two calls, and what after the second one?
 
 # %%
 if __name__ == "__main__":
@@ -142,6 +142,11 @@ if __name__ == "__main__":
 # The optimizer is SGD with momentum: its state is a moving sum of the past gradients. The state
 # starts at zero, so it matters only from the second step on: we make two, with the same made-up
 # gradients.
+
+# %% [markdown]
+# **Predict first.** All weights are 1, and the learning rate is 0.5. The four ranks' gradients for
+# the first weight are 1, 2, 3 and 4, and only rank 0 updates it. What is the first weight after the
+# first step on rank 0, and on rank 3?
 
 
 # %%
@@ -170,11 +175,6 @@ def sharded_optimizer(rank, world_size, device):
     check(weights, alone.detach(), "weights by reduce_scatter_single(SUM), all_gather_single")
     return {"mean": mean, "first weight": firsts, "weights": weights, "state": len(state)}
 
-
-# %% [markdown]
-# **Predict first.** All weights are 1, and the learning rate is 0.5. The four ranks' gradients for
-# the first weight are 1, 2, 3 and 4, and only rank 0 updates it. What is the first weight after the
-# first step on rank 0, and on rank 3?
 
 # %%
 if __name__ == "__main__":

@@ -64,6 +64,10 @@ if __name__ == "__main__":
 # many rows it gets, [pad](../docs/glossary.md#padding) all pieces to the longest, and let each rank
 # cut off its padding. `tensor_split` always returns n pieces; `chunk` may return fewer.
 
+# %% [markdown]
+# **Predict first.** The longest piece has three rows. How many rows of padding do the four ranks
+# receive together?
+
 
 # %%
 def scatter_uneven_rows(rank, world_size, device):
@@ -89,10 +93,6 @@ def scatter_uneven_rows(rank, world_size, device):
     return {"length": length, "received": x, "my rows": mine}
 
 
-# %% [markdown]
-# **Predict first.** The longest piece has three rows. How many rows of padding do the four ranks
-# receive together?
-
 # %%
 if __name__ == "__main__":
     run(scatter_uneven_rows)
@@ -109,6 +109,10 @@ if __name__ == "__main__":
 #
 # The root could also `broadcast` the whole, and each rank could cut out its share. But then every
 # rank receives four times as much. Both shares have 1024 numbers of 4 bytes, which are 4096 bytes.
+
+# %% [markdown]
+# **Predict first.** After `del whole`, nothing but the share of 4096 bytes is left. How many bytes
+# does rank 3 keep in memory for it?
 
 
 # %%
@@ -130,10 +134,6 @@ def share_in_memory(rank, world_size, device):
     kept = [share.untyped_storage().nbytes() for share in (scattered, cut_out)]
     return {"bytes, scattered": kept[0], "bytes, cut out": kept[1]}
 
-
-# %% [markdown]
-# **Predict first.** After `del whole`, nothing but the share of 4096 bytes is left. How many bytes
-# does rank 3 keep in memory for it?
 
 # %%
 if __name__ == "__main__":

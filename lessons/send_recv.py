@@ -66,6 +66,10 @@ if __name__ == "__main__":
 # limit](../notebooks/mistakes/messages.ipynb): a deadlock. The cure: even ranks send first, odd
 # ranks receive first.
 
+# %% [markdown]
+# **Predict first.** With five ranks, rank 4 is even and sends first, and so does rank 0, to which
+# it sends. Is that a deadlock? Try it, too: `collectives run send_recv -n 5`.
+
 
 # %%
 @needs(ranks=2)
@@ -83,10 +87,6 @@ def even_ranks_send_first(rank, world_size, device):
     check(received, torch.tensor([10 * left + 1, 10 * left + 2]), "send, recv around a ring")
     return {"sent": message, "received": received}
 
-
-# %% [markdown]
-# **Predict first.** With five ranks, rank 4 is even and sends first, and so does rank 0, to which
-# it sends. Is that a deadlock? Try it, too: `collectives run send_recv -n 5`.
 
 # %%
 if __name__ == "__main__":
@@ -108,6 +108,10 @@ if __name__ == "__main__":
 # sends its y to rank 1, where it is the x. The last rank has the output of the model. Autograd does
 # not cross processes. So, from the last rank to the first, each rank receives the gradient of its
 # y, calls `backward`, and sends the gradient of its x.
+
+# %% [markdown]
+# **Predict first.** The weights are 1, 2, 3 and 4, so the output is 1 * 2 * 3 * 4 = 24. What is the
+# gradient of the output with respect to the weight of rank 1?
 
 
 # %%
@@ -131,10 +135,6 @@ def stages(rank, world_size, device):
     check(weight.grad, (output / (rank + 1)).reshape(1), "the gradient of one process")
     return {"weight": weight.item(), "y": y.item(), "gradient of the weight": weight.grad.item()}
 
-
-# %% [markdown]
-# **Predict first.** The weights are 1, 2, 3 and 4, so the output is 1 * 2 * 3 * 4 = 24. What is the
-# gradient of the output with respect to the weight of rank 1?
 
 # %%
 if __name__ == "__main__":

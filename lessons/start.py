@@ -98,6 +98,9 @@ if __name__ == "__main__":
 #
 # `dist.barrier()` returns on a rank only when every rank has called it.
 
+# %% [markdown]
+# **Predict first.** Four ranks append their number to `visitors`. Which list does rank 2 return?
+
 # %%
 visitors = []
 
@@ -108,9 +111,6 @@ def no_shared_memory(rank, world_size, device):
     check(visitors, [rank], "what a rank sees")  # proof
     return {"visitors": visitors}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks append their number to `visitors`. Which list does rank 2 return?
 
 # %%
 if __name__ == "__main__":
@@ -184,6 +184,9 @@ if __name__ == "__main__":
 # Just before its call it writes a key into torchrun's [store](../docs/glossary.md#store). Each rank
 # looks for the key when its own call has returned.
 
+# %% [markdown]
+# **Predict first.** Which of the four ranks find the key?
+
 
 # %%
 @needs(ranks=4, fresh=True)
@@ -201,9 +204,6 @@ def init_waits_for_all(rank, world_size, device):
     check(found, True, "init_process_group waits for rank 3")  # proof
     return {"finds the key": found}
 
-
-# %% [markdown]
-# **Predict first.** Which of the four ranks find the key?
 
 # %%
 if __name__ == "__main__":

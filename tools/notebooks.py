@@ -9,8 +9,10 @@ import itertools
 import os
 import sys
 import time
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import jupytext
 import nbformat
@@ -58,18 +60,38 @@ def path_of(lesson: Path) -> Path:
 
 
 def unexecuted(lesson: Path) -> nbformat.NotebookNode:
-    """The notebook of a lesson, without outputs. A cell's id: lesson and position (order-03).
-
-    What a reader is asked to predict stays folded in Jupyter until a click opens it.
-    """
+    """The notebook of a lesson, without outputs. A cell's id: lesson and position (order-03)."""
     notebook = jupytext.read(lesson)
     notebook.metadata = nbformat.from_dict(_METADATA)
     for position, cell in enumerate(notebook.cells, 1):
         cell.id = f"{lesson.stem}-{position:02}"
-    for question, run in itertools.pairwise(notebook.cells):
-        if question.source.startswith("**Predict first.**"):
-            run.metadata.collapsed = True
     return notebook
+
+
+def fold(notebook: nbformat.NotebookNode) -> None:
+    """Fold what a reader is asked to predict: the outputs of a cell above a folded answer.
+
+    They become one output of HTML, which is folded on every page that shows the notebook: the mark
+    `collapsed` of a cell is known to Jupyter alone. Whoever runs the cell sees its output unfolded.
+    """
+    for run, answer in itertools.pairwise(notebook.cells):
+        if run.cell_type == "code" and answer.source.startswith("<details>"):
+            run.outputs = [_folded(run.outputs)]
+
+
+def _folded(outputs: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:
+    printed = "".join(one.text for one in outputs if one.output_type == "stream")
+    pictures = [_image(one.data) for one in outputs if one.output_type == "display_data"]
+    # The font is named because nbconvert's page sets another one.
+    text = f'<pre style="font-family: monospace">{escape(printed)}</pre>'
+    page = "\n".join(["<details><summary>Output</summary>", text, *pictures, "</details>"])
+    return nbformat.v4.new_output("display_data", {"text/html": page, "text/plain": printed})
+
+
+def _image(data: nbformat.NotebookNode) -> str:
+    # subtle: not the <svg> itself. Jupyter drops it from a notebook that is not trusted yet.
+    source = quote(data["image/svg+xml"], safe=" !$&()*+,/:;=?@[]'")
+    return f'<img alt="{escape(data["text/plain"])}" src="data:image/svg+xml,{escape(source)}">'
 
 
 async def executed(
@@ -102,6 +124,7 @@ async def executed(
     for cell in notebook.cells:
         if cell.cell_type == "code":  # stderr holds progress and the messages of libraries
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    fold(notebook)
     return notebook
 
 

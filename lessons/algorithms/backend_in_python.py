@@ -157,6 +157,11 @@ if __name__ == "__main__":
 # gradients. It finds its group in a `DeviceMesh`. To compare the model, each rank gathers all
 # parameters and the momentum of the optimizer.
 
+# %% [markdown]
+# **Predict first.** The network has 2,410 parameters. A tensor is sharded by rows: the weights have
+# 32 and 10 rows of 64 and 32, the biases 32 and 10. How many parameters has the last of four ranks?
+# Write the number down.
+
 
 # %%
 def gathered(trained):
@@ -182,11 +187,6 @@ def fsdp_by_hand(rank, world_size, device):
     own = sum(one.to_local().numel() for one in model.parameters())
     return {"last loss": loss, "own parameters": own}
 
-
-# %% [markdown]
-# **Predict first.** The network has 2,410 parameters. A tensor is sharded by rows: the weights have
-# 32 and 10 rows of 64 and 32, the biases 32 and 10. How many parameters has the last of four ranks?
-# Write the number down.
 
 # %%
 if __name__ == "__main__":

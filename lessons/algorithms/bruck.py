@@ -39,6 +39,10 @@ def distances(n):
 # Rank r begins with piece r. It always has a row of pieces, from r on, and after the last piece
 # comes piece 0. In the last step it may need fewer than it has already.
 
+# %% [markdown]
+# **Predict first.** How many messages does each of four ranks send? And with `-n 5`, how many would
+# each of five ranks send? Write both numbers down.
+
 
 # %%
 def bruck_all_gather(own, rank, n):
@@ -65,10 +69,6 @@ def bruck(rank, world_size, device):
     check(steps.bytes, (world_size - 1) * own.nbytes, "bytes sent")
     return {"after": gathered, "sent": steps}
 
-
-# %% [markdown]
-# **Predict first.** How many messages does each of four ranks send? And with `-n 5`, how many would
-# each of five ranks send? Write both numbers down.
 
 # %%
 if __name__ == "__main__":
@@ -164,6 +164,10 @@ if __name__ == "__main__":
 # binary: 3 is 2 + 1, so the piece travels one rank in the step with distance 1, and two ranks in
 # the step with distance 2. All pieces that have to travel in a step travel in one message.
 
+# %% [markdown]
+# **Predict first.** With pairwise exchange, a rank sends 3 messages and 24 bytes. How many messages
+# and bytes does it send here? Write both numbers down.
+
 
 # %%
 def bruck_all_to_all(rank, world_size, device):
@@ -185,10 +189,6 @@ def bruck_all_to_all(rank, world_size, device):
     check([steps.messages, steps.bytes], [len(distances(n)), hops * give[0].nbytes], "sent")
     return {"got": got, "sent": steps}
 
-
-# %% [markdown]
-# **Predict first.** With pairwise exchange, a rank sends 3 messages and 24 bytes. How many messages
-# and bytes does it send here? Write both numbers down.
 
 # %%
 if __name__ == "__main__":

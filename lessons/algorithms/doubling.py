@@ -77,6 +77,10 @@ def for_any_number(all_reduce, rows, rank, n):
 # The number of the partner is the own number with one bit flipped: `rank ^ distance`. In binary, 1
 # is 01 and its partners are 00 and 11.
 
+# %% [markdown]
+# **Predict first.** The tensor has 32 bytes. The ring needs 6 steps, and every rank sends 48 bytes.
+# How many bytes does a rank send here? Write the number down.
+
 
 # %%
 def recursive_doubling(rows, rank, power, steps):
@@ -99,10 +103,6 @@ def doubling(rank, world_size, device):
     return {"after": rows[0], "sent": steps}
 
 
-# %% [markdown]
-# **Predict first.** The tensor has 32 bytes. The ring needs 6 steps, and every rank sends 48 bytes.
-# How many bytes does a rank send here? Write the number down.
-
 # %%
 if __name__ == "__main__":
     run(doubling)
@@ -122,6 +122,10 @@ if __name__ == "__main__":
 # algorithm divides the work. Each rank of a pair keeps one half of the tensor, and sends the other
 # half. So the parts become smaller in each step, and after `log2(n)` steps each rank has the sum of
 # one piece. Then the same pairs exchange sums, in the opposite order, and the parts grow again.
+
+# %% [markdown]
+# **Predict first.** In the first step, every rank sends half of its 32 bytes. How many bytes does
+# it send in all, and in how many steps? Write both numbers down.
 
 
 # %%
@@ -155,10 +159,6 @@ def halving(rank, world_size, device):
         check(steps.bytes, 2 * (power - 1) * rows.nbytes // power, "bytes sent")
     return {"after": rows[:, 0], "sent": steps}
 
-
-# %% [markdown]
-# **Predict first.** In the first step, every rank sends half of its 32 bytes. How many bytes does
-# it send in all, and in how many steps? Write both numbers down.
 
 # %%
 if __name__ == "__main__":

@@ -44,6 +44,9 @@ import torch.distributed as dist
 # the first row alone, and then together with others. `chains` lists all sums that a ring can make:
 # it begins at one of the ranks, and goes round in one of two directions.
 
+# %% [markdown]
+# **Predict first.** The first row is the same in all five batches. In how many of its 4,096 sums
+# does it differ from the row that was reduced alone: in none, in a few, or in about a third?
 
 # %%
 SIZES = (1, 8, 16, 128)
@@ -83,10 +86,6 @@ def one_more_row(rank, world_size, device):
     check(min(differ[rows] for rows in differ if rows > 1) > 0, True, "other bits in another batch")
     return {f"rows: {rows}": count for rows, count in differ.items()}
 
-
-# %% [markdown]
-# **Predict first.** The first row is the same in all five batches. In how many of its 4,096 sums
-# does it differ from the row that was reduced alone: in none, in a few, or in about a third?
 
 # %%
 if __name__ == "__main__":
@@ -172,6 +171,9 @@ if __name__ == "__main__":
 # So let us pin the algorithm: the same one for every size. `calls.all_reduce` executes the one that
 # it is given, over messages of gloo, and the recorder counts them.
 
+# %% [markdown]
+# **Predict first.** All three are now pinned. Which of them still has other bits at another size?
+# And which of the others sends fewer bytes?
 
 # %%
 NAMES = ("ring", "recursive_doubling", "halving_doubling")
@@ -202,10 +204,6 @@ def pinned(rank, world_size, device):
     return found
 
 
-# %% [markdown]
-# **Predict first.** All three are now pinned. Which of them still has other bits at another size?
-# And which of the others sends fewer bytes?
-
 # %%
 if __name__ == "__main__":
     run(pinned)
@@ -228,6 +226,10 @@ if __name__ == "__main__":
 #
 # gloo takes its ring at every size, and has no setting for another algorithm. But moving numbers
 # rounds nothing. So gather the tensors of all ranks, and add them yourself, in rank order.
+
+# %% [markdown]
+# **Predict first.** How many bytes does each rank hold after the gathering, compared with those
+# that an all_reduce works on?
 
 
 # %%
@@ -257,10 +259,6 @@ def gathered_first(rank, world_size, device):
     check(gathered, world_size * reduced, "bytes gathered")
     return {"bytes gathered": gathered, "bytes of an all_reduce": reduced}
 
-
-# %% [markdown]
-# **Predict first.** How many bytes does each rank hold after the gathering, compared with those
-# that an all_reduce works on?
 
 # %%
 if __name__ == "__main__":

@@ -34,6 +34,10 @@ import torch.distributed as dist
 # has the sum of one piece; an `all_reduce` of this piece between the machines; and an `all_gather`
 # inside. `counting` counts the bytes that each rank gives to the call between the machines.
 
+# %% [markdown]
+# **Predict first.** The tensor has 32 bytes. If only one rank of each machine talked to the other
+# machine, it would give all 32 to the `all_reduce`. How many does each rank give here?
+
 
 # %%
 def numbers(rank, length, device):
@@ -63,10 +67,6 @@ def hierarchical(rank, world_size, device):
     return {"after": x, "bytes between machines": nbytes}
 
 
-# %% [markdown]
-# **Predict first.** The tensor has 32 bytes. If only one rank of each machine talked to the other
-# machine, it would give all 32 to the `all_reduce`. How many does each rank give here?
-
 # %%
 if __name__ == "__main__":
     run(hierarchical)
@@ -89,6 +89,10 @@ if __name__ == "__main__":
 # A machine with one network card needs only one rank that talks to others, the leader: here the
 # even ranks. A reduce inside each machine, an `all_reduce` between the leaders, and a broadcast
 # inside: that is the algorithm of MPI libraries and of our backend `by_hand`.
+
+# %% [markdown]
+# **Predict first.** A machine has eight GPUs and eight network cards. How many of the cards are
+# busy with this algorithm?
 
 
 # %%
@@ -114,10 +118,6 @@ def leaders_only(rank, world_size, device):
     }
 
 
-# %% [markdown]
-# **Predict first.** A machine has eight GPUs and eight network cards. How many of the cards are
-# busy with this algorithm?
-
 # %%
 if __name__ == "__main__":
     run(leaders_only)
@@ -140,6 +140,10 @@ if __name__ == "__main__":
 # neighbour in four is on the other machine. If they are placed in turn, every neighbour is. The
 # step counts from the schedules what leaves machine 0.
 
+# %% [markdown]
+# **Predict first.** Which of the three sends the most out of machine 0, and is the hierarchical one
+# far below the ring in blocks?
+
 
 # %%
 @computed
@@ -160,10 +164,6 @@ def between_machines(rank, world_size, device):
     check(list(found.values()), [1.75, 7.0, 1.0], "tensors that leave machine 0")
     return found
 
-
-# %% [markdown]
-# **Predict first.** Which of the three sends the most out of machine 0, and is the hierarchical one
-# far below the ring in blocks?
 
 # %%
 if __name__ == "__main__":

@@ -55,6 +55,10 @@ def exchange(sent, to, received, source):
 # that it ends with the whole sum of piece r. In the other n - 1 steps the sums travel around the
 # ring: an all_gather.
 
+# %% [markdown]
+# **Predict first.** How many bytes does a rank send in all? And rank 0 receives from rank 3, which
+# begins with piece 2: which pieces of rank 0 are other numbers after the first step?
+
 
 # %%
 def ring_all_reduce(pieces, rank, n):
@@ -82,10 +86,6 @@ def ring(rank, world_size, device):
     check(steps.bytes, 2 * (world_size - 1) * x.nbytes // world_size, "bytes sent")
     return {"after": x, "sent": steps}
 
-
-# %% [markdown]
-# **Predict first.** How many bytes does a rank send in all? And rank 0 receives from rank 3, which
-# begins with piece 2: which pieces of rank 0 are other numbers after the first step?
 
 # %%
 if __name__ == "__main__":

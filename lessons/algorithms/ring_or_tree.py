@@ -28,6 +28,10 @@ from which_one_when import seconds
 # latency of 10 µs and 10 GB/s. The step divides the times of the other two by that of the double
 # tree.
 
+# %% [markdown]
+# **Predict first.** Is there a size at which the double tree is faster than the traditional one on
+# 24 ranks, and one at which the traditional one is faster on 1024?
+
 
 # %%
 @computed
@@ -58,10 +62,6 @@ def rule_of_thumb(rank, world_size, device):
     }
     return ratios | {"on 24 ranks": Times(curves)}
 
-
-# %% [markdown]
-# **Predict first.** Is there a size at which the double tree is faster than the traditional one on
-# 24 ranks, and one at which the traditional one is faster on 1024?
 
 # %%
 if __name__ == "__main__":
@@ -101,6 +101,11 @@ if __name__ == "__main__":
 # The step simulates 4,096 nodes with 6 GPUs each, and an empty tensor. It divides the time of the
 # ring by that of the tree.
 
+# %% [markdown]
+# **Predict first.** Is the measured 180 inside what the table predicts, below it, or above it? If
+# all hops were alike, only their number would count: `2 * 24575` on the ring, and in the tree 5
+# inside a node and 12 between the 4,096 nodes, up and down again, which are 34.
+
 
 # %%
 @computed
@@ -118,11 +123,6 @@ def claim_of_180(rank, world_size, device):
     slower_tree = {"ms, ring and tree": [1000 * ring, 1000 * tree], "for 180": 1000 * ring / 180}
     return ratios | slower_tree
 
-
-# %% [markdown]
-# **Predict first.** Is the measured 180 inside what the table predicts, below it, or above it? If
-# all hops were alike, only their number would count: `2 * 24575` on the ring, and in the tree 5
-# inside a node and 12 between the 4,096 nodes, up and down again, which are 34.
 
 # %%
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ import torch.distributed as dist
 # begins with its own number, as a ring would do if the ranks did not share their sums. In the other
 # sum all ranks begin with rank 0.
 
+# %% [markdown]
+# **Predict first.** Rank 0 begins with 16777216 and adds 1 three times. Rank 1 adds the three ones
+# first, and then 16777216. By how much do their sums differ? Write the number down.
+
 
 # %%
 def same_bits(rank, world_size, device):
@@ -56,10 +60,6 @@ def same_bits(rank, world_size, device):
     check(differ > 1, world_size > 2, "more than one sum in the ranks' own orders")
     return {"from me on": int(from_me), "in rank order": int(in_order), "steps": steps}
 
-
-# %% [markdown]
-# **Predict first.** Rank 0 begins with 16777216 and adds 1 three times. Rank 1 adds the three ones
-# first, and then 16777216. By how much do their sums differ? Write the number down.
 
 # %%
 if __name__ == "__main__":
@@ -83,6 +83,10 @@ if __name__ == "__main__":
 # of a pair add the same two numbers, and `a + b` is `b + a`. The step sums random numbers with each
 # algorithm, twice, over messages of gloo.
 
+# %% [markdown]
+# **Predict first.** How many different results do the five algorithms have on four ranks? Write the
+# number down.
+
 
 # %%
 def five_algorithms(rank, world_size, device):
@@ -104,10 +108,6 @@ def five_algorithms(rank, world_size, device):
         check([results, same], [4, ["recursive_doubling", "binomial_tree"]], "orders")
     return {"results": results, "equal": same}
 
-
-# %% [markdown]
-# **Predict first.** How many different results do the five algorithms have on four ranks? Write the
-# number down.
 
 # %%
 if __name__ == "__main__":

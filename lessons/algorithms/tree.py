@@ -44,6 +44,10 @@ def distances(n):
 # smaller. A rank receives once, and from then on it sends in each step. If n is no power of two,
 # some distances lead to no rank.
 
+# %% [markdown]
+# **Predict first.** How many messages do all four ranks send together, in how many steps? Write
+# both numbers down.
+
 
 # %%
 def down(x, rank, n):
@@ -68,10 +72,6 @@ def tree(rank, world_size, device):
     return {"after": x, "sent": steps, "eight ranks": Trees("binomial_tree", 8)}
 
 
-# %% [markdown]
-# **Predict first.** How many messages do all four ranks send together, in how many steps? Write
-# both numbers down.
-
 # %%
 if __name__ == "__main__":
     run(tree)
@@ -89,6 +89,10 @@ if __name__ == "__main__":
 #
 # If the messages go the other way, in the opposite order, and every rank adds what arrives, the
 # root has the sum: this is a reduce. Then a broadcast completes the `all_reduce`.
+
+# %% [markdown]
+# **Predict first.** How many messages does the root receive on the way up, and how many does rank
+# 3, the last one, receive? Write both numbers down.
 
 
 # %%
@@ -117,10 +121,6 @@ def up_and_down(rank, world_size, device):
     return {"after": x, "up": upwards, "down": downwards}
 
 
-# %% [markdown]
-# **Predict first.** How many messages does the root receive on the way up, and how many does rank
-# 3, the last one, receive? Write both numbers down.
-
 # %%
 if __name__ == "__main__":
     run(up_and_down)
@@ -148,6 +148,11 @@ if __name__ == "__main__":
 # [`double_tree.py`](../../collectives/algorithms/double_tree.py). The step runs it on your four
 # ranks. The picture is computed, for eight ranks.
 
+# %% [markdown]
+# **Predict first.** In the first tree of eight ranks, rank 4 passes its half on to two others, and
+# rank 5 passes it on to nobody. What do they do in the second tree? Is there a rank that is a leaf
+# in both?
+
 
 # %%
 def double_tree(rank, world_size, device):
@@ -166,11 +171,6 @@ def double_tree(rank, world_size, device):
     check(schedule.busiest(), 2**20, "bytes that the busiest of 8 ranks sends or receives")
     return {"after": x, "eight ranks": trees}
 
-
-# %% [markdown]
-# **Predict first.** In the first tree of eight ranks, rank 4 passes its half on to two others, and
-# rank 5 passes it on to nobody. What do they do in the second tree? Is there a rank that is a leaf
-# in both?
 
 # %%
 if __name__ == "__main__":

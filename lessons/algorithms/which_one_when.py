@@ -40,6 +40,10 @@ import torch.distributed as dist
 #
 # 64 ranks, a latency of 10 µs, and 1 GB/s between any two of them.
 
+# %% [markdown]
+# **Predict first.** Recursive doubling has 6 steps, and halving and doubling 12. Which of the four
+# algorithms is the fastest for 4 bytes, which one for 64 MiB, and is one the fastest at no size?
+
 
 # %%
 def seconds(name, n, nbytes, latency, bandwidth):
@@ -73,10 +77,6 @@ def which_one_when(rank, world_size, device):
     return {"times": Times(times)}
 
 
-# %% [markdown]
-# **Predict first.** Recursive doubling has 6 steps, and halving and doubling 12. Which of the four
-# algorithms is the fastest for 4 bytes, which one for 64 MiB, and is one the fastest at no size?
-
 # %%
 if __name__ == "__main__":
     run(which_one_when)
@@ -99,6 +99,11 @@ if __name__ == "__main__":
 # of 4 ranks, and one of 2, on an idle machine with two cores. `python benchmarks/algorithms.py`
 # measures on yours.
 
+# %% [markdown]
+# **Predict first.** For 4 bytes, the model says that a binomial tree takes twice as long as
+# recursive doubling, because it has twice as many steps. Are the measured times further apart, or
+# closer?
+
 
 # %%
 @looked_up
@@ -114,11 +119,6 @@ def algorithms_measured(rank, world_size, device):
         found[f"{ranks} ranks"] = Times(curves | gloo, "gloo", measured.where(ranks))
     return found
 
-
-# %% [markdown]
-# **Predict first.** For 4 bytes, the model says that a binomial tree takes twice as long as
-# recursive doubling, because it has twice as many steps. Are the measured times further apart, or
-# closer?
 
 # %%
 if __name__ == "__main__":

@@ -40,6 +40,11 @@ def tutorials_all_reduce(send, recv, rank, n):
     return steps
 
 
+# %% [markdown]
+# **Predict first.** The sums are 1111, 2222, 3333 and 4444. What does rank 0 get for the first of
+# them? Write the number down.
+
+
 # %%
 def wrong_tensor(rank, world_size, device):
     x = numbers(rank, world_size, device)
@@ -50,10 +55,6 @@ def wrong_tensor(rank, world_size, device):
     check(result, wrong, "what the wrong ring returns")
     return {"after": result, "sent": steps}
 
-
-# %% [markdown]
-# **Predict first.** The sums are 1111, 2222, 3333 and 4444. What does rank 0 get for the first of
-# them? Write the number down.
 
 # %%
 if __name__ == "__main__":
@@ -77,6 +78,10 @@ if __name__ == "__main__":
 # tensor in each step. After n - 1 steps every rank has the sum, and then the sums travel around the
 # ring once more.
 
+# %% [markdown]
+# **Predict first.** The tensor has 4 numbers of 8 bytes. How many bytes does a rank send in these 6
+# steps? Write the number down.
+
 
 # %%
 def whole_tensors(rank, world_size, device):
@@ -97,10 +102,6 @@ def whole_tensors(rank, world_size, device):
     check(steps.bytes, 2 * (world_size - 1) * total.nbytes, "bytes sent")
     return {"after": total, "sent": steps}
 
-
-# %% [markdown]
-# **Predict first.** The tensor has 4 numbers of 8 bytes. How many bytes does a rank send in these 6
-# steps? Write the number down.
 
 # %%
 if __name__ == "__main__":

@@ -101,6 +101,10 @@ for order in ("blocks", "round-robin"):
     dist.destroy_process_group()
 """
 
+# %% [markdown]
+# **Predict first.** The ranks sit in round-robin in place of blocks. For which of the two
+# algorithms do more bytes go through the cable of node0?
+
 
 # %%
 @in_lab
@@ -135,10 +139,6 @@ def cables():
     return Cables(rows, panels)
 
 
-# %% [markdown]
-# **Predict first.** The ranks sit in round-robin in place of blocks. For which of the two
-# algorithms do more bytes go through the cable of node0?
-
 # %%
 if __name__ == "__main__":
     run(cables)
@@ -164,6 +164,10 @@ if __name__ == "__main__":
 #
 # The launcher does. torchrun always numbers in blocks, machine by machine. Slurm asks you:
 
+# %% [markdown]
+# **Predict first.** 8 ranks on 2 machines, with `-m cyclic`. On which machine is rank 5? Write the
+# number down.
+
 
 # %%
 @in_lab
@@ -185,10 +189,6 @@ def who_sits_where():
     check([found[1]["node0"], found[1]["node1"]], [[0, 2, 4, 6], [1, 3, 5, 7]], "cyclic")
     return found
 
-
-# %% [markdown]
-# **Predict first.** 8 ranks on 2 machines, with `-m cyclic`. On which machine is rank 5? Write the
-# number down.
 
 # %%
 if __name__ == "__main__":

@@ -47,14 +47,12 @@ from elastic_job import AGENT, WORKER, Job, sh
 # prefix of [failover](../../notebooks/training/failover.ipynb) is none here: each agent counts its
 # own restarts, so the prefixes of two machines may differ.
 
-
 # %%
 TORCHRUN = """
 env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 1:2 --nproc-per-node 1 --max-restarts 3
     --rdzv-backend c10d --rdzv-endpoint $STORE:29400 --rdzv-id $JOB --rdzv-conf
     join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3
 """
-
 
 # %% [markdown]
 # A `Job`, from [elastic_job.py](../../lessons/machines/elastic_job.py), starts the agents.
@@ -66,6 +64,9 @@ env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 1:2 --nproc-per-node 
 #
 # The worker of node1 gets SIGKILL, and later its agent SIGTERM, as a cluster sends it: the agent
 # tells the store that it leaves.
+
+# %% [markdown]
+# **Predict first.** The worker of node1 is killed. Does the training go on with node0 alone?
 
 
 # %%
@@ -79,9 +80,6 @@ def elastic():
     check([row["after"] for row in rows], [2, 1], "ranks after the accidents")
     return rows
 
-
-# %% [markdown]
-# **Predict first.** The worker of node1 is killed. Does the training go on with node0 alone?
 
 # %%
 if __name__ == "__main__":
@@ -102,6 +100,9 @@ if __name__ == "__main__":
 # In the second training node1 loses its power. Then it is back, with an empty disk, and somebody
 # starts an agent there. At last somebody pulls its cable.
 
+# %% [markdown]
+# **Predict first.** Nothing has failed when the new machine comes. Does it disturb the training?
+
 
 # %%
 @in_lab
@@ -120,9 +121,6 @@ def machines_go_and_come():
     check([row["after"] for row in rows], [1, 2, 1], "ranks after the accidents")
     return rows
 
-
-# %% [markdown]
-# **Predict first.** Nothing has failed when the new machine comes. Does it disturb the training?
 
 # %%
 if __name__ == "__main__":
@@ -145,6 +143,9 @@ if __name__ == "__main__":
 # SIGKILL leaves an agent no time to say anything. In the second job the agent that is killed also
 # holds the store: `--rdzv-endpoint node0:29400` asks for that. Afterwards, somebody types the
 # command again on node1, with the store on `login`.
+
+# %% [markdown]
+# **Predict first.** The agent of node1 is killed, its worker is not. Does the worker train on?
 
 
 # %%
@@ -170,9 +171,6 @@ def agents_that_say_nothing():
     check([row["after"] for row in rows], [2, 1], "ranks after the accidents")
     return rows
 
-
-# %% [markdown]
-# **Predict first.** The agent of node1 is killed, its worker is not. Does the worker train on?
 
 # %%
 if __name__ == "__main__":

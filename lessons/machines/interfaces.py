@@ -56,6 +56,10 @@ for port, interface in enumerate(["eth0", "eth9", ""], start=29500):
     print(interface or "(not set)", outcome)
 """
 
+# %% [markdown]
+# **Predict first.** `ip addr` on both machines shows `lo` and `eth0`. With which of the three
+# settings `eth0`, `eth9` and none do the machines meet?
+
 
 # %%
 @in_lab
@@ -80,10 +84,6 @@ def interfaces():
     machines = {"node0": ["rank 0", "127.0.1.1"], "node1": ["rank 1", "127.0.1.1"]}
     return Connections(printed, machines, links)
 
-
-# %% [markdown]
-# **Predict first.** `ip addr` on both machines shows `lo` and `eth0`. With which of the three
-# settings `eth0`, `eth9` and none do the machines meet?
 
 # %%
 if __name__ == "__main__":
@@ -119,6 +119,10 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+# %% [markdown]
+# **Predict first.** One rank runs on each machine, and the store is on node0. Does node1 open a
+# port, too?
+
 
 # %%
 @in_lab
@@ -134,10 +138,6 @@ def who_opens_which_ports():
     check(printed, expected, "ports that listen")
     return printed
 
-
-# %% [markdown]
-# **Predict first.** One rank runs on each machine, and the store is on node0. Does node1 open a
-# port, too?
 
 # %%
 if __name__ == "__main__":

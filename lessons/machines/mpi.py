@@ -44,6 +44,10 @@ total = world.allreduce(10**world.rank)
 print(f"rank {world.rank} of {world.size} on {os.uname().nodename}: {total}\n", end="", flush=True)
 """
 
+# %% [markdown]
+# **Predict first.** The file says `node0:3` and `node1:1`. On which machine is rank 2? Write its
+# number down.
+
 
 # %%
 @in_lab
@@ -73,10 +77,6 @@ def mpi():
     }
     return Connections({"login": printed}, machines, links)
 
-
-# %% [markdown]
-# **Predict first.** The file says `node0:3` and `node1:1`. On which machine is rank 2? Write its
-# number down.
 
 # %%
 if __name__ == "__main__":
@@ -111,6 +111,10 @@ print(f"rank {rank} of {world_size} on {os.uname().nodename}: {x.item()}\n", end
 dist.destroy_process_group()
 """
 
+# %% [markdown]
+# **Predict first.** `-ppn 1` deals one rank to each machine, then starts over.
+# With `-n 4`, how many ranks would node0 get? Write the number down.
+
 
 # %%
 @in_lab
@@ -122,10 +126,6 @@ def torch_under_mpiexec():
     check(printed, [f"rank {rank} of 2 on node{rank}: 11" for rank in (0, 1)], "all_reduce")
     return {"login": printed}
 
-
-# %% [markdown]
-# **Predict first.** `-ppn 1` deals one rank to each machine, then starts over.
-# With `-n 4`, how many ranks would node0 get? Write the number down.
 
 # %%
 if __name__ == "__main__":

@@ -51,6 +51,9 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+# %% [markdown]
+# **Predict first.** Each rank also writes its address. Which keys does the store hold then?
+
 
 # %%
 @in_lab
@@ -70,9 +73,6 @@ def rendezvous():
     }
     return Connections(printed, {"node0": ["store", "rank 0"], "node1": ["rank 1"]}, links)
 
-
-# %% [markdown]
-# **Predict first.** Each rank also writes its address. Which keys does the store hold then?
 
 # %%
 if __name__ == "__main__":
@@ -116,6 +116,9 @@ for place in os.environ["PLACES"].split():
     dist.destroy_process_group()
 """
 
+# %% [markdown]
+# **Predict first.** In which of the four places do the ranks meet?
+
 
 # %%
 @in_lab
@@ -136,9 +139,6 @@ def three_ways_to_name_it():
     check([printed["node0"], printed["node1"]], [lines, lines], "four meetings")
     return printed
 
-
-# %% [markdown]
-# **Predict first.** In which of the four places do the ranks meet?
 
 # %%
 if __name__ == "__main__":
@@ -178,6 +178,9 @@ found = [f"{name}={os.environ[name]}" for name in names]
 sys.stdout.write(" ".join([*found, *sys.argv[1:]]) + "\n")
 """
 
+# %% [markdown]
+# **Predict first.** The second rank of node1 is rank 3. Which `LOCAL_RANK` does it have?
+
 
 # %%
 @in_lab
@@ -198,9 +201,6 @@ def who_gives_the_numbers():
     check(old, {"node0": with_option[:2], "node1": with_option[2:]}, "torch.distributed.launch")
     return fixed
 
-
-# %% [markdown]
-# **Predict first.** The second rank of node1 is rank 3. Which `LOCAL_RANK` does it have?
 
 # %%
 if __name__ == "__main__":

@@ -72,6 +72,9 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+# %% [markdown]
+# **Predict first.** Which ranks measure a slower `all_reduce`, and which pairs are slower?
+
 
 # %%
 @in_lab
@@ -90,9 +93,6 @@ def slow_machine():
     measured |= {f"pair {a} and {b}": is_slow for (a, b), is_slow in slow.items()}
     return [{"measured": name, "slower": "yes" if yes else "no"} for name, yes in measured.items()]
 
-
-# %% [markdown]
-# **Predict first.** Which ranks measure a slower `all_reduce`, and which pairs are slower?
 
 # %%
 if __name__ == "__main__":
@@ -194,6 +194,9 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+# %% [markdown]
+# **Predict first.** With a loss of 5 %, one packet of 20 does not arrive. Are some sums wrong?
+
 
 # %%
 @in_lab
@@ -211,9 +214,6 @@ def lost_packets():
         rows.append({"loss": loss or "0%", "sums": "right", "sent again": "yes" if loss else "no"})
     return rows
 
-
-# %% [markdown]
-# **Predict first.** With a loss of 5 %, one packet of 20 does not arrive. Are some sums wrong?
 
 # %%
 if __name__ == "__main__":

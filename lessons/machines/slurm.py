@@ -33,6 +33,10 @@ from connections import Connections
 # `scheduler.start` starts the daemons of Slurm, unchanged, on the machines of the lab. `srun` is
 # then called on `login`, where it asks for machines itself. Four tasks print what they are told:
 
+# %% [markdown]
+# **Predict first.** Which variables are `RANK` and `LOCAL_RANK` of torchrun? Which values do they
+# have in the second task of node1?
+
 
 # %%
 @in_lab
@@ -66,10 +70,6 @@ def slurm():
     }
     return Connections(found, machines, links)
 
-
-# %% [markdown]
-# **Predict first.** Which variables are `RANK` and `LOCAL_RANK` of torchrun? Which values do they
-# have in the second task of node1?
 
 # %%
 if __name__ == "__main__":
@@ -167,6 +167,10 @@ while [ $step -lt 40 ]; do
 done
 """
 
+# %% [markdown]
+# **Predict first.** The job runs on node0 and node1 when node1 loses its power. Does it go on with
+# one machine?
+
 
 # %%
 def wait_until(lab, command, wanted):
@@ -200,10 +204,6 @@ def queued_again():
     check(lines, expected, "a job that is queued again")
     return {"login": lines}
 
-
-# %% [markdown]
-# **Predict first.** The job runs on node0 and node1 when node1 loses its power. Does it go on with
-# one machine?
 
 # %%
 if __name__ == "__main__":
@@ -254,6 +254,9 @@ trap 'echo "script: SIGTERM"' TERM
 srun python /run/shared/rank.py
 """
 
+# %% [markdown]
+# **Predict first.** USR1 was sent first. Which ranks get it, and when does the script say so?
+
 
 # %%
 @in_lab
@@ -273,9 +276,6 @@ def who_is_warned():
     check(lines, ["rank 0: SIGTERM", "rank 1: SIGTERM", "script: SIGUSR1"], "signals")
     return {"login": lines}
 
-
-# %% [markdown]
-# **Predict first.** USR1 was sent first. Which ranks get it, and when does the script say so?
 
 # %%
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ from published import h100
 # seconds of a step, twice: with 50 GB a second from each GPU to other machines, as of Llama 3, and
 # with 6.25 GB, as of BLOOM.
 
+# %% [markdown]
+# **Predict first.** Which combinations do not fit? Of the others, which one do you choose, and why?
+
 
 # %%
 @computed
@@ -79,9 +82,6 @@ def seventy_billion(rank, world_size, device):
     check(fastest, "64x1x1 ZeRO 3 (4)", "the fastest that fits, over slow links")
     return found | {"what fits": MemoryBars(bars, "the fullest GPU", limit=80 * 10**9)}
 
-
-# %% [markdown]
-# **Predict first.** Which combinations do not fit? Of the others, which one do you choose, and why?
 
 # %%
 if __name__ == "__main__":
@@ -130,6 +130,10 @@ if __name__ == "__main__":
 # that it sends in a step. For experts it has the bytes in one process and on a rank, both without
 # activations, and those of tokens that the rank sends.
 
+# %% [markdown]
+# **Predict first.** Copies of the model hold 1,744,008 bytes on each rank, and send 415,488. Which
+# methods hold less? Which one sends less?
+
 
 # %%
 @needs(ranks=4, backend="gloo")
@@ -157,10 +161,6 @@ def troubles(rank, world_size, device):
     found["experts"] = [*both, mixture["bytes sent"]]
     return {"one process": sum(alone.values())} | found
 
-
-# %% [markdown]
-# **Predict first.** Copies of the model hold 1,744,008 bytes on each rank, and send 415,488. Which
-# methods hold less? Which one sends less?
 
 # %%
 if __name__ == "__main__":

@@ -117,6 +117,10 @@ def dispatched(device):
 # tokens of all ranks, so that its gradient is complete. In one process, an expert takes at most as
 # many tokens from the share of each rank as with n ranks, and drops the same ones.
 
+# %% [markdown]
+# **Predict first.** Each of the two layers dispatches and combines, in the forward pass and in the
+# backward pass. How many times does a step call `all_to_all_single`?
+
 
 # %%
 def on_my_share(model, letters, following, factor=0.0):
@@ -155,10 +159,6 @@ def experts(rank, world_size, device):
     return numbers | {"first taken": model[1].mixture.log[0], "in all": MemoryBars(bars)}
 
 
-# %% [markdown]
-# **Predict first.** Each of the two layers dispatches and combines, in the forward pass and in the
-# backward pass. How many times does a step call `all_to_all_single`?
-
 # %%
 if __name__ == "__main__":
     run(experts)
@@ -183,6 +183,10 @@ if __name__ == "__main__":
 # probability for it. f is counted over all ranks. The picture shows how many tokens choose the
 # busiest expert of the second layer. Experts have room for all tokens, and Adam's rate is 0.003.
 
+# %% [markdown]
+# **Predict first.** A batch has 256 tokens. How many of them does the busiest of the 8 experts get
+# in the last step, without the penalty?
+
 
 # %%
 @needs(ranks=2)
@@ -203,10 +207,6 @@ def collapsing_router(rank, world_size, device):
     check([last, balanced < 2 * 8 * LENGTH / EXPERTS], [8 * LENGTH, True], "the busiest")
     return {"tokens of the busiest expert": Curve(busiest, "tokens")}
 
-
-# %% [markdown]
-# **Predict first.** A batch has 256 tokens. How many of them does the busiest of the 8 experts get
-# in the last step, without the penalty?
 
 # %%
 if __name__ == "__main__":

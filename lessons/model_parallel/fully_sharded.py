@@ -49,6 +49,11 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # keeps neither activations nor parameters of the layer. On the device "meta" a layer has shapes and
 # no numbers. `functional_call` computes it with the parameters that were gathered.
 
+# %% [markdown]
+# **Predict first.** A step of the first two stages sends 415,488 bytes from each of four ranks.
+# Each number goes around the ring once to be reduced, and once to be gathered. How many bytes does
+# a step of stage 3 send?
+
 
 # %%
 def whole(layer, shard):
@@ -134,11 +139,6 @@ def fully_sharded(rank, world_size, device):
     return of_a_step | {"in all": bars}
 
 
-# %% [markdown]
-# **Predict first.** A step of the first two stages sends 415,488 bytes from each of four ranks.
-# Each number goes around the ring once to be reduced, and once to be gathered. How many bytes does
-# a step of stage 3 send?
-
 # %%
 if __name__ == "__main__":
     run(fully_sharded)
@@ -159,6 +159,10 @@ if __name__ == "__main__":
 # `fully_shard`, or [FSDP2](../../docs/glossary.md#fsdp), turns every parameter of a layer into
 # a [DTensor](../../docs/glossary.md#dtensor), and each rank has a shard of it. Hooks gather the
 # layer before its forward and its backward pass. The training loop stays as it is.
+
+# %% [markdown]
+# **Predict first.** How often does a step with `fully_shard` gather a layer, and how often does it
+# scatter gradients?
 
 
 # %%
@@ -183,10 +187,6 @@ def by_fully_shard(rank, world_size, device):
     check_training(without_state(whole_model), without_state(alone[0]), "fully_shard")
     return of_a_step | {"bytes of the shards": shards}
 
-
-# %% [markdown]
-# **Predict first.** How often does a step with `fully_shard` gather a layer, and how often does it
-# scatter gradients?
 
 # %%
 if __name__ == "__main__":

@@ -49,6 +49,9 @@ def on_my_share(model, letters, following):
 # when a layer begins its forward pass, and when it ends its backward pass. With
 # `set_modules_to_forward_prefetch`, a layer asks for others, too, before it is computed.
 
+# %% [markdown]
+# **Predict first.** By default, which of the two passes has the next layer gathered ahead?
+
 
 # %%
 def gathered_by_then(model, device):
@@ -82,9 +85,6 @@ def gathers_ahead(rank, world_size, device):
     return by_default | {"forward, asked for": asked_for["forward"]}
 
 
-# %% [markdown]
-# **Predict first.** By default, which of the two passes has the next layer gathered ahead?
-
 # %%
 if __name__ == "__main__":
     run(gathers_ahead)
@@ -109,6 +109,9 @@ if __name__ == "__main__":
 # from machine to machine.
 #
 # `Sends` counts the bytes of each call as if it went around a ring of its group.
+
+# %% [markdown]
+# **Predict first.** HSDP sends less from machine to machine. What does it cost?
 
 
 # %%
@@ -154,9 +157,6 @@ def sharded_inside(rank, world_size, device):
     check(cables, [flat, 8 * PARAMETERS], "bytes from machine to machine")
     return {"held, FSDP": held[0], "held, HSDP": held[1], "sent": Cables([], panels)}
 
-
-# %% [markdown]
-# **Predict first.** HSDP sends less from machine to machine. What does it cost?
 
 # %%
 if __name__ == "__main__":

@@ -83,6 +83,10 @@ if __name__ == "__main__":
 # its block, computes with it, and waits for the next one. In `backward`, the blocks travel again,
 # and their gradients follow them: each rank adds its part.
 
+# %% [markdown]
+# **Predict first.** Four ranks hold their chunks in the order of the text. How many pairs of chunks
+# does each rank compute? How many in a zigzag?
+
 
 # %%
 def chunks_of(order, rank, n):
@@ -167,10 +171,6 @@ def ring_attention(rank, world_size, device):
     check(found[1], [n * [2 * n + 1], 2 * n + 1], "pairs, zigzag")
     return pictures
 
-
-# %% [markdown]
-# **Predict first.** Four ranks hold their chunks in the order of the text. How many pairs of chunks
-# does each rank compute? How many in a zigzag?
 
 # %%
 if __name__ == "__main__":

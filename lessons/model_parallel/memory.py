@@ -72,6 +72,9 @@ from one_process import UPDATES, backward, train
 # [hook](https://docs.pytorch.org/docs/stable/autograd.html#saved-tensors-hooks-doc). Both are in
 # [measure.py](../../lessons/model_parallel/measure.py).
 
+# %% [markdown]
+# **Predict first.** Four ranks share the batch. Which of the four numbers becomes a quarter of that
+# of one process?
 
 # %%
 BLOCK = 16 * WIDTH + 4 + HEADS  # numbers that a block keeps for each character
@@ -113,10 +116,6 @@ def memory(rank, world_size, device):
     return mine | {"bytes sent": sends, "calls": calls, "in all": bars}
 
 
-# %% [markdown]
-# **Predict first.** Four ranks share the batch. Which of the four numbers becomes a quarter of that
-# of one process?
-
 # %%
 if __name__ == "__main__":
     run(memory)
@@ -138,6 +137,10 @@ if __name__ == "__main__":
 # When `backward()` reaches a block, it computes the block's forward pass once more. `Recomputed`
 # does this by hand. In its `forward`, autograd keeps nothing of the block. Its `backward` makes a
 # graph for this block alone.
+
+# %% [markdown]
+# **Predict first.** The backward pass of a linear layer takes twice the operations of its forward
+# pass. If the blocks are computed again, how many operations more does a step take for every 3?
 
 
 # %%
@@ -195,10 +198,6 @@ def recompute(rank, world_size, device):
     bars = MemoryBars({"everything kept": everything, "computed again": less})
     return {"operations": step, "more": more - step} | kept | {"in all": bars}
 
-
-# %% [markdown]
-# **Predict first.** The backward pass of a linear layer takes twice the operations of its forward
-# pass. If the blocks are computed again, how many operations more does a step take for every 3?
 
 # %%
 if __name__ == "__main__":

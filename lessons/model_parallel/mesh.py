@@ -43,6 +43,10 @@ from sliced import cut
 # coordinate in each dimension, and its group in a dimension are the ranks that differ from it in
 # this coordinate alone. Each call goes to one of these groups.
 
+# %% [markdown]
+# **Predict first.** 4 ranks are a mesh of 2 x 1 x 2. What are the coordinates of rank 2, and which
+# ranks are in its data group?
+
 # %%
 NAMES = ("data", "pipeline", "tensor")
 
@@ -63,10 +67,6 @@ def coordinates(rank, world_size, device):
     found = dict(zip(NAMES, mesh.get_coordinate(), strict=True))
     return found | {"data group": groups[0], "tensor group": groups[1]}
 
-
-# %% [markdown]
-# **Predict first.** 4 ranks are a mesh of 2 x 1 x 2. What are the coordinates of rank 2, and which
-# ranks are in its data group?
 
 # %%
 if __name__ == "__main__":
@@ -91,6 +91,11 @@ if __name__ == "__main__":
 #
 # `Sends` counts the bytes that a rank sends in each group, as those of a ring. It sees the calls of
 # gloo, not those of a backend in Python.
+
+# %% [markdown]
+# **Predict first.** The lists are the bytes that a rank sends in a step: data, pipeline, tensor.
+# Two data parallel ranks that hold the whole model send 276,992 bytes each, all gradients once. Why
+# do they send fewer in every mesh?
 
 # %%
 MICRO_BATCHES = 2
@@ -168,11 +173,6 @@ def three_ways(rank, world_size, device):
     return found
 
 
-# %% [markdown]
-# **Predict first.** The lists are the bytes that a rank sends in a step: data, pipeline, tensor.
-# Two data parallel ranks that hold the whole model send 276,992 bytes each, all gradients once. Why
-# do they send fewer in every mesh?
-
 # %%
 if __name__ == "__main__":
     run(three_ways)
@@ -193,6 +193,9 @@ if __name__ == "__main__":
 # dimension, whose neighbouring ranks are on one machine, and with `data` as the last one. We add up
 # the bytes from a rank on node0 to a rank on node1.
 
+# %% [markdown]
+# **Predict first.** Only one of the groups crosses the cable. Which order sends more through it?
+
 
 # %%
 @needs(ranks=4, backend="gloo")
@@ -211,9 +214,6 @@ def two_machines(rank, world_size, device):
     check([round(1e6 * one.megabytes) for one in panels], right, "bytes from machine to machine")
     return {"from node0 to node1": Cables([], panels)}
 
-
-# %% [markdown]
-# **Predict first.** Only one of the groups crosses the cable. Which order sends more through it?
 
 # %%
 if __name__ == "__main__":

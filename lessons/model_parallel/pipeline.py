@@ -55,6 +55,10 @@ from one_process import UPDATES, train
 # time, and with `send` they would wait for each other until the time limit. The messages need no
 # tags, because each rank receives those of a neighbour in the order in which they are sent.
 
+# %% [markdown]
+# **Predict first.** Four ranks, 8 micro-batches: how many slots does a step of GPipe take, if each
+# pass takes one? Is 1F1B quicker?
+
 
 # %%
 def gpipe(rank, n, m):
@@ -144,10 +148,6 @@ def pipeline(rank, world_size, device):
     check_training(trained["1F1B"], trained["GPipe"], "bits", limit=0.0, same_bits=False)
     return pictures | {f"bytes kept, {name}": kept[name] for name in ("GPipe", "1F1B")}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks, 8 micro-batches: how many slots does a step of GPipe take, if each
-# pass takes one? Is 1F1B quicker?
 
 # %%
 if __name__ == "__main__":

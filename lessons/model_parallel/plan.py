@@ -48,6 +48,13 @@ from published import FASTER_FIRST, MEASURED, RUNS, SHARDS, a100
 # activations, and with blocks that are computed again. The counter of operations leaves out
 # `scaled_dot_product_attention`, unless it is made of products, as it is while we count them.
 
+# %% [markdown]
+# **Predict first.** A list has the bytes that the tensor group sends, and the operations, both with
+# blocks that are computed again. In mesh, the tensor group of 2 x 1 x 2 sent 262144 bytes. And in
+# [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), a rank sent 623,232 bytes.
+# Here its share comes in two [micro-batches](../../docs/glossary.md#micro-batch). Which of the two
+# numbers grows?
+
 
 # %%
 class Again(torch.nn.Sequential):
@@ -96,13 +103,6 @@ def plan_is_counted(rank, world_size, device):
     return found | {"fully sharded": sends}
 
 
-# %% [markdown]
-# **Predict first.** A list has the bytes that the tensor group sends, and the operations, both with
-# blocks that are computed again. In mesh, the tensor group of 2 x 1 x 2 sent 262144 bytes. And in
-# [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), a rank sent 623,232 bytes.
-# Here its share comes in two [micro-batches](../../docs/glossary.md#micro-batch). Which of the two
-# numbers grows?
-
 # %%
 if __name__ == "__main__":
     run(plan_is_counted)
@@ -132,6 +132,9 @@ if __name__ == "__main__":
 # Rank r prints training r: our number of parameters and the reported one; GB that the fullest GPU
 # holds, and its activations; GB that a GPU sends for data, pipeline, tensor; seconds of a step: the
 # bound, and what follows from the reported speed. Each GPU has 80 GB.
+
+# %% [markdown]
+# **Predict first.** Which of the four trainings could not have run with our programs?
 
 
 # %%
@@ -167,9 +170,6 @@ def published_runs(rank, world_size, device):
         rows.append(row | {"seconds": [round(one.seconds, 1), round(took, 1)]})
     return rows[rank % len(rows)] | {"all": MemoryBars(bars, "the fullest GPU", limit=80 * 10**9)}
 
-
-# %% [markdown]
-# **Predict first.** Which of the four trainings could not have run with our programs?
 
 # %%
 if __name__ == "__main__":

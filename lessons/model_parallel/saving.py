@@ -38,6 +38,9 @@ from one_process import backward, train
 # [DTensors](../../docs/glossary.md#dtensor). The step makes an optimizer once before this and once
 # after it, and counts the parameters that one update changes. `whole` gathers model and optimizer.
 
+# %% [markdown]
+# **Predict first.** What does the optimizer do that was made before `fully_shard`?
+
 
 # %%
 def sharded(model, mesh=None):
@@ -79,9 +82,6 @@ def when_to_make_the_optimizer(rank, world_size, device):
     return changed
 
 
-# %% [markdown]
-# **Predict first.** What does the optimizer do that was made before `fully_shard`?
-
 # %%
 if __name__ == "__main__":
     run(when_to_make_the_optimizer)
@@ -100,6 +100,9 @@ if __name__ == "__main__":
 # To clip is to scale all gradients by one factor if their norm is above a limit. Every rank must
 # use the same factor, so the ranks add up the squares of their shards. `clip_grad_norm_` of PyTorch
 # does so if the gradients are DTensors.
+
+# %% [markdown]
+# **Predict first.** The limit is 0.5. What goes wrong if each rank takes the norm of its shards?
 
 # %%
 LIMIT = 0.5
@@ -145,9 +148,6 @@ def clip(rank, world_size, device):
     return {"my shards": round(shards[0].item(), 3), "all": round(norms[0].item(), 3)}
 
 
-# %% [markdown]
-# **Predict first.** The limit is 0.5. What goes wrong if each rank takes the norm of its shards?
-
 # %%
 if __name__ == "__main__":
     run(clip)
@@ -168,6 +168,10 @@ if __name__ == "__main__":
 # the parts that it needs. `get_state_dict` names Adam's means after the parameters. Here all
 # ranks train for two steps and save. Then each half of the ranks is a world of its own: it loads
 # the checkpoint into a new model, and trains for two more steps.
+
+# %% [markdown]
+# **Predict first.** How many files do four ranks write? Another program calls `whole` on rank 0
+# alone, and saves the copy. What happens?
 
 
 # %%
@@ -216,10 +220,6 @@ def four_to_two(rank, world_size, device):
     slices = {name: Slice.of(one, weight) for name, one in parts.items()}
     return {"files": files, "calls of whole": calls, "a weight": Slices(slices)}
 
-
-# %% [markdown]
-# **Predict first.** How many files do four ranks write? Another program calls `whole` on rank 0
-# alone, and saves the copy. What happens?
 
 # %%
 if __name__ == "__main__":

@@ -52,6 +52,9 @@ from pipeline import loss_of, one_f_one_b
 # With two ranks, activations and gradients go to the same rank. They still need no
 # [tag](../../docs/glossary.md#tag): it receives them in the order in which they are sent.
 
+# %% [markdown]
+# **Predict first.** Four ranks, 8 micro-batches: a rank works in 48 slots, in every order. With
+# 1F1B, a step takes 66. Which other order is shorter? Which one keeps the most activations?
 
 # %%
 MICRO_BATCHES = 8
@@ -166,10 +169,6 @@ def smaller_bubbles(rank, world_size, device):
     check_training(trained["zero bubble"], trained["1F1B"], "bits", limit=0.0, same_bits=False)
     return {"slots": PipelineOrders(pictures), "layers kept": kept, "messages": messages}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks, 8 micro-batches: a rank works in 48 slots, in every order. With
-# 1F1B, a step takes 66. Which other order is shorter? Which one keeps the most activations?
 
 # %%
 if __name__ == "__main__":

@@ -111,6 +111,10 @@ class SequenceBlock(Block):
 # `down`, embedding and head. A rank has used them for its part of the text only, so that their
 # gradients must be added up. A tensor parallel rank has used them for the whole text.
 
+# %% [markdown]
+# **Predict first.** A step of tensor_parallel called `all_reduce` 8 times, and sent 786,432 bytes.
+# How many calls has a step here, and does it send more bytes?
+
 
 # %%
 @needs(ranks=2)
@@ -152,10 +156,6 @@ def sequence_parallel(rank, world_size, device):
     check([calls, size], [2 * 8, sent(reduced, n) // UPDATES], "calls and bytes")
     return {"calls": calls, "bytes sent": size, "in all": MemoryBars(bars)}
 
-
-# %% [markdown]
-# **Predict first.** A step of tensor_parallel called `all_reduce` 8 times, and sent 786,432 bytes.
-# How many calls has a step here, and does it send more bytes?
 
 # %%
 if __name__ == "__main__":

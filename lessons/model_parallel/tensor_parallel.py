@@ -57,6 +57,10 @@ from one_process import UPDATES, train, without_state
 # is cut, too. The bias of a layer that is cut by rows is added once, after the sum. All ranks need
 # the same batch, and 8 heads are enough for at most 8 ranks.
 
+# %% [markdown]
+# **Predict first.** In data parallel training, a step called `all_reduce` once for each parameter.
+# How often does it call it here, with two blocks?
+
 
 # %%
 class Enter(torch.autograd.Function):
@@ -148,10 +152,6 @@ def tensor_parallel(rank, world_size, device):
     return numbers | {"weights of a block": Slices(weights)}
 
 
-# %% [markdown]
-# **Predict first.** In data parallel training, a step called `all_reduce` once for each parameter.
-# How often does it call it here, with two blocks?
-
 # %%
 if __name__ == "__main__":
     run(tensor_parallel)
@@ -171,6 +171,9 @@ if __name__ == "__main__":
 #
 # `parallelize_module` does the same from a plan. The weights become
 # [DTensors](../../docs/glossary.md#dtensor), and hooks on each layer call `all_reduce`.
+
+# %% [markdown]
+# **Predict first.** `query`, `key`, `value` and `up` have hooks each. How many calls has a step?
 
 
 # %%
@@ -201,9 +204,6 @@ def by_dtensor(rank, world_size, device):
     check_training(without_state(whole), without_state(alone), "DTensor")
     return {"calls": calls, "weights of a block": Slices(weights)}
 
-
-# %% [markdown]
-# **Predict first.** `query`, `key`, `value` and `up` have hooks each. How many calls has a step?
 
 # %%
 if __name__ == "__main__":

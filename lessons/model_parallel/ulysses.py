@@ -45,7 +45,6 @@ from one_process import UPDATES, backward, train
 # `all_to_all_single` sends block i of its input to rank i. So `Exchange` cuts the tensor in one
 # dimension, and joins the blocks that arrive in the other one.
 
-
 # %%
 BY_HEADS, BY_TEXT = -3, -2
 
@@ -89,6 +88,10 @@ if __name__ == "__main__":
 # Queries, keys and values travel in one call. A rank has all of the text, in order, so `is_causal`
 # is right as it is, and no rank computes more than the others: there is no need for a zigzag.
 
+# %% [markdown]
+# **Predict first.** Which of the two sends more bytes, and does the difference grow with the number
+# of ranks?
+
 
 # %%
 def ulysses_attention(*parts):
@@ -122,10 +125,6 @@ def against_the_ring(rank, world_size, device):
     return {"queries": f"{part} bytes"} | table
 
 
-# %% [markdown]
-# **Predict first.** Which of the two sends more bytes, and does the difference grow with the number
-# of ranks?
-
 # %%
 if __name__ == "__main__":
     run(against_the_ring)
@@ -141,6 +140,7 @@ if __name__ == "__main__":
 #
 # </details>
 #
+
 # %% [markdown]
 # Three things speak for the ring:
 #

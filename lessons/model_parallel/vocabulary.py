@@ -55,6 +55,10 @@ from tensor_parallel import Enter, Leave
 # the forward pass. The blocks are whole on every rank. `from_gathered` is for comparison: each rank
 # gathers all logits.
 
+# %% [markdown]
+# **Predict first.** There are 128 letters. The loss needs two calls, each of which goes around the
+# ring twice. To gather the logits takes one call, which goes around once. What sends more bytes?
+
 
 # %%
 def my_rows(tensor):
@@ -158,10 +162,6 @@ def vocabulary_parallel(rank, world_size, device):
     return numbers | sends | {"in all": MemoryBars(bars)}
 
 
-# %% [markdown]
-# **Predict first.** There are 128 letters. The loss needs two calls, each of which goes around the
-# ring twice. To gather the logits takes one call, which goes around once. What sends more bytes?
-
 # %%
 if __name__ == "__main__":
     run(vocabulary_parallel)
@@ -184,6 +184,9 @@ if __name__ == "__main__":
 # `loss_parallel` does the same for logits that are a [DTensor](../../docs/glossary.md#dtensor).
 # Inside its block, `cross_entropy` and its backward pass compute with the shards. The head must
 # leave the logits as they are: `Shard(-1)`, and no local tensor.
+
+# %% [markdown]
+# **Predict first.** Our step had 4 calls. Does `loss_parallel` have more, and does it send more?
 
 
 # %%
@@ -211,9 +214,6 @@ def by_loss_parallel(rank, world_size, device):
     check([calls, sends], [5, ring * (2 * WIDTH + 3)], "loss_parallel")
     return {"calls": calls, "bytes sent": sends}
 
-
-# %% [markdown]
-# **Predict first.** Our step had 4 calls. Does `loss_parallel` have more, and does it send more?
 
 # %%
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # `scatter_if_complete` after it has computed the gradient of a parameter. We note the bytes of all
 # gradients before each `reduce_scatter`, and keep the largest number.
 
+# %% [markdown]
+# **Predict first.** `all_reduce` of the gradients, as in
+# [memory](../../notebooks/model_parallel/memory.ipynb), sends 415,488 bytes from each of four
+# ranks. How many bytes does a step of stage 1 send?
+
 
 # %%
 def flattened(layer):
@@ -149,11 +154,6 @@ def zero(rank, world_size, device):
         "in all": MemoryBars(bars),
     }
 
-
-# %% [markdown]
-# **Predict first.** `all_reduce` of the gradients, as in
-# [memory](../../notebooks/model_parallel/memory.ipynb), sends 415,488 bytes from each of four
-# ranks. How many bytes does a step of stage 1 send?
 
 # %%
 if __name__ == "__main__":

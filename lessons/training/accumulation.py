@@ -70,6 +70,10 @@ def accumulate(model, images, labels):
 # and a communication hook adds 1 when its gradients are reduced, as in
 # [ddp](../../notebooks/training/ddp.ipynb). All gradients fit into one bucket.
 
+# %% [markdown]
+# **Predict first.** In each of 28 steps, a rank computes 4 micro-batches, and only the `backward()`
+# of the last reduces. Are the gradients of the first three lost?
+
 
 # %%
 def accumulation(rank, world_size, device):
@@ -91,10 +95,6 @@ def accumulation(rank, world_size, device):
     return {"reductions": sum(counts), "reduces": RankGrid(rows, "micro-batch", legend)}
 
 
-# %% [markdown]
-# **Predict first.** In each of 28 steps, a rank computes 4 micro-batches, and only the `backward()`
-# of the last reduces. Are the gradients of the first three lost?
-
 # %%
 if __name__ == "__main__":
     run(accumulation)
@@ -113,6 +113,10 @@ if __name__ == "__main__":
 # Now the digits 0, 1 and 2 count as padding. So the number of tokens differs from rank to rank and
 # from micro-batch to micro-batch.
 
+# %% [markdown]
+# **Predict first.** If a program divided by the number of images instead of tokens, would its
+# gradients be too large or too small?
+
 
 # %%
 def mask(backward):
@@ -128,10 +132,6 @@ def tokens_as_weights(rank, world_size, device):
     tokens = [int((part > 2).sum()) for part in mine.chunk(4)]
     return {"tokens": RankGrid({"step 1": tokens}, "micro-batch", "The tokens of a micro-batch.")}
 
-
-# %% [markdown]
-# **Predict first.** If a program divided by the number of images instead of tokens, would its
-# gradients be too large or too small?
 
 # %%
 if __name__ == "__main__":
@@ -150,6 +150,10 @@ if __name__ == "__main__":
 #
 # Clip once in a step, after the last `backward()`. Then `.grad` holds the gradient of the whole
 # batch on every rank, and all ranks scale it by the same factor. Here its norm may be at most 0.5.
+
+# %% [markdown]
+# **Predict first.** Would the ranks still have one model if each clipped the gradients of its own
+# micro-batches?
 
 
 # %%
@@ -173,10 +177,6 @@ def clipping(rank, world_size, device):
     legend = "Filled: the gradient of this step is clipped."
     return {"largest norm": max(norms), "steps": RankGrid(rows, "step", legend)}
 
-
-# %% [markdown]
-# **Predict first.** Would the ranks still have one model if each clipped the gradients of its own
-# micro-batches?
 
 # %%
 if __name__ == "__main__":

@@ -66,6 +66,12 @@ def with_buckets(model, limit):
     return model, started
 
 
+# %% [markdown]
+# **Predict first.** The last layer has a bias of 10 numbers and a weight of 320, the first one 32
+# and 2,048, of 8 bytes each. A bucket is full from 1,000 bytes on. Which layer is in the first
+# bucket, and is this the larger bucket?
+
+
 # %%
 def average_in_buckets(started, model, images, labels):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -88,11 +94,6 @@ def buckets(rank, world_size, device):
     return {"bytes of each call": [flat.nbytes for _, flat, _ in started]}
 
 
-# %% [markdown]
-# **Predict first.** The last layer has a bias of 10 numbers and a weight of 320, the first one 32
-# and 2,048, of 8 bytes each. A bucket is full from 1,000 bytes on. Which layer is in the first
-# bucket, and is this the larger bucket?
-
 # %%
 if __name__ == "__main__":
     run(buckets)
@@ -112,6 +113,10 @@ if __name__ == "__main__":
 # gradient of the first weight comes last. There another hook keeps `backward()` waiting until the
 # first bucket has been reduced, for at most 20 seconds. Nobody has called `wait()` yet. And rank 0
 # is late on purpose: it starts its first bucket when the others have come to this place.
+
+# %% [markdown]
+# **Predict first.** How many of the two buckets have been started when the last gradient is
+# computed? Can they be reduced before `backward()` has ended?
 
 
 # %%
@@ -141,10 +146,6 @@ def order_of_events(rank, world_size, device):
     return {"reduced before the last gradient": sum(reduced), "all_reduce": order}
 
 
-# %% [markdown]
-# **Predict first.** How many of the two buckets have been started when the last gradient is
-# computed? Can they be reduced before `backward()` has ended?
-
 # %%
 if __name__ == "__main__":
     run(order_of_events)
@@ -162,6 +163,9 @@ if __name__ == "__main__":
 # Small buckets start earlier, and large ones need fewer calls. The table shows the bytes of each
 # call of a step.
 
+# %% [markdown]
+# **Predict first.** With which of these limits does nothing overlap with `backward()`?
+
 
 # %%
 def calls_and_bytes(rank, world_size, device):
@@ -178,9 +182,6 @@ def calls_and_bytes(rank, world_size, device):
         found[f"limit {limit}"] = [flat.nbytes for _, flat, _ in started]
     return found
 
-
-# %% [markdown]
-# **Predict first.** With which of these limits does nothing overlap with `backward()`?
 
 # %%
 if __name__ == "__main__":

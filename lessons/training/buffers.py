@@ -58,6 +58,10 @@ def batches(n):
 # recognizes. `model.module` uses the buffers of its own rank. Calling `model` broadcasts rank 0's
 # first; DDP does this before every training forward, and before the first `eval` forward.
 
+# %% [markdown]
+# **Predict first.** All ranks have equal parameters and equal images. Do they recognize equally
+# many, each with its own buffers?
+
 
 # %%
 def right(model, device):
@@ -94,10 +98,6 @@ def buffers(rank, world_size, device):
     correct = {"right, own buffers": own, "right, buffers of rank 0": of_rank_0}
     return {"one mean": one_mean, "drift": f"{drift:.1%}"} | correct
 
-
-# %% [markdown]
-# **Predict first.** All ranks have equal parameters and equal images. Do they recognize equally
-# many, each with its own buffers?
 
 # %%
 if __name__ == "__main__":
@@ -139,6 +139,10 @@ class BatchNormOfAllRanks(nn.BatchNorm1d):
         return (x - mean) / (var + self.eps).sqrt() * self.weight + self.bias
 
 
+# %% [markdown]
+# **Predict first.** Does this layer call `all_reduce` in `forward` or in `backward()`?
+
+
 # %%
 def norm_of_all_ranks(rank, world_size, device):
     mine = [batch[rank::world_size] for batch in batches(world_size)]
@@ -155,9 +159,6 @@ def norm_of_all_ranks(rank, world_size, device):
     check(calls, 5.0, "calls of the layer in a step")
     return {"calls of the layer in a step": calls, "right": own}
 
-
-# %% [markdown]
-# **Predict first.** Does this layer call `all_reduce` in `forward` or in `backward()`?
 
 # %%
 if __name__ == "__main__":

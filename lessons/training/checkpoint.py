@@ -134,6 +134,9 @@ def load(folder, model, *others):
 # The first training gets only 12 of the 28 batches. The second one starts as a new process would,
 # with other parameters, and finds the folder.
 
+# %% [markdown]
+# **Predict first.** The first training stops after step 12. With which step does the second begin?
+
 
 # %%
 def checkpoint(rank, world_size, device):
@@ -153,9 +156,6 @@ def checkpoint(rank, world_size, device):
     return {"loss": losses, "steps": len(losses.values)}
 
 
-# %% [markdown]
-# **Predict first.** The first training stops after step 12. With which step does the second begin?
-
 # %%
 if __name__ == "__main__":
     run(checkpoint)
@@ -172,6 +172,9 @@ if __name__ == "__main__":
 # ### A damaged file
 #
 # Here rank 0 changes one bit in the middle of the newest file, that of step 10.
+
+# %% [markdown]
+# **Predict first.** The training has saved the steps 5 and 10. Does `torch.load` notice the bit?
 
 
 # %%
@@ -191,9 +194,6 @@ def damaged_file(rank, world_size, device):
     check(len(losses.values), 23, "steps after step 5")
     return {"steps": len(losses.values)}
 
-
-# %% [markdown]
-# **Predict first.** The training has saved the steps 5 and 10. Does `torch.load` notice the bit?
 
 # %%
 if __name__ == "__main__":

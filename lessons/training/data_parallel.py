@@ -62,6 +62,11 @@ def on_my_shard(model, images, labels):
     return loss
 
 
+# %% [markdown]
+# **Predict first.** In each step every rank sees other images. Do the ranks have equal losses, and
+# do they have equal networks?
+
+
 # %%
 def data_parallel(rank, world_size, device):
     model = network(seed=rank, device=device)  # every rank starts with other parameters
@@ -77,10 +82,6 @@ def data_parallel(rank, world_size, device):
     images = dealt({"images of the first step": (batches[0].tolist(), shard(batches[0]).tolist())})
     return {"images": images, "first loss": round(losses.values[0], 4)}
 
-
-# %% [markdown]
-# **Predict first.** In each step every rank sees other images. Do the ranks have equal losses, and
-# do they have equal networks?
 
 # %%
 if __name__ == "__main__":
@@ -107,6 +108,10 @@ if __name__ == "__main__":
 #
 # A rank without any image adds zeros. All ranks start with seed 0, which replaces the broadcast.
 
+# %% [markdown]
+# **Predict first.** If the ranks averaged the means of their own images, which of the 5 images of
+# the last batch would count too much?
+
 
 # %%
 def on_weighted_shard(model, images, labels):
@@ -128,10 +133,6 @@ def weighted_shards(rank, world_size, device):
     return {"last batch": dealt({"images of the last step": (last, shard(last))})}
 
 
-# %% [markdown]
-# **Predict first.** If the ranks averaged the means of their own images, which of the 5 images of
-# the last batch would count too much?
-
 # %%
 if __name__ == "__main__":
     run(weighted_shards)
@@ -150,6 +151,10 @@ if __name__ == "__main__":
 # In most programs, the batch size is that of one rank. If each rank takes 64 images, an epoch has
 # fewer steps. We train with the learning rate as it was, and with n times as much.
 
+# %% [markdown]
+# **Predict first.** Four ranks train one epoch, and so does one process with batches of 64. Who
+# ends with the lower loss, if the learning rate stays as it was?
+
 
 # %%
 def batch_size(rank, world_size, device):
@@ -165,10 +170,6 @@ def batch_size(rank, world_size, device):
         losses[name] = cross_entropy(trained[0](images), labels).item()
     return {"steps": len(batches)} | losses
 
-
-# %% [markdown]
-# **Predict first.** Four ranks train one epoch, and so does one process with batches of 64. Who
-# ends with the lower loss, if the learning rate stays as it was?
 
 # %%
 if __name__ == "__main__":

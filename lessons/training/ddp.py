@@ -39,6 +39,10 @@ from torch.nn.parallel import DistributedDataParallel
 #
 # `by_hand` is the program of data_parallel. With DDP the same step is `on_my_shard` alone.
 
+# %% [markdown]
+# **Predict first.** The network has four parameters. Our program calls `all_reduce` once for each
+# of them in each step. How often does DDP call it?
+
 
 # %%
 def on_my_shard(model, images, labels):
@@ -66,10 +70,6 @@ def ddp(rank, world_size, device):
     return {"steps": len(batches), "all_reduce": calls, "first name": name}
 
 
-# %% [markdown]
-# **Predict first.** The network has four parameters. Our program calls `all_reduce` once for each
-# of them in each step. How often does DDP call it?
-
 # %%
 if __name__ == "__main__":
     run(ddp)
@@ -89,6 +89,9 @@ if __name__ == "__main__":
 # does, and notes which parameters each bucket holds. We ask for buckets of 1 kB, because the
 # gradients of this network have only 19.
 
+# %% [markdown]
+# **Predict first.** The last layer of the network is `2`. Which parameters does the first bucket
+# of the second step hold?
 
 # %%
 LAYERS = [["2.bias", "2.weight"], ["0.bias", "0.weight"]]
@@ -112,10 +115,6 @@ def order_of_buckets(rank, world_size, device):
     return {f"call {number}": names for number, names in enumerate(found, 1)}
 
 
-# %% [markdown]
-# **Predict first.** The last layer of the network is `2`. Which parameters does the first bucket
-# of the second step hold?
-
 # %%
 if __name__ == "__main__":
     run(order_of_buckets)
@@ -137,6 +136,9 @@ if __name__ == "__main__":
 # use smaller size when using defaults to reduce latency for early-computed gradients"). This
 # network has four layers of 1 MiB each.
 
+# %% [markdown]
+# **Predict first.** How many buckets does the second step reduce, and which is larger?
+
 
 # %%
 def first_bucket(rank, world_size, device):
@@ -152,9 +154,6 @@ def first_bucket(rank, world_size, device):
     check(found, [4 * 2**20, 2**20, 3 * 2**20], "bytes of the buckets")
     return {"first step": found[:1], "second step": found[1:]}
 
-
-# %% [markdown]
-# **Predict first.** How many buckets does the second step reduce, and which is larger?
 
 # %%
 if __name__ == "__main__":
@@ -174,6 +173,9 @@ if __name__ == "__main__":
 #
 # float16 numbers end at 65,504. The gradient here is about 50,000 on each rank, and so is the mean.
 
+# %% [markdown]
+# **Predict first.** The sum of four ranks is 200,000. Which gradient does DDP find?
+
 
 # %%
 def divides_first(rank, world_size, device):
@@ -187,9 +189,6 @@ def divides_first(rank, world_size, device):
     check(total.isinf().item(), world_size > 1, "the sum overflows")
     return {"DDP": mean.item(), "sum, then divide": (total / world_size).item()}
 
-
-# %% [markdown]
-# **Predict first.** The sum of four ranks is 200,000. Which gradient does DDP find?
 
 # %%
 if __name__ == "__main__":

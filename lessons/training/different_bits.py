@@ -83,6 +83,10 @@ def on_my_parts(model, images, labels):
 # of the difference, divided by the norm of the parameters. `eps` is the distance from 1 to the next
 # larger number: 1.2e-7 in float32, 2.2e-16 in float64. The learning rate is 0.7, and once 0.1.
 
+# %% [markdown]
+# **Predict first.** float32 has about 7 digits. After 200 steps, in how many of them do the two
+# trainings still agree?
+
 
 # %%
 def different_bits(rank, world_size, device):
@@ -98,10 +102,6 @@ def different_bits(rank, world_size, device):
         curves[f"{dtype}, {lr}"] = errors
     return {"errors": Curve(curves, "relative error", log=True)}
 
-
-# %% [markdown]
-# **Predict first.** float32 has about 7 digits. After 200 steps, in how many of them do the two
-# trainings still agree?
 
 # %%
 if __name__ == "__main__":
@@ -120,6 +120,9 @@ if __name__ == "__main__":
 #
 # Rank r has (r + 1) / 10. Every rank collects all of them, and adds them in two orders.
 
+# %% [markdown]
+# **Predict first.** 0.1 + 0.2 + 0.3 + 0.4 is 1.0. Is 0.4 + 0.3 + 0.2 + 0.1 more, less or the same?
+
 
 # %%
 def order_of_additions(rank, world_size, device):
@@ -130,9 +133,6 @@ def order_of_additions(rank, world_size, device):
         check(up[-1] == down[-1], False, "equal bits")
     return {"first rank first": repr(up), "last rank first": repr(down)}
 
-
-# %% [markdown]
-# **Predict first.** 0.1 + 0.2 + 0.3 + 0.4 is 1.0. Is 0.4 + 0.3 + 0.2 + 0.1 more, less or the same?
 
 # %%
 if __name__ == "__main__":
@@ -155,6 +155,10 @@ if __name__ == "__main__":
 # order of its terms. PyTorch calls a hook with the gradient of each part, before it is added to
 # `.grad`.
 
+# %% [markdown]
+# **Predict first.** The network has 2,410 parameters. How many of them have the bits of one process
+# after 28 steps?
+
 
 # %%
 def on_the_grid(rank, world_size, device):
@@ -168,10 +172,6 @@ def on_the_grid(rank, world_size, device):
     check(equal, 2410, "parameters with equal bits")
     return {"parameters with equal bits": equal}
 
-
-# %% [markdown]
-# **Predict first.** The network has 2,410 parameters. How many of them have the bits of one process
-# after 28 steps?
 
 # %%
 if __name__ == "__main__":

@@ -95,6 +95,10 @@ def train(model, backward, batches, device, folder=None):
 # The last rank gets a SIGTERM before its 8th `SGD.step`. `at_call` and `survive` (below) are in
 # [accidents.py](../../lessons/training/accidents.py).
 
+# %% [markdown]
+# **Predict first.** The signal reaches one of the ranks in step 8, and every fifth step is saved.
+# Does the second training make a step again?
+
 
 # %%
 def failover(rank, world_size, device):
@@ -117,10 +121,6 @@ def failover(rank, world_size, device):
     return {"loss": second, "before": steps[0], "after": steps[1]}
 
 
-# %% [markdown]
-# **Predict first.** The signal reaches one of the ranks in step 8, and every fifth step is saved.
-# Does the second training make a step again?
-
 # %%
 if __name__ == "__main__":
     run(failover)
@@ -141,6 +141,9 @@ if __name__ == "__main__":
 # an undisturbed training (bit for bit) and with one process. It counts the steps that each start
 # begins, and prints on stderr how long the restart took.
 
+# %% [markdown]
+# **Predict first.** 25 steps are to be made. With which step does the second start begin?
+
 
 # %%
 @needs(ranks=1, seconds=150)
@@ -149,9 +152,6 @@ def killed_in_a_step(rank, world_size, device):
     check([first, second], [8, 20], "steps of each start")
     return {"first start": first, "second start": second}
 
-
-# %% [markdown]
-# **Predict first.** 25 steps are to be made. With which step does the second start begin?
 
 # %%
 if __name__ == "__main__":

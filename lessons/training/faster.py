@@ -44,6 +44,10 @@ from torch.nn.utils import parameters_to_vector
 # communication hook of torch makes; and accumulation, where all parts of a batch but the last run
 # under `no_sync()`. All of them have to give the gradient of one process.
 
+# %% [markdown]
+# **Predict first.** Which of the four sends the most bytes for each image? Of those that send the
+# fewest, which needs the least memory for activations?
+
 
 # %%
 def one_step(images_of_a_rank, limit, device, parts=1, hook=default_hooks.allreduce_hook):
@@ -79,10 +83,6 @@ def bytes_for_each_image(rank, world_size, device):
     return found
 
 
-# %% [markdown]
-# **Predict first.** Which of the four sends the most bytes for each image? Of those that send the
-# fewest, which needs the least memory for activations?
-
 # %%
 if __name__ == "__main__":
     run(bytes_for_each_image)
@@ -105,6 +105,9 @@ if __name__ == "__main__":
 # one with 256 images and float16 gradients, and of one with 2,048 images. The two machines of the
 # lab share the two cores, so each rank has one core, and only the cable differs.
 
+# %% [markdown]
+# **Predict first.** In which steps are two ranks faster than one over 500, and over 50 Mbit/s?
+
 
 # %%
 @looked_up
@@ -118,9 +121,6 @@ def images_per_second(rank, world_size, device):
     check(faster, [[False, False, True], [False, False, True], [False] * 3], "two ranks are faster")
     return found
 
-
-# %% [markdown]
-# **Predict first.** In which steps are two ranks faster than one over 500, and over 50 Mbit/s?
 
 # %%
 if __name__ == "__main__":
@@ -141,6 +141,9 @@ if __name__ == "__main__":
 # The torch profiler notes when each layer is computed, and when gloo's threads reduce a bucket. The
 # cable has 500 Mbit/s. A rank waits while it computes nothing.
 
+# %% [markdown]
+# **Predict first.** With 256 images, does the rank compute or wait for the longer part of the step?
+
 
 # %%
 @looked_up
@@ -152,9 +155,6 @@ def where_the_time_goes(rank, world_size, device):
     lanes = {f"{step}, 2 ranks on 2 cores": ranks for step, ranks in steps.items()}
     return {"over 500 Mbit/s": ProfileLanes(lanes)} | shown
 
-
-# %% [markdown]
-# **Predict first.** With 256 images, does the rank compute or wait for the longer part of the step?
 
 # %%
 if __name__ == "__main__":
@@ -174,6 +174,10 @@ if __name__ == "__main__":
 # The formula adds sending to computing, as if nothing overlapped. We put in the time of one rank,
 # and the bandwidth of the cable. "3 times" is the batch with which four ranks are three times as
 # fast as one.
+
+# %% [markdown]
+# **Predict first.** "Four GPUs train three times as fast": is that true over 500 Mbit/s, or over 50
+# Mbit/s?
 
 
 # %%
@@ -196,10 +200,6 @@ def formula(rank, world_size, device):
         found[f"3 times, {cable}"] = round(batch)
     return found
 
-
-# %% [markdown]
-# **Predict first.** "Four GPUs train three times as fast": is that true over 500 Mbit/s, or over 50
-# Mbit/s?
 
 # %%
 if __name__ == "__main__":

@@ -74,6 +74,10 @@ def one_process(inputs):
     yield [torch.cat([x.chunk(n)[rank] for x in inputs]) for rank in range(n)]
 
 
+# %% [markdown]
+# **Predict first.** Which call is made in the backward pass of each of the four?
+
+
 # %%
 def gradients_through_calls(rank, world_size, device):
     x = inputs_of_all(world_size, device)[rank]
@@ -92,9 +96,6 @@ def gradients_through_calls(rank, world_size, device):
     check(gradients, expected, "the gradients of one process")
     return {f"backward of {name}": backward for name, backward in found.items()}
 
-
-# %% [markdown]
-# **Predict first.** Which call is made in the backward pass of each of the four?
 
 # %%
 if __name__ == "__main__":
@@ -119,6 +120,9 @@ if __name__ == "__main__":
 # `dist.all_gather`, which returns numbers without gradients: then the rank puts its own example,
 # which has one, back in its place. That makes four programs. OpenCLIP offers all of them, by its
 # options `local_loss` and `gather_with_grad`.
+
+# %% [markdown]
+# **Predict first.** Two of the four programs give the gradient of one process. Which two?
 
 
 # %%
@@ -155,9 +159,6 @@ def loss_of_one_or_of_all(rank, world_size, device):
     check(too_small, world_size == 1, "what the other ranks' rows say is missing")
     return {name: gradient.tolist() for name, gradient in got.items()}
 
-
-# %% [markdown]
-# **Predict first.** Two of the four programs give the gradient of one process. Which two?
 
 # %%
 if __name__ == "__main__":
@@ -266,6 +267,10 @@ if __name__ == "__main__":
 # the functions of the graph and returns it as it is; a real one can move other work between the
 # call and the place where its result is needed.
 
+# %% [markdown]
+# **Predict first.** The function has two operations: it multiplies, and it reduces. How many does
+# its graph have?
+
 
 # %%
 def functional_sum(x):
@@ -293,10 +298,6 @@ def compiled(rank, world_size, device):
     check(noted, ["mul", "all_reduce", "wait_tensor"], "the graph")
     return {"as it is": gradients[0].item(), "compiled": gradients[1].item(), "graph": noted}
 
-
-# %% [markdown]
-# **Predict first.** The function has two operations: it multiplies, and it reduces. How many does
-# its graph have?
 
 # %%
 if __name__ == "__main__":

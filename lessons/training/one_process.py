@@ -65,6 +65,11 @@ def train(model, backward, batches, device, lr=0.1, momentum=0.9):
     return (model, optimizer), Curve(losses)
 
 
+# %% [markdown]
+# **Predict first.** Four ranks run this function, and each one trains alone. How many
+# different networks are there in the end?
+
+
 # %%
 def batch_loss(model, images, labels):
     loss = cross_entropy(model(images), labels)  # the mean over the batch
@@ -80,10 +85,6 @@ def one_process(rank, world_size, device):
     check_training(trained, again, "the same training again")
     return {"loss": losses}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks run this function, and each one trains alone. How many
-# different networks are there in the end?
 
 # %%
 if __name__ == "__main__":
@@ -104,6 +105,9 @@ if __name__ == "__main__":
 # The derivative of x * x is 2 x, which is 8 at x = 4. The step computes x * x twice, because
 # `backward()` frees the graph unless it has `retain_graph=True`.
 
+# %% [markdown]
+# **Predict first.** `backward()` runs twice. What is `x.grad` afterwards?
+
 
 # %%
 def grad_adds_up(rank, world_size, device):
@@ -114,9 +118,6 @@ def grad_adds_up(rank, world_size, device):
     check([first, x.grad.item()], [8.0, 16.0], "backward()")
     return {"first": first, "second": x.grad}
 
-
-# %% [markdown]
-# **Predict first.** `backward()` runs twice. What is `x.grad` afterwards?
 
 # %%
 if __name__ == "__main__":
@@ -174,6 +175,9 @@ if __name__ == "__main__":
 # (*vertical scaling*) has this, so more GPUs share the work (*horizontal scaling*). Here rank r
 # computes what `32**r` of them need if they share work and memory evenly.
 
+# %% [markdown]
+# **Predict first.** What does one H100 lack for this training: time, memory or both?
+
 
 # %%
 @computed
@@ -184,9 +188,6 @@ def llama_405b(rank, world_size, device):
     check(f"{operations:.1e}", "3.8e+25", "what the paper says")
     return {"GPUs": gpus, "years": round(years, 2), "GB on each": 16 * parameters / gpus / 1e9}
 
-
-# %% [markdown]
-# **Predict first.** What does one H100 lack for this training: time, memory or both?
 
 # %%
 if __name__ == "__main__":

@@ -42,6 +42,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 # `shuffled` gets the epoch as its seed. The loader loads only the numbers of the images, and
 # `train` looks the images up.
 
+# %% [markdown]
+# **Predict first.** Every rank shuffles all 1,797 numbers itself, and the ranks send each other
+# nothing. Do two ranks ever load the same image in an epoch?
+
 
 # %%
 def sampler(rank, world_size, device):
@@ -63,10 +67,6 @@ def sampler(rank, world_size, device):
     return {"images": dealt(rows)}
 
 
-# %% [markdown]
-# **Predict first.** Every rank shuffles all 1,797 numbers itself, and the ranks send each other
-# nothing. Do two ranks ever load the same image in an epoch?
-
 # %%
 if __name__ == "__main__":
     run(sampler)
@@ -85,6 +85,9 @@ if __name__ == "__main__":
 #
 # Four ranks cannot share 1,797 images equally, but DDP needs equally many batches on each.
 
+# %% [markdown]
+# **Predict first.** Does the sampler leave images out, or does it give some of them to two ranks?
+
 
 # %%
 def padding(rank, world_size, device):
@@ -97,9 +100,6 @@ def padding(rank, world_size, device):
     images = dealt({"epoch 0": (shuffled(0).tolist(), mine.tolist())})
     return {"images of this rank": images, "of all taken twice": twice}
 
-
-# %% [markdown]
-# **Predict first.** Does the sampler leave images out, or does it give some of them to two ranks?
 
 # %%
 if __name__ == "__main__":
@@ -125,6 +125,10 @@ if __name__ == "__main__":
 # DDP still divides by the number of all ranks. With `divide_by_initial_world_size=False`, it
 # divides by the number of those that have a batch.
 
+# %% [markdown]
+# **Predict first.** Three ranks have 500 images and the last has 297, so it runs out of batches
+# first. Which parameters does it have in the end?
+
 
 # %%
 def uneven_inputs(rank, world_size, device):
@@ -139,10 +143,6 @@ def uneven_inputs(rank, world_size, device):
     check_training(trained, expected, "Join")
     return {"steps": len(batches[rank])}
 
-
-# %% [markdown]
-# **Predict first.** Three ranks have 500 images and the last has 297, so it runs out of batches
-# first. Which parameters does it have in the end?
 
 # %%
 if __name__ == "__main__":

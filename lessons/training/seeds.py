@@ -44,6 +44,9 @@ from torch.utils.data import DataLoader
 #
 # Dropout sets half of its inputs to 0, chosen at random. Here they are the 32 hidden units.
 
+# %% [markdown]
+# **Predict first.** Four ranks call dropout. How many different patterns are there with each seed?
+
 
 # %%
 def dropped_units(rank, world_size, device):
@@ -56,9 +59,6 @@ def dropped_units(rank, world_size, device):
     check(counts, [1, world_size], "different patterns")
     return {"patterns": counts, "dropped": RankGrid(rows, "unit", "Filled: the unit is dropped.")}
 
-
-# %% [markdown]
-# **Predict first.** Four ranks call dropout. How many different patterns are there with each seed?
 
 # %%
 if __name__ == "__main__":
@@ -131,6 +131,10 @@ if __name__ == "__main__":
 # images: four ranks have eight. When an epoch begins, it draws a number from torch's generator, and
 # gives each worker a seed made of this number and the worker's index. Each worker draws twice here.
 
+# %% [markdown]
+# **Predict first.** Four ranks draw 16 numbers from each generator. How many of them are different
+# if `torch.manual_seed(0)` was called on every rank?
+
 
 # %%
 def draw(batch):
@@ -147,10 +151,6 @@ def loader_workers(rank, world_size, device):
     check(list(counts.values()), [[4] * 3, [4 * world_size] * 3], "different numbers")
     return counts
 
-
-# %% [markdown]
-# **Predict first.** Four ranks draw 16 numbers from each generator. How many of them are different
-# if `torch.manual_seed(0)` was called on every rank?
 
 # %%
 if __name__ == "__main__":
@@ -170,6 +170,9 @@ if __name__ == "__main__":
 #
 # The same seeds, numbers of ranks and threads, and order of additions give the same bits.
 
+# %% [markdown]
+# **Predict first.** How many of the 2,410 parameters are equal after two runs with dropout?
+
 
 # %%
 def same_run_twice(rank, world_size, device):
@@ -183,9 +186,6 @@ def same_run_twice(rank, world_size, device):
     check(equal, 2410, "parameters with equal bits")
     return {"parameters with equal bits": equal}
 
-
-# %% [markdown]
-# **Predict first.** How many of the 2,410 parameters are equal after two runs with dropout?
 
 # %%
 if __name__ == "__main__":

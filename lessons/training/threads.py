@@ -56,6 +56,10 @@ from torch.nn.functional import cross_entropy
 # They are gathered, so there is one loss, that of the whole batch. After `backward()` the gradients
 # of the replicas are added up in the model. Every rank does all of this alone.
 
+# %% [markdown]
+# **Predict first.** Data parallel training averages the gradients of the ranks. Here they are
+# summed. Is the result that of one process?
+
 
 # %%
 def in_threads(model, images, labels):
@@ -78,10 +82,6 @@ def threads(rank, world_size, device):
     return {"loss": losses}
 
 
-# %% [markdown]
-# **Predict first.** Data parallel training averages the gradients of the ranks. Here they are
-# summed. Is the result that of one process?
-
 # %%
 if __name__ == "__main__":
     run(threads)
@@ -101,6 +101,9 @@ if __name__ == "__main__":
 # of the outputs, and gets those of the parameters. With DDP, every GPU sends and receives gradients
 # only. The step counts the bytes that leave or enter the first GPU for a whole batch.
 
+# %% [markdown]
+# **Predict first.** The number of GPUs doubles. Which of the two doubles as well?
+
 
 # %%
 @computed
@@ -113,9 +116,6 @@ def through_gpu_0(rank, world_size, device):
     check(float(copies), ring * gpus / 2, "n / 2 times as much as a ring")
     return {"GPUs": gpus, "DataParallel": copies + batch, "DDP": int(ring)}
 
-
-# %% [markdown]
-# **Predict first.** The number of GPUs doubles. Which of the two doubles as well?
 
 # %%
 if __name__ == "__main__":
@@ -134,6 +134,10 @@ if __name__ == "__main__":
 # `others_run` works in one thread, while another one counts. `setswitchinterval` makes a thread
 # keep the GIL for a minute unless it gives it back. So if the counter moves, the work has given the
 # GIL back. This does not depend on how fast or how busy the machine is.
+
+# %% [markdown]
+# **Predict first.** Which of the four keeps the other thread from running: a loop in Python, a sort
+# in numpy, a sort in torch, or waiting for a socket?
 
 
 # %%
@@ -176,10 +180,6 @@ def gil(rank, world_size, device):
     check(found, expected, "another thread runs meanwhile")
     return found
 
-
-# %% [markdown]
-# **Predict first.** Which of the four keeps the other thread from running: a loop in Python, a sort
-# in numpy, a sort in torch, or waiting for a socket?
 
 # %%
 if __name__ == "__main__":

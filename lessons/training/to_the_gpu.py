@@ -109,6 +109,9 @@ if __name__ == "__main__":
 # autocast, the parameters themselves can be bfloat16. A communication hook notes in which type the
 # gradients are reduced, and we compare with one process in float64.
 
+# %% [markdown]
+# **Predict first.** Are the gradients that each rank reduces half as many bytes under autocast?
+
 
 # %%
 def note_and_average(found, bucket):
@@ -147,9 +150,6 @@ def types_of_gradients(rank, world_size, device):
     check(errors, sorted(errors), "errors")
     return limits | {"bytes": MemoryBars(bars)}
 
-
-# %% [markdown]
-# **Predict first.** Are the gradients that each rank reduces half as many bytes under autocast?
 
 # %%
 if __name__ == "__main__":

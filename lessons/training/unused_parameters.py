@@ -76,6 +76,10 @@ def task_loss(model, images, labels):
 # %% [markdown]
 # One process computes the loss of each shard with its own task, and takes the mean.
 
+# %% [markdown]
+# **Predict first.** In a step, one of four ranks uses head 1, that of even and odd. Does DDP take
+# its gradient as it is, or does it make it smaller?
+
 
 # %%
 def on_my_shard(model, images, labels):
@@ -104,10 +108,6 @@ def unused_parameters(rank, world_size, device):
     return {"steps": RankGrid(rows, "step", "Filled: the rank used this head in this step.")}
 
 
-# %% [markdown]
-# **Predict first.** In a step, one of four ranks uses head 1, that of even and odd. Does DDP take
-# its gradient as it is, or does it make it smaller?
-
 # %%
 if __name__ == "__main__":
     run(unused_parameters)
@@ -128,6 +128,9 @@ if __name__ == "__main__":
 # label of rank r is r, so even ranks name digits. The parameters are numbered in the order of
 # `model.parameters()`: the body has 0 and 1, head 0 has 2 and 3, and head 1 has 4 and 5.
 
+# %% [markdown]
+# **Predict first.** Which parameters does the error name on rank 1?
+
 
 # %%
 def second_forward(rank, world_size, device):
@@ -141,9 +144,6 @@ def second_forward(rank, world_size, device):
     check(found, "2 3" if rank % 2 else "4 5", "the error names")
     return {"without a gradient": found}
 
-
-# %% [markdown]
-# **Predict first.** Which parameters does the error name on rank 1?
 
 # %%
 if __name__ == "__main__":
@@ -166,6 +166,9 @@ if __name__ == "__main__":
 # modulo 2 here, and four steps are trained with each option. `counting` counts the calls of each
 # step.
 
+# %% [markdown]
+# **Predict first.** Which option needs fewer calls in the long run?
+
 
 # %%
 def cost_of_options(rank, world_size, device):
@@ -186,9 +189,6 @@ def cost_of_options(rank, world_size, device):
     check(found, {"find_unused_parameters": [2] * 4, "static_graph": [2, 1, 3, 1]}, "calls")
     return found
 
-
-# %% [markdown]
-# **Predict first.** Which option needs fewer calls in the long run?
 
 # %%
 if __name__ == "__main__":

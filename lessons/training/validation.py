@@ -47,6 +47,10 @@ from torch.utils.data import DistributedSampler
 # `measured` returns sums, and their last number is that of the images. A rank without images adds
 # three zeros. So this also works with more ranks than images.
 
+# %% [markdown]
+# **Predict first.** All ranks have the same model. Does each find the model's loss on its own 74 or
+# 75 images?
+
 
 # %%
 @torch.no_grad()
@@ -76,10 +80,6 @@ def validation(rank, world_size, device):
     return {"loss of mine": mine[0] / mine[2]} | of_all
 
 
-# %% [markdown]
-# **Predict first.** All ranks have the same model. Does each find the model's loss on its own 74 or
-# 75 images?
-
 # %%
 if __name__ == "__main__":
     run(validation)
@@ -100,6 +100,10 @@ if __name__ == "__main__":
 # example, cannot be computed from sums. For such a metric gather the predictions, put them in the
 # order of the images, and cut off the repeated ones.
 
+# %% [markdown]
+# **Predict first.** The sampler repeats the first image. Is the accuracy then too high or too low,
+# or does it stay the same?
+
 
 # %%
 def padded_validation(rank, world_size, device):
@@ -117,10 +121,6 @@ def padded_validation(rank, world_size, device):
     shown = dealt({"images for validation": (range(len(labels)), mine)})
     return {"images": shown, "correct": with_repeated, "exact": (exact == labels).sum()}
 
-
-# %% [markdown]
-# **Predict first.** The sampler repeats the first image. Is the accuracy then too high or too low,
-# or does it stay the same?
 
 # %%
 if __name__ == "__main__":

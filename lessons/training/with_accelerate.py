@@ -107,6 +107,10 @@ if __name__ == "__main__":
 #
 # This step asks both loaders for a batch of 8 images on each rank, without shuffling.
 
+# %% [markdown]
+# **Predict first.** Each of four ranks takes 8 of the first 32 images. By hand, rank 1 begins with
+# the images 1, 5 and 9. Does it with Accelerate?
+
 
 # %%
 def first_images(rank, world_size, device):
@@ -121,10 +125,6 @@ def first_images(rank, world_size, device):
     grid = dealt({name: (range(size * world_size), mine.tolist()) for name, mine in both.items()})
     return {"first three": [mine[:3].tolist() for mine in both.values()], "images": grid}
 
-
-# %% [markdown]
-# **Predict first.** Each of four ranks takes 8 of the first 32 images. By hand, rank 1 begins with
-# the images 1, 5 and 9. Does it with Accelerate?
 
 # %%
 if __name__ == "__main__":
@@ -144,6 +144,9 @@ if __name__ == "__main__":
 # With four ranks, 1,797 images are 14 rounds of 4 batches, and 5 images are left. By default,
 # Accelerate fills the last round with images from the beginning. They must not be counted twice.
 
+# %% [markdown]
+# **Predict first.** Does the accuracy of what `all_gather` collects differ from that of the data?
+
 
 # %%
 def exact_metrics(rank, world_size, device):
@@ -162,9 +165,6 @@ def exact_metrics(rank, world_size, device):
     check(found["gather_for_metrics"], model(images).argmax(1) == labels, "gather_for_metrics")
     return {name: f"{x.sum()} of {len(x)}" for name, x in found.items()}
 
-
-# %% [markdown]
-# **Predict first.** Does the accuracy of what `all_gather` collects differ from that of the data?
 
 # %%
 if __name__ == "__main__":

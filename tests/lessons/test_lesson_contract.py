@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch.distributed as dist
-from lesson_source import Source
+from lesson_source import ANSWER, Source
 from repository import ROOT, anchors
 
 from collectives import LaunchError, launch
@@ -86,6 +86,17 @@ def each_step_is_run_below_it(source: Source) -> Iterator[str]:
             yield f"{name} is not followed by its own guarded one-line run cell"
 
 
+def each_question_stands_above_its_step(source: Source) -> Iterator[str]:
+    """And below the step the cell that runs it, and the folded answer."""
+    cells = source.cells
+    for number, question in enumerate(cells):
+        if "**Predict first.**" in question:
+            step, run, answer = [*cells[number + 1 : number + 4], "", "", ""][:3]
+            name = re.search(r"^    run\((\w+)\)$", run, re.MULTILINE)
+            if not (name and f"def {name[1]}(" in step and answer.startswith(ANSWER)):
+                yield f"not a step, its run and its answer stand below {question[:60]}"
+
+
 def each_step_proves_something(source: Source) -> Iterator[str]:
     functions = {node.name: node for node in source.tree.body if isinstance(node, ast.FunctionDef)}
     if source.steps != [name for name in functions if name in source.steps]:
@@ -117,6 +128,7 @@ def links_lead_somewhere(source: Source) -> Iterator[str]:
         it_imports_what_is_public,
         it_calls_nothing_by_an_old_name,
         each_step_is_run_below_it,
+        each_question_stands_above_its_step,
         each_step_proves_something,
         links_lead_somewhere,
     ],

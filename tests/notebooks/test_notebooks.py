@@ -4,17 +4,22 @@ again.
 (That they print what `python` prints is shown in test_doors.py.)
 """
 
-from repository import ROOT
 import asyncio
+import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from html import unescape
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import nbformat
 import pytest
 from jupytext.cli import jupytext
+from lesson_source import printed_by
+from repository import ROOT
 
 from collectives.course import chapters, files
 from collectives.lab import available
@@ -26,6 +31,9 @@ PINS = dict(
 )
 
 
+FOLDED_PICTURE = re.compile(r'<img alt="([^"]*)" src="data:image/svg\+xml,([^"]*)">')
+
+
 def committed(lesson: Path) -> nbformat.NotebookNode:
     return nbformat.read(notebooks.path_of(lesson), as_version=4)
 
@@ -35,7 +43,7 @@ def outputs(notebook: nbformat.NotebookNode) -> list:
 
 
 def printed(notebook: nbformat.NotebookNode) -> str:
-    return "".join(output.text for output in outputs(notebook) if output.output_type == "stream")
+    return "".join(printed_by(cell) for cell in notebook.cells if cell.get("outputs"))
 
 
 def test_every_lesson_has_its_notebook_and_no_notebook_is_left_over():
@@ -76,14 +84,23 @@ def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(tmp_path):
     assert changed == []
 
 
+def pictures(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
+    """The pictures, and the words that stand for them on a page without pictures."""
+    for output in outputs(notebook):
+        data = output.get("data", {})
+        for words, picture in FOLDED_PICTURE.findall(data.get("text/html", "")):
+            yield unquote(unescape(picture)), unescape(words)
+        if "image/svg+xml" in data:
+            yield data["image/svg+xml"], output.metadata["image/svg+xml"]["alt"]
+
+
 def test_every_notebook_is_small_and_its_pictures_have_words_for_those_who_cannot_see_them():
     for lesson in LESSONS:
         assert notebooks.path_of(lesson).stat().st_size < 320 * 1024, lesson
-        for output in outputs(committed(lesson)):
-            if output.output_type == "display_data":
-                picture = ElementTree.fromstring(output.data["image/svg+xml"])
-                assert picture.get("role") == "img", lesson
-                assert len(picture.get("aria-label", "")) >= 40, lesson
+        for picture, words in pictures(committed(lesson)):
+            assert ElementTree.fromstring(picture).get("role") == "img", lesson
+            assert ElementTree.fromstring(picture).get("aria-label") == words, lesson
+            assert len(words) >= 40, lesson
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ ANSWER = "<details><summary>Answer</summary>\n\n"
 
 
 class Prediction(NamedTuple):
-    """A "Predict first": the step, its part of the lesson with the question, and the answer."""
+    """A "Predict first": the step, its part of the lesson up to the answer, and the answer."""
 
     step: str
     before: str
@@ -36,6 +36,12 @@ def _text_of(name: str) -> str:
 @functools.cache
 def _cells_of(text: str) -> list:
     return jupytext.reads(text, fmt="py:percent").cells
+
+
+def printed_by(cell: nbformat.NotebookNode) -> str:
+    """What a cell of a notebook shows above its pictures, folded or not."""
+    first = cell.outputs[0]
+    return first.text if first.output_type == "stream" else first.data["text/plain"]
 
 
 class Source:
@@ -56,6 +62,10 @@ class Source:
     @property
     def _cells(self) -> list:
         return _cells_of(self.text)
+
+    @property
+    def cells(self) -> list[str]:
+        return [cell.source for cell in self._cells]
 
     @property
     def code(self) -> list[str]:
@@ -83,9 +93,7 @@ class Source:
         notebook = nbformat.read(notebooks.path_of(files.find(self.name)), as_version=4)
         runs = [re.search(r"^ +run\((\w+)\)$", cell.source, re.M) for cell in notebook.cells]
         return {
-            run[1]: cell.outputs[0].text
-            for run, cell in zip(runs, notebook.cells, strict=True)
-            if run
+            run[1]: printed_by(cell) for run, cell in zip(runs, notebook.cells, strict=True) if run
         }
 
     @property
@@ -101,15 +109,14 @@ class Source:
     @property
     def predictions(self) -> list["Prediction"]:
         """The questions that a reader answers before running a step."""
-        cells = self._cells
         found = []
-        for number, cell in enumerate(cells):
-            if cell.cell_type == "markdown" and "**Predict first.**" in cell.source:
-                headings = [n for n in range(number) if re.search("^##", cells[n].source, re.M)]
-                before = [one.source for one in cells[headings[-1] : number + 1]]
-                run, answer = cells[number + 1].source, cells[number + 2].source
+        for number, question in enumerate(self.cells):
+            if "**Predict first.**" in question:
+                heading = max(n for n in range(number) if re.search("^##", self.cells[n], re.M))
+                run, answer = self.cells[number + 2 : number + 4]
+                before = "\n".join(self.cells[heading : number + 2])
                 step = re.search(r"run\((\w+)\)", run)[1]
-                found.append(Prediction(step, "\n".join(before), answer.partition(ANSWER)[2]))
+                found.append(Prediction(step, before, answer.partition(ANSWER)[2]))
         return found
 
     @property
