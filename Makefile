@@ -22,7 +22,7 @@ BIN := $(VENV)/bin/python
 .PHONY: help tour test test-all mutations notebooks docs constraints lint again
 
 help:
-	@echo "make tour         run the lessons on the calls"
+	@echo "make tour         run the first program, and the lessons of the route"
 	@echo "make test         run the tests but the slow ones; ARGS='tests/cli/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
 	@echo "make mutations    plant random faults one by one, and list those that no test notices"
@@ -37,7 +37,9 @@ help:
 	@echo "  TORCH=newest        use the newest torch, without any pin, in .venv-newest"
 
 tour: $(VENV)/installed
-	$(BIN) -m collectives run --all
+	$(BIN) -m torch.distributed.run --nproc-per-node 2 examples/first_training.py
+	$(BIN) -m collectives run start all_reduce broadcast send_recv all_gather reduce_scatter \
+		training/data_parallel training/ddp
 
 # Half as many processes again as cores: about half of the time a test waits for ranks.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))

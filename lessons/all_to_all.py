@@ -278,4 +278,4 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 # - [`all_to_all_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all_single)
 # - [`scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.scatter)
 #
-# Next lesson: [send_recv](../notebooks/send_recv.ipynb), a message from one rank to one other.
+# Next lesson: [isend_irecv](../notebooks/isend_irecv.ipynb), messages that do not wait.

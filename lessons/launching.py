@@ -16,6 +16,7 @@ start ranks, and what the end of a group does.
 import os
 import socket
 import tempfile
+import time
 from pathlib import Path
 from collectives import check, needs, run
 import torch.distributed as dist
@@ -51,11 +52,18 @@ if __name__ == "__main__":
     run(launching)
 
 # %% [markdown]
-# torchrun sets more variables than those in [start](../notebooks/start.ipynb). For rank 3 of a job
-# on two machines, with two ranks on each, they are:
+# ## Who is who
+#
+# torchrun tells each process who it is, in environment variables, and `init_process_group` reads
+# them. This is rank 3 of a job on two machines, with two ranks on each:
 #
 # | variable | what it says | rank 3 |
 # |---|---|---|
+# | `RANK` | the number of this process in the job | 3 |
+# | `WORLD_SIZE` | how many processes the job has | 4 |
+# | `LOCAL_RANK` | the number of this process on its machine | 1 |
+# | `MASTER_ADDR` | the machine on which the ranks find each other | 10.0.0.1 |
+# | `MASTER_PORT` | the port there | 29500 |
 # | `LOCAL_WORLD_SIZE` | how many ranks this machine has | 2 |
 # | `GROUP_RANK` | the number of this machine | 1 |
 # | `TORCHELASTIC_RUN_ID` | the name of the job | the word "none" |
@@ -63,8 +71,70 @@ if __name__ == "__main__":
 # Many tutorials say that the number of the machine is in `NODE_RANK`. torchrun does not set that
 # variable. `dist.is_torchelastic_launched()` says whether torchrun started this process: it looks
 # for the last variable. `dist.is_available()` says whether this torch was built with
-# `torch.distributed`; if not, the module has no other function
-# (`torch/distributed/__init__.py`: "``torch.distributed`` does not expose any other APIs").
+# `torch.distributed`; if not, the module has no other function (`torch/distributed/__init__.py`:
+# "``torch.distributed`` does not expose any other APIs").
+
+# %% [markdown]
+# `@needs(ranks=4, fresh=True)` tells `run` to start four ranks with these variables, but not to
+# connect them: this step calls `init_process_group` itself.
+
+
+# %%
+@needs(ranks=4, fresh=True)
+def meet_by_environment(rank, world_size, device):
+    before = dist.is_initialized()  # is there a group?
+    dist.init_process_group("gloo")
+    inside, me = dist.is_initialized(), dist.get_rank()
+    dist.barrier()
+    dist.destroy_process_group()
+    # proof
+    check([before, inside, dist.is_initialized()], [False, True, False], "is_initialized")
+    check(me, int(os.environ["RANK"]), "get_rank")
+    return {"RANK": os.environ["RANK"], "get_rank": me, "before": before, "inside": inside}
+
+
+# %%
+if __name__ == "__main__":
+    run(meet_by_environment)
+
+# %% [markdown]
+# ### It waits for all ranks
+#
+# Can rank 0 return from `init_process_group` before rank 3 has called it? Here rank 3 calls last.
+# Just before its call it writes a key into torchrun's store. Each rank looks for the key when its
+# own call has returned.
+
+# %% [markdown]
+# **Predict first.** Which of the four ranks find the key?
+
+
+# %%
+@needs(ranks=4, fresh=True)
+def init_waits_for_all(rank, world_size, device):
+    store = torchrun_store()
+    if rank == 3:
+        time.sleep(1)  # the other ranks call init_process_group first
+        store.set("rank 3 calls now", "")
+
+    dist.init_process_group("gloo")
+    found = store.check(["rank 3 calls now"])
+    dist.barrier()
+    dist.destroy_process_group()
+    check(found, True, "init_process_group waits for rank 3")  # proof
+    return {"finds the key": found}
+
+
+# %%
+if __name__ == "__main__":
+    run(init_waits_for_all)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All of them. So rank 0 cannot return before rank 3 has called: on gloo, `init_process_group`
+# connects each rank with every other.
+#
+# </details>
 
 # %% [markdown]
 # ## tcp://
@@ -299,8 +369,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Write it yourself
 #
-# Change `hello.py` of [start](../notebooks/start.ipynb) so that it also runs alone, with `python
-# hello.py`, as rank 0 of 1.
+# Write a program that adds up `10**rank` of all ranks under torchrun, and that also runs alone,
+# with `python alone.py`, as rank 0 of 1.
 #
 # <details><summary>Answer</summary>
 #
@@ -329,7 +399,7 @@ if __name__ == "__main__":
 # </details>
 
 # %%
-STEPS = [launching, meet_at_an_address, meet_in_a_file]
+STEPS = [launching, meet_by_environment, init_waits_for_all, meet_at_an_address, meet_in_a_file]
 
 # %% [markdown]
 # ## Read on

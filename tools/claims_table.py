@@ -1,4 +1,4 @@
-"""The tables of claims, from claims.toml: in short in the README, in full in docs/backends.md."""
+"""The tables of claims in docs/backends.md, from claims.toml: in short and in full."""
 
 from collections.abc import Iterable
 

@@ -10,8 +10,8 @@ from tools import markdown
 
 # The shortest way from a first program to a model that several ranks train.
 ROUTE = (
-    *("start", "all_reduce", "broadcast", "all_gather", "reduce_scatter"),
-    *("training/one_process", "training/data_parallel"),
+    *("start", "all_reduce", "broadcast", "send_recv", "all_gather", "reduce_scatter"),
+    *("training/data_parallel", "training/ddp"),
 )
 
 WORDS_A_MINUTE = 150
@@ -61,8 +61,8 @@ def route() -> str:
             link = f"[{chapter.name}](docs/contents.md#{chapter.name})"
             rows.append((link, f"{chapter.title}.", _minutes(chapter.lessons)[0]))
     return (
-        f'"Start here" takes {reading} minutes to read and predict. '
-        f'"Change and try" and "Write it yourself" take another {exercises}.\n\n'
+        f'"Start here" takes {reading} minutes to read and predict, '
+        f"and {exercises} more if you make all its changes and exercises.\n\n"
         + markdown.table(["lesson", "what happens", "minutes"], rows)
     )
 

@@ -22,6 +22,7 @@ from tools import (
     mistakes_table,
     readme_picture,
     steps_page,
+    training_picture,
     training_table,
 )
 
@@ -67,9 +68,10 @@ SECTIONS = {
     section.name: section
     for section in (
         GeneratedSection("picture", "docs/calls.svg", readme_picture.svg),
+        GeneratedSection("training-picture", "docs/data_parallel.svg", training_picture.svg),
         GeneratedSection("lessons", "README.md", contents.route),
         GeneratedSection("contents", "docs/contents.md", contents.page),
-        GeneratedSection("works", "README.md", claims_table.short),
+        GeneratedSection("works", "docs/backends.md", claims_table.short),
         GeneratedSection("claims", "docs/backends.md", claims_table.full),
         GeneratedSection("changes", "docs/matrix.md", matrix_changes.tables),
         GeneratedSection("sent", "docs/algorithms.md", algorithm_tables.sent),

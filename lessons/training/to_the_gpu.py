@@ -221,6 +221,12 @@ STEPS = [to_the_gpu, types_of_gradients]
 #   moved to the GPU device before communication takes place"). For tensors on the CPU, too, start
 #   with `init_process_group("cpu:gloo,cuda:nccl")`.
 # - `loss.item()` waits for the GPU in each step; print it less often.
+# - `CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 train.py` shows the job [only these two
+#   GPUs](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html),
+#   and the ranks count them as 0 and 1. So two jobs can share a machine.
+# - NCCL connects the ranks at their first collective, or in `init_process_group` with `device_id`
+#   (`torch/distributed/distributed_c10d.py`: "the communicator is immediately formed"). From torch
+#   2.15 on, "nccl" is another engine: [Which NCCL?](../../docs/which-nccl.md)
 
 # %% [markdown]
 # ## Read on

@@ -29,7 +29,7 @@ def test_every_part_is_the_one_that_make_docs_makes():
 
 
 def test_a_page_without_the_marks_is_an_error():
-    with pytest.raises(ValueError, match=r"README\.md lacks the lines"):
+    with pytest.raises(ValueError, match=r"backends\.md lacks the lines"):
         replace(SECTIONS["works"], name="unknown").read()
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from lesson_source import Source
 from processes import finished, free_port, started
+from repository import ROOT
 
 from collectives import launch
 from collectives.backends import availability as backends
@@ -27,7 +28,7 @@ NAMES = ("start", "launching")
 PROSE = "\n\n".join(Source(name).prose for name in NAMES)
 STEPS = {step.__name__: step for name in NAMES for step in files.load(files.find(name)).STEPS}
 
-# "Save this as `hello.py`", and the program.
+# "Save this as `spawned.py`", and the program.
 PROGRAMS = dict(
     re.findall(
         r"Save\s+(?:this|it)\s+as\s+`([^`]+)`[^`]*:\n\n```python\n(.*?)^```$", PROSE, re.M | re.S
@@ -40,6 +41,11 @@ if backends.missing_for_mpi() is not None:
 
 
 # The programs that the reader saves.
+
+
+def test_the_first_training_is_the_file_in_examples():
+    program = (ROOT / "examples" / "first_training.py").read_text("utf-8")
+    assert program.rpartition('"""')[2].strip() == PROGRAMS["first_training.py"].strip()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +65,7 @@ def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
         assert done.returncode == 0, done.stderr
         # subtle: torchrun runs Python unbuffered. That writes a line and its end one after the other,
         # and another rank may come in between.
-        lines = re.sub(r"\](?=.)", "]\n", done.stdout).splitlines()
+        lines = re.sub(r"(?<=.)(?=rank \d)", "\n", done.stdout).splitlines()
         assert sorted(filter(None, lines)) == shown, done.stderr
 
 
@@ -76,8 +82,8 @@ def test_without_init_method_mpi_is_not_asked_as_the_lesson_says(tmp_path):
 
 @pytest.mark.slow
 def test_without_torchrun_the_program_fails_as_the_lesson_says(tmp_path):
-    (tmp_path / "hello.py").write_text(PROGRAMS["hello.py"])
-    done = finished("python hello.py", cwd=tmp_path)
+    (tmp_path / "first_training.py").write_text(PROGRAMS["first_training.py"])
+    done = finished("python first_training.py", cwd=tmp_path)
     assert f"`{done.stderr.splitlines()[-1]}`" in " ".join(PROSE.split())
 
 
