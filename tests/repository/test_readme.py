@@ -136,10 +136,19 @@ def test_a_launcher_runs_a_lesson_as_typed(launcher):
     assert done.stdout.startswith("all_reduce: proved on all 4 ranks\n")
 
 
-def test_the_output_that_is_shown_is_that_of_the_lesson_start():
-    """Whose test runs the program."""
-    (block,) = [block for page in PAGES.values() for block in blocks("console", page)]
+def test_the_readme_shows_what_the_first_program_prints():
+    """The lesson `start` shows it as well, and its test runs the program."""
+    (block,) = blocks("console", README)
     assert block.replace("examples/", "", 1) in Source("start").prose
+
+
+def test_the_output_that_a_page_shows_is_that_of_the_notebook():
+    for name, page in PAGES.items():
+        for block in blocks("console", page) if name != "README.md" else []:
+            (lesson,) = re.findall(r"^\$ python lessons/(.+)\.py", block, re.MULTILINE)
+            *shown, end = [line for line in block.splitlines() if line[0] != "$"]
+            printed = "".join(Source(lesson).printed.values()).splitlines()
+            assert (printed[: len(shown)], end) == (shown, "...")
 
 
 @pytest.mark.slow
