@@ -60,8 +60,8 @@ if __name__ == "__main__":
 # rank. A piece is a row of two numbers.
 
 # %% [markdown]
-# **Predict first.** Rank 0 has the rows [1, 2], [3, 4], [5, 6] and [7, 8]. Which numbers are first
-# and last in the row of rank 1?
+# **Predict first.** Rank 0 has the rows [1, 2], [3, 4], [5, 6] and [7, 8], and each next rank has
+# 10 more in every place. Which numbers are first and last in the row of rank 1?
 
 
 # %%

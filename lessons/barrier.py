@@ -66,8 +66,8 @@ if __name__ == "__main__":
 # ### A line in a file
 #
 # After a barrier, everything that the ranks did before it is done. Can the others see it? Here
-# every rank writes a line into a file of its own. After the barrier it reads the file of its left
-# neighbour.
+# rank r writes `written by rank r` into a file of its own. After the barrier it reads the file of
+# its left neighbour.
 
 # %% [markdown]
 # **Predict first.** Rank 0 reads the file of rank 3, once after `write` and a barrier, once after
@@ -115,7 +115,9 @@ if __name__ == "__main__":
 # it. Who waits for whom? Afterwards an `all_reduce` counts how many have passed the barrier.
 
 # %% [markdown]
-# **Predict first.** Four ranks run this. What does rank 3 return for `have passed`?
+# **Predict first.** With four ranks, rank 3 does not call the barrier and goes on to the
+# `all_reduce`. Do the other three pass the barrier, and how many does the `all_reduce` count on
+# rank 3?
 
 
 # %%
@@ -139,8 +141,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It returns 3: the three members wait for each other only. In the picture the first dotted line
-# joins their barriers. The bar of rank 3 is long: it waits for them in `all_reduce`.
+# They pass it, and are 3: the members of the group wait for each other only. In the picture the
+# first dotted line joins their barriers. The bar of rank 3 is long: it waits for them in
+# `all_reduce`.
 #
 # </details>
 

@@ -64,7 +64,8 @@ if __name__ == "__main__":
 # computes two differences, and only then waits.
 
 # %% [markdown]
-# **Predict first.** Which three differences does rank 2 get?
+# **Predict first.** Rank 0 has 1, 2 and 3, and rank r has 10 r more in each place. Which three
+# differences does rank 2 get?
 
 
 # %%
@@ -82,8 +83,9 @@ def overlap(rank, world_size, device):
     with span("the first one"):
         first = own[:1] - halo
     differences = torch.cat([first, inner])
-    # proof
-    check(differences, torch.tensor([8 if rank > 0 else 1, 1, 1]), "isend, irecv of a halo")
+    # proof: one process has the whole row
+    row = torch.tensor([0] + [10 * r + k for r in range(world_size) for k in (1, 2, 3)])
+    check(differences, row.diff()[3 * rank : 3 * rank + 3], "isend, irecv of a halo")
     return {"own": own, "halo": halo, "differences": differences}
 
 
@@ -107,7 +109,9 @@ if __name__ == "__main__":
 # the first message would wait for a `recv` that rank 1 calls only after the second.
 
 # %% [markdown]
-# **Predict first.** Which number does rank 1 receive first?
+# **Predict first.** Rank 0 starts a message with the number 1 and tag 1, and then one with the
+# number 2 and tag 2. Rank 1 calls `recv` with tag 2, and then with tag 1. Which number does its
+# first call return?
 
 
 # %%
@@ -123,7 +127,7 @@ def tags(rank, world_size, device):
         dist.recv(first, src=0, tag=2)
         dist.recv(second, src=0, tag=1)
     # proof
-    expected = [2, 1] if rank == 1 else [-1, -1]
+    expected = [bias.item(), weight.item()] if rank == 1 else [-1, -1]
     check([first.item(), second.item()], expected, "recv(tag=...)")
     return {"first": first, "second": second}
 
@@ -147,7 +151,8 @@ if __name__ == "__main__":
 # got in the hop before.
 
 # %% [markdown]
-# **Predict first.** In which order does rank 2 see the four blocks?
+# **Predict first.** Four ranks begin with the blocks 1, 11, 21 and 31, and each sends to the rank
+# on its right. In which order does rank 2 see the four blocks?
 
 
 # %%

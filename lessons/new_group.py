@@ -179,8 +179,9 @@ def global_and_group_ranks(rank, world_size, device):
     if rank > 0:
         dist.broadcast(x, src=1, group=workers)
         dist.broadcast(y, group_src=1, group=workers)
-    # proof
-    expected = [11, 21] if rank > 0 else [1, 1]
+    # proof: the group begins with rank 1 of the world
+    roots = (1, 1 + 1) if rank > 0 else (0, 0)
+    expected = [10 * root + 1 for root in roots]
     check([x.item(), y.item()], expected, "broadcast(src=1), broadcast(group_src=1)")
     number = dist.get_rank(workers)
     check(number, rank - 1, "get_rank(group)")
@@ -211,8 +212,8 @@ if __name__ == "__main__":
 # Each rank sums in the group of its row and in that of its column.
 
 # %% [markdown]
-# **Predict first.** Four ranks make the rows 0, 1 and 2, 3. Which sum does rank 2 get along its
-# row, and which along its column?
+# **Predict first.** Four ranks make the rows 0, 1 and 2, 3, and contribute 1, 10, 100 and 1000.
+# Which sum does rank 2 get along its row, and which along its column?
 
 
 # %%

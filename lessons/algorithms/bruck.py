@@ -165,8 +165,8 @@ if __name__ == "__main__":
 # the step with distance 2. All pieces that have to travel in a step travel in one message.
 
 # %% [markdown]
-# **Predict first.** With pairwise exchange, a rank sends 3 messages and 24 bytes. How many messages
-# and bytes does it send here? Write both numbers down.
+# **Predict first.** With pairwise exchange, each of four ranks sends 3 messages of one piece, 24
+# bytes in all. How many messages and bytes does it send here? Write both numbers down.
 
 
 # %%

@@ -56,8 +56,9 @@ def exchange(sent, to, received, source):
 # ring: an all_gather.
 
 # %% [markdown]
-# **Predict first.** How many bytes does a rank send in all? And rank 0 receives from rank 3, which
-# begins with piece 2: which pieces of rank 0 are other numbers after the first step?
+# **Predict first.** Each of four ranks has four numbers of 8 bytes. How many bytes does a rank send
+# in all? And rank 0 receives from rank 3, which begins with piece 2: which pieces of rank 0 are
+# other numbers after the first step?
 
 
 # %%

@@ -105,7 +105,7 @@ def five_algorithms(rank, world_size, device):
     same = [name for name in names if found[name] == found["recursive_doubling"]]
     results = len({str(one) for one in found.values()})
     if world_size == 4:
-        check([results, same], [4, ["recursive_doubling", "binomial_tree"]], "orders")
+        check([results, same], [len(names) - 1, ["recursive_doubling", "binomial_tree"]], "orders")
     return {"results": results, "equal": same}
 
 

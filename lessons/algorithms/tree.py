@@ -164,10 +164,11 @@ def double_tree(rank, world_size, device):
 
     schedule = count.traffic("broadcast", "double_tree", world_size, x.nbytes)
     check(sent["c10d.send"].bytes, schedule.sent[rank], "bytes sent, and those of the schedule")
-    trees = Trees("double_tree", 8, number=2)
+    n = 8
+    trees = Trees("double_tree", n, number=2)
     first, second = trees.leaves()
-    check(sorted(set(first) & set(second)), [7], "leaves of both trees")
-    schedule = count.traffic("broadcast", "double_tree", 8, 2**20)
+    check(sorted(set(first) & set(second)), [n - 1], "leaves of both trees")
+    schedule = count.traffic("broadcast", "double_tree", n, 2**20)
     check(schedule.busiest(), 2**20, "bytes that the busiest of 8 ranks sends or receives")
     return {"after": x, "eight ranks": trees}
 

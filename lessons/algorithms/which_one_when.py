@@ -41,8 +41,9 @@ import torch.distributed as dist
 # 64 ranks, a latency of 10 µs, and 1 GB/s between any two of them.
 
 # %% [markdown]
-# **Predict first.** Recursive doubling has 6 steps, and halving and doubling 12. Which of the four
-# algorithms is the fastest for 4 bytes, which one for 64 MiB, and is one the fastest at no size?
+# **Predict first.** On 64 ranks recursive doubling has 6 steps, halving and doubling and the
+# binomial tree 12, and the ring 126. Which of the four is the fastest for 4 bytes, which one for 64
+# MiB, and is one the fastest at no size?
 
 
 # %%

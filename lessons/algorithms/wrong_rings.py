@@ -41,8 +41,8 @@ def tutorials_all_reduce(send, recv, rank, n):
 
 
 # %% [markdown]
-# **Predict first.** The sums are 1111, 2222, 3333 and 4444. What does rank 0 get for the first of
-# them? Write the number down.
+# **Predict first.** Rank 0 has 1, 2, 3 and 4, and the sums over four ranks are 1111, 2222, 3333 and
+# 4444. What does rank 0 get for the first of them? Write the number down.
 
 
 # %%

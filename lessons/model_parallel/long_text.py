@@ -84,8 +84,9 @@ if __name__ == "__main__":
 # and their gradients follow them: each rank adds its part.
 
 # %% [markdown]
-# **Predict first.** Four ranks hold their chunks in the order of the text. How many pairs of chunks
-# does each rank compute? How many in a zigzag?
+# **Predict first.** Four ranks hold 8 chunks in the order of the text, and a chunk makes a pair
+# with itself and with each chunk before it. How many pairs does each rank compute? How many in a
+# zigzag?
 
 
 # %%

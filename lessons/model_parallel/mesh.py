@@ -44,8 +44,8 @@ from sliced import cut
 # this coordinate alone. Each call goes to one of these groups.
 
 # %% [markdown]
-# **Predict first.** 4 ranks are a mesh of 2 x 1 x 2. What are the coordinates of rank 2, and which
-# ranks are in its data group?
+# **Predict first.** 4 ranks are a mesh of 2 x 1 x 2: data, pipeline and tensor. What are the
+# coordinates of rank 2, and which ranks are in its data group?
 
 # %%
 NAMES = ("data", "pipeline", "tensor")
@@ -95,7 +95,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # **Predict first.** The lists are the bytes that a rank sends in a step: data, pipeline, tensor.
 # Two data parallel ranks that hold the whole model send 276,992 bytes each, all gradients once. Why
-# do they send fewer in every mesh?
+# does a rank of a mesh send fewer in its data group?
 
 # %%
 MICRO_BATCHES = 2

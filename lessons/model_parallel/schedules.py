@@ -54,7 +54,8 @@ from pipeline import loss_of, one_f_one_b
 
 # %% [markdown]
 # **Predict first.** Four ranks, 8 micro-batches: a rank works in 48 slots, in every order. With
-# 1F1B, a step takes 66. Which other order is shorter? Which one keeps the most activations?
+# 1F1B, a step takes 66. Which is the shortest, 1F1B, interleaved or zero bubble? Which of them
+# keeps the most activations?
 
 # %%
 MICRO_BATCHES = 8

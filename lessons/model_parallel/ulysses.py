@@ -89,8 +89,9 @@ if __name__ == "__main__":
 # is right as it is, and no rank computes more than the others: there is no need for a zigzag.
 
 # %% [markdown]
-# **Predict first.** Which of the two sends more bytes, and does the difference grow with the number
-# of ranks?
+# **Predict first.** Which one sends more bytes, Ulysses or the ring of
+# [long_text](../../notebooks/model_parallel/long_text.ipynb), and does the difference grow with the
+# number of ranks?
 
 
 # %%

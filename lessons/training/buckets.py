@@ -164,7 +164,8 @@ if __name__ == "__main__":
 # call of a step.
 
 # %% [markdown]
-# **Predict first.** With which of these limits does nothing overlap with `backward()`?
+# **Predict first.** The parameters take 19,280 bytes in all. A bucket is full from 1, 100 or 1,000
+# bytes on, or from 25 MiB on. With which of these limits does nothing overlap with `backward()`?
 
 
 # %%

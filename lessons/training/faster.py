@@ -45,8 +45,9 @@ from torch.nn.utils import parameters_to_vector
 # under `no_sync()`. All of them have to give the gradient of one process.
 
 # %% [markdown]
-# **Predict first.** Which of the four sends the most bytes for each image? Of those that send the
-# fewest, which needs the least memory for activations?
+# **Predict first.** A small batch; the same with float16 in place of float64; a batch that is eight
+# times as large, at once or in parts. Which of the four sends the most bytes for each image? Of
+# those that send the fewest, which needs the least memory for activations?
 
 
 # %%

@@ -75,7 +75,8 @@ def one_process(inputs):
 
 
 # %% [markdown]
-# **Predict first.** Which call is made in the backward pass of each of the four?
+# **Predict first.** Which call is made in the backward pass of `all_reduce`, `all_gather`,
+# `reduce_scatter` and `all_to_all`?
 
 
 # %%
@@ -122,7 +123,9 @@ if __name__ == "__main__":
 # options `local_loss` and `gather_with_grad`.
 
 # %% [markdown]
-# **Predict first.** Two of the four programs give the gradient of one process. Which two?
+# **Predict first.** Two of the four programs give the gradient of one process. Which loss belongs
+# to the functional call, and which one to the own example that is put back: that of the own rows,
+# or the whole one?
 
 
 # %%
@@ -167,9 +170,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first and the last. With the functional call the losses of all ranks count together, so each
-# rank must add only its own share. If every rank computes the whole loss, it counts n times, and
-# the gradient is n times too large: rank 0 gets 64 where 16 is right. With its own example put
+# The functional call needs the own rows, and the own example that is put back needs the whole loss:
+# the first and the last row. With the functional call the losses of all ranks count together, so
+# each rank must add only its own share. If every rank computes the whole loss, it counts n times,
+# and the gradient is n times too large: rank 0 gets 64 where 16 is right. With its own example put
 # back, a rank sees only its own loss, so that must be the whole one; with its own rows alone, what
 # the rows of other ranks say about its example is missing, and no factor repairs that. Then think
 # of what comes after: DDP divides the sum over all ranks by n, so under DDP the second program is
