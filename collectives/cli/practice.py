@@ -115,7 +115,7 @@ def _try(here: "Progress", wanted: "Exercise", as_json: bool) -> "ExerciseVerdic
     print_block(answer.block(wanted, verdict))
     if verdict.is_solved:
         following = here.next()
-        print(f"Next: {_shown(here.file(following))}" if following else "That was the last one.")
+        print(f"{here.count} solved.", f"Next: {_shown(here.file(following))}" if following else "")
     else:
         print(f"The file: {_shown(here.file(wanted))}")
         print(f"A hint: collectives practice {wanted.name} --hint")
@@ -179,7 +179,7 @@ def start(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> int:
     assert first is not None
     print(f"{len(registry.read())} exercises are in {folder}. Go on with:\n")
     print(f"  cd {shlex.quote(str(folder))}")
-    print(f"  # write the function in {first.chapter}/{first.name}.py, then")
+    print(f"  # write the function in {made.file(first).name}, then")
     print("  collectives practice")
     return 0
 
@@ -195,9 +195,8 @@ def list_() -> None:
             lesson = one.lesson
             print(lesson)
         mark = "x" if one.name in here.solved else " "
-        print(f"  [{mark}] {answer.title(one):<32} {one.chapter}/{one.name}.py")
-    solved = [name for name in registry.read() if name in here.solved]
-    print(f"{len(solved)} of {len(registry.read())} solved")
+        print(f"  [{mark}] {answer.title(one):<32} {here.file(one).relative_to(here.folder)}")
+    print(f"{here.count} solved")
 
 
 @app.command("reset")

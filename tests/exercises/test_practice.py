@@ -71,9 +71,8 @@ def test_a_command_that_needs_one_exercise_reads_no_other():
 
 
 def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
-    """`neighbours` needs none."""
     for name, one in EXERCISES.items():
-        if one.uses and name != "neighbours":
+        if one.uses:
             text = " ".join((one.folder / "task.py").read_text("utf-8").split())
             *first, last = one.uses
             allowed = f"{', '.join(first)} and {last}" if first else last
@@ -249,20 +248,22 @@ def test_a_reader_starts_tries_asks_and_looks_up(tmp_path, monkeypatch):
     assert "is not empty" in typed("start", str(here), status=2)
     monkeypatch.chdir(here)
     said = typed(status=1)
-    assert "`all_reduce` is not written yet." in said
-    assert "The file: from_less/all_reduce_from_two_calls.py" in said
-    assert "hint 1 of 1" in typed("--hint")
+    assert "`weighted_mean` is not written yet." in said
+    assert "The file: 01_weighted_mean.py" in said
+    assert "hint 1 of 3" in typed("--hint")
     assert "hint 1 of 2" in typed("neighbours", "--hint")
     assert "hint 2 of 2" in typed("neighbours", "--hint")
     assert "did you mean" in typed("neighbors", status=2)
-    (here / "calls" / "neighbours.py").write_text(
-        solution("neighbours").replace("(rank - 1) % n, ", "rank - 1, ")
-    )
+    file = progress.find(here).file(EXERCISES["neighbours"])
+    file.write_text(solution("neighbours").replace("(rank - 1) % n, ", "rank - 1, "))
     said = typed("neighbours", status=1)
     assert "rank 0: the result is wrong." in said
     assert "0     2  (-1, 1)   (1, 1)" in said
     assert typed("solution", "neighbours", status=1, input="n\n").count("%") == 0
-    (here / "calls" / "neighbours.py").write_text(solution("neighbours"))
+    file.write_text(solution("neighbours"))
+    said = typed("neighbours")
+    assert "compare: collectives practice solution neighbours" in said
+    assert "1 of 58 solved. Next: 01_weighted_mean.py" in said
     (found,) = json.loads(typed("neighbours", "--json"))
     assert found["kind"] == "solved"
     assert "[x] neighbours" in typed("list")
@@ -271,17 +272,49 @@ def test_a_reader_starts_tries_asks_and_looks_up(tmp_path, monkeypatch):
     assert "[ ] neighbours" in typed("list")
 
 
+def test_the_files_have_the_numbers_of_the_course_and_a_folder_without_numbers_works(tmp_path):
+    here = progress.start(tmp_path / "new")
+    files = sorted(path.name for path in here.folder.glob("*.py"))
+    assert files == [f"{k:02}_{name}.py" for k, name in enumerate(EXERCISES, 1)]
+    assert "collectives practice" in (here.folder / "README.md").read_text("utf-8")
+    old = tmp_path / "old"
+    (old / "calls").mkdir(parents=True)
+    here.file(EXERCISES["neighbours"]).replace(old / "calls" / "neighbours.py")
+    (old / "77_overlap.py").touch()  # of a version in which it was the 77th
+    (old / "progress.json").write_text('{"solved": ["neighbours"], "hints": {}}')
+    found = progress.find(old)
+    assert found.file(EXERCISES["neighbours"]) == old / "calls" / "neighbours.py"
+    assert found.file(EXERCISES["overlap"]) == old / "77_overlap.py"
+    assert found.count == "1 of 58"
+
+
+def test_messages_are_counted_beside_ours(tmp_path):
+    """What is right may send more."""
+    twice = solution("left_first").replace("    works = [", "    exchange(x)\n    works = [")
+    twice += """
+
+def exchange(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    work = dist.isend(x, (rank + 1) % n)
+    dist.recv(torch.empty_like(x), (rank - 1) % n)
+    work.wait()
+"""
+    assert tried("left_first", twice, tmp_path).sent == (
+        "4 ranks, run 1: 12 messages, 192 bytes; ours: 8 messages, 128 bytes"
+    )
+
+
 @pytest.mark.slow
 def test_practice_answers_in_a_notebook_cell(tmp_path, monkeypatch):
     """For a function of the cell, and for the file in the reader's folder."""
     monkeypatch.chdir(tmp_path)
     from nbclient import NotebookClient
 
-    progress.start(tmp_path / "mine")
+    here = progress.start(tmp_path / "mine")
     right = solution("broadcast_from_sends")
     wrong = right.replace("dist.recv(x, src)", "dist.recv(x.clone(), src)")
     raises = right.replace("dist.recv(x, src)", "1 / 0")
-    (tmp_path / "mine" / "from_less" / "broadcast_from_sends.py").write_text(right, "utf-8")
+    here.file(EXERCISES["broadcast_from_sends"]).write_text(right, "utf-8")
     cells = [
         "from collectives import practice",
         wrong + 'practice("broadcast_from_sends", broadcast)',
@@ -303,7 +336,7 @@ def test_practice_answers_in_a_notebook_cell(tmp_path, monkeypatch):
     assert "line 11: 1 / 0" in told[2]
     assert "solved" in told[3]
     assert progress.find(tmp_path / "mine").solved == ["broadcast_from_sends"]
-    assert "`all_reduce` is not written yet." in told[4]
+    assert "`weighted_mean` is not written yet." in told[4]
 
 
 def test_practice_answers_in_a_python_session(capsys):
@@ -320,7 +353,7 @@ def test_practice_refuses_what_is_no_function():
 
 
 def test_watch_tries_again_when_the_file_is_saved(tmp_path, monkeypatch):
-    file = progress.start(tmp_path).folder / "calls" / "neighbours.py"
+    file = progress.start(tmp_path).file(EXERCISES["neighbours"])
     monkeypatch.chdir(tmp_path)
     programs = [solution("neighbours").replace("(rank + 1) % n", "rank + 1")]
 

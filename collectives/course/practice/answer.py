@@ -36,7 +36,11 @@ def block(exercise: Exercise, verdict: ExerciseVerdict) -> Group:
     if any("given" in row for row in verdict.rows):
         found += tables(verdict)
     found += [Text(f"  {line}") for line in verdict.lines]
-    if exercise.rule and not verdict.is_solved:
+    if verdict.sent:
+        found.append(Text(f"  {verdict.sent}"))
+    if verdict.is_solved:
+        found.append(Text(f"  compare: collectives practice solution {exercise.name}"))
+    elif exercise.rule:
         found.append(Text(f"  The rule: {exercise.rule}."))
     return Group(*found)
 

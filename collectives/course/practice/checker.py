@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectives.course.practice import registry
+from collectives.course.practice.exercise import Exercise
 from collectives.course.practice.run_cases import file_of
 from collectives.course.practice.world import HANGS_AFTER, Ended, Stuck, run_world
 from collectives.launcher.failure import LaunchError
 from collectives.recording.stack import main_thread
+
+_COUNTED = 4  # ranks of the world in which messages are counted
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class ExerciseVerdict:
     """What came of a program: `kind` is solved, todo, wrong, refused, raised, hung, slow or died.
 
     says: what is wrong, in a sentence. case: in which case. rows: by rank, what it was given and
-    what it got and should have got. lines: of the reader's file.
+    what it got and should have got. lines: of the reader's file. sent: what a right program sends,
+    and what ours does.
     """
 
     kind: str
@@ -26,6 +30,7 @@ class ExerciseVerdict:
     case: str = ""
     rows: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    sent: str = ""
 
     @property
     def is_solved(self) -> bool:
@@ -45,6 +50,7 @@ def try_program(
     """
     exercise = registry.find(name)
     passed: list[str] = []
+    sent = ""
     for size in exercise.sizes:
 
         def tell(what: str, size: int = size) -> None:
@@ -56,8 +62,25 @@ def try_program(
         verdict = _failure(ended, file_of(program), passed)
         if verdict is not None:
             return verdict
-    sizes = _sizes(exercise.sizes)
-    return ExerciseVerdict("solved", f"right in {len(passed)} cases, with {sizes} ranks")
+        if exercise.sends and size == _COUNTED:
+            sent = _beside_ours(exercise, ended, prints)
+    says = f"right in {len(passed)} cases, with {_sizes(exercise.sizes)} ranks"
+    return ExerciseVerdict("solved", says, sent=sent)
+
+
+def _beside_ours(exercise: Exercise, yours: Ended, prints: bool) -> str:
+    """What all ranks together sent in the first case of a world of four."""
+    solution = str(exercise.folder / "solution.py")
+    ours = run_world(exercise, solution, _COUNTED, lambda what: None, prints)
+    label = yours.notes[0][0]["begins"]
+    return f"{_ranks(_COUNTED)}, {label}: {_amount(yours)}; ours: {_amount(ours)}"
+
+
+def _amount(ended: Ended) -> str:
+    messages, amount = (
+        sum(notes[0][what] for notes in ended.notes) for what in ("messages", "bytes")
+    )
+    return f"{messages} messages, {amount} bytes"
 
 
 def _stood_elsewhere(ended: Ended) -> bool:

@@ -69,6 +69,11 @@ class Exercise:
         return self.folder.parent.name
 
     @property
+    def sends(self) -> bool:
+        """Whether it is written with messages, so that they are worth counting."""
+        return "send" in self.uses
+
+    @property
     def rule(self) -> str:
         """What may be called, if not everything."""
         calls = ", ".join(self.uses)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from collectives.course.practice.exercise import MESSAGES, Exercise
+from collectives.course.practice.exercise import Exercise
 from collectives.recording.counts import NAMES, name_of
 from collectives.recording.pending_work import COMPLETION_METHODS
 from collectives.semantics.calls import BY_NAME, POINT_TO_POINT
@@ -131,7 +131,7 @@ def _watched(exercise: Exercise, method: str, real: Any, file: str) -> Any:
     # A call may have an older name.
     specs = {id(BY_NAME[use]) for use in exercise.uses if use in BY_NAME}
     allowed = not exercise.uses or id(BY_NAME.get(name)) in specs
-    allowed = allowed or (is_message and bool({*MESSAGES} & {*exercise.uses}))
+    allowed = allowed or (is_message and exercise.sends)
 
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         SENT.made += 1

@@ -25,7 +25,20 @@ class Progress:
     hints: dict[str, int] = field(default_factory=dict)  # how many were shown
 
     def file(self, wanted: Exercise) -> Path:
-        return self.folder / wanted.chapter / f"{wanted.name}.py"
+        """01_weighted_mean.py. A folder of an older version has other numbers, or it has none and a
+        folder for each chapter.
+        """
+        numbered = sorted(self.folder.glob(f"[0-9][0-9]_{wanted.name}.py"))
+        old = self.folder / wanted.chapter / f"{wanted.name}.py"
+        if numbered or old.exists():
+            return numbered[0] if numbered else old
+        return self.folder / f"{registry.number(wanted):02}_{wanted.name}.py"
+
+    @property
+    def count(self) -> str:
+        """How many exercises are solved: 3 of 58."""
+        names = registry.read().keys()
+        return f"{len(names & set(self.solved))} of {len(names)}"
 
     def save(self) -> None:
         text = json.dumps({"solved": self.solved, "hints": self.hints}, indent=2)
@@ -81,7 +94,7 @@ class Progress:
 
     def copy(self, wanted: Exercise) -> None:
         target = self.file(wanted)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         _write(target, (wanted.folder / "task.py").read_bytes())
 
 
@@ -132,6 +145,7 @@ def start(folder: Path) -> Progress:
     progress = Progress(folder)
     for wanted in registry.read().values():
         progress.copy(wanted)
+    _write(folder / "README.md", (registry.folder() / "README.md").read_bytes())
     progress.save()
     return progress
 
@@ -140,7 +154,7 @@ def find(start: Path | None = None) -> Progress:
     """That of the current folder, or of one above it. ValueError if there is none."""
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
-        if (folder / _FILE).is_file() and any(folder.glob("*/*.py")):
+        if (folder / _FILE).is_file() and any((*folder.glob("*.py"), *folder.glob("*/*.py"))):
             return Progress(folder, *_read(folder / _FILE))
     raise ValueError(
         "there are no exercises here: copy them with `collectives practice start FOLDER`, "

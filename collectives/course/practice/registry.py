@@ -24,6 +24,11 @@ def read() -> dict[str, Exercise]:
     return {one.name: one for one in found}
 
 
+def number(wanted: Exercise) -> int:
+    """Its place among all exercises, from 1."""
+    return list(read()).index(wanted.name) + 1
+
+
 def find(name: str) -> Exercise:
     """ValueError, with the nearest name, if there is none. It reads no other exercise."""
     folders = _folders()

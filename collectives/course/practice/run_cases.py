@@ -58,7 +58,7 @@ def run_cases(
                 given = {name: text(value) for name, value in zip(names, case.args, strict=True)}
                 note(case=number, begins=case.label, given=given)
                 found = outcome(function, names, case, sent)
-                note(case=number, **found)
+                note(case=number, **found, messages=sent.messages, bytes=sent.bytes)
                 if not board.finish(rank, found["problem"] is not None):
                     break
         except BaseException as error:

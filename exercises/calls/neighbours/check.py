@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
+from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
-@exercise("neighbours", stars=1, lesson="send_recv", uses=MESSAGES)
+@exercise("neighbours", stars=1, lesson="send_recv")
 @hints(
     "The rank after the last one is rank 0. Which operator of Python turns n into 0?",
     "`(rank + 1) % n` is the rank to the right. `%` also works for rank 0's left side.",

@@ -6,7 +6,7 @@ from collectives.course.practice.data import moved, poison
 from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
-@exercise("fill_from_root", stars=1, lesson="broadcast", uses=("broadcast",))
+@exercise("fill_from_root", stars=1, lesson="mistakes/arguments", uses=("broadcast",))
 @hints(
     "`dist.broadcast(x.long(), src=0)` fills a copy, and the copy is lost.",
     "Broadcast a tensor of the type that the root has, then copy it into `x`.",

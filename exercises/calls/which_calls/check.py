@@ -8,7 +8,7 @@ from collectives.course.practice.data import moved
 from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
-@exercise("results", stars=2, lesson="reduce_scatter")
+@exercise("results", stars=2, lesson="all_to_all")
 @hints(
     "`a` is one rank's tensor on all ranks; which rank's?",
     "`b` on rank 0 has the first element of every rank: each rank has something for each.",

@@ -6,7 +6,7 @@ from collectives.course.practice.data import moved
 from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
-@exercise("neighbours_values", stars=1, lesson="send_recv", uses=MESSAGES)
+@exercise("neighbours_values", stars=1, lesson="mistakes/messages", uses=MESSAGES)
 @hints(
     "With two ranks it works, with three it hangs: for whom does each rank wait first?",
     "Every rank begins with its left neighbour, which begins with its own left neighbour.",

@@ -13,7 +13,7 @@ from collectives.course.practice.process_group import SENT
 @exercise(
     "sum_of_the_others",
     stars=3,
-    lesson="new_group",
+    lesson="mistakes/groups",
     uses=("all_reduce", "broadcast", "new_group"),
     sizes=(3, 4, 5),
 )

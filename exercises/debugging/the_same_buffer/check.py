@@ -22,7 +22,7 @@ class _Tensors(list):
         return super().__getitem__(number)
 
 
-@exercise("send_all", stars=2, lesson="isend_irecv", uses=MESSAGES, sizes=(2, 3, 4))
+@exercise("send_all", stars=2, lesson="mistakes/buffers", uses=MESSAGES, sizes=(2, 3, 4))
 @hints(
     "When may a program write into the tensor that it gave to isend?",
     "Give each message a tensor of its own, or wait before you write again.",

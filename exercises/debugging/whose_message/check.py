@@ -6,7 +6,7 @@ from collectives.course.practice.data import moved
 from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
-@exercise("collect", stars=2, lesson="send_recv", uses=MESSAGES)
+@exercise("collect", stars=2, lesson="mistakes/messages", uses=MESSAGES)
 @hints(
     "A receive without a source takes the first message that arrives, from any rank.",
     "Name the source, or use the rank that `recv` returns.",

@@ -8,7 +8,7 @@ from collectives.course.practice.data import added, runs
 from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
-@exercise("exclusive_scan", stars=2, lesson="send_recv", uses=MESSAGES)
+@exercise("exclusive_scan", stars=2, lesson="algorithms/doubling", uses=MESSAGES)
 @hints(
     "Rank r wants the sum of the ranks below it; rank 0 wants zeros.",
     "Send what you received plus your own tensor; return what you received.",

@@ -7,7 +7,7 @@ from broadcasts import broadcasts
 from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercise, hints
 
 
-@exercise("broadcast", stars=1, lesson="broadcast", uses=MESSAGES)
+@exercise("broadcast", stars=1, lesson="send_recv", uses=MESSAGES)
 @hints(
     "The root sends to every other rank; every other rank receives once.",
     "The root must not send to itself: gloo refuses that.",

@@ -8,7 +8,7 @@ from collectives.course.practice.data import added, poison, runs
 from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
-@exercise("reduce_scatter", stars=2, lesson="reduce_scatter", uses=("reduce",))
+@exercise("reduce_scatter", stars=2, lesson="reduce", uses=("reduce",))
 @hints(
     "Each rank is the root once, and gets the sum of the pieces for it.",
     "`reduce` may write into its tensor on every rank, not only on the root: give it a copy.",
