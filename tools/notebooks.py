@@ -9,6 +9,7 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,23 +61,39 @@ def path_of(lesson: Path) -> Path:
 
 
 def unexecuted(lesson: Path) -> nbformat.NotebookNode:
-    """The notebook of a lesson, without outputs. A cell's id: lesson and position (order-03)."""
+    """The notebook of a lesson, without outputs. A cell's id: lesson and position (order-03).
+
+    Jupyter hides the cure of a mistake until a click opens it. No other page can hide code.
+    """
     notebook = jupytext.read(lesson)
     notebook.metadata = nbformat.from_dict(_METADATA)
     for position, cell in enumerate(notebook.cells, 1):
         cell.id = f"{lesson.stem}-{position:02}"
+    for cure_and_its_run in _cures(notebook):
+        for cell in cure_and_its_run:
+            cell.metadata.jupyter = nbformat.from_dict({"source_hidden": True})
     return notebook
 
 
+def _cures(notebook: nbformat.NotebookNode) -> Iterator[tuple]:
+    """The two cells below each answer to "What is wrong?"."""
+    cells = notebook.cells
+    for answer, *cure_and_its_run in zip(cells, cells[1:], cells[2:], strict=False):
+        if answer.source.startswith("<details><summary>What is wrong?"):
+            yield tuple(cure_and_its_run)
+
+
 def fold(notebook: nbformat.NotebookNode) -> None:
-    """Fold what a reader is asked to predict: the outputs of a cell above a folded answer.
+    """Fold what a reader is asked to find out: the outputs of a cell above a folded answer, and
+    those of a cure.
 
     They become one output of HTML, which is folded on every page that shows the notebook: the mark
     `collapsed` of a cell is known to Jupyter alone. Whoever runs the cell sees its output unfolded.
     """
-    for run, answer in itertools.pairwise(notebook.cells):
-        if run.cell_type == "code" and answer.source.startswith("<details>"):
-            run.outputs = [_folded(run.outputs)]
+    pairs = itertools.pairwise(notebook.cells)
+    asked = [run for run, answer in pairs if answer.source.startswith("<details>")]
+    for run in asked + [run for _, run in _cures(notebook)]:
+        run.outputs = [_folded(run.outputs)]
 
 
 def _folded(outputs: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:

@@ -6,9 +6,9 @@ All ranks make the same call at the same time, but with different arguments: a l
 root, a reduction, sizes. Hardly any of this is checked. Most of it ends in wrong numbers, some of
 it in a process that dies without a traceback.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/arguments.py
     torchrun --nproc-per-node 4 lessons/mistakes/arguments.py

@@ -5,9 +5,9 @@
 A collective writes into memory that you gave it, at a time that it chooses. These seven programs look
 there too early or in the wrong place, or allocate the wrong size.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/buffers.py
     torchrun --nproc-per-node 4 lessons/mistakes/buffers.py

@@ -5,9 +5,9 @@
 The collectives are right, but what the ranks put into them is wrong: samples, random numbers,
 metrics, or the lines that they print. None of these mistakes raises an error.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/data.py
     torchrun --nproc-per-node 4 lessons/mistakes/data.py

@@ -5,9 +5,9 @@
 All ranks of the world must create every group, even the ranks that are not in it, and all in the
 same order. And a rank of a group has two numbers.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/groups.py
     torchrun --nproc-per-node 4 lessons/mistakes/groups.py

@@ -4,9 +4,9 @@
 
 Three programs in which ranks wait for each other's messages until the time limit.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two. Nothing here can harm your machine: break more if you like.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two. Nothing here can harm your machine: break more if you like.
 
     python lessons/mistakes/messages.py
     torchrun --nproc-per-node 4 lessons/mistakes/messages.py

@@ -6,9 +6,9 @@ Every rank of a group must call the same collectives in the same order. In each 
 programs, one rank does not. gloo matches calls by their position alone: the result is a hang, a
 lost connection, or wrong numbers without an error.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py

@@ -5,9 +5,9 @@
 One rank fails, ends or is slow while the others wait for it. The errors that the other ranks get
 never name the cause.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/processes.py
     torchrun --nproc-per-node 4 lessons/mistakes/processes.py

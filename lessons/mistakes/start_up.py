@@ -6,9 +6,9 @@ Before the first collective the ranks have to find each other, and in these four
 not. The ranks start as torchrun starts them: with its environment variables, and without a process
 group.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/start_up.py
     torchrun --nproc-per-node 4 lessons/mistakes/start_up.py

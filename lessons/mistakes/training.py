@@ -5,9 +5,9 @@
 A model trains on several ranks, and the loop around the collectives goes wrong: validation,
 micro-batches, DDP, batch norm, checkpoints.
 
-Find each mistake first: read the program and what it prints, and say which line is wrong. Then open
-the answer. Below the answer runs the cure. Each program runs in ranks of its own for a second or
-two.
+Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
+output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
+second or two.
 
     python lessons/mistakes/training.py
     torchrun --nproc-per-node 4 lessons/mistakes/training.py
