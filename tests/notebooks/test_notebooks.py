@@ -84,6 +84,16 @@ def test_a_notebook_that_is_saved_in_jupyter_gives_back_its_lesson(tmp_path):
     assert changed == []
 
 
+def test_what_a_reader_is_asked_to_find_out_is_folded():
+    """What is printed above a folded answer, and by the cure of a mistake."""
+    for lesson in LESSONS:
+        cells = committed(lesson).cells
+        for step, run, below in zip(cells, cells[1:], cells[2:], strict=False):
+            if below.source.startswith("<details>") or step.source.startswith("@cure("):
+                pages = [one.get("data", {}).get("text/html", "") for one in run.outputs]
+                assert [page[:18] for page in pages] == ["<details><summary>"], run.id
+
+
 def pictures(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
     """The pictures, and the words that stand for them on a page without pictures."""
     for output in outputs(notebook):
