@@ -196,8 +196,10 @@ if __name__ == "__main__":
 #   heads of 128 for keys and values: 3 x 53,248 / 16,384 + 2 + 2 x 8 / 128 = 11.875 W x W, where
 #   ours has 12.
 # - **Its time.** The reported speed does not count operations that are made again, nor do we here.
-#   Its stages are [interleaved](../../notebooks/model_parallel/schedules.ipynb): its bubble is
-#   smaller than ours.
+# - **Bubbles.** Stages of Llama 3 and Megatron-LM are
+#   [interleaved](../../notebooks/model_parallel/schedules.ipynb), which makes a bubble smaller.
+#   BLOOM and the smaller one of Megatron-LM had two pieces of text in a micro-batch, where we have
+#   one: that makes it larger.
 # - **Parameters of BLOOM.** Embedding and head are one matrix: 250,680 x 14,336 = 3.6e9 fewer.
 # - **Its memory.**
 #   [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4)
