@@ -12,6 +12,7 @@ count, and when to clip the gradient.
 """
 
 # %%
+from functools import partial
 from collectives import check, check_samples, check_training, digits, run
 from collectives.pictures.rank_grid import RankGrid
 from one_process import batch_loss, network, train
@@ -150,6 +151,7 @@ if __name__ == "__main__":
 #
 # Clip once in a step, after the last `backward()`. Then `.grad` holds the gradient of the whole
 # batch on every rank, and all ranks scale it by the same factor. Here its norm may be at most 0.5.
+# One process does the same by hand.
 
 # %% [markdown]
 # **Predict first.** Would the ranks still have one model if each clipped the gradients of its own
@@ -157,20 +159,24 @@ if __name__ == "__main__":
 
 
 # %%
-def clipped(backward, norms):
-    def step(model, images, labels):
-        loss = backward(model, images, labels)
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
-        return loss
+def clipped(norms, model, images, labels):
+    loss = accumulate(model, images, labels)
+    norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+    return loss
 
-    return step
+
+def by_hand(norms, model, images, labels):
+    batch_loss(model, images, labels)
+    norms.append(sum((one.grad**2).sum().item() for one in model.parameters()) ** 0.5)
+    for one in model.parameters():
+        one.grad *= min(0.5 / (norms[-1] + 1e-6), 1.0)  # no division by 0
 
 
 def clipping(rank, world_size, device):
     norms, alone = [], []
-    trained, _ = train(DDP(network(0, device)), clipped(accumulate, norms), batches(), device)
+    trained, _ = train(DDP(network(0, device)), partial(clipped, norms), batches(), device)
 
-    expected, _ = train(network(0, device), clipped(batch_loss, alone), batches(), device)
+    expected, _ = train(network(0, device), partial(by_hand, alone), batches(), device)
     check_training(trained, expected, "clipping")
     check(torch.tensor(norms), torch.tensor(alone), "the norm of each step", rtol=1e-5)
     rows = {"clipped": [norm > 0.5 for norm in norms]}
@@ -234,13 +240,10 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # %% [markdown]
 # ## Read on
 #
-# - In the program to take home,
-#   [`train_step`](../../examples/train_ddp.py) has it:
+# - In the program to take home, [`train_step`](../../examples/train_ddp.py) has it:
 #   `model.no_sync() if left else nullcontext()`.
-# - The reference of
-#   [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
-#   and
-#   [clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html),
+# - [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
+# - [clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html),
 #   in PyTorch's documentation.
 #
 # Next lesson: [validation](../../notebooks/training/validation.ipynb), exact metrics on shards that

@@ -15,15 +15,15 @@ workers that draw the same numbers on every rank, and the same run twice, bit fo
 # %%
 from functools import partial
 from itertools import chain
-from collectives import check, check_training, run
+from collectives import check, check_samples, check_training, run
 from collectives.pictures.rank_grid import RankGrid
-from one_process import shuffled, train
+from one_process import batch_loss, shuffled, train
 import random
 import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, dropout
 from torch.utils.data import DataLoader
 
 # %% [markdown]
@@ -75,8 +75,8 @@ if __name__ == "__main__":
 # ### One process with the generators of all ranks
 #
 # The network of one_process gets a dropout layer. To prove its training, one process must drop the
-# same units. It computes one shard after the other. Before each of them it puts the state of that
-# rank's generator in place, and afterwards it keeps the new state.
+# same units. It draws for one shard after the other: it puts the state of that rank's generator in
+# place, and afterwards keeps the new state. Then it computes the whole batch.
 
 
 # %%
@@ -86,37 +86,37 @@ def network(seed, device):
     return nn.Sequential(*layers).double().to(device)
 
 
-def shard_loss(model, images, labels, rank, n):
+# %%
+def on_my_shard(model, images, labels):
+    rank, n = dist.get_rank(), dist.get_world_size()
     loss = cross_entropy(model(images[rank::n]), labels[rank::n])
     (loss / n).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
     return loss.item()
 
 
 # %%
-def on_my_shard(model, images, labels):
-    loss = shard_loss(model, images, labels, dist.get_rank(), dist.get_world_size())
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-    return loss
-
-
-# %%
-def on_all_shards(states, model, images, labels):
+def on_whole_batch(states, model, images, labels):
+    factors = images.new_ones(len(images), 32)  # of the hidden units: 0 or 2
     for rank, state in enumerate(states):
         torch.set_rng_state(state)
-        shard_loss(model, images, labels, rank, len(states))
+        dropout(factors[rank :: len(states)], inplace=True)
         states[rank] = torch.get_rng_state()
+    model[2].forward = factors.mul  # in place of dropout
+    return batch_loss(model, images, labels)
 
 
 def seeds(rank, world_size, device):
+    batches = shuffled().split(64 // world_size * world_size)[:28]
     model = network(0, device)  # equal on all ranks, without a broadcast
     torch.manual_seed(1 + rank)
-    trained, losses = train(model, on_my_shard, shuffled().split(60)[:28], device)
+    trained, losses = train(model, on_my_shard, batches, device)
 
     states = [torch.manual_seed(1 + r).get_state() for r in range(world_size)]
-    backward = partial(on_all_shards, states)
-    expected, _ = train(network(0, device), backward, shuffled().split(60)[:28], device)
+    expected, _ = train(network(0, device), partial(on_whole_batch, states), batches, device)
     check_training(trained, expected, "dropout")
+    check_samples(trained, expected, "dropout")
     return {"first and last loss": str(losses)}
 
 
@@ -225,8 +225,8 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 #    `torch.manual_seed(1)`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 1`.
 # 2. **Another start on every rank.** In `seeds`, change `model = network(0, device)` to `model =
 #    network(rank, device)`. It says `rank 1/4: 0.bias: relative error 1`.
-# 3. **The seed is set in each step.** In `on_my_shard`, change `loss = shard_loss` to
-#    `torch.manual_seed(1 + dist.get_rank()); loss = shard_loss`. It says `rank 0/4:
+# 3. **The seed is set in each step.** In `on_my_shard`, change `loss = cross_entropy` to
+#    `torch.manual_seed(1 + rank); loss = cross_entropy`. It says `rank 0/4:
 #    0.bias.momentum_buffer: relative error 1`: every step drops the same units.
 # 4. **The same workers on every rank.** In `loader_workers`, change `("seed by rank", rank)` to
 #    `("seed by rank", 0)`. It says `got [[4, 4, 4], [4, 4, 4]], should be`.

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
+from threading import Barrier, Thread
 from collectives import check, check_training, computed, run
 from one_process import batch_loss, network, shuffled, train
 import numpy
@@ -44,17 +44,15 @@ from torch.nn.functional import cross_entropy
 # | machines | one | any number |
 # | the model | is copied to all GPUs in each forward | stays on its GPU |
 # | through GPU 0 go | parameters, inputs, outputs, gradients | its own gradients |
-# | `optimizer.step()` | sends nothing | sends nothing |
-# | a model cut over several GPUs | does not work | works, with `device_ids=None` |
 
 # %% [markdown]
 # ## The code
 #
 # `nn.DataParallel(model, device_ids=[0, 1, 2, 3])` is all that a program needs, but it needs GPUs.
-# `in_threads` does the same by hand. One process has one model and one optimizer. In every step it
-# replicates the model for four threads, each of which computes the outputs of a part of the batch.
-# They are gathered, so there is one loss, that of the whole batch. After `backward()` the gradients
-# of the replicas are added up in the model. Every rank does all of this alone.
+# `in_threads` does the same by hand. In every step it replicates the model for four threads, each
+# of which computes the outputs of a part of the batch. They are gathered, so there is one loss,
+# that of the whole batch. After `backward()` the gradients of the replicas are added up in the
+# model. Every rank does all of this alone.
 
 # %% [markdown]
 # **Predict first.** Data parallel training averages the gradients of the ranks. Here they are
@@ -74,11 +72,18 @@ def in_threads(model, images, labels):
 
 
 def threads(rank, world_size, device):
-    trained, losses = train(network(0, device), in_threads, shuffled().split(64), device)
+    def note(replica, inputs):
+        meeting.wait()  # until four threads are here at once
+        images.append(len(inputs[0]))
+
+    model, images, meeting = network(0, device), [], Barrier(4, timeout=20)
+    model.register_forward_pre_hook(note)  # a replica has it, too
+    trained, losses = train(model, in_threads, shuffled().split(64), device)
 
     expected, _ = train(network(0, device), batch_loss, shuffled().split(64), device)
-    # a rank exchanges nothing with the others, so their roundings may differ
+    # each rank trains alone, so roundings may differ
     check_training(trained, expected, "four threads and one process", same_bits=False)
+    check(images[:112], [16] * 112, "images of each replica")  # the last batch is small
     return {"loss": losses}
 
 
@@ -99,7 +104,7 @@ if __name__ == "__main__":
 # With `nn.DataParallel`, the batch, the model, the loss and the optimizer are on one GPU. So in
 # every step it sends parameters and images to the others, gets their outputs, returns the gradients
 # of the outputs, and gets those of the parameters. With DDP, every GPU sends and receives gradients
-# only. The step counts the bytes that leave or enter the first GPU for a whole batch.
+# only. The step counts the bytes at the first GPU for a whole batch.
 
 # %% [markdown]
 # **Predict first.** The number of GPUs doubles. Which of the two doubles as well?
@@ -132,8 +137,8 @@ if __name__ == "__main__":
 # ### The GIL
 #
 # `others_run` works in one thread, while another one counts. `setswitchinterval` makes a thread
-# keep the GIL for a minute unless it gives it back. So if the counter moves, the work has given the
-# GIL back. This does not depend on how fast or how busy the machine is.
+# keep the GIL for a minute unless it gives it back. So if the counter moves, the work has given it
+# back, however fast or busy the machine is.
 
 # %% [markdown]
 # **Predict first.** Which of the four keeps the other thread from running: a loop in Python, a sort
@@ -190,8 +195,7 @@ if __name__ == "__main__":
 #
 # The loop in Python: however many cores there are, two threads of Python code keep one of them
 # busy. A thread gives the GIL back during I/O, so threads suit programs that mostly wait for disks
-# and networks. Training computes, so the ranks of a process group are processes. Each has a GIL of
-# its own.
+# and networks. Training computes, so ranks are processes, each with a GIL of its own.
 #
 # </details>
 
@@ -201,9 +205,10 @@ STEPS = [threads, through_gpu_0, gil]
 # %% [markdown]
 # ## The proof
 #
-# `check_training` compares the model of the threads with that of one process. In `gil`, `check`
-# compares what each rank finds with what is known of the four. On a Python without the GIL
-# (3.13t or later) the first should be True, too; it was not tried here.
+# `check_training` compares the model of the threads with that of one process, and `note` shows that
+# four threads compute at once, 16 images each. In `gil`, `check` compares what each rank finds with
+# what is known of the four. On a Python without the GIL (3.13t or later) the first should be True,
+# too; it was not tried here.
 
 # %% [markdown]
 # ## On GPUs
@@ -228,23 +233,19 @@ STEPS = [threads, through_gpu_0, gil]
 #    `network(0, images.device)`. It says `0.bias.momentum_buffer: relative error 2`: they keep the
 #    first parameters.
 # 3. **Python gives the GIL back.** In `others_run`, change `sys.setswitchinterval(60)` to
-#    `sys.setswitchinterval(1e-6)`. It says `got {'Python': True`. Python now changes threads often,
-#    but two threads still share one core.
+#    `sys.setswitchinterval(1e-6)`. It says `got {'Python': True`: threads take turns on one core.
 
 # %% [markdown]
 # ## Pitfalls
 #
 # - Without a GPU, `nn.DataParallel` calls the model as it is (`torch/nn/parallel/data_parallel.py`:
 #   "if not self.device_ids: return self.module(*inputs, **kwargs)").
-# - The batch size of `nn.DataParallel` is that of all GPUs. That of DDP is the batch size of one
-#   process.
+# - The batch size of `nn.DataParallel` is that of all GPUs, and with DDP that of one process.
 
 # %% [markdown]
 # ## Read on
 #
-# - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html), in
-#   PyTorch's documentation.
-# - [Free-threaded Python](https://docs.python.org/3/howto/free-threading-python.html), in Python's
-#   documentation.
+# - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)
+# - [Free-threaded Python](https://docs.python.org/3/howto/free-threading-python.html)
 #
 # Next lesson: [to_the_gpu](../../notebooks/training/to_the_gpu.ipynb), the same program on GPUs.

@@ -3,8 +3,10 @@
 Each fault here leaves parameters and gradients as they are, and makes a sentence of a lesson false.
 """
 
+from functools import partial
+
 import pytest
-from planted import Planted, by_proof, unnoticed
+from planted import Planted, by_any_error, by_proof, unnoticed
 
 from collectives.course import files
 
@@ -68,6 +70,14 @@ FAULTS = [
                 "torch.manual_seed(1 + rank)\n    trained",
                 "torch.manual_seed(1)\n    trained",
             ),
+            (
+                "seeds",
+                "on_my_shard",
+                "[dropout",
+                "model(images[rank::n]), labels[rank::n])",
+                "model(images), labels)",
+            ),
+            ("seeds", "on_my_shard", "[dropout", "(loss / n).backward()", "loss.backward()"),
             (
                 "seeds",
                 "loader_workers",
@@ -151,6 +161,30 @@ FAULTS = [
                 "    if True:\n        loss",
             ),
             ("accumulation", "", "[tokens", "    dist.all_reduce(tokens)\n", "    tokens *= n\n"),
+            # "Here its norm may be at most 0.5", and a smaller gradient is not scaled up.
+            (
+                "accumulation",
+                "clipped",
+                "[clipping",
+                "model.parameters(), 0.5)",
+                "model.parameters(), 0.4)",
+            ),
+            (
+                "accumulation",
+                "clipped",
+                "[clipping",
+                "nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())",
+                "nn.utils.get_total_norm(one.grad for one in model.parameters()).item())\n"
+                "    for one in model.parameters():\n        one.grad *= 0.5 / norms[-1]",
+            ),
+            # "Each of which computes the outputs of a part of the batch."
+            (
+                "threads",
+                "threads",
+                "[images of each replica",
+                "lambda replica, x: replica(x), replicas, images.tensor_split(4))",
+                "lambda one, k: one(images).tensor_split(4)[k], replicas, range(4))",
+            ),
             # "What a step sends for each image."
             ("faster", "", "[bytes for each image", "mine = batch[rank::n]", "mine = batch"),
             (
@@ -164,7 +198,21 @@ FAULTS = [
     ),
 ]
 
+# "In every step it replicates the model for four threads."
+ONE_THREAD = Planted(
+    files.find("training/threads"),
+    "ThreadPoolExecutor(4) as threads",
+    "ThreadPoolExecutor(1) as threads",
+    "BrokenBarrierError",
+    "threads",
+)
+
 
 @pytest.mark.slow
 def test_a_claim_beside_the_model_is_proved():
     assert unnoticed(FAULTS, by_proof) == {}
+
+
+@pytest.mark.slow
+def test_four_threads_are_four():
+    assert unnoticed([ONE_THREAD], partial(by_any_error, timeout=200.0)) == {}
