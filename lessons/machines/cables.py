@@ -123,6 +123,7 @@ def cables():
     wrong = {key: sent[key] for key in found if abs(sent[key] / expected[key] - 1) > 0.05}
     check(wrong, {}, "bytes on the cable of node0, within 5 %")
     best = seconds["blocks", "hierarchical_sum"]
+    check(best > 0.9 * 8 * tensor / 200e6, True, f"the rate, seconds: {seconds}")
     check(seconds["round-robin", "flat_sum"] > 3 * best, True, f"seconds: {seconds}")
     rows = [
         {"ranks": order, "algorithm": algorithm, "MB from node0 to node1": f"{size / 1e6:.1f}"}

@@ -32,6 +32,9 @@ from elastic_job import AGENT, WORKER, Job, sh
 # 3. **The training's result** must not depend on the world size: each rank takes its share of each
 #    batch. [elastic_train.py](../../lessons/machines/elastic_train.py) also rounds the gradients so
 #    that sums are exact in any order: the parameters are equal to the last bit with 1 rank or 2.
+#    This proves neither the shares nor the rounding: we got the same bits when each rank computed
+#    whole batches, and without rounding. [seeds](../../notebooks/training/seeds.ipynb) counts what
+#    a rank computes, and [different_bits](../../notebooks/training/different_bits.ipynb) rounds.
 #
 # An accident is noticed late, because nobody tells a machine that another one is gone. Each agent
 # sends a sign of life to the store, and the others count how many are missing. Ranks notice it in

@@ -40,7 +40,7 @@ import os
 import torch
 import torch.distributed as dist
 
-UNKNOWN = "Unable to find address"
+GLOO = "Unable to find address", "connectFullMesh failed"
 for port, interface in enumerate(["eth0", "eth9", ""], start=29500):
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     if not interface:
@@ -52,7 +52,7 @@ for port, interface in enumerate(["eth0", "eth9", ""], start=29500):
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
-        outcome = UNKNOWN if UNKNOWN in str(error) else "fails to connect"
+        outcome = next(words for words in GLOO if words in str(error))
     print(interface or "(not set)", outcome)
 """
 
@@ -72,7 +72,7 @@ def interfaces():
         printed = stdout_lines(lab.run(f"env {variables} python /run/shared/meet.py"))
     both = ["eth0 works", "eth9 Unable to find address"]
     for node in ("node0", "node1"):
-        check(printed[node], ["(not set) fails to connect", *both], node)
+        check(printed[node], ["(not set) connectFullMesh failed", *both], node)
     links = {
         "eth0: node1 has told its address, 10.13.0.2, and node0 finds it there.": [
             ("node0/rank 0", "node1/rank 1")

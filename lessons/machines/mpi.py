@@ -112,8 +112,8 @@ dist.destroy_process_group()
 """
 
 # %% [markdown]
-# **Predict first.** `-ppn 1` deals one rank to each machine, then starts over.
-# With `-n 4`, how many ranks would node0 get? Write the number down.
+# **Predict first.** `-ppn 1` deals one rank to each machine, then starts over. How many of four
+# ranks does node0 get? Write the number down.
 
 
 # %%
@@ -121,9 +121,9 @@ dist.destroy_process_group()
 def torch_under_mpiexec():
     with Lab(2) as lab:
         lab.save("sum.py", TORCH_SUM)
-        mpiexec = "mpiexec -hosts node0,node1 -ppn 1 -n 2 python /run/shared/sum.py"
+        mpiexec = "mpiexec -hosts node0,node1 -ppn 1 -n 4 python /run/shared/sum.py"
         printed = stdout_lines(lab.run(mpiexec, on=["login"]))["node0"]
-    check(printed, [f"rank {rank} of 2 on node{rank}: 11" for rank in (0, 1)], "all_reduce")
+    check(printed, [f"rank {rank} of 4 on node{rank % 2}: 1111" for rank in range(4)], "all_reduce")
     return {"login": printed}
 
 

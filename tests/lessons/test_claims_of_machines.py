@@ -1,0 +1,198 @@
+"""What the lessons on machines and `failover` claim, about two sentences of each, and for each the
+smallest edit that makes it false: the lesson notices every one.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from lesson_source import Source
+from machines import needs_a_lab, needs_slurm
+from planted import Planted
+
+from collectives import LaunchError, Mismatch, launch
+from collectives.course import files
+
+
+def edit(lesson: str, step: str, old: str, new: str, says: str, file: str = "") -> Planted:
+    """In the lesson or in a file beside it. `says` is part of what this step says of it."""
+    path = files.find(lesson)
+    return Planted(path.with_name(file) if file else path, old, new, says, step, path)
+
+
+MACHINES = {
+    "the flat ring leaves the machine four times in round-robin": edit(
+        "machines/cables",
+        "cables",
+        'for order in ("blocks", "round-robin"):\n    rank = 4 * node + local if order == "blocks"',
+        'for order, place in (("blocks",) * 2, ("round-robin", "blocks")):\n'
+        '    rank = 4 * node + local if place == "blocks"',
+        "[bytes on the cable",
+    ),
+    "one rank that uses the cable is enough": edit(
+        "machines/cables",
+        "cables",
+        "    dist.reduce(x, group_dst=0, group=here)\n"
+        "    if dist.get_group_rank(here, dist.get_rank()) == 0:\n"
+        "        dist.all_reduce(x, group=leaders)\n"
+        "    dist.broadcast(x, group_src=0, group=here)\n",
+        "    dist.all_reduce(x)\n",
+        "[bytes on the cable",
+    ),
+    "the cables carry 200 Mbit/s": edit(
+        "machines/cables",
+        "cables",
+        'Lab(2, rate="200mbit", delay="2ms")',
+        'Lab(2, delay="2ms")',
+        "[the rate",
+    ),
+    "the data does not go through the store": edit(
+        "machines/rendezvous",
+        "rendezvous",
+        'print(len(store.list_keys()), "keys',
+        'store.set(f"data {rank}", bytes(2**20))\nprint(len(store.list_keys()), "keys',
+        "[node0's store",
+    ),
+    "one process holds the store, and all others read it over the network": edit(
+        "machines/rendezvous",
+        "rendezvous",
+        'store = dist.TCPStore("node0", 29500, world_size=2, is_master=me == "node0")',
+        'store = dist.FileStore("/run/shared/store", 2)',
+        "[node0's store",
+    ),
+    "gloo takes the address that the machine's own name resolves to": edit(
+        "machines/interfaces",
+        "interfaces",
+        "(echo 127.0.1.1 $(hostname); cat /etc/hosts)",
+        "cat /etc/hosts",
+        "(not set) works",
+    ),
+    "the ranks meet at the store, and gloo does not connect": edit(
+        "machines/interfaces",
+        "interfaces",
+        'os.environ["MASTER_PORT"] = str(port)',
+        'os.environ["MASTER_PORT"] = str(port if interface else port + int(os.environ["RANK"]))',
+        "status 1",
+    ),
+    "one machine is enough": edit(
+        "machines/elastic", "elastic", "--nnodes 1:2 --nproc", "--nnodes 2 --nproc", "die/"
+    ),
+    "the training continues from its checkpoint": edit(
+        "machines/elastic",
+        "elastic",
+        'if (folder / "checkpoint.pt").exists():',
+        "if False:",
+        "die/",
+        "elastic_train.py",
+    ),
+    "torchrun under srun starts one rank on each machine": edit(
+        "machines/slurm",
+        "torchrun_under_srun",
+        "srun torchrun --nnodes 2 --nproc-per-node 1",
+        "srun -N 1 -n 1 torchrun --nnodes 1 --nproc-per-node 2",
+        "[sbatch",
+    ),
+    "the script begins again, from its checkpoint": edit(
+        "machines/slurm",
+        "queued_again",
+        "step=$(cat /run/shared/step || echo 0)",
+        "step=0",
+        "[how often step 1",
+    ),
+    "the shell runs its trap when the ranks have ended": edit(
+        "machines/slurm",
+        "who_is_warned",
+        "srun python /run/shared/rank.py\n",
+        "srun python /run/shared/rank.py &\nwait; wait\n",
+        "[signals",
+    ),
+    "a file says how many ranks each machine gets": edit(
+        "machines/mpi", "mpi", "node0:3\nnode1:1\n", "node0:2\nnode1:2\n", "[MPI_Allreduce"
+    ),
+    "-ppn 1 deals one rank to each machine, and starts over": edit(
+        "machines/mpi", "torch_under_mpiexec", "-ppn 1 -n", "-ppn 2 -n", "[all_reduce"
+    ),
+    "the pair without the slow machine is as fast as before": edit(
+        "machines/slow_machine",
+        "slow_machine",
+        'if os.uname().nodename == "node2":\n',
+        'subprocess.run("tc qdisc replace dev eth0 root tbf rate 50mbit burst 128k latency 1s"'
+        '.split(), check=True)\nif os.uname().nodename == "node2":\n',
+        "[times as long",
+    ),
+    "the cable loses packets": edit(
+        "machines/slow_machine",
+        "lost_packets",
+        "Lab(2, loss=loss)",
+        "Lab(2)",
+        "packets sent again with loss=1%",
+    ),
+}
+FAILOVER = {
+    "a step that is made again gives the same bits": edit(
+        "training/failover",
+        "killed_in_a_step",
+        "    losses = []\n    for step, batch in",
+        "    for one in model.parameters() if done else ():\n        one.data *= 1 + 2**-50\n"
+        "    losses = []\n    for step, batch in",
+        "torchrun ended with 1",
+    ),
+    "wherever a rank is killed, the newest checkpoint is complete": edit(
+        "training/failover",
+        "killed_while_it_saves",
+        '    draft = Path(folder, "draft")\n',
+        '    draft = Path(folder, f"step-{step:04}.pt")\n',
+        "[steps of each start",
+        "checkpoint.py",
+    ),
+    "after a signal all save": edit(
+        "training/failover",
+        "failover",
+        "if folder and (stop or step % 5 == 0):",
+        "if folder and step % 5 == 0:",
+        "[steps before and after",
+    ),
+}
+
+# What no proof notices, and the lesson says so.
+SAID = {
+    "machines/elastic": "This proves neither the shares nor the rounding",
+}
+
+
+def planted(fault: Planted, folder: Path) -> Path:
+    """The lesson in a copy of its folder with the fault: its programs are started from there."""
+    copy = shutil.copytree(fault.file.parent, folder / "copy")
+    (copy / fault.file.name).write_text(fault.text, "utf-8")
+    return copy / fault.lesson.name
+
+
+@pytest.mark.slow
+@needs_a_lab
+@needs_slurm
+@pytest.mark.parametrize("claim", MACHINES)
+def test_an_edit_that_makes_a_claim_on_machines_false_is_noticed(claim, tmp_path):
+    fault = MACHINES[claim]
+    lesson = files.load(planted(fault, tmp_path))
+    with pytest.raises((Mismatch, RuntimeError, TimeoutError)) as error:
+        vars(lesson)[fault.function]()
+    assert fault.says in str(error.value)
+
+
+def run_step(rank, world_size, device, path, step):
+    vars(files.load(path))[step](rank, world_size, device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", FAILOVER)
+def test_an_edit_that_makes_a_claim_of_failover_false_is_noticed(claim, tmp_path):
+    fault = FAILOVER[claim]
+    arguments = planted(fault, tmp_path), fault.function
+    with pytest.raises(LaunchError) as error:
+        launch(run_step, 2, args=arguments, backend="gloo", device="cpu", timeout=160.0)
+    assert fault.says in str(error.value)
+
+
+def test_what_no_proof_notices_is_said():
+    for lesson, sentence in SAID.items():
+        assert sentence in " ".join(Source(lesson).text.replace("\n#", "\n").split())
