@@ -264,6 +264,7 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 # ```sh
 # collectives practice all_to_all_from_scatter
 # collectives practice all_to_all_pairwise
+# collectives practice which_calls
 # ```
 
 # %% [markdown]

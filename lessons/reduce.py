@@ -201,8 +201,10 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # In your folder of [exercises](../README.md#exercises):
 #
 # ```sh
-# collectives practice slowest_rank
+# collectives practice all_reduce_from_two_calls
 # collectives practice reduce_on_any_root
+# collectives practice reduce_scatter_from_reduces
+# collectives practice slowest_rank
 # ```
 
 # %% [markdown]

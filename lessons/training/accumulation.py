@@ -228,6 +228,16 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 #    own.
 
 # %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice the_last_micro_batches
+# collectives practice one_call_per_step
+# ```
+
+# %% [markdown]
 # ## Pitfalls
 #
 # - Without `no_sync`, all ranks must compute equally many micro-batches. With it, only the last one

@@ -237,6 +237,15 @@ STEPS = [buckets, order_of_events, calls_and_bytes]
 #    says `got 0, should be 1 [before the last gradient`.
 
 # %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice one_bucket
+# ```
+
+# %% [markdown]
 # ## Pitfalls
 #
 # - Do not read or change a bucket between `all_reduce(async_op=True)` and `wait()`

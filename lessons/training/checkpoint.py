@@ -232,6 +232,15 @@ STEPS = [checkpoint, damaged_file]
 #    one.load_state_dict(kept)`. It says `rank 1/4: 3.bias`.
 
 # %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice a_checkpoint
+# ```
+
+# %% [markdown]
 # ## Pitfalls
 #
 # - Load before you wrap the model in DDP, which then broadcasts what was loaded. Save

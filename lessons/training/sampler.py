@@ -202,6 +202,12 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## Write it yourself
 #
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice shards_with_a_remainder
+# ```
+#
 # Compute the numbers of your rank in epoch 3 without the sampler, with padding.
 #
 # <details><summary>Answer</summary>

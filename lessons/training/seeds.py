@@ -232,6 +232,15 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 #    `("seed by rank", 0)`. It says `got [[4, 4, 4], [4, 4, 4]], should be`.
 
 # %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice one_data_set
+# ```
+
+# %% [markdown]
 # ## Pitfalls
 #
 # - A seed for each rank must not be set before the network is made, unless its parameters are

@@ -180,6 +180,12 @@ STEPS = [validation, padded_validation]
 # %% [markdown]
 # ## Write it yourself
 #
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice accuracy_of_padded_shards
+# ```
+#
 # A job has two ranks on each machine, so the local rank is `rank % 2`. How many ranks print under
 # `if rank == 0`, and how many under `if local_rank == 0`? Let the ranks count themselves.
 #

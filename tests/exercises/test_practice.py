@@ -85,7 +85,7 @@ def test_an_exercise_fails_unsolved_and_passes_solved(name, tmp_path):
     unsolved = try_program(name, str(file))
     if "NotImplementedError" in file.read_text("utf-8"):
         assert unsolved.kind == "todo", unsolved
-    else:  # a program that is to be mended
+    else:  # a program to fix
         assert not unsolved.is_solved
     assert unsolved.says
     solved = tried(name, solution(name), tmp_path)
@@ -179,7 +179,7 @@ def test_an_average_may_be_rounded_in_another_order(tmp_path):
 TRICKS = {
     "it prints what should come out": (
         "def broadcast(x, src):\n    print('solved: right in 115 cases')\n",
-        "rank 1: `x` is as it was: `=` gives a name to another tensor",
+        "rank 1: `x` is as it was: `=` only gives the name to another tensor",
     ),
     "it catches every exception": (
         "def broadcast(x, src):\n    try:\n        x.copy_(undefined)\n    except BaseException:\n        pass\n",

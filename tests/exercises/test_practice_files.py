@@ -151,7 +151,7 @@ def test_a_rank_that_has_finished_the_case_has_returned(told):
     early = "if rank:\n        dist.recv(received, 0)\n        dist.send(x, 0)\n        return received\n"
     once_more = "    dist.send(x, 1)\n    dist.recv(received, 1)\n    dist.recv(received, 1)"
     verdict = told(SHIFT.format(early + once_more), "shift_right")
-    assert (verdict.kind, verdict.says) == ("hung", "it hangs: after 2 s rank 0 still waits.")
+    assert (verdict.kind, verdict.says) == ("hung", "it hangs: after 2 s rank 0 is still waiting.")
     assert verdict.lines[:2] == [
         "rank 0 waits in line 13: dist.recv(received, 1)",
         "rank 1 has returned",

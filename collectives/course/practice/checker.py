@@ -133,7 +133,7 @@ def _ended_by(error: LaunchError, ended: Ended, file: str) -> tuple[str, str, li
     if raised is not None:
         return _raised(file, error.rank, raised)
     if error.kind == "hung":  # time is up, and it was still going on
-        return "slow", "it went on without an end.", _standing(ended, file)
+        return "slow", "it was still running when its time was up.", _standing(ended, file)
     says = f"{str(error).splitlines()[0]}."
     if error.signal == signal.SIGABRT:
         says += " On gloo this may be a message that has more bytes than its receive's tensor."
@@ -146,9 +146,9 @@ def _stuck(ended: Ended, file: str) -> tuple[str, str, list[str]]:
     lines = [*_standing(ended, file), *ended.error.story]
     if ended.error.kind == "hung":
         waiting = ended.board.unfinished()
-        who = "the ranks" if len(waiting) == len(ended.notes) else _these(waiting)
-        verb = "waits" if len(waiting) == 1 else "wait"
-        return "hung", f"it hangs: after {HANGS_AFTER:g} s {who} still {verb}.", lines
+        who = "all ranks" if len(waiting) == len(ended.notes) > 1 else _these(waiting)
+        verb = "is" if len(waiting) == 1 else "are"
+        return "hung", f"it hangs: after {HANGS_AFTER:g} s {who} {verb} still waiting.", lines
     late = [rank for rank in ended.board.unfinished() if not ended.board.places[rank].in_call]
     late = late or ended.board.unfinished()
     return "slow", f"{_these(late)} did not come to an end, and no rank waits for good.", lines
@@ -188,7 +188,7 @@ def _raised(file: str, rank: int, raised: dict[str, Any]) -> tuple[str, str, lis
     if kind in ("SystemExit", "KeyboardInterrupt"):
         return "died", f"rank {rank} ended its program.", lines
     if "by peer" in says:
-        says = f"rank {rank} still waits for another rank, which has ended its calls."
+        says = f"rank {rank} is still waiting for another rank, which makes no more calls."
         return "raised", says, lines
     if "Invalid destination rank" in says:
         return "refused", f"rank {rank}: it sends to itself, which a rank cannot do.", lines

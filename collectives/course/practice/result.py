@@ -14,7 +14,11 @@ from collectives.semantics.check import equal
 _MOST_SHOWN = 9  # elements of a tensor
 _LONGEST = 200  # characters of a text
 
-_AS_IT_WAS = "`{}` is as it was: `=` gives a name to another tensor, and `copy_` writes into it"
+_AS_IT_WAS = (
+    "`{}` is as it was: `=` only gives the name to another tensor, so write into this one, as "
+    "`copy_` does"
+)
+_STILL_NAN = "`{}` is as it was, nan: nan plus a number or times a number is nan"
 
 
 def outcome(function: Any, names: list[str], case: ExerciseCase, sent: Sent) -> dict[str, Any]:
@@ -58,7 +62,7 @@ def _difference(
                 )
         elif not _same(value, wanted):
             if equal(value, before, 0.0):
-                return _AS_IT_WAS.format(name)
+                return (_STILL_NAN if _has_nan(value) else _AS_IT_WAS).format(name)
             return _too_large(value, wanted, f"`{name}`") or (
                 "wrong" if len(case.after) == 1 else f"`{name}` is wrong"
             )
@@ -79,11 +83,15 @@ def _difference(
     return None
 
 
+def _has_nan(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and bool(value.isnan().any())
+
+
 def _too_large(value: Any, wanted: Any, what: str) -> str | None:
     """The commonest wrong mean is the sum."""
     n = dist.get_world_size()
     if n > 1 and _same(value, _times(n, wanted)):
-        return f"{what} is {n} times too large, as the sum is in place of the mean"
+        return f"{what} is {n} times too large, so it is the sum and not the mean"
     return None
 
 

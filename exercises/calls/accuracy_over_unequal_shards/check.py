@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("accuracy", stars=2, lesson="all_reduce", uses=("all_reduce",))
 @hints(
-    "Count the right predictions and all predictions, add up both, then divide.",
-    "A rank without any prediction takes part in the call all the same.",
+    "Count the right predictions and all predictions, add up both over the ranks, then divide.",
+    "A rank without any prediction makes the call, too, because the others wait for it.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, lengths in enumerate((range(1, n + 1), range(n), range(2 * n, 0, -2))):

@@ -1,7 +1,7 @@
 """Accuracy over unequal shards
 
-Each rank has predictions and labels for its own shard of the validation data; a shard may be empty.
-Return the share of right predictions among all, as a float, on every rank.
+Each rank has predictions and labels for its own shard of the validation data, and a shard may be
+empty. Return which share of all predictions is right, as a float, on every rank.
 
     rank  predictions  labels    returned
     0     [1]          [1]       0.3333

@@ -8,8 +8,8 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 
 @exercise("exchange", stars=1, lesson="send_recv", uses=MESSAGES, sizes=(2, 4, 8))
 @hints(
-    "Two ranks that both call `send` first wait for each other.",
-    "Let the smaller rank send first, and the other receive first; or use `isend`.",
+    "If both ranks call `send` first, each waits until the other one receives.",
+    "So let the smaller rank send first, and the other receive first; or use `isend`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, distance in enumerate((1, n // 2, n // 2, 1, n - 1)):

@@ -1,7 +1,7 @@
 """Exchange in pairs
 
-Two ranks exchange their tensors: each calls `exchange` with the other's rank. Return what came.
-This version hangs. Mend it.
+Two ranks exchange their tensors: each calls `exchange` with the other's rank, and returns what it
+received. This version hangs. Fix it.
 
     rank  x         peer  returned
     0     [1, 2]    1     [11, 12]

@@ -7,8 +7,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("neighbours", stars=1, lesson="send_recv")
 @hints(
-    "The rank after the last one is rank 0. Which operator of Python turns n into 0?",
-    "`(rank + 1) % n` is the rank to the right. `%` also works for rank 0's left side.",
+    "After the last rank comes rank 0. Which operator of Python turns n into 0?",
+    "`(rank + 1) % n` is the rank to the right, and `%` also works on the left of rank 0.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield ExerciseCase("one run", (rank, n), ((rank - 1) % n, (rank + 1) % n))

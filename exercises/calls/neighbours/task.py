@@ -1,7 +1,7 @@
 """Neighbours
 
-The ranks form a ring. Return the rank on the left and the rank on the right. The left neighbour of
-rank 0 is the last rank.
+The ranks form a ring, so the left neighbour of rank 0 is the last rank. Return the rank on the left
+and the rank on the right.
 
     rank  n  returned
     0     4  (3, 1)

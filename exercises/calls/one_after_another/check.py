@@ -27,7 +27,7 @@ class _Speak:
 @exercise("in_turn", stars=2, lesson="barrier", uses=("barrier",), sizes=(2, 3, 4, 1))
 @hints(
     "How can rank 1 know that rank 0 has spoken, if it may only call barrier?",
-    "n barriers: between two of them one rank speaks. Every rank calls all of them.",
+    "Make n barriers, and let one rank speak between two of them. Every rank calls all n.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):

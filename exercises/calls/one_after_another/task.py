@@ -1,7 +1,7 @@
 """One after another
 
 Each rank may speak once, in rank order: rank 0, then rank 1, and so on. `speak()` returns how many
-ranks have spoken, with this one. Return that number.
+ranks have spoken so far, this one included. Return that number.
 
     rank  returned
     0     1

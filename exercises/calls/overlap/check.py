@@ -38,8 +38,8 @@ class _Backward:
 
 @exercise("overlapped", stars=2, lesson="all_reduce", uses=("all_reduce",))
 @hints(
-    "`async_op=True` makes all_reduce return at once, with a `Work`.",
-    "Keep the tensor and its `Work`, and go on to the next tensor.",
+    "With `async_op=True` all_reduce returns at once, and what it returns is a `Work`.",
+    "Keep the tensor and its `Work`, and continue with the next tensor.",
     "Wait for each `Work` after the loop, before anybody reads the sums.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

@@ -1,10 +1,10 @@
 """Overlap
 
-`gradients` gives one tensor after another, as a backward pass does, and each takes time. Add up
+`gradients` gives one tensor after another, as a backward pass does, and each takes time. So add up
 each tensor over all ranks while the next one is made: start its all_reduce, and ask for the next
 tensor before you wait. Return the sums. A tensor belongs to its call until you have waited for it.
 
-Rank 1 is slow: it has its first tensor when rank 0 has its second.
+Rank 1 is slow: it has its first tensor only when rank 0 asks for its second.
 
     rank  gradients           returned
     0     [1, 2], [3, 4]      [[11, 22], [33, 44]]

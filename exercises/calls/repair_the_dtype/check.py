@@ -8,8 +8,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("fill_from_root", stars=1, lesson="mistakes/arguments", uses=("broadcast",))
 @hints(
-    "`dist.broadcast(x.long(), src=0)` fills a copy, and the copy is lost.",
-    "Broadcast a tensor of the type that the root has, then copy it into `x`.",
+    "`x.long()` is a copy, so broadcast fills the copy, and nobody keeps it.",
+    "Does `x` need another type at all? All ranks must only have the same one.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root in range(n):

@@ -1,7 +1,7 @@
 """Repair the dtype
 
-Every rank should get the values of the root, in place. This version returns without an error, and
-only the root has the right values. Mend it.
+Every rank should get the values of the root, in place. This version returns without an error, but
+only the root has the right values. Fix it.
 
     root 0
     rank  x                x afterwards

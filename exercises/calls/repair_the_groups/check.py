@@ -15,7 +15,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 )
 @hints(
     "How often does rank 0 call new_group, and how often rank 1?",
-    "Every rank makes every group, in the same order, also those that it is no member of.",
+    "Every rank makes every group, in the same order, even groups that it is not in.",
     "Only the two members call all_reduce.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

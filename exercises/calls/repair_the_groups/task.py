@@ -2,7 +2,7 @@
 
 The ranks form a row, and each pair of neighbours is a group, which adds up its two tensors. Return
 the sums of this rank's pairs, the left pair first. This version works with two ranks, but with
-three it hangs or fails. Mend it.
+three it hangs or fails. Fix it.
 
     rank  x           returned
     0     [1, 2]      [[11, 22]]

@@ -8,7 +8,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @exercise("agree", stars=1, lesson="mistakes/order", uses=("all_reduce", "broadcast"))
 @hints(
     "Write down the calls of rank 0 and of rank 1, one below the other.",
-    "The k-th call of one rank meets the k-th call of the others: all need the same order.",
+    "The k-th call of one rank meets the k-th call of the others, so all need the same order.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, rate in enumerate((0.5, 0.125, 0.0)):

@@ -1,7 +1,7 @@
 """Repair the order
 
 Every rank needs the learning rate of rank 0, and the number of samples of all ranks together.
-Return both. This version hangs. Mend it.
+Return both. This version hangs. Fix it.
 
     rank  rate  samples  returned
     0     0.5   10       (0.5, 30)

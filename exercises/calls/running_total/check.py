@@ -10,7 +10,7 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 
 @exercise("running_total", stars=2, lesson="send_recv", uses=MESSAGES)
 @hints(
-    "Rank 0 only sends, the last rank only receives, all others do both.",
+    "Rank 0 only sends, the last rank only receives, and all others do both.",
     "Receive first, add your own tensor, then send the sum to the next rank.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

@@ -1,7 +1,7 @@
 """Running total
 
-Rank r wants the sum of the tensors of the ranks 0 to r. Each rank sends at most one message.
-Return the sum; `x` stays as it is.
+Rank r needs the sum of the tensors of ranks 0 to r. Each rank may send at most one message. Return
+the sum, and leave `x` as it is.
 
     rank  x         returned
     0     [1, 2]    [1, 2]

@@ -8,9 +8,9 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 
 @exercise("shift", stars=1, lesson="isend_irecv", uses=MESSAGES)
 @hints(
-    "If every rank calls `send` first, every rank waits for a receive that nobody starts.",
-    "Start the send with `isend`, then receive, then wait for the send.",
-    "With one rank there is nobody to send to: return a copy.",
+    "If every rank calls `send` first, every rank waits for a receive that no rank starts.",
+    "So start the send with `isend`, then receive, then wait for the send.",
+    "A single rank cannot send to itself, so return a copy.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):

@@ -1,8 +1,8 @@
 """Shift right
 
-Every rank gives its tensor to the rank on its right, and gets that of the rank on its left. The
-last rank's right neighbour is rank 0, and a single rank is its own. Return what came; `x` stays as
-it is.
+Every rank sends its tensor to the rank on its right, and returns what it received from the rank on
+its left. The ranks form a ring: to the right of the last rank is rank 0, and a single rank is its
+own neighbour. `x` stays as it is.
 
     rank  x         returned
     0     [1, 2]    [21, 22]

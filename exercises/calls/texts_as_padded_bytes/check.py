@@ -13,7 +13,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 )
 @hints(
     "`torch.frombuffer(bytearray(text, 'utf-8'), dtype=torch.uint8)` makes a tensor of bytes.",
-    "All tensors of an all_gather have one length: gather the lengths first, then pad.",
+    "all_gather needs tensors of one length, so gather the lengths first, then pad.",
     "Cut each row to its own length before `bytes(row.tolist()).decode()`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

@@ -1,7 +1,7 @@
 """Texts as padded bytes
 
 Every rank has a text. Return the list of all texts, in rank order, on every rank. Tensors carry
-numbers, so encode the texts as bytes; an all_gather wants tensors of one length, so pad them.
+numbers, so encode the texts as bytes; all_gather needs tensors of one length, so pad them.
 
     rank  text     returned
     0     "abc!"   ["abc!", "abc!!"]

@@ -10,9 +10,9 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("weighted_mean", stars=1, lesson="all_reduce", uses=("all_reduce",))
 @hints(
-    "The mean of the ranks' means is wrong if the ranks hold different amounts.",
-    "Two sums are needed: that of the values, and that of how many there are.",
-    "Put both into one tensor of two elements: one call is enough.",
+    "The mean of the ranks' means is wrong, because the ranks hold different amounts.",
+    "You need two sums over the ranks: of the values, and of how many there are.",
+    "If you put both into one tensor of two elements, one call is enough.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, lengths in enumerate(

@@ -1,7 +1,7 @@
 """A weighted mean
 
-Each rank holds some values, and not all hold equally many; a rank may hold none. Return the mean
-of all values, on every rank.
+Each rank holds some values, but not all ranks hold equally many, and a rank may hold none. Return
+the mean of all values, on every rank.
 
     rank  values    returned
     0     [1]       8.0

@@ -8,8 +8,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("update", stars=2, lesson="weight_update", uses=("broadcast",))
 @hints(
-    "`torch.cat` makes one flat tensor of all weights, on the other ranks, too.",
-    "`flat.split([w.numel() for w in weights])` cuts it again: copy the pieces back.",
+    "`torch.cat` makes one flat tensor of all weights; every rank needs one to receive into.",
+    "`flat.split([w.numel() for w in weights])` cuts it again; then copy the pieces back.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for trainer in range(n):

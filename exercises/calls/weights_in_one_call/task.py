@@ -1,7 +1,7 @@
 """Weights in one call
 
-The trainer's weights are several tensors of different shapes. Give them to all ranks, in place,
-with one broadcast: each call costs time, however short its tensor is.
+The trainer's weights are several tensors of different shapes. Copy them to all ranks, in place, but
+with a single broadcast, because each call costs time, however short its tensor is.
 
     trainer 0
     rank  weights           weights afterwards

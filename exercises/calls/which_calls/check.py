@@ -11,7 +11,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @exercise("results", stars=2, lesson="all_to_all")
 @hints(
     "`a` is one rank's tensor on all ranks; which rank's?",
-    "`b` on rank 0 has the first element of every rank: each rank has something for each.",
+    "`b` on rank 0 has the first element of every rank, so each rank has one for each rank.",
     "`c` on rank 0 is the sum of `b` on rank 0, and one call makes it from `x`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

@@ -1,7 +1,7 @@
 """Which calls
 
-Three calls of torch.distributed give `a`, `b` and `c`: find them, and return the three tensors.
-`x` has n elements, one for each rank, and stays as it is. None of the calls is all_reduce.
+Three calls of torch.distributed give `a`, `b` and `c`. Find them, and return the three tensors. `x`
+has n elements, one for each rank, and stays as it is. None of the calls is all_reduce.
 
     rank  x             a             b            c
     0     [1, 2, 3]     [21, 22, 23]  [1, 11, 21]  [33]

@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("fill_column", stars=2, lesson="mistakes/buffers", uses=("broadcast",))
 @hints(
-    "`contiguous()` makes a copy of a column. What becomes of the copy?",
-    "Broadcast the copy, then copy it back into the column.",
+    "`contiguous()` copies the column, because it has gaps. What becomes of the copy?",
+    "Keep the copy: broadcast it, then copy it back into the column.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root in range(n):

@@ -1,7 +1,7 @@
 """A column
 
-Copy the first column of the root's matrix into the first column of every other rank's matrix. The
-second column stays as it is. This version changes nothing. Mend it.
+Copy the first column of the root's matrix into the first column of every other rank's matrix; the
+second column stays as it is. This version changes nothing. Fix it.
 
     root 0
     rank  matrix                matrix afterwards

@@ -11,7 +11,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @exercise("add_up", stars=2, lesson="mistakes/order", uses=("all_reduce",))
 @hints(
     "In which order does each rank go through its dictionary?",
-    "The k-th call of one rank meets the k-th call of the others: sort the names.",
+    "The k-th call of one rank meets the k-th call of the others, so sort the names.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):

@@ -1,8 +1,8 @@
 """A dictionary
 
-Every rank has named numbers, and wants each name's sum over all ranks. Return the pairs in the
-order in which they were given. This version adds the hits of one rank to the words of another.
-Mend it.
+Every rank has named numbers, and needs each name's sum over all ranks. Return the pairs in the
+order in which they were given. This version adds the hits of one rank to the words of another. Fix
+it.
 
     rank  numbers                        returned
     0     [("hits", 1), ("words", 2)]    [("hits", 11), ("words", 22)]

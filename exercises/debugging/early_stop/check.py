@@ -7,8 +7,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("train", stars=2, lesson="mistakes/order", uses=("all_reduce",))
 @hints(
-    "Each rank ends its loop when its own loss is small. What do the others wait for then?",
-    "Decide together: the largest loss of all ranks is the same number on every rank.",
+    "Each rank leaves its loop when its own loss is small. What do the others wait for then?",
+    "Decide together, by the largest loss of all ranks: it is the same on every rank.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     # Neither the sum nor the mean of the losses falls below the limit in step 4.

@@ -1,7 +1,8 @@
 """Early stop
 
-A program trains until the loss is below the limit on all ranks; each step adds up the gradients of
-all ranks. Return the number of steps, which is the same on all ranks. This version hangs. Mend it.
+A program trains until the loss is below the limit on all ranks, and each step adds up the gradients
+of all ranks. Return the number of steps, which is the same on all ranks. This version hangs. Fix
+it.
 
     limit 0.25
     rank  losses                     returned

@@ -9,8 +9,8 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 @exercise("neighbours_values", stars=1, lesson="mistakes/messages", uses=MESSAGES)
 @hints(
     "With two ranks it works, with three it hangs: for whom does each rank wait first?",
-    "Every rank begins with its left neighbour, which begins with its own left neighbour.",
-    "Start both sends with `isend`, then receive.",
+    "Every rank begins with its left neighbour, but that one begins with its own left neighbour.",
+    "So start both sends with `isend`, then receive.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):

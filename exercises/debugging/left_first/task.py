@@ -1,7 +1,7 @@
 """Left first
 
-Every rank needs the tensors of both neighbours in the ring: return that of the left one and that of
-the right one. This version hangs with some numbers of ranks. Mend it.
+Every rank needs the tensors of both its neighbours in the ring: return the left one's, then the
+right one's. This version hangs, but only with some numbers of ranks. Fix it.
 
     rank  x         returned
     0     [1, 2]    ([21, 22], [11, 12])

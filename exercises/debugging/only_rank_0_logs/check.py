@@ -8,7 +8,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @exercise("train", stars=1, lesson="mistakes/order", uses=("all_reduce",))
 @hints(
     "Which ranks call all_reduce in the line that prints the mean?",
-    "All ranks make the call; rank 0 alone uses what comes out.",
+    "All ranks have to make the call, but only rank 0 uses the result.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, steps in enumerate((2, 3, 0)):

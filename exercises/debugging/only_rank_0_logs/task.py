@@ -1,7 +1,7 @@
 """Only rank 0 logs
 
-Rank 0 collects the mean loss of all ranks in each step; the other ranks return an empty list. This
-version hangs. Mend it.
+Rank 0 collects the mean loss of all ranks in each step, and the other ranks return an empty list.
+This version hangs. Fix it.
 
     rank  losses       returned
     0     [0., 8.]     [4.0, 12.0]

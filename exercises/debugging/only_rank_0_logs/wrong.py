@@ -7,7 +7,7 @@ WRONG = {
             "        dist.all_reduce(mean)\n        if dist.get_rank() == 0:\n",
             "        if dist.get_rank() == 0:\n            dist.all_reduce(mean)\n",
         ),
-        "says": "it hangs: after 2 s rank 0 still waits.",
+        "says": "it hangs: after 2 s rank 0 is still waiting.",
     },
     "`log` for `if dist.get_rank() == 0: log`": {
         "kind": "the example",

@@ -18,8 +18,8 @@ from collectives.course.practice.process_group import SENT
     sizes=(3, 4, 5),
 )
 @hints(
-    "`src` is a rank of the world, also where a group is given.",
-    "The first member of the group has the global rank 1.",
+    "`src` is a rank of the world, even if you pass a group.",
+    "So the first member of this group is rank 1.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):

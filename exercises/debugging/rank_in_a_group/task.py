@@ -1,7 +1,7 @@
 """A rank in a group
 
 All ranks but rank 0 form a group. Its members add up their tensors, and all of them take the sum of
-the group's first member; rank 0 returns its own tensor. This version raises an error. Mend it.
+the group's first member; rank 0 returns its own tensor. This version raises an error. Fix it.
 
     rank  x           returned
     0     [1, 2]      [1, 2]

@@ -24,7 +24,7 @@ class _Tensors(list):
 
 @exercise("send_all", stars=2, lesson="mistakes/buffers", uses=MESSAGES, sizes=(2, 3, 4))
 @hints(
-    "When may a program write into the tensor that it gave to isend?",
+    "From when on may you write into a tensor again that you have passed to isend?",
     "Give each message a tensor of its own, or wait before you write again.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

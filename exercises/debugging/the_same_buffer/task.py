@@ -1,8 +1,8 @@
 """The same buffer
 
 Rank 0 sends all its tensors to rank 1, one after another, without waiting for each. Rank 1 returns
-them; rank 0 returns its own, and the other ranks an empty list. Each tensor has 1000 elements; the
-table shows two. This version is sometimes wrong. Mend it.
+what it received, rank 0 its own tensors, and the other ranks an empty list. Each tensor has 1000
+elements, of which the table shows two. This version is wrong, but only sometimes. Fix it.
 
     rank  tensors           returned
     0     [[1, 2], [3, 4]]  [[1, 2], [3, 4]]

@@ -1,7 +1,7 @@
 """Whose message
 
-Rank 0 returns the tensors of all ranks in rank order, the others an empty list. The ranks are ready
-at different times: `late` is in seconds. This version mixes up the order. Mend it.
+Rank 0 returns the tensors of all ranks in rank order, and the others an empty list. The ranks are
+ready at different times, and `late` is in seconds. This version mixes up the order. Fix it.
 
     rank  x         returned
     0     [1, 2]    [[1, 2], [11, 12], [21, 22]]

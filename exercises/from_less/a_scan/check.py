@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 
 @exercise("exclusive_scan", stars=2, lesson="algorithms/doubling", uses=MESSAGES)
 @hints(
-    "Rank r wants the sum of the ranks below it; rank 0 wants zeros.",
-    "Send what you received plus your own tensor; return what you received.",
+    "Rank r needs the sum of the ranks below it, so rank 0 needs zeros.",
+    "Send what you received plus your own tensor, but return what you received.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):

@@ -1,7 +1,7 @@
 """An exclusive scan
 
-Rank r returns the sum of the tensors of the ranks below it, and rank 0 zeros. Each rank sends at
-most one message. (This tells each rank where its part of a common array begins.)
+Rank r returns the sum of the tensors of the ranks below it, so rank 0 returns zeros. Each rank may
+send at most one message. (With such a sum each rank knows where its part of a common array begins.)
 
     rank  x           returned
     0     [1, 2]      [0, 0]

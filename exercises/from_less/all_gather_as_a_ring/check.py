@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 
 @exercise("ring_all_gather", stars=2, lesson="all_gather", uses=MESSAGES)
 @hints(
-    "In each of n - 1 rounds a rank sends the piece that it got last to its right neighbour.",
-    "In round k rank r sends the piece of rank (r - k) % n, and gets that of (r - k - 1) % n.",
+    "In each of n - 1 rounds a rank sends to its right neighbour what it received last.",
+    "In round k rank r sends the piece of rank (r - k) % n, and receives that of (r - k - 1) % n.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):

@@ -1,7 +1,7 @@
 """All_gather as a ring
 
 Every rank returns all tensors in one, in rank order. Each rank sends n - 1 messages, all to its
-right neighbour, and each message is as long as one rank's tensor.
+right neighbour, and each message is only as long as one rank's tensor.
 
     rank  x         returned
     0     [1, 2]    [1, 2, 11, 12]

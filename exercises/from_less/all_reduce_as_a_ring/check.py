@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 @exercise("all_reduce", stars=3, lesson="isend_irecv", uses=MESSAGES)
 @hints(
     "Cut the tensor into n pieces with `tensor_split`: they may have different lengths.",
-    "First n - 1 rounds that add: afterwards each rank has the sum of one piece.",
-    "Then n - 1 rounds that copy the finished pieces around the ring.",
+    "In the first n - 1 rounds you add, so that each rank ends with the sum of one piece.",
+    "In the other n - 1 rounds you copy the finished pieces around the ring.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for case in all_reduces(rank, n, messages=2 * (n - 1), least_messages=2 * (n - 1)):

@@ -1,7 +1,7 @@
 """All_reduce as a ring
 
 Write the sum of all ranks' tensors into `x` on every rank. Each rank sends 2 (n - 1) messages, all
-to its right neighbour, and none is longer than the longest of the n pieces of `x`.
+to its right neighbour, and no message is longer than the longest of the n pieces of `x`.
 
     rank  x         x afterwards
     0     [1, 2]    [11, 22]

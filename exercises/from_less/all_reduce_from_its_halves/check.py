@@ -14,8 +14,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     uses=("reduce_scatter", "reduce_scatter_single", "all_gather", "all_gather_single"),
 )
 @hints(
-    "First each rank gets the sum of one piece, then all ranks get all pieces.",
-    "The length may not be a multiple of n: pad with zeros, and cut them off at the end.",
+    "First each rank receives the sum of one piece, then all ranks receive all pieces.",
+    "If the length is no multiple of n, pad with zeros, and cut them off at the end.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield from all_reduces(rank, n)

@@ -1,8 +1,8 @@
 """All_reduce on a grid
 
 The ranks form a grid with `width` columns, row by row. Write the sum of all ranks' tensors into `x`
-on every rank. The links along the columns are slow, so only a piece of `x` may travel there, in an
-all_reduce. Three calls are enough. The length of `x` is a multiple of `width`.
+on every rank. The links along the columns are slow, which is why only a piece of `x` may travel
+there, in an all_reduce. Three calls are enough. The length of `x` is a multiple of `width`.
 
     width 2
     rank  x             x afterwards

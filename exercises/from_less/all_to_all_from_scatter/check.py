@@ -7,7 +7,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 
 @exercise("all_to_all", stars=1, lesson="all_to_all", uses=("scatter",))
-@hints("Each rank is the root once: then it has a list, and all others have None.")
+@hints("Each rank is the root once: then it passes a list, and all others pass None.")
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):
         sent = [moved(rank, n * length, call)[r * length : (r + 1) * length] for r in range(n)]

@@ -1,7 +1,7 @@
 """All_to_all from scatter
 
-Rank r has n pieces in `sent`, one for each rank. Fill `received` with the pieces for rank r, in the
-order of the ranks that they come from, in place.
+Rank r has n pieces in `sent`, one for each rank. Fill `received`, in place, with the pieces for
+rank r, in the order of the ranks that they come from.
 
     rank  sent                  received afterwards
     0     [[1, 2], [3, 4]]      [[1, 2], [11, 12]]

@@ -10,7 +10,7 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 @exercise("barrier", stars=2, lesson="barrier", uses=MESSAGES)
 @hints(
     "In round k (distance 1, 2, 4, ...) send to rank + distance, receive from rank - distance.",
-    "Pass on all marks that you have. `torch.maximum` joins them with those that came.",
+    "Pass on all marks that you have. `torch.maximum` joins them with those you receive.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):

@@ -1,8 +1,8 @@
 """A barrier by dissemination
 
-A rank may return from a barrier when it knows that every rank has called. `marks` has a place for
-each rank, with a 1. where this rank knows that. Make all marks 1., in place. Each rank sends at
-most log2(n) messages, rounded up.
+A rank may return from a barrier only when it knows that every rank has called. In `marks` each rank
+has a place, which is 1. once this rank knows that. Set all marks to 1., in place. Each rank may
+send at most log2(n) messages, rounded up.
 
     rank  marks         marks afterwards
     0     [1., 0., 0.]  [1., 1., 1.]

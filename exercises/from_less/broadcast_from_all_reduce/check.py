@@ -10,7 +10,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @exercise("broadcast", stars=1, lesson="broadcast", uses=("all_reduce",))
 @hints(
     "What must the other ranks contribute, so that the sum is the root's tensor?",
-    "They set their tensor to 0 first.",
+    "Zeros. But a tensor may hold nan before the call, and nan times 0 is nan: `x.zero_()`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for case in broadcasts(rank, n):

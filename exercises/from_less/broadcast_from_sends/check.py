@@ -10,7 +10,7 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 @exercise("broadcast", stars=1, lesson="send_recv", uses=MESSAGES)
 @hints(
     "The root sends to every other rank; every other rank receives once.",
-    "The root must not send to itself: gloo refuses that.",
+    "The root must not send to itself, because gloo refuses that.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     yield from broadcasts(rank, n)

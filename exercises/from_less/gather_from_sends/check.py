@@ -9,7 +9,7 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 @exercise("gather", stars=1, lesson="gather", uses=MESSAGES)
 @hints(
     "The root receives once from every other rank, each time from a rank that it names.",
-    "A receive without a source takes whatever comes first: the order of ranks is lost.",
+    "A receive without a source takes whatever comes first, and the order of ranks is lost.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "dst"):

@@ -1,6 +1,6 @@
 """Gather from sends
 
-The rank `dst` returns the list of all tensors, in rank order; the others return an empty list.
+The rank `dst` returns the list of all tensors, in rank order, and the others an empty list.
 
     dst 0
     rank  x         returned

@@ -1,9 +1,9 @@
 """A median in parts
 
-A median cannot be reduced: it needs the values of all ranks at one position. Rank 0 returns the
-median over all ranks at each position of `x`, and the others an empty tensor. Of an even number of
-values, take the lower one in the middle, as `torch.median` does. Rank 0 may have room for `size`
-numbers of each rank at a time.
+A median cannot be reduced, because it needs the values of all ranks at one position. Rank 0 returns
+the median over all ranks at each position of `x`, and the others an empty tensor. Of an even number
+of values, take the lower one in the middle, as `torch.median` does. But rank 0 only has room for
+`size` numbers of each rank at a time.
 
     size 2
     rank  x           returned

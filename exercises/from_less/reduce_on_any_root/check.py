@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 
 @exercise("reduce", stars=1, lesson="reduce", uses=MESSAGES)
 @hints(
-    "The root receives from every other rank, and adds what came.",
-    "Add into a new tensor: `x` must stay as it was.",
+    "The root receives from every other rank, and adds what it receives.",
+    "Add into a new tensor, because `x` must stay as it was.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "dst"):

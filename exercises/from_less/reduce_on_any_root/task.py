@@ -1,6 +1,6 @@
 """Reduce on any root
 
-The rank `dst` returns the sum of all tensors; every other rank returns its own. `x` stays as it is.
+The rank `dst` returns the sum of all tensors, and every other rank its own. `x` stays as it is.
 
     dst 0
     rank  x         returned

@@ -10,8 +10,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("reduce_scatter", stars=2, lesson="reduce", uses=("reduce",))
 @hints(
-    "Each rank is the root once, and gets the sum of the pieces for it.",
-    "`reduce` may write into its tensor on every rank, not only on the root: give it a copy.",
+    "Each rank is the root once, and receives the sum of the pieces for it.",
+    "`reduce` may write into its tensor on every rank, not only on the root: pass a copy.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, length, label in runs(n):

@@ -1,7 +1,7 @@
 """Reduce_scatter from reduces
 
-Rank r has n pieces, one for each rank. Write the sum of all pieces for rank r into its `output`.
-`pieces` stays as it is.
+Rank r has n pieces, one for each rank. Write the sum of all pieces for rank r into its `output`,
+and leave `pieces` as it is.
 
     rank  pieces                    output afterwards
     0     [[1, 2], [3, 4]]          [11, 22]

@@ -9,7 +9,7 @@ from collectives.course.practice.exercise import MESSAGES, ExerciseCase, exercis
 @exercise("scatter", stars=1, lesson="scatter", uses=MESSAGES)
 @hints(
     "The root sends piece r to rank r, and copies its own piece.",
-    "All ranks but the root have no pieces: they only receive.",
+    "All other ranks have no pieces, so they only receive.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "src"):

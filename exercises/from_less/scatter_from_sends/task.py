@@ -1,6 +1,6 @@
 """Scatter from sends
 
-Rank `src` has a list of n pieces, the others have None. Copy piece r into `output` of rank r.
+Rank `src` has a list of n pieces, and the others have None. Copy piece r into `output` of rank r.
 
     src 0
     rank  output    pieces              output afterwards

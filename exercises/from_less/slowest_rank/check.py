@@ -7,7 +7,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("slowest", stars=2, lesson="reduce", uses=("reduce",))
 @hints(
-    "One number has to carry both, the time and the rank; the time decides.",
+    "One number has to carry both, the time and the rank, and the time must decide.",
     "`milliseconds * n + rank`, reduced with MAX. `divmod` takes it apart.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

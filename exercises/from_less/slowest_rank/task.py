@@ -1,7 +1,7 @@
 """The slowest rank
 
-Each rank passes how long it took, a whole number of milliseconds. Rank 0 returns the longest time
-and the rank that took it, the others return (0, 0). Make one call of reduce, with one number.
+Each rank passes how long it took, in whole milliseconds. Rank 0 returns the longest time and the
+rank that took it, and the others return (0, 0). Make one call of reduce, with one number.
 
     rank  milliseconds  returned
     0     10            (30, 1)

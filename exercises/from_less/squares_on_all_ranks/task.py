@@ -1,7 +1,7 @@
 """Squares on all ranks
 
-The rank `root` has a number for each rank, the others have None. Each rank squares its number, and
-the root returns the tensor of all squares; the others return an empty tensor.
+The rank `root` has a number for each rank, and the others have None. Each rank squares its number,
+and the root returns the tensor of all squares; the others return an empty tensor.
 
     root 0
     rank  numbers   returned

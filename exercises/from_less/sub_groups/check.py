@@ -16,7 +16,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     sizes=(4, 2, 8),
 )
 @hints(
-    "Every rank makes every group, in the same order, also those that it is no member of.",
+    "Every rank makes every group, in the same order, even groups that it is not in.",
     "Row i of a grid with `width` columns has the ranks i * width to (i + 1) * width - 1.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

@@ -1,7 +1,7 @@
 """Sub-groups
 
-The ranks form a grid with `width` columns, row by row: with four ranks and width 2, the rows are
-0, 1 and 2, 3. Return the sum over the ranks of your own row; `x` stays as it is.
+The ranks form a grid with `width` columns, row by row, so with four ranks and width 2 the rows are
+0, 1 and 2, 3. Return the sum over the ranks of your own row, and leave `x` as it is.
 
     width 2
     rank  x             returned

@@ -14,8 +14,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @hints(
     "In one process, `gradient @ weight.mT` is the gradient of `x`, and `x.mT @ gradient` that "
     "of `weight`.",
-    "`x` meets the columns of all ranks: its gradient is a sum over all ranks.",
-    "The weight of a rank makes its own columns alone: its gradient needs no call.",
+    "All ranks use `x`, each with its columns, so its gradient is a sum over all ranks.",
+    "A rank's weight makes only its own columns, so its gradient needs no call.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call, (rows, width, columns) in enumerate(((1, 2, 1), (1, 2, 1), (3, 2, 4), (2, 1, 1))):

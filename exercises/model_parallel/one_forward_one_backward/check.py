@@ -11,7 +11,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     "A rank first makes as many forward passes as there are ranks behind it, and then the "
     "forward pass whose backward pass comes next.",
     "Then by turns: a forward and a backward pass. At the end only backward passes are left.",
-    "With few micro-batches there are not enough for the beginning: `min(m, ...)`.",
+    "If there are too few micro-batches for the beginning, it is shorter: `min(m, ...)`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for m in dict.fromkeys((4, 1, n, 2 * n)):

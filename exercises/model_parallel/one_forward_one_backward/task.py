@@ -3,8 +3,8 @@
 A pipeline has n ranks, and a step has m micro-batches. Return the passes of a rank in the order of
 1F1B: "F2" is the forward pass of micro-batch 2, and "B2" its backward pass.
 
-The last rank begins with F0 and B0. Each rank before it makes one forward pass more before B0. Then
-backward and forward passes alternate, until no forward pass is left. So a rank does not wait longer
+The last rank begins with F0 and B0, and each rank before it makes one more forward pass before B0.
+Then backward and forward passes alternate, until no forward pass is left. So no rank waits longer
 than it must, and rank r keeps at most n - r micro-batches.
 
     n 3, m 4

@@ -2,9 +2,9 @@
 
 Each rank has the queries, keys and values of its part of a text. Return what attention gives for
 its queries and the keys and values of all ranks: `softmax(query @ key.mT) @ value`, without a mask.
-The blocks of keys and values travel around the ring, and no rank ever holds all of them. `attend`
-gives the result for one block: a mean of its values. Another block has a larger or a smaller sum of
-weights, so its mean counts more or less.
+The blocks of keys and values travel around the ring, because no rank may hold all of them. `attend`
+gives the result for one block, which is a mean of its values. Another block has a larger or a
+smaller sum of weights, so its mean counts more or less.
 
     rank  query  key         value   returned
     0     [[1]]  [[log(1)]]  [[10]]  [[17.5]]   (1 * 10 + 3 * 20) / (1 + 3)

@@ -26,7 +26,7 @@ class _Expert:
     "Three calls: how many tokens come from each rank, the tokens, and their answers.",
     "`torch.bincount(choice, minlength=n)` counts the tokens for each rank, and "
     "`order = choice.argsort()` sorts them by rank: send `tokens[order]`.",
-    "On the way back, the sizes of what is sent and of what is received change places.",
+    "On the way back, you send what you received, so the two lists of sizes change places.",
     "The answers come in the order in which you sent the tokens: `result[order] = answers`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

@@ -15,8 +15,8 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
     uses=("reduce_scatter_single", "all_gather_single"),
 )
 @hints(
-    "Two calls: a reduce_scatter before the update, and an all_gather behind it.",
-    "`reduce_scatter_single` gives each rank the sum for its slice. The mean is wanted.",
+    "Two calls: a reduce_scatter before the update, and an all_gather after it.",
+    "`reduce_scatter_single` gives each rank the sum for its slice, but you need the mean.",
     "`weights.chunk(n)[rank]` is the slice of this rank. Gather all slices into `weights`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

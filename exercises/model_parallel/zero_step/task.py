@@ -1,8 +1,8 @@
 """ZeRO's step
 
-Every rank has all weights, and the gradient of all weights from its own part of the batch. Of the
-momentum, rank r has slice r of n equal slices. Each rank updates its slice with the mean of the
-gradients of all ranks, in this order:
+Every rank has all weights, and the gradient of all weights from its own part of the batch. But of
+the momentum, rank r has only slice r of n equal slices. Each rank updates its slice with the mean
+of the gradients of all ranks, in this order:
 
     momentum = momentum / 2 + mean
     weights = weights - momentum

@@ -1,8 +1,8 @@
 """A checkpoint
 
-`train` stops after `stop` steps, and a new Trainer goes on from the checkpoint; each rank has its
-own. At the end the weights are, bit for bit, those of a training that never stopped. Write `state`
-and `load`: on what does the next step depend?
+`train` stops after `stop` steps, and a new Trainer continues from the checkpoint, of which each
+rank has its own. At the end the weights must be, bit for bit, those of a training that never
+stopped. Write `state` and `load`: on what does the next step depend?
 
     rank  seed  steps  stop  returned
     0     1     5      3     the same as with stop 0

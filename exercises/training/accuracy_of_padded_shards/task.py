@@ -1,8 +1,9 @@
 """Accuracy of padded shards
 
-A DistributedSampler gives every rank equally many samples: some samples go to two ranks. `numbers`
-says which samples of the whole data set this rank has, and `right` which of them the model got
-right. Return the share of right answers among the `samples` samples, each counted once.
+A DistributedSampler gives every rank equally many samples, so some samples go to two ranks.
+`numbers` says which samples of the whole data set this rank has, and `right` which of them the
+model got right. Return the share of right answers among the `samples` samples, but count each
+sample once.
 
     samples 5
     rank  right                numbers    returned

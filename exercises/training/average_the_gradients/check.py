@@ -10,7 +10,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @exercise("average_gradients", stars=1, lesson="training/data_parallel", uses=("all_reduce",))
 @hints(
     "One all_reduce for each gradient, in the same order on all ranks.",
-    "The default reduction is the sum. Divide in place, by the number of ranks.",
+    "all_reduce gives the sum by default, so divide, in place, by the number of ranks.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):

@@ -1,6 +1,7 @@
 """Average the gradients
 
-Each rank has the gradients of its own batch. Replace them by the average over all ranks, in place.
+Each rank has the gradients of its own batch. Replace them, in place, by their average over all
+ranks.
 
     rank  gradients         gradients afterwards
     0     [[8, 16], [8]]    [[48, 56], [48]]

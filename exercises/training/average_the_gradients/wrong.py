@@ -6,7 +6,7 @@ WRONG = {
     "without `gradient /= dist.get_world_size()`": {
         "kind": "the example",
         "change": ("        gradient /= dist.get_world_size()\n", ""),
-        "says": "every rank: `gradients` is 2 times too large, as the sum",
+        "says": "every rank: `gradients` is 2 times too large, so it is the sum",
     },
     "`for gradient in gradients[:-1]` for `for gradient in gradients`": {
         "kind": "the example",

@@ -10,7 +10,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("norm", stars=2, lesson="all_reduce", uses=("all_reduce",))
 @hints(
-    "The norm is the root of the sum of all squares. Roots do not add up.",
+    "The norm is the root of the sum of all squares, but roots do not add up.",
     "Add up the squares on every rank, then over the ranks, and take the root last.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

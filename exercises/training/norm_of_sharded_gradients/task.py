@@ -1,7 +1,7 @@
 """The norm of sharded gradients
 
 Each rank holds a part of the gradients of one model. To clip them, every rank needs the norm of all
-of them: the root of the sum of all squares. One call is enough. Return it as a float.
+of them, which is the root of the sum of all squares. Return it as a float; one call is enough.
 
     rank  gradients  returned
     0     [[3.0]]    5.0

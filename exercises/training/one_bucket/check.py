@@ -10,7 +10,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 @exercise("average_gradients", stars=2, lesson="training/buckets", uses=("all_reduce",))
 @hints(
     "`torch.cat` makes one flat tensor of all gradients.",
-    "`flat.split([g.numel() for g in gradients])` cuts it again: copy the pieces back.",
+    "`flat.split([g.numel() for g in gradients])` cuts it again; then copy the pieces back.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:
     for call in range(3):

@@ -1,7 +1,7 @@
 """One bucket
 
-Replace the gradients by their average over all ranks, in place, with a single all_reduce: many
-small calls cost more than a large one.
+Replace the gradients, in place, by their average over all ranks, but with a single all_reduce,
+because many small calls cost more than a large one.
 
     rank  gradients         gradients afterwards
     0     [[8, 16], [8]]    [[48, 56], [48]]

@@ -1,8 +1,8 @@
 """One call per step
 
-The optimizer takes a step after `every` micro-batches, and one after the last, also if fewer are
+The optimizer takes a step after `every` micro-batches, and one after the last, even if fewer are
 left. A step needs the sum of the gradients since the last step, over all ranks. Return these sums,
-with one all_reduce per step. `gradients` stays as it is.
+with one all_reduce per step, and leave `gradients` as it is.
 
     every 2
     rank  gradients           returned

@@ -9,7 +9,7 @@ from collectives.course.practice.exercise import ExerciseCase, exercise, hints
 
 @exercise("draw", stars=2, lesson="training/seeds", uses=("broadcast",))
 @hints(
-    "All ranks must draw with the same seed: which rank's, does not matter, so take rank 0's.",
+    "All ranks must draw with the same seed: take that of rank 0.",
     "Broadcast the seed as a tensor of one number, then `torch.manual_seed`.",
 )
 def cases(rank: int, n: int) -> Iterator[ExerciseCase]:

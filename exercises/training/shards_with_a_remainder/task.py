@@ -1,7 +1,7 @@
 """Shards with a remainder
 
 Cut the samples 0, 1, 2, ... into n shards, in order, and return the list of those of `rank`. Each
-sample is in exactly one shard, the lengths differ by at most one, and longer shards come first.
+sample is in exactly one shard; the lengths differ by at most one, and longer shards come first.
 
     samples 10, n 4
     rank  returned

@@ -2,7 +2,7 @@
 
 A program adds up the gradients of `every` micro-batches, then takes a step. This version loses the
 micro-batches that are left over at the end. Return the numbers of the micro-batches, from 0, after
-which there is a step. Mend it.
+which there is a step. Fix it.
 
     micro_batches 7, every 3
     returned [2, 5, 6]

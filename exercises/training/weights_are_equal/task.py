@@ -1,6 +1,7 @@
 """Are the weights equal?
 
-Return True on every rank if the weights of all ranks are equal, else False on every rank.
+Return True on every rank if the weights of all ranks are equal, and False on every rank if they are
+not.
 
     rank  weights   returned
     0     [1., 2.]  False
