@@ -15,9 +15,12 @@ from typer.testing import CliRunner
 
 from collectives import practice
 from collectives.cli import app
+from collectives.course import chapters
 from collectives.course.practice import progress, registry
 from collectives.course.practice.checker import try_program
+from collectives.course.practice.exercise import MESSAGES
 from collectives.course.practice.result import _texts
+from collectives.semantics.calls import BY_NAME
 from tools.exercises_table import FIRST, wrong_answers
 
 EXERCISES = registry.read()
@@ -77,6 +80,30 @@ def test_the_text_of_an_exercise_names_the_calls_that_it_allows():
             *first, last = one.uses
             allowed = f"{', '.join(first)} and {last}" if first else last
             assert f"You may call {allowed}, and no " in text, name
+
+
+# These lessons are being rewritten, and name their exercises then.
+LATER = {"all_reduce", "broadcast", "send_recv", "all_gather", "reduce_scatter"}
+LATER |= {"start", "training/data_parallel", "training/ddp"}
+
+
+def test_every_exercise_is_named_by_its_lesson():
+    for chapter in chapters.read().values():
+        for lesson in chapter.lessons:
+            text = " ".join(lesson.path.read_text("utf-8").replace("\n# ", " ").split())
+            named = re.findall(r"collectives practice (\w+)", text)
+            missing = {one.name for one in EXERCISES.values() if one.lesson == lesson.name}
+            missing = missing if lesson.name not in LATER else set()
+            assert not missing - {*named}, f"{lesson.name} does not name {missing - {*named}}"
+
+
+def test_an_exercise_comes_when_its_calls_have_been_taught():
+    """recv needs no word of isend: an exercise that allows all messages can be solved with both."""
+    lessons = [name for chapter in chapters.read().values() for name in chapter.names]
+    for name, one in EXERCISES.items():
+        taught = lessons[: lessons.index(one.lesson) + 1]
+        for use in {*one.uses} & {*BY_NAME} - {*MESSAGES[2:]}:
+            assert BY_NAME[use].lesson in taught, f"{name} uses {use}"
 
 
 @every("broadcast_from_sends")
