@@ -45,7 +45,8 @@ from torch.utils.data import DataLoader
 # Dropout sets half of its inputs to 0, chosen at random. Here they are the 32 hidden units.
 
 # %% [markdown]
-# **Predict first.** Four ranks call dropout. How many different patterns are there with each seed?
+# **Predict first.** Four ranks call dropout, at first all with seed 1, and then each with seed 1 +
+# rank. How many different patterns are there each time?
 
 
 # %%
