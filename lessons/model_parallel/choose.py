@@ -131,7 +131,7 @@ if __name__ == "__main__":
 # activations, and those of tokens that the rank sends.
 
 # %% [markdown]
-# **Predict first.** Copies of the model hold 1,744,008 bytes on each rank, and send 415,488. Which
+# **Predict first.** Copies of the model hold 1,744,024 bytes on each rank, and send 415,488. Which
 # methods hold less? Which one sends less?
 
 
@@ -171,16 +171,16 @@ if __name__ == "__main__":
 #
 # | trouble | method | cuts | the fullest rank holds | it sends |
 # |---|---|---|---|---|
-# | the model does not fit | fully_sharded | all but activations | 662,544 | 623,232 |
+# | the model does not fit | fully_sharded | all but activations | 695,328 | 623,232 |
 # | a layer does not fit | tensor_parallel | weights of blocks | 1,851,408 | 786,432 |
 # | too many layers | pipeline | the list of layers | 1,476,608 | 131,072 |
 # | the text is too long | long_text | each text | 1,744,008 | 1,070,848 |
 # | too many experts | experts | the experts | 1,659,048 of 4,866,408 | 97,280 |
 #
 # Fully sharded and the pipeline hold less than copies, and the pipeline sends less. Tensor ranks
-# hold more here: the model is small, and each of them has the whole batch. Ring attention holds as
-# much as copies, but a part of each text in place of whole ones. Too many letters are cut in
-# [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb).
+# hold more here: the model is small, and each of them has the whole batch. Ring attention holds
+# about as much as copies, but a part of each text in place of whole ones. Too many letters are cut
+# in [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb).
 #
 # </details>
 

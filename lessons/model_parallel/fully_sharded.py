@@ -14,7 +14,7 @@ and sends the same bytes.
 # %%
 import warnings
 
-from collectives import check, check_training, counting, needs, run
+from collectives import check, check_samples, check_training, counting, needs, run
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,7 +24,7 @@ from torch.nn.utils import parameters_to_vector
 
 from collectives.pictures.memory_bars import MemoryBars
 from costs import SMALL, Plan, costs
-from measure import Activations, held, sent
+from measure import Live, held, sent
 from model import HEADS, LENGTH, PARAMETERS, WIDTH, network
 from one_process import UPDATES, backward, shard_of, train, without_state
 
@@ -122,19 +122,21 @@ def fully_sharded(rank, world_size, device):
             x = Gathered.apply(x, shard, layer)
         return x
 
-    with Activations(shards) as activations, counting() as counts:
-        mine = train(shards, device, lambda _, *batch: on_my_share(forward, *batch))
+    live = Live(shards)
+    with counting() as counts:
+        mine = train(shards, device, lambda _, *batch: on_my_share(forward, *batch), live=live)
     check_training(mine, shard_of(alone, rank, world_size), "stage 3", same_bits=False)
     of_a_step = check_step(counts, "stage 3")
-    bytes_held = held(*mine) | {"activations": activations.peak}
+    bytes_held = held(*mine) | {"activations": live.peak}
     for kind in ("parameters", "gradients"):
         check(bytes_held[kind], 8 * PARAMETERS // world_size, kind)
-    # The inputs of two blocks, what one block keeps, and the parameters of this block.
+    # The inputs of two blocks, what one block keeps, its result and the gradient that arrives, the
+    # parameters of this block; and the loss with its gradient.
     characters = 8 * LENGTH // world_size
-    most = 8 * (characters * (17 * WIDTH + 4 + HEADS) + block)
-    check(activations.peak, most, "activations")
-    with Activations(one := network(device)) as activations:
-        copy = held(*train(one, device, on_my_share)) | {"activations": activations.peak}
+    most = 8 * (characters * (19 * WIDTH + 4 + HEADS) + block + 2)
+    check(live.peak, most, "activations")
+    live = Live(one := network(device))
+    copy = held(*train(one, device, on_my_share, live=live)) | {"activations": live.peak}
     bars = MemoryBars({"every rank has all": copy, "stage 3": bytes_held})
     return of_a_step | {"in all": bars}
 
@@ -176,7 +178,8 @@ def by_fully_shard(rank, world_size, device):
         fully_shard(layer)
     fully_shard(model)
     with counting() as counts:
-        train(model, device, on_my_share)
+        trained = train(model, device, on_my_share)
+    check_samples(trained, alone, "fully_shard")
     of_a_step = check_step(counts, "fully_shard")
     shards = sum(one.to_local().nbytes for one in model.parameters())
     check(shards, 8 * PARAMETERS // world_size, "bytes of the shards")
@@ -206,7 +209,8 @@ STEPS = [fully_sharded, by_fully_shard]
 # ## The proof
 #
 # The shards of parameters and of Adam's state are parts of those of one process, to 1e-9. Our model
-# and that of `fully_shard` are compared with the same one.
+# and that of `fully_shard` are compared with the same one. Memory is counted whenever a backward
+# pass begins: layers that are gathered too early in the forward pass are not noticed.
 
 # %% [markdown]
 # ## Make it wrong

@@ -15,7 +15,7 @@ is sent from machine to machine.
 import warnings
 from itertools import pairwise
 
-from collectives import check, check_training, counting, needs, run
+from collectives import check, check_samples, check_training, counting, needs, run
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -119,12 +119,13 @@ def train_on(mesh, world_size, device):
     """Train and prove it: what this rank sends in a step, by the ranks of a group and receiver."""
     model = sharded(network(device), mesh)
     with Sends() as sends:
-        train(model, device, on_my_share)
+        trained = train(model, device, on_my_share)
     whole = network(device)
     for mine, theirs in zip(whole.parameters(), model.parameters(), strict=True):
         mine.data = theirs.full_tensor().detach()
-    expected, _ = train(network(device), device)
-    check_training(without_state(whole), without_state(expected), f"{mesh.mesh_dim_names}")
+    expected = train(network(device), device)
+    check_samples(trained, expected, f"{mesh.mesh_dim_names}")
+    check_training(without_state(whole), without_state(expected[0]), f"{mesh.mesh_dim_names}")
     shards = sum(one.to_local().nbytes for one in model.parameters())
     return sends, shards
 
@@ -180,6 +181,8 @@ STEPS = [gathers_ahead, sharded_inside]
 #
 # The model on each mesh equals that of one process, to 1e-9. The calls are counted below
 # `fully_shard`, by the ranks of their groups, and the bytes follow from the number of parameters.
+# `check_samples` compares which samples reached the models: the mean of equal gradients would be
+# right, too.
 
 # %% [markdown]
 # ## Make it wrong
@@ -191,7 +194,7 @@ STEPS = [gathers_ahead, sharded_inside]
 # 2. **The other order.** In `sharded_inside`, change `{"replicate": 2, "shard": half}` to
 #    `{"shard": half, "replicate": 2}`. It says `[calls of a step, HSDP`.
 # 3. **The same text on all ranks.** In `on_my_share`, change `letters[rank::n], following[rank::n]`
-#    to `letters[:1], following[:1]`. It says `relative error`.
+#    to `letters[:1], following[:1]`. It says `are computed by another rank`.
 
 # %% [markdown]
 # ## On GPUs

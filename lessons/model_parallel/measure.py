@@ -1,10 +1,12 @@
 """What a rank holds and what it sends, measured: the three numbers of every lesson here."""
 
 from collections import Counter
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def held(model, optimizer) -> dict[str, int]:
@@ -65,6 +67,65 @@ class Sends(TorchDispatchMode):
             self.calls[ranks] += 1
             self.bytes[ranks, receiver] += size
         return func(*args, **(kwargs or {}))
+
+
+class Live(TorchDispatchMode):
+    """The bytes of tensors that are made inside and still live, whoever holds them.
+
+    `now` counts them, and `peak` is the most that lived when a backward pass began, also the one of
+    a layer that is computed again. The gradients of a model that is given do not count, because
+    `held` counts them. Neither do whole numbers: they are the data.
+
+        live = Live(model)
+        with live:
+            loss.backward()
+    """
+
+    def __init__(self, model=None):
+        super().__init__()
+        self.parameters = list(model.parameters()) if model else []
+        self.peak, self.records = 0, True
+        self.storages = WeakValueDictionary()  # by id: it forgets those that are freed
+
+    @property
+    def now(self) -> int:
+        gradients = {id(storage) for storage in _storages(one.grad for one in self.parameters)}
+        alive = list(self.storages.items())
+        return sum(storage.nbytes() for key, storage in alive if key not in gradients)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        recorded, self.records = self.records, torch.is_grad_enabled()
+        if recorded and not self.records:  # autograd records the forward pass only
+            self.peak = max(self.peak, self.now)
+        if func.namespace == "c10d":  # it makes no tensor
+            return _on_copies(func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        given = {id(storage) for storage in _storages(tree_leaves((args, kwargs)))}
+        made = {id(storage): storage for storage in _storages(tree_leaves(result))}
+        self.storages.update({key: made[key] for key in made.keys() - given})  # not the views
+        return result
+
+
+def _on_copies(func, args, kwargs):
+    """A call of c10d on copies of its tensors, which is over when this returns.
+
+    A thread of gloo holds the tensors of a call a moment longer than the program does.
+    """
+    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    copies = {id(one): one.clone() for one in tensors}
+    args, kwargs = tree_map_only(torch.Tensor, lambda one: copies[id(one)], (args, kwargs))
+    result = func(*args, **kwargs)
+    work = result[-1] if isinstance(result, tuple) else result
+    work.wait()
+    for one in tensors:
+        one.copy_(copies[id(one)])
+    return result
+
+
+def _storages(values) -> list:
+    """The pieces of memory of all tensors with floating-point numbers."""
+    tensors = (one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point())
+    return [one.untyped_storage() for one in tensors]
 
 
 class Activations(torch.autograd.graph.saved_tensors_hooks):

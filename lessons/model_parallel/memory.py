@@ -17,11 +17,12 @@ from functools import partial
 from collectives import check, check_training, counting, run
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from collectives.pictures.memory_bars import MemoryBars
-from measure import Activations, held, sent
+from measure import Live, held, sent
 from model import HEADS, LENGTH, LETTERS, PARAMETERS, WIDTH, network
 from one_process import UPDATES, backward, train
 
@@ -68,8 +69,8 @@ from one_process import UPDATES, backward, train
 # | up, gelu, down | the input of each | W + 4 W + 4 W |
 #
 # The head keeps 2 W + 2 for its norm and its linear layer, and 128 logarithms, one for each letter.
-# `held` adds up `nbytes`. `Activations` sees every tensor that autograd keeps, by a
-# [hook](https://docs.pytorch.org/docs/stable/autograd.html#saved-tensors-hooks-doc). Both are in
+# `held` adds up `nbytes`. `Live` sees below autograd what every operation makes, and what of it
+# still lives when a backward pass begins, whoever holds it. Both are in
 # [measure.py](../../lessons/model_parallel/measure.py).
 
 # %% [markdown]
@@ -91,10 +92,10 @@ def on_my_shard(model, letters, following):
 
 def measured(device, backward=backward):
     """The model and optimizer of three steps, the bytes that this rank holds, what it calls."""
-    model = network(device)
-    with Activations(model) as activations, counting() as counts:
-        trained = train(model, device, backward)
-    return trained, held(*trained) | {"activations": activations.peak}, counts
+    live = Live(model := network(device))
+    with counting() as counts:
+        trained = train(model, device, backward, live=live)
+    return trained, held(*trained) | {"activations": live.peak}, counts
 
 
 def memory(rank, world_size, device):
@@ -107,8 +108,8 @@ def memory(rank, world_size, device):
     check(mine["gradients"], 8 * PARAMETERS, "gradients")
     # Adam also counts its steps, in 4 bytes for each tensor.
     check(mine["optimizer state"], 16 * PARAMETERS + 4 * tensors, "optimizer state")
-    # The loss keeps one number more, for all characters together.
-    check(mine["activations"], 8 * (characters * (2 * BLOCK + HEAD) + 1), "activations")
+    # And the loss, its gradient, and one number that it keeps for all characters together.
+    check(mine["activations"], 8 * (characters * (2 * BLOCK + HEAD) + 3), "activations")
     calls, sends = counts.total().calls // UPDATES, sent(counts, world_size) // UPDATES
     check(calls, tensors, "calls of a step")
     check(sends, 2 * (world_size - 1) * 8 * PARAMETERS // world_size, "bytes sent in a step")
@@ -123,7 +124,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Only the activations: 635,912 bytes. Each rank holds all parameters, gradients and optimizer
+# Only the activations: 635,928 bytes. Each rank holds all parameters, gradients and optimizer
 # state. The model is small, so the activations are the largest part in one process.
 #
 # A [ring](../../notebooks/algorithms/ring.ipynb) sends 2 (n - 1) / n of the gradients.
@@ -136,7 +137,9 @@ if __name__ == "__main__":
 # [Activation checkpointing](https://arxiv.org/abs/1604.06174) keeps only the input of each block.
 # When `backward()` reaches a block, it computes the block's forward pass once more. `Recomputed`
 # does this by hand. In its `forward`, autograd keeps nothing of the block. Its `backward` makes a
-# graph for this block alone.
+# graph for this block alone. [Dropout](../../notebooks/training/seeds.ipynb) would draw other
+# numbers the second time, and the gradients would be those of another pass, so the random state of
+# the first time is set again. On a GPU, keep `torch.cuda.get_rng_state()`, too.
 
 # %% [markdown]
 # **Predict first.** The backward pass of a linear layer takes twice the operations of its forward
@@ -147,14 +150,15 @@ if __name__ == "__main__":
 class Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, block):
-        ctx.block = block
+        ctx.block, ctx.random = block, torch.get_rng_state()
         ctx.save_for_backward(x)
         return block(x)
 
     @staticmethod
     def backward(ctx, gradient):
         x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(ctx.random)
             result = ctx.block(x)
         result.backward(gradient)
         return x.grad, None  # the block is no tensor, and has no gradient
@@ -179,21 +183,39 @@ def with_blocks(call, model, letters, following):
     backward(forward, letters, following)
 
 
+def operations(device, backward):
+    """Those of a step. By itself, because below this counter some tensors live longer."""
+    with FlopCounterMode(display=False) as counter:
+        train(network(device), device, backward)
+    return counter.get_total_flops() // UPDATES
+
+
+def check_dropout(call):
+    """Numbers that are dropped forward have no gradient."""
+    layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout())
+    result = call(layer, torch.ones(1, WIDTH, requires_grad=True))
+    result.sum().backward()
+    check(layer[0].bias.grad != 0, result[0] != 0, f"dropout, {call.__name__}")
+
+
 def recompute(rank, world_size, device):
-    with FlopCounterMode(display=False) as once:
-        expected, everything, _ = measured(device)
-    with FlopCounterMode(display=False) as again:
-        trained, less, _ = measured(device, partial(with_blocks, by_hand))
+    expected, everything, _ = measured(device)
+    trained, less, _ = measured(device, again := partial(with_blocks, by_hand))
     check_training(trained, expected, "computed again", limit=0.0)
-    theirs, *_ = measured(device, partial(with_blocks, by_torch))
+    theirs, checkpointed, _ = measured(device, partial(with_blocks, by_torch))
     check_training(theirs, expected, "checkpoint", limit=0.0)
 
-    # The inputs of two blocks, and what one block keeps.
-    check(less["activations"], 8 * 8 * LENGTH * (WIDTH + BLOCK), "activations at the peak")
-    step, more = once.get_total_flops() // UPDATES, again.get_total_flops() // UPDATES
+    # The inputs of two blocks, what one block keeps, and the gradient that arrives there; the loss
+    # and its gradient. We hold the block's result, too, while it goes back.
+    peak = 8 * (8 * LENGTH * (2 * WIDTH + BLOCK) + 2)
+    check(checkpointed["activations"], peak, "activations, checkpoint")
+    check(less["activations"], peak + 8 * 8 * LENGTH * WIDTH, "activations at the peak")
+    step, more = operations(device, backward), operations(device, again)
     blocks, head = 2 * 12 * WIDTH**2, WIDTH * LETTERS  # products for each character
     check(step, 3 * 2 * 8 * LENGTH * (blocks + head), "forward once, backward twice as much")
     check(more - step, 2 * 8 * LENGTH * blocks, "the blocks once more")
+    check_dropout(by_hand)
+    check_dropout(by_torch)
     kept = {"activations": everything["activations"], "then": less["activations"]}
     bars = MemoryBars({"everything kept": everything, "computed again": less})
     return {"operations": step, "more": more - step} | kept | {"in all": bars}
@@ -209,7 +231,7 @@ if __name__ == "__main__":
 # 12,582,912 more, on top of 44,040,192: less than one for every 3, since the head is not computed
 # again. The counter counts the linear layers, and leaves attention out.
 #
-# The activations shrink from 2,543,624 bytes to 1,138,688. A further block adds only its input.
+# The activations shrink from 2,543,640 bytes to 1,269,776. A further block adds only its input.
 #
 # </details>
 
@@ -221,7 +243,8 @@ STEPS = [memory, recompute]
 #
 # `check_training` compares parameters and Adam's state with those of one process: after data
 # parallel training they may differ by 1e-9, and after computing again not by a bit. The bytes,
-# calls and operations are compared with what we counted in the model.
+# calls and operations are compared with what we counted in the model. What an operation needs only
+# until the next one ends is not counted.
 
 # %% [markdown]
 # ## Make it wrong
@@ -232,9 +255,11 @@ STEPS = [memory, recompute]
 #    `dist.all_reduce(parameter.grad.clone()), dist.all_reduce(parameter.grad)`. It says
 #    `got 64, should be 32 [calls of a step`. The model is right.
 # 2. **Nothing is computed again.** In `by_hand`, change `Recomputed.apply(x, block)` to `block(x)`.
-#    It says `should be 1138688 [activations at the peak`.
+#    It says `should be 1269776 [activations at the peak`.
 # 3. **The gradient that arrives is not used.** In `by_hand`, change `result.backward(gradient)` to
 #    `result.backward(torch.ones_like(gradient))`. It says `relative error`.
+# 4. **Dropout draws anew.** In `by_hand`, change `torch.set_rng_state(ctx.random)` to `pass`. It
+#    says `[dropout, by_hand`.
 
 # %% [markdown]
 # ## On GPUs

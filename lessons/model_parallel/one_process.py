@@ -1,5 +1,8 @@
 """One process trains the model: what every lesson of this chapter must equal."""
 
+from contextlib import nullcontext
+
+from collectives import note_samples
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -13,13 +16,18 @@ def backward(model, letters, following):
     cross_entropy(model(letters).flatten(0, 1), following.flatten()).backward()
 
 
-def train(model, device, backward=backward, steps=UPDATES, rate=0.001):
-    """Steps of Adam, after the last of which the gradients are kept: (model, optimizer)."""
+def train(model, device, backward=backward, steps=UPDATES, rate=0.001, live=None):
+    """Steps of Adam, after the last of which the gradients are kept: (model, optimizer).
+
+    `live` counts the memory of forward and backward passes.
+    """
     torch.set_num_threads(1)  # the ranks of one machine share its cores
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    note_samples(model, optimizer)
     for step in range(steps):
         optimizer.zero_grad()
-        backward(model, *batch(step % 7, device))  # the text has seven batches
+        with live or nullcontext():
+            backward(model, *batch(step % 7, device))  # the text has seven batches
         optimizer.step()
     return model, optimizer
 

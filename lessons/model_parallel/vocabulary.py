@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
 from torch.nn.functional import cross_entropy
 
 from collectives.pictures.memory_bars import MemoryBars
-from measure import Activations, held, sent
+from measure import Live, held, sent
 from memory import BLOCK
 from model import LENGTH, LETTERS, PARAMETERS, WIDTH, Embedding, network
 from one_process import UPDATES, backward, train, without_state
@@ -139,23 +139,32 @@ def vocabulary_parallel(rank, world_size, device):
     for name, loss in {"gathered": from_gathered, "shards": from_shards}.items():
         model = shard(network(device))
         model[0].__class__, model[3].__class__ = ShardedEmbedding, ShardedHead
-        with Activations(model) as activations, counting() as counts:
-            trained = train(model, device, loss)
+        live = Live(model)
+        with counting() as counts:
+            trained = train(model, device, loss, live=live)
         check_training(trained, expected, name, same_bits=False)
         calls, sends = counts.total().calls // UPDATES, sent(counts, n) // UPDATES
-        found[name] = [activations.peak, calls, sends]
-        bars[name] = held(*trained) | {"activations": activations.peak}
+        found[name] = [live.peak, calls, sends]
+        bars[name] = held(*trained) | {"activations": live.peak}
+
+    large = torch.linspace(0, 800, LETTERS, dtype=torch.float64, device=device).unsqueeze(0)
+    first = torch.zeros(1, dtype=torch.int64, device=device)  # the target
+    loss = CrossEntropy.apply(large.chunk(n, dim=1)[rank], first)
+    check(loss, cross_entropy(large, first), "large logits", rtol=1e-9)
 
     cut = 2 * LETTERS * WIDTH + LETTERS
     kept = 8 * (PARAMETERS - cut + cut // n)
     check(bars["shards"]["parameters"], kept, "parameters")
     # The blocks, the head's norm and its linear layer, and the softmax of some letters or of all.
     rest = 2 * BLOCK + 2 * WIDTH + 2
-    few, every = (8 * characters * (rest + letters) for letters in (LETTERS // n, LETTERS))
+    # And the loss, and its gradient.
+    few, every = (8 * (characters * (rest + some) + 2) for some in (LETTERS // n, LETTERS))
     once = (n - 1) * 8 * characters // n  # to gather or to reduce_scatter one number of each
     layers = 2 * 2 * once * WIDTH
     check(found["shards"], [few, 4, layers + 2 * 3 * once], "shards")
-    check(found["gathered"], [every + 8, 3, layers + LETTERS * once], "gathered")
+    # The gathered logits, once more when they are joined, and those of this rank.
+    more = 8 * (characters * (2 * LETTERS + LETTERS // n) + 1)
+    check(found["gathered"], [every + more, 3, layers + LETTERS * once], "gathered")
     bars["one process"]["activations"] = every + 8
     numbers = {"parameters": kept, "activations": few, "bytes sent": found["shards"][2], "calls": 4}
     sends = {"for the loss": 2 * 3 * once, "to gather": LETTERS * once}
@@ -176,7 +185,7 @@ if __name__ == "__main__":
 # </details>
 #
 # The picture shows what a rank holds. Gathering shrinks parameters, gradients and optimizer state,
-# but not the activations. In this small model the blocks keep most of them.
+# but adds to the activations. In this small model the blocks keep most of them.
 
 # %% [markdown]
 # ### loss_parallel

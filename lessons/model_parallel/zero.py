@@ -14,7 +14,7 @@ count the bytes that each stage holds and sends.
 # %%
 from functools import partial
 
-from collectives import check, check_training, counting, needs, run
+from collectives import check, check_samples, check_training, counting, needs, note_samples, run
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from collectives.pictures.memory_bars import MemoryBars
 from costs import SMALL, Plan, costs
-from measure import held, sent
-from model import PARAMETERS, batch, network
+from measure import Live, held, sent
+from model import LENGTH, PARAMETERS, WIDTH, batch, network
 from one_process import UPDATES, backward, shard_of, train, without_state
 
 # %% [markdown]
@@ -50,8 +50,9 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # well, and takes no memory. 2, 4 and 8 ranks cut each of the four layers evenly.
 #
 # In stage 1, the gradients are scattered after `backward()`. In stage 2, autograd calls
-# `scatter_if_complete` after it has computed the gradient of a parameter. We note the bytes of all
-# gradients before each `reduce_scatter`, and keep the largest number.
+# `scatter_if_complete` after it has computed the gradient of a parameter. Before each
+# `reduce_scatter` we note the bytes of all tensors that live: parameters and gradients, and in
+# stage 2 what `backward()` still needs.
 
 # %% [markdown]
 # **Predict first.** `all_reduce` of the gradients, as in
@@ -84,16 +85,16 @@ def on_my_share(forward, letters, following):
 
 def train_sharded(device, early):
     """Stage 1, or stage 2 if gradients are scattered early, while `backward()` computes others."""
-    model = network(device)
-    flats = [flattened(layer) for layer in model]
-    shards = nn.ParameterList(flat.chunk(dist.get_world_size())[dist.get_rank()] for flat in flats)
-    optimizer = torch.optim.Adam(shards)
-    gradients = []  # the bytes that this rank holds before each reduce_scatter
+    model, (rank, n) = network(device), (dist.get_rank(), dist.get_world_size())
+    with (live := Live()):
+        flats = [flattened(layer) for layer in model]
+        shards = nn.ParameterList(flat.chunk(n)[rank] for flat in flats)
+    optimizer, alive = torch.optim.Adam(shards), []
+    note_samples(model, optimizer)
 
     def scatter_if_complete(layer, shard, _):
         if all(one.grad is not None for one in layer.parameters()):
-            both = held(model, optimizer)["gradients"] + held(shards, optimizer)["gradients"]
-            gradients.append(both)
+            alive.append(live.now)
             scatter_gradients(layer, shard)
 
     for layer, shard in zip(model, shards, strict=True):
@@ -102,16 +103,15 @@ def train_sharded(device, early):
             parameter.register_post_accumulate_grad_hook(hook)
     with counting() as counts:
         for step in range(UPDATES):
-            on_my_share(model, *batch(step, device))
-            if not early:
-                for layer, shard in zip(model, shards, strict=True):
+            with live:
+                on_my_share(model, *batch(step, device))
+                for layer, shard in zip(model, shards, strict=True) if not early else ():
                     scatter_if_complete(layer, shard, None)
             optimizer.step()
             optimizer.zero_grad()
             for flat, shard in zip(flats, shards, strict=True):
                 dist.all_gather_single(flat, shard.detach())
-    mine = held(model, optimizer) | {"gradients": max(gradients)}
-    return model, (shards, optimizer), mine, counts
+    return model, (shards, optimizer), alive, counts
 
 
 def check_step(counts, times, calls):
@@ -127,27 +127,37 @@ def check_step(counts, times, calls):
 def zero(rank, world_size, device):
     alone = train(network(device), device)
     block, head = (sum(one.numel() for one in alone[0][i].parameters()) for i in (1, 3))
-    bars = {"one process": held(*alone)}
+    bars, alive = {"one process": held(*alone)}, {}
     for early, name in ((False, "stage 1"), (True, "stage 2")):
-        model, sharded, bars[name], counts = train_sharded(device, early)
+        model, sharded, alive[name], counts = train_sharded(device, early)
         check_training(without_state(model), without_state(alone[0]), name)
+        check_samples((model, sharded[1]), alone, name)
         check_training(sharded, shard_of(alone, rank, world_size), name, same_bits=False)
         of_a_step = check_step(counts, times=2, calls=8)
         # With Adam's counters: 4 bytes for each of four shards.
         state = costs(SMALL, Plan(world_size, zero=1))["optimizer state"] + 16
+        bars[name] = held(model, sharded[1])
         check(bars[name]["optimizer state"], state, "optimizer state")
-    check(bars["stage 1"]["gradients"], 8 * PARAMETERS, "gradients in stage 1")
-    # Before the first block is scattered: its gradients, and the shards of head and second block.
+    # Four layers in each of three steps. All parameters live all the time.
+    check(max(alive["stage 1"]), 8 * 2 * PARAMETERS, "gradients in stage 1")
+    # Before the first block is scattered: its gradients, and the shards of head and second block;
+    # the gradient of the block's input, the loss and its gradient.
     most = 8 * (block + (block + head) // world_size)
-    check(bars["stage 2"]["gradients"], most, "gradients in stage 2")
+    others = 8 * (8 * LENGTH // world_size * WIDTH + 2)
+    right = [8 * PARAMETERS + most + others] * UPDATES
+    check(alive["stage 2"][2::4], right, "gradients in stage 2")
+    bars["stage 1"]["gradients"], bars["stage 2"]["gradients"] = 8 * PARAMETERS, most
 
     ddp = DistributedDataParallel(theirs := network(device))
-    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam)
+    optimizer, live = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam), Live()
     for step in range(UPDATES):
         optimizer.zero_grad()
         on_my_share(ddp, *batch(step, device))
-        optimizer.step()
+        with live:
+            optimizer.step()
     check_training(without_state(theirs), without_state(alone[0]), "ZeroRedundancyOptimizer")
+    dist.all_reduce(states := torch.tensor([live.now], device=device))
+    check(int(states), 16 * PARAMETERS, "ZeroRedundancyOptimizer, states of all ranks")
     return of_a_step | {
         "a block": 8 * block,
         "gradients, stage 2": most,
@@ -178,7 +188,8 @@ STEPS = [zero]
 # that of one process, both to 1e-9. The model that PyTorch's
 # [ZeroRedundancyOptimizer](../../docs/glossary.md#zeroredundancyoptimizer) trains beside DDP is
 # equal, too. It gives each rank whole parameters instead of equal shards, and each rank broadcasts
-# its own.
+# its own. The states of all ranks together have the size of one. `check_samples` compares which
+# samples reached the models: a mean of equal gradients would be right, too.
 
 # %% [markdown]
 # ## Make it wrong
@@ -195,7 +206,7 @@ STEPS = [zero]
 # 4. **Gradients are kept.** In `scatter_gradients`, change `parameter.grad = None` to `pass`. It
 #    says `relative error`: the next step adds to them.
 # 5. **Scattered late.** In `train_sharded`, change `if early else ()` to `if False else ()` and
-#    `if not early:` to `if True:`. It says `should be 134656 [gradients in stage 2`.
+#    `if not early else ()` to `if True else ()`. It says `[gradients in stage 2`.
 
 # %% [markdown]
 # ## Write it yourself
