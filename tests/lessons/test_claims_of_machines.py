@@ -24,19 +24,12 @@ MACHINES = {
     "the flat ring leaves the machine four times in round-robin": edit(
         "machines/cables",
         "cables",
-        'for order in ("blocks", "round-robin"):\n    rank = 4 * node + local if order == "blocks"',
-        'for order, place in (("blocks",) * 2, ("round-robin", "blocks")):\n'
-        '    rank = 4 * node + local if place == "blocks"',
-        "[bytes on the cable",
-    ),
-    "one rank that uses the cable is enough": edit(
-        "machines/cables",
-        "cables",
-        "    dist.reduce(x, group_dst=0, group=here)\n"
-        "    if dist.get_group_rank(here, dist.get_rank()) == 0:\n"
-        "        dist.all_reduce(x, group=leaders)\n"
-        "    dist.broadcast(x, group_src=0, group=here)\n",
-        "    dist.all_reduce(x)\n",
+        "else node + 2 * local\n    dist.init_process_group(\n"
+        '        "gloo", store=dist.PrefixStore(order, store), rank=rank, world_size=8\n    )\n'
+        '    machines = [[0, 1, 2, 3], [4, 5, 6, 7]] if order == "blocks" else [[0, 2, 4, 6], [1, 3, 5, 7]]\n',
+        "else 4 * node + local\n    dist.init_process_group(\n"
+        '        "gloo", store=dist.PrefixStore(order, store), rank=rank, world_size=8\n    )\n'
+        "    machines = [[0, 1, 2, 3], [4, 5, 6, 7]]\n",
         "[bytes on the cable",
     ),
     "the cables carry 200 Mbit/s": edit(
