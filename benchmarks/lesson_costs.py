@@ -1,4 +1,4 @@
-"""What the lessons on calls quote under "The cost" and no `bench bus` shows: on gloo, on the CPU.
+"""What the lessons quote of the cost of a call and no `bench bus` shows: on gloo, on the CPU.
 
 python benchmarks/lesson_costs.py
 """

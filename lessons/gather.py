@@ -14,7 +14,7 @@ texts of different lengths.
 """
 
 # %%
-from collectives import check, run
+from collectives import check, needs, run
 import torch
 import torch.distributed as dist
 
@@ -120,8 +120,77 @@ def gather_text(rank, world_size, device):
 if __name__ == "__main__":
     run(gather_text)
 
+# %% [markdown]
+# ### Why only from ranks that you trust
+#
+# `all_gather_object` gathers on every rank anything that [pickle](../docs/glossary.md#pickle) can
+# write, of any length; inside, it pads and trims. But a pickle is a small program: an object may
+# say "to rebuild me, call this function". Each rank here sends a string, of another length than the
+# others', and an object of the class `RunsCode`, which asks for a call of `dist.get_rank()`.
+
+# %% [markdown]
+# **Predict first.** What does each of the four `RunsCode` objects become on rank 2?
+
+
 # %%
-STEPS = [gather, gather_into_rows, gather_text]
+class RunsCode:
+    def __reduce__(self):  # pickle asks: which function rebuilds you, with which arguments?
+        return dist.get_rank, ()
+
+
+def pickles_run_code(rank, world_size, device):
+    arrived = [None] * world_size
+    dist.all_gather_object(arrived, ["x" * (rank + 1), RunsCode()])
+    # proof
+    expected = [["x" * (r + 1), rank] for r in range(world_size)]
+    check(arrived, expected, "all_gather_object")
+    return {"arrived": arrived}
+
+
+# %%
+if __name__ == "__main__":
+    run(pickles_run_code)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The number 2. The function runs in the process of the *receiver*, while it unpickles, and returns
+# the receiver's rank. It could be any function, with any arguments. If text is all you need, gather
+# its bytes, padded and trimmed: they run nothing.
+#
+# </details>
+
+# %% [markdown]
+# ### From any source
+#
+# Without `src`, `recv` takes the next message from any rank, and returns the rank of its sender. A
+# coordinator that hands out work needs this. The order may differ from run to run.
+
+
+# %%
+@needs(ranks=2)
+def receive_from_any(rank, world_size, device):
+    collected = {}
+    if rank > 0:
+        dist.send(torch.tensor([10 * rank + 1], device=device), dst=0)
+    else:
+        for _ in range(world_size - 1):
+            message = torch.full((1,), -1, device=device)
+            source = dist.recv(message)
+            collected[source] = message.item()
+    # proof: every other rank was heard once
+    others = range(1, world_size) if rank == 0 else []
+    check(collected, {other: 10 * other + 1 for other in others}, "recv(src=None)")
+    heard = sorted(collected)
+    return {"heard from": heard, "their messages": [collected[source] for source in heard]}
+
+
+# %%
+if __name__ == "__main__":
+    run(receive_from_any)
+
+# %%
+STEPS = [gather, gather_into_rows, gather_text, pickles_run_code, receive_from_any]
 
 # %% [markdown]
 # ## The cost

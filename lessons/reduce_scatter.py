@@ -3,10 +3,12 @@
 # reduce_scatter
 
 `reduce_scatter` adds up the tensors of all ranks, cuts the sum into n pieces, and gives piece r to
-rank r. A rank that updates only a part of the weights needs only that part of the summed gradient.
+rank r.
 
-You will see a maximum instead of the sum; that reduce_scatter and all_gather together make an
-all_reduce; and an optimizer whose state is spread over the ranks.
+In data parallel training every rank holds all weights, and the optimizer's state for all of them.
+That is a waste: if rank r updated only piece r of the weights, it would need the state of this
+piece alone, and only this piece of the summed gradient. At the end of this lesson you can train
+like that.
 
     python lessons/reduce_scatter.py
     torchrun --nproc-per-node 4 lessons/reduce_scatter.py
@@ -20,8 +22,17 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# The input is a list with one piece for each rank, and the output is one piece. The inputs stay as
-# they are. `op` names the reduction, as in `all_reduce`.
+# ```python
+# dist.reduce_scatter(output, input_list, op=SUM, group=None, async_op=False)
+# ```
+#
+# | argument | meaning |
+# |---|---|
+# | `output` | this rank's piece of the result |
+# | `input_list` | a piece for each rank; they stay as they are |
+# | `op` | the reduction, as in `all_reduce` |
+# | `group` | the ranks that take part; None is all of them |
+# | `async_op` | True: return a [`Work`](../docs/glossary.md#work) at once |
 
 
 # %%
@@ -42,53 +53,11 @@ if __name__ == "__main__":
     run(reduce_scatter)
 
 # %% [markdown]
-# Four ranks print this:
-#
-# | rank | pieces | mine |
-# |---|---|---|
-# | 0 | [[1, 2], [3, 4], [5, 6], [7, 8]] | [1111, 2222] |
-# | 1 | [[10, 20], [30, 40], [50, 60], [70, 80]] | [3333, 4444] |
-# | 2 | [[100, 200], [300, 400], [500, 600], [700, 800]] | [5555, 6666] |
-# | 3 | [[1000, 2000], [3000, 4000], [5000, 6000], [7000, 8000]] | [7777, 8888] |
-#
 # Read the pieces column by column: the first pieces add up to 1111, 2222, and rank 0 gets that sum.
-
-# %% [markdown]
-# ### One tensor, and another reduction
 #
 # `reduce_scatter_single` takes the pieces end to end in one tensor, n times as long as the output.
-# In older code you meet it as `reduce_scatter_tensor`: that name still works, but torch 2.13 warns
-# that it is deprecated. Here it computes the sums as above, and in a second call the maxima.
-
-# %% [markdown]
-# **Predict first.** Rank 1 passes the numbers 10 to 80. Which two maxima does it get?
-
-
-# %%
-def pieces_of_one_tensor(rank, world_size, device):
-    x = torch.arange(1, 2 * world_size + 1, device=device) * 10**rank
-    total, highest = (torch.full((2,), -1, device=device) for _ in range(2))
-    dist.reduce_scatter_single(total, x, op=dist.ReduceOp.SUM)
-    dist.reduce_scatter_single(highest, x, op=dist.ReduceOp.MAX)
-    # proof
-    columns = torch.tensor([2 * rank + 1, 2 * rank + 2])
-    check(total, columns * ((10**world_size - 1) // 9), "reduce_scatter_single(SUM)")
-    check(highest, columns * 10 ** (world_size - 1), "reduce_scatter_single(MAX)")
-    return {"x": x, "SUM": total, "MAX": highest}
-
-
-# %%
-if __name__ == "__main__":
-    run(pieces_of_one_tensor)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# 3000 and 4000. The third and the fourth position belong to rank 1, and rank 3 passes the largest
-# numbers there. Which rank gets a result depends on its position in the tensor, not on whose number
-# is the largest.
-#
-# </details>
+# In older code it is called `reduce_scatter_tensor`: that name still works, but torch 2.13 warns
+# that it is deprecated.
 
 # %% [markdown]
 # ### reduce_scatter + all_gather = all_reduce
@@ -96,40 +65,12 @@ if __name__ == "__main__":
 # First every rank gets the sum of one piece; then every rank gathers the pieces of all. A ring
 # all_reduce works like this inside. Use the two calls if something has to happen between them, such
 # as an optimizer step on each rank's piece.
-
-# %% [markdown]
-# **Predict first.** What does rank 3 hold between the two calls, and what after the second one?
-
-
-# %%
-def reduce_scatter_then_all_gather(rank, world_size, device):
-    x = torch.arange(1, 2 * world_size + 1, device=device) * 10**rank
-    piece = torch.full((2,), -1, device=device)
-    dist.reduce_scatter_single(piece, x, op=dist.ReduceOp.SUM)
-    two_calls = torch.full_like(x, -1)
-    dist.all_gather_single(two_calls, piece)
-
-    one_call = x.clone()
-    dist.all_reduce(one_call, op=dist.ReduceOp.SUM)
-    # proof
-    expected = torch.arange(1, 2 * world_size + 1) * ((10**world_size - 1) // 9)
-    check(two_calls, expected, "reduce_scatter_single(SUM), all_gather_single")
-    check(one_call, expected, "all_reduce(SUM)")
-    return {"piece": piece, "two calls": two_calls, "one call": one_call}
-
-
-# %%
-if __name__ == "__main__":
-    run(reduce_scatter_then_all_gather)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
 #
-# 7777 and 8888, and then all eight sums, from 1111 to 8888. In the notebook's picture (or
-# `collectives run reduce_scatter --picture`), follow one piece: call 1 makes it from four colours,
-# and call 2 copies it to every rank.
+# **Write it yourself**, in your [folder of exercises](../README.md#exercises):
 #
-# </details>
+# ```sh
+# collectives practice all_reduce_from_its_halves
+# ```
 
 # %% [markdown]
 # ### An optimizer that each rank runs on its own piece
@@ -191,41 +132,21 @@ if __name__ == "__main__":
 #
 # </details>
 
-# %%
-STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, sharded_optimizer]
-
 # %% [markdown]
-# ## The cost
-#
-# A reduce_scatter can send half of what an all_reduce sends. S is the size in bytes of what *each*
-# rank passes. In a [ring](../notebooks/algorithms/ring.ipynb) every rank sends (n - 1) / n * S
-# bytes.
-#
-# gloo does not save this half: in torch 2.13 it runs an all_reduce inside. `reduce_scatter_single`
-# runs one on a copy of the input, and keeps one piece. `reduce_scatter` runs one for each piece, as
-# torch's [flight recorder](../docs/glossary.md#flight-recorder) shows. On gloo with four ranks on
-# two cores, 16 MiB took 68 ms, and an all_reduce 31 ms, less than half (`collectives bench bus
-# reduce_scatter -n 4 -b 4KiB -e 16MiB -f 4096`, and the same of all_reduce).
+# More to write: `collectives practice which_calls`, a puzzle with all calls; and, once you know
+# [reduce](../notebooks/reduce.ipynb), `collectives practice reduce_scatter_from_reduces`.
+
+# %%
+STEPS = [reduce_scatter, sharded_optimizer]
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - In the tensor form the first dimension of the input must be n times that of the output. For an
-#   output of shape (k), gloo refuses an input of shape (n, k). Pass `x.view(-1)`.
-# - An output without dimensions, such as `torch.tensor(0.0)`, ends the process on gloo. Give it the
-#   shape (1).
+# - For an output of shape (k), gloo refuses an input of shape (n, k). Pass `x.view(-1)`.
 # - If the length is no multiple of n, [pad](../docs/glossary.md#padding) the input, and leave the
 #   padding out of a later mean or minimum over the elements.
 # - Every rank must pass the [same reduction and the same number of
 #   elements](../notebooks/mistakes/arguments.ipynb).
-
-# %% [markdown]
-# ## Where it is used
-#
-# [FSDP](../docs/glossary.md#fsdp) and ZeRO reduce gradients with it, so that each rank gets the
-# piece whose weights and optimizer state it holds. In [sequence
-# parallelism](../docs/glossary.md#sequence-parallel) each rank gets its part of a sum of partial
-# products.
 
 # %% [markdown]
 # ## Change and try
@@ -241,43 +162,18 @@ STEPS = [reduce_scatter, pieces_of_one_tensor, reduce_scatter_then_all_gather, s
 #    torch.int64`. No collective converts.
 #
 #    </details>
-#
-# 2. In `sharded_optimizer`, change
-#    `dist.reduce_scatter_single(mean, gradient, op=dist.ReduceOp.SUM)` to
-#    `mean.copy_(gradient.chunk(world_size)[rank] * world_size)`. Each rank uses its own gradient
-#    alone. Do the weights of the ranks differ?
-#
-#    <details><summary>Answer</summary>
-#
-#    You get `rank 0/4: got [1.0, 2.0], should be [2.5, 5.0] [reduce_scatter_single(SUM) / world
-#    size, float32[2], gloo]`. The weights are wrong, but the same on all ranks, because all_gather
-#    still gives each piece to all.
-#
-#    </details>
-
-# %% [markdown]
-# ## Write it yourself
-#
-# In your folder of [exercises](../README.md#exercises):
-#
-# ```sh
-# collectives practice which_calls
-# collectives practice reduce_scatter_from_reduces
-# collectives practice all_reduce_from_its_halves
-# ```
 
 # %% [markdown]
 # ## Read on
 #
-# - S. Rajbhandari and others, [*ZeRO: Memory Optimizations Toward Training Trillion Parameter
-#   Models*](https://arxiv.org/abs/1910.02054) (2020): state, gradients and weights in pieces.
+# - S. Rajbhandari and others, [*ZeRO*](https://arxiv.org/abs/1910.02054) (2020): state, gradients
+#   and weights in pieces.
 #
 # In PyTorch's documentation:
 #
 # - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
 # - [`reduce_scatter_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_single)
-# - [`all_gather_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_single)
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
 #
-# Next on the short route: [one_process](../notebooks/training/one_process.ipynb). All other calls:
-# [reduce](../notebooks/reduce.ipynb).
+# These are the calls that training needs. Next on the route:
+# [data_parallel](../notebooks/training/data_parallel.ipynb), which puts them together. All other
+# calls: [reduce](../notebooks/reduce.ipynb).

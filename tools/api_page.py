@@ -29,7 +29,6 @@ MODULES = (
     "collectives.pictures.colours",
     "collectives.pictures.memory_bars",
     "collectives.pictures.page",
-    "collectives.pictures.rank_grid",
     "collectives.process_groups.by_hand.choice",
     "collectives.semantics.late_peer",
 )

@@ -188,6 +188,35 @@ STEPS = [which_one_when, algorithms_measured, agreed_choice]
 # where `S = log2(n) a / b / (log2(n) - 2 (n - 1) / n)`.
 
 # %% [markdown]
+# ### What the calls of the course cost
+#
+# n is the number of ranks, and S the bytes of the tensor: of the whole result of an all_gather, and
+# of what each rank passes to a reduce_scatter.
+#
+# - **all_reduce.** In a [ring](../../notebooks/algorithms/ring.ipynb) each rank sends a piece of
+#   S / n in each of 2 (n - 1) rounds, which is less than 2 S, however many ranks there are. A
+#   [tree](../../notebooks/algorithms/tree.ipynb) has only about 2 log2(n) rounds.
+# - **broadcast.** A tree has about log2(n) rounds, which is better for small tensors. A chain has
+#   n - 1, but with many small pieces all its links work at once.
+# - **all_gather** and **reduce_scatter** send (n - 1) / n * S in a ring: half of what an all_reduce
+#   sends. If you only want the sum of the pieces of an all_gather, use `all_reduce`: it needs the
+#   memory of one piece, and sends 2 / n as much. On gloo a reduce_scatter does not save this half:
+#   in torch 2.13 it runs an all_reduce inside, and with a list one for each piece.
+# - **send** crosses one link, once. A chain over n ranks takes n - 1 messages, one after the other.
+#
+# These are milliseconds on gloo, with four ranks on two cores (`collectives bench bus all_reduce -n
+# 4 -b 4KiB -e 16MiB -f 4096`, and the same of the other calls), and of a message between two ranks
+# (`python benchmarks/lesson_costs.py`):
+#
+# | | all_reduce | broadcast | all_gather | reduce_scatter | send |
+# |---|---|---|---|---|---|
+# | 4 KiB | 6.4 | 1 | 3.2 | - | 0.07 |
+# | 16 MiB | 31 | - | - | 68 | 4.8 |
+#
+# Small tensors cost latency, one delay per round; large ones cost bandwidth. So pack small tensors
+# into one call.
+
+# %% [markdown]
 # ## What libraries do
 #
 # - NCCL computes such times for each algorithm and protocol, from tables of latencies and

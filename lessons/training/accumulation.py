@@ -14,7 +14,7 @@ count, and when to clip the gradient.
 # %%
 from functools import partial
 from collectives import check, check_samples, check_training, digits, run
-from collectives.pictures.rank_grid import RankGrid
+from rank_grid import RankGrid
 from one_process import batch_loss, network, train
 import torch
 import torch.distributed as dist

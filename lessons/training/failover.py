@@ -142,8 +142,7 @@ if __name__ == "__main__":
 # begins, and prints on stderr how long the restart took.
 
 # %% [markdown]
-# **Predict first.** 25 steps are to be made, every fifth is saved, and rank 1 is killed in step 8.
-# With which step does the second start begin?
+# **Predict first.** 25 steps are to be made. With which step does the second start begin?
 
 
 # %%

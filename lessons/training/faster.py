@@ -94,7 +94,7 @@ if __name__ == "__main__":
 # 1205.0 bytes for each image is the most, with the small batch. float16 has a quarter of the bytes
 # of float64, and gradients that are rounded. The large batch sends an eighth, 150.625 bytes, in one
 # part or in several. In several, the activations of one part are in memory at a time. But
-# [a larger batch](../../notebooks/training/data_parallel.ipynb) means fewer steps.
+# [a larger batch](../../notebooks/training/shards.ipynb) means fewer steps.
 #
 # </details>
 

@@ -14,7 +14,7 @@ You will see that it deals the shuffled images out like cards, which images it t
 
 # %%
 from collectives import check, check_samples, check_training, run
-from collectives.pictures.rank_grid import dealt
+from rank_grid import dealt
 from one_process import batch_loss, network, shuffled, train
 from itertools import zip_longest
 import torch

@@ -16,7 +16,7 @@ workers that draw the same numbers on every rank, and the same run twice, bit fo
 from functools import partial
 from itertools import chain
 from collectives import check, check_samples, check_training, run
-from collectives.pictures.rank_grid import RankGrid
+from rank_grid import RankGrid
 from one_process import batch_loss, shuffled, train
 import random
 import numpy
@@ -45,8 +45,7 @@ from torch.utils.data import DataLoader
 # Dropout sets half of its inputs to 0, chosen at random. Here they are the 32 hidden units.
 
 # %% [markdown]
-# **Predict first.** Four ranks call dropout, at first all with seed 1, and then each with seed 1 +
-# rank. How many different patterns are there each time?
+# **Predict first.** Four ranks call dropout. How many different patterns are there with each seed?
 
 
 # %%

@@ -107,8 +107,7 @@ if __name__ == "__main__":
 # only. The step counts the bytes at the first GPU for a whole batch.
 
 # %% [markdown]
-# **Predict first.** The number of GPUs doubles. Which bytes of the first GPU double as well, those
-# of `nn.DataParallel` or those of DDP?
+# **Predict first.** The number of GPUs doubles. Which of the two doubles as well?
 
 
 # %%

@@ -14,7 +14,7 @@ each step.
 
 # %%
 from collectives import check, check_training, counting, digits, run
-from collectives.pictures.rank_grid import RankGrid
+from rank_grid import RankGrid
 from one_process import train
 import re
 import torch

@@ -14,7 +14,7 @@ of one rank that looks like the loss of all.
 
 # %%
 from collectives import check, digits, run
-from collectives.pictures.rank_grid import dealt
+from rank_grid import dealt
 from one_process import batch_loss, network, shuffled, train
 import torch
 import torch.distributed as dist

@@ -14,7 +14,7 @@ takes, what `gather_for_metrics` drops, and where Accelerate does not fit.
 # %%
 import os
 from collectives import check, check_training, digits, needs, run
-from collectives.pictures.rank_grid import dealt
+from rank_grid import dealt
 from one_process import network
 from accelerate import Accelerator, DataLoaderConfiguration
 import torch

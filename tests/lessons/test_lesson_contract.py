@@ -19,6 +19,7 @@ from collectives.course.outcome import PEER_IS_GONE
 from collectives.course.practice import registry
 from collectives.course.results import table
 from tools.api_page import MODULES
+from tools.contents import ROUTE
 
 CHAPTERS = chapters.read()
 SOURCES = {name: Source(name) for chapter in CHAPTERS.values() for name in chapter.names}
@@ -142,18 +143,24 @@ def test_in_every_lesson(rule):
 # What a reader writes and changes.
 
 
-def exercises_in(text: str) -> set[str]:
-    return {*re.findall(r"^(?:# )?collectives practice (\w+)$", text, re.MULTILINE)}
+def exercises_in(prose: str) -> set[str]:
+    """In a block of commands, or in a sentence."""
+    ended = r"(?=`| ```| collectives practice )"
+    return {*re.findall(rf"collectives practice (\w+){ended}", " ".join(prose.split()))}
 
 
 def test_every_lesson_on_a_call_names_exercises():
     for name in CHAPTERS["calls"].names:
-        assert exercises_in(SOURCES[name].section("Write it yourself")), name
+        assert exercises_in(SOURCES[name].prose), name
+
+
+def test_a_lesson_of_the_route_has_at_most_three_steps():
+    assert [name for name in ROUTE if len(SOURCES[name].steps) > 3] == []
 
 
 def test_the_exercises_that_lessons_name_are_those_that_there_are():
     """Some that need no lesson are only in the list of `collectives practice`."""
-    named = set.union(*(exercises_in(source.text) for source in SOURCES.values()))
+    named = set.union(*(exercises_in(source.prose) for source in SOURCES.values()))
     chapter = {name: one.chapter for name, one in registry.read().items()}
     assert named <= chapter.keys()
     unnamed = {chapter[name] for name in chapter.keys() - named}

@@ -14,7 +14,6 @@ from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
-from collectives.pictures.rank_grid import RankGrid, dealt
 from collectives.recording.call import Call
 from collectives.recording.counts import Count, Counts
 from tools import overview
@@ -31,6 +30,7 @@ with files.imports_from(chapters.folder() / "model_parallel"):
     from travelling_blocks import Round, TravellingBlocks
 with files.imports_from(chapters.folder() / "training"):
     from bucket_order import BucketOrder
+    from rank_grid import RankGrid, dealt
 
 SUM = [torch.tensor([10**rank, 2 * 10**rank]) for rank in range(4)]
 # Every state of a cell occurs in one of these.

@@ -16,7 +16,7 @@ WRONG = {
     "it multiplies by 0": {
         "kind": "nan in the buffer",
         "change": ("x.zero_()", "x.mul_(0)"),
-        "says": "`x` is as it was, nan: ",
+        "says": "`x` is as it was",
     },
     "it takes the largest": {
         "kind": "negative numbers",
