@@ -191,7 +191,10 @@ def test_a_change_that_the_lesson_proposes_does_what_the_lesson_says(name):
         step, cell = wrong.changed(item, SOURCES[name].code)
         module = files.load(files.find(name))
         exec(compile(cell, f"{name}.py, changed", "exec"), vars(module))
-        lines = printed(vars(module)[step], 6.0 if re.search("hung|wait", said) else 100.0)
+        hangs = re.search("hung|wait", said)
+        lines = printed(vars(module)[step], 6.0 if hangs else 100.0)
+        if hangs and any("did not answer" in line for line in lines):  # a busy machine
+            lines = printed(vars(module)[step], 30.0)
         if said not in lines:
             faults.append("\n    ".join([f"{item}\n  prints one of these lines:", *lines]))
     assert not faults, "\n\n".join(faults)
