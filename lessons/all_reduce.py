@@ -40,10 +40,14 @@ def all_reduce(rank, world_size, device):
     x = torch.tensor([1, 2], device=device) * 10**rank
     before = x.clone()
     dist.all_reduce(x, op=dist.ReduceOp.SUM)
+
+    highest = before.clone()
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
     # proof
     ones = (10**world_size - 1) // 9  # 1 + 10 + 100 + ... = 11...1
     check(x, torch.tensor([ones, 2 * ones]), "all_reduce(SUM)")
-    return {"before": before, "after": x}
+    check(highest, torch.tensor([1, 2]) * 10 ** (world_size - 1), "all_reduce(MAX)")
+    return {"before": before, "SUM": x, "MAX": highest}
 
 
 # %%
@@ -51,9 +55,9 @@ if __name__ == "__main__":
     run(all_reduce)
 
 # %% [markdown]
-# The sum is element-wise. Each rank contributes one digit; rank 0's is the rightmost. In the
-# notebook's picture (or `collectives run all_reduce --picture`) each colour is a rank, so you can
-# see that every rank's number is in every sum.
+# Every reduction is element-wise. Each rank contributes one digit to a sum; rank 0's is the
+# rightmost. In the notebook's picture (or `collectives run all_reduce --picture`) each colour is a
+# rank, so you can see that every rank's number is in every sum, while a maximum is one rank's.
 #
 # **Write it yourself**, in your [folder of exercises](../README.md#exercises). Ranks that saw more
 # samples count more in this mean:

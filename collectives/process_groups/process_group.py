@@ -84,7 +84,7 @@ class PythonProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return self.backend
 
-    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
+    def _get_backend(self, device: torch.device) -> Any:
         # torch 2.14 asks a group in Python, too, for its backend before a batch of messages.
         return self
 

@@ -183,12 +183,11 @@ STEPS = [ddp, order_of_buckets, first_bucket]
 # torchrun --nproc-per-node 2 examples/train_ddp.py
 # ```
 #
-# Is it faster on two ranks? Not here: on two cores of a cloud machine, busy with other work, an
-# epoch took 0.06 s on one rank and 0.18 s on two, with one thread for each rank (`python
+# Is it faster on two ranks? Not here: on two idle cores of a cloud machine, an epoch took 0.08 s on
+# one rank and 0.14 s on two, with one thread for each rank (`python
 # benchmarks/seconds_per_epoch.py`). The network is tiny, so computing its 24 steps takes less time
-# than their calls do. More ranks pay off only if a step computes for longer than it communicates:
-# with a larger network and 2,048 images a step, two ranks needed 0.085 s in place of 0.130 s.
-# [faster](../../notebooks/training/faster.ipynb) measures where that begins.
+# than their calls do. More ranks pay off only if a step computes for longer than it communicates,
+# and [faster](../../notebooks/training/faster.ipynb) measures where that begins.
 
 # %% [markdown]
 # ## The proof
