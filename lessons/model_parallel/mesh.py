@@ -17,7 +17,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from collectives import check, check_training, needs, run
+from collectives import check, check_samples, check_training, needs, run
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -144,6 +144,8 @@ def train_on(mesh, device, kind=torch.nn.Sequential):
     with Sends() as sends, Activations(stage) as kept, FlopCounterMode(display=False) as flops:
         trained = train(stage, device, partial(on_the_mesh, mesh))
     expected, optimizer = train(network(device), device)
+    replica = mesh.get_local_rank("data")
+    check_samples(trained, (expected, optimizer), f"{mesh.mesh_dim_names}", replica=replica)
     expected = stage_of(expected, mesh, optimizer), optimizer
     check_training(trained, expected, f"{mesh.mesh_dim_names}", same_bits=False)
 

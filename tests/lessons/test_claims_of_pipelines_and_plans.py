@@ -109,7 +109,7 @@ FALSE = {
     ),
     "a data coordinate chooses a share of the batch": false(
         "mesh",
-        "[bytes sent in a step",
+        "its share is",
         "(one.chunk(n)[d].chunk(MICRO_BATCHES)",
         "(one.chunk(MICRO_BATCHES)",
     ),
