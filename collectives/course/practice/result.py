@@ -18,7 +18,7 @@ _AS_IT_WAS = (
     "`{}` is as it was: `=` only gives the name to another tensor, so write into this one, as "
     "`copy_` does"
 )
-_STILL_NAN = "`{}` is as it was, nan: nan plus a number or times a number is nan"
+_STILL_NAN = _AS_IT_WAS + "; and nan plus a number, or times a number, is still nan"
 
 
 def outcome(function: Any, names: list[str], case: ExerciseCase, sent: Sent) -> dict[str, Any]:

@@ -16,7 +16,7 @@ WRONG = {
     "it multiplies by 0": {
         "kind": "nan in the buffer",
         "change": ("x.zero_()", "x.mul_(0)"),
-        "says": "`x` is as it was",
+        "says": "times a number, is still nan",
     },
     "it takes the largest": {
         "kind": "negative numbers",
