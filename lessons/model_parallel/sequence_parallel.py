@@ -148,8 +148,10 @@ def sequence_parallel(rank, world_size, device):
 
     # Of each block, the whole text is the input of two pairs. The rest is a part of the text,
     # and four numbers of the loss: itself, divided, its gradient, and one that it keeps.
-    part = 2 * (14 * WIDTH + 4 + HEADS) + 2 * WIDTH + 2 + LETTERS
-    most = 8 * (8 * LENGTH * 2 * 2 * WIDTH + 8 * LENGTH // n * part + 4)
+    tokens = 8 * LENGTH // n
+    blocks = 8 * LENGTH * 2 * 2 * WIDTH + tokens * 2 * (14 * WIDTH + 4 + HEADS)
+    # With many ranks the peak is before the head: the last sum is whole until it is scattered.
+    most = 8 * (blocks + max(8 * LENGTH * WIDTH, tokens * (2 * WIDTH + 2 + LETTERS) + 4))
     check(live.peak, most, "activations")
     bars["tensor parallel"]["activations"] = all_of_it.peak
     bars["sequence parallel"] = held(*trained) | {"activations": most}
