@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "train_ddp.py"
 TURNS, EPOCHS = 3, 20
+LIMIT = 100  # seconds for one training
 
 
 def seconds(ranks: int) -> float:
@@ -25,7 +27,10 @@ def seconds(ranks: int) -> float:
         with subprocess.Popen(
             [*command, str(PROGRAM), *options], stdout=subprocess.PIPE, text=True, env=environ
         ) as process:
+            limit = threading.Timer(LIMIT, process.terminate)  # torchrun ends its ranks, too
+            limit.start()
             ends = [time.perf_counter() for line in process.stdout if line.startswith("epoch")]
+            limit.cancel()
         return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 

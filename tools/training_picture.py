@@ -31,7 +31,8 @@ def svg() -> str:
 def _first_step() -> list[tuple[str, str, str]]:
     """Own gradient, mean and new weight of each rank."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={_RANKS}"]
-    done = subprocess.run([*torchrun, str(PROGRAM)], capture_output=True, text=True, check=True)
+    command = [*torchrun, str(PROGRAM)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     lines = sorted(re.findall(_LINE, done.stdout))
     return [(_short(own), _short(mean), _short(new)) for _, own, mean, new in lines]
 
