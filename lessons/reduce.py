@@ -2,11 +2,13 @@
 """
 # reduce
 
-`reduce` adds up one tensor of every rank. One rank, the [root](../docs/glossary.md#root), gets the
-sum. When rank 0 writes the log, no other rank needs the numbers in it.
+`reduce` adds up one tensor of every rank, and one rank, the [root](../docs/glossary.md#root), gets
+the sum.
 
-You will see what the tensors of the other ranks hold afterwards, and the speed of a whole job,
-which is not the sum of the ranks' speeds.
+Each rank has the loss of its own batch, but the log should show one number, and only rank 0 writes
+the log. After an `all_reduce` every rank would have a sum that only one of them reads. At the end
+of this lesson you can bring the numbers of a whole job to rank 0, among them its speed, which is
+not the sum of the ranks' speeds.
 
     python lessons/reduce.py
     torchrun --nproc-per-node 4 lessons/reduce.py
@@ -20,8 +22,9 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# `dst` is the root. `op` is the [reduction](../docs/glossary.md#reduction), as in
-# [all_reduce](../notebooks/all_reduce.ipynb). On the root, `x` is first the input, then the output.
+# `dst` names the root, and `op` is the [reduction](../docs/glossary.md#reduction), as in
+# [all_reduce](../notebooks/all_reduce.ipynb). The root passes one tensor for two purposes: `x` is
+# first its input, and then the output.
 
 
 # %%
@@ -51,15 +54,16 @@ if __name__ == "__main__":
 # | 2 | [100, 200] | - |
 # | 3 | [1000, 2000] | [1111, 2222] |
 #
-# In the picture, the cells of the root have the colours of all four ranks. The tensors of the other
-# ranks have changed, too.
+# In the picture, the cells of the root have the colours of all four ranks, because every rank's
+# number is in its sum. But look at the other three ranks: their tensors have changed, too.
 
 # %% [markdown]
 # ### What the other ranks have afterwards
 #
-# On a rank that is not the root, the content of the tensor is *undefined* afterwards: a
-# [backend](../docs/glossary.md#backend) may use it for intermediate results. With gloo it is a
-# partial sum. So treat it as lost, and if you reduce in a loop, fill it again in each round.
+# Only the root is promised a result. On every other rank the content of the tensor is *undefined*
+# after the call, because a [backend](../docs/glossary.md#backend) may use it for intermediate
+# results. With gloo it is a partial sum. So treat this tensor as lost, and if you reduce in a loop,
+# fill it again in each round.
 
 # %% [markdown]
 # **Predict first.** Now rank 0 is the root and gets 1111. Which of the other three ranks has the
@@ -90,16 +94,17 @@ if __name__ == "__main__":
 #
 # The farthest, rank 3, with 1000. gloo adds up a tensor this small from rank 3 to rank 0, and each
 # rank keeps the sum as it was there: 1000, 1100, 1110, 1111. Without `x.copy_(own)`, the second
-# round would add up these numbers. The first change at the end makes that mistake.
+# round would add up these numbers. You can make that mistake below, as the first change.
 #
 # </details>
 
 # %% [markdown]
 # ### The speed of the job
 #
-# For the log we want tokens per second. The ranks had 8, 16, 32 and 64 tokens and took 1, 2, 4 and
-# 8 seconds, so each of them reached 8 tokens per second. The step ends when the slowest rank has
-# finished. So the speed of the job is the SUM of the tokens, divided by the MAX of the seconds.
+# Now to the number in the log that no rank knows by itself: the tokens per second of the whole job.
+# The ranks had 8, 16, 32 and 64 tokens and took 1, 2, 4 and 8 seconds, so each of them reached 8
+# tokens per second. But the step ends only when the slowest rank has finished, which is why the
+# speed of the job is the SUM of the tokens, divided by the MAX of the seconds.
 
 # %% [markdown]
 # **Predict first.** Four ranks reach 8 tokens per second each. How many does the job reach?
@@ -126,8 +131,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 15: the ranks had 8 + 16 + 32 + 64 = 120 tokens, and the slowest took 8 seconds. The other three
-# wait for it.
+# 15, and not 4 * 8 = 32: the ranks had 8 + 16 + 32 + 64 = 120 tokens, but the slowest took 8
+# seconds, and the other three wait for it.
 #
 # </details>
 
@@ -138,12 +143,12 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # ## The cost
 #
 # S is the size of the tensor in bytes. In a [chain](../docs/glossary.md#chain) each rank adds its
-# own tensor to what it receives, and sends the sum to the next: n - 1 steps, in which every rank
-# but the root sends S bytes. A [tree](../docs/glossary.md#tree) takes about log2(n) steps, which is
-# better for small tensors.
+# own tensor to what it receives, and sends the sum to the next rank. That takes n - 1 steps, and
+# every rank but the root sends S bytes. A [tree](../docs/glossary.md#tree) takes only about log2(n)
+# steps, so it is better for small tensors.
 #
 # If all ranks need the sum, use `all_reduce`. `reduce` and then `broadcast` send about as many
-# bytes, but the broadcast starts only when the whole sum is complete.
+# bytes, but they take longer, because the broadcast starts only when the whole sum is complete.
 #
 # Measured on gloo, four ranks on two cores, 16 MiB (`collectives bench bus reduce -n 4 -b 4KiB -e
 # 16MiB -f 4096`): `reduce` takes 25 ms and `broadcast` 18, together 1.4 times the 31 ms of
@@ -152,11 +157,12 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # %% [markdown]
 # ## Pitfalls
 #
-# - [Only the root may read the result](../notebooks/mistakes/buffers.ipynb). Another rank may have
-#   the old numbers, a partial sum or even the right answer, as rank 0 in the first picture.
+# - [Only the root may read the result](../notebooks/mistakes/buffers.ipynb). On another rank the
+#   tensor may have its old numbers, a partial sum or even the right answer, as on rank 0 in the
+#   first picture, so a mistake is easily overlooked.
 # - Every rank must name [the same root](../notebooks/mistakes/arguments.ipynb). gloo does not
-#   compare the roots, and some rank waits until the time limit.
-# - `dst` has no default.
+#   compare the roots, so where they differ, some rank waits until the time limit.
+# - `dst` has no default, so name the root even if it is rank 0.
 
 # %% [markdown]
 # ## On GPUs
@@ -167,8 +173,8 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # %% [markdown]
 # ## Where it is used
 #
-# For numbers in a log or a progress bar, which one rank writes. Most sums in training are needed on
-# all ranks, so `all_reduce` and `reduce_scatter` are far more frequent.
+# A log or a progress bar is written by one rank, and `reduce` brings it the numbers. Most sums in
+# training are needed on all ranks, so `all_reduce` and `reduce_scatter` are far more frequent.
 
 # %% [markdown]
 # ## Change and try
@@ -181,7 +187,8 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 #    <details><summary>Answer</summary>
 #
 #    You get `rank 0/4: got [1111, 4321], should be [1111, 1111] [reduce(SUM), twice, gloo]`. The
-#    second round adds 1111 + 1110 + 1100 + 1000, so it counts rank 3 four times.
+#    second round adds what the first one has left, 1111 + 1110 + 1100 + 1000, so it counts rank 3
+#    four times.
 #
 #    </details>
 #
@@ -191,7 +198,7 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 #    <details><summary>Answer</summary>
 #
 #    You get `rank 0/4: got 8.0, should be 15.0 [reduce(SUM) and reduce(MAX), gloo]`: 120 tokens in
-#    1 + 2 + 4 + 8 = 15 seconds, as if the ranks worked one after the other.
+#    1 + 2 + 4 + 8 = 15 seconds, as if the ranks had worked one after the other.
 #
 #    </details>
 
@@ -220,4 +227,5 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
 # - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
 #
-# Next lesson: [gather](../notebooks/gather.ipynb), in which the root gets the tensors themselves.
+# A sum no longer shows what each rank contributed. Next lesson:
+# [gather](../notebooks/gather.ipynb), in which the root gets the tensors themselves.

@@ -2,13 +2,15 @@
 """
 # order
 
-Every rank of a group must call the same collectives in the same order. In each of these five
-programs, one rank does not. gloo matches calls by their position alone: the result is a hang, a
-lost connection, or wrong numbers without an error.
+Every rank of a group must call the same collectives in the same order.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+In each of these five programs one rank does not, often for a good reason: it alone writes the
+log, or it has run out of batches. gloo matches calls by their position alone, so its call meets a
+call that it does not belong to, and the result is a hang, a lost connection, or wrong numbers
+without an error. At the end of this lesson you know where to look for such a call.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. Below the answer runs the cure.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py
@@ -22,8 +24,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Program 1: a mean loss for the log
 #
-# **You see.** The *next* collective has nothing to do with the loss, and its result is wrong. Rank
-# 0 still waits when the others have ended, and loses its connection to them:
+# **You see.** The gradient is wrong on ranks 1 and 2, although its sum has nothing to do with the
+# log. Rank 0 still waits when these two have ended, and loses its connection to them:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659.
@@ -52,16 +54,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: only rank 0 makes the call.** The first call of rank 0 is matched with the first call of
-# the others. Its loss of 1 is added to their gradients 20 and 30: 1 + 20 + 30 = 51. Then rank 0
-# reduces its gradient, and no other rank makes a second call. If the two tensors had different
-# shapes, the others would not finish either.
+# **Cause: only rank 0 makes the call.** gloo matches the first call of rank 0 with the first call
+# of ranks 1 and 2, and there they reduce their gradients. So the loss of 1 is added to 20 and 30,
+# which makes 1 + 20 + 30 = 51. Then rank 0 reduces its gradient and waits, because no other rank
+# makes a second call.
 #
-# **Cure.** All ranks make the call, and one of them uses the result.
+# **Cure.** All ranks make the call, and only rank 0 uses the result.
 #
-# **Early.** Search for collectives under an `if rank`. Look inside the functions that are called
-# there, too: checkpoints, logs, metrics. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did
-# not make the call:
+# **Early.** Search for collectives under an `if rank`, and look inside the functions that are
+# called there, too, because checkpoints, logs and metrics often contain one.
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the ranks that did not make the call:
 #
 # ```text
 # RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 1800000 ms
@@ -92,8 +94,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: the last batch of an epoch
 #
-# **You see.** Everything is right until the end of the epoch. Rank 2 ends normally. The others
-# fail:
+# **You see.** Everything is right until the end of the epoch. Then rank 2 ends normally, and the
+# other two ranks fail:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659.
@@ -119,15 +121,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: one rank has a batch less.** Eight batches cannot be divided evenly among three ranks.
-# Rank 2 ends its program after two, and the others wait for it in the third. If rank 2 called other
-# collectives next, such as those of a validation, they would be matched with the gradients of the
-# others.
+# **Cause: one rank has a batch less.** Eight batches cannot be divided evenly among three ranks, so
+# rank 2 ends its program after two of them, while ranks 0 and 1 wait for it in the third. It could
+# be worse: if rank 2 called other collectives next, such as those of a validation, they would be
+# matched with the gradients of ranks 0 and 1.
 #
-# **Cure.** Agree on a number of batches: here, the smallest. `DistributedSampler` pads or drops
-# samples for the same reason. With DDP, put the loop into `with Join([model]):` of
-# `torch.distributed.algorithms.join`. A rank that has finished then takes part in the reductions of
-# the others, with zeros. The sum is still divided by the number of all ranks.
+# **Cure.** Let the ranks agree on a number of batches: here, the smallest. `DistributedSampler`
+# pads or drops samples for the same reason. With DDP, put the loop into `with Join([model]):` of
+# `torch.distributed.algorithms.join`. Then a rank that has finished still takes part in the
+# reductions, with zeros, but the sum is divided by the number of all ranks.
 #
 # **Early.** Compare `len(loader)` over the ranks before the first epoch.
 #
@@ -154,8 +156,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 3: a loss and a penalty
 #
-# **You see.** The numbers are wrong. No rank waits or raises an error, and nothing in torch
-# notices, not even under `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
+# **You see.** The numbers are wrong, and nothing else happens. No rank waits or raises an error,
+# and torch notices nothing, not even under `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
 
 
 # %%
@@ -184,13 +186,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: equal calls in another order.** Rank 1 makes the two calls in the other order. The first
-# call adds two losses and a penalty: 1 + 100 + 1 = 102. The second adds two penalties and a loss:
-# 100 + 1 + 100 = 201. Call, shape and dtype are equal, so the calls match.
+# **Cause: equal calls in another order.** Rank 1 makes its two calls the other way round, so
+# its penalty meets two losses, 1 + 100 + 1 = 102, and its loss meets two penalties, 100 + 1 +
+# 100 = 201. Call, shape and dtype are equal on all ranks, so gloo has no way to notice.
 #
-# **Cure.** Take an order that every rank can work out by itself: `sorted`.
+# **Cure.** Take an order that every rank can work out by itself: here, `sorted` by name.
 #
-# **Early.** Let the ranks loop over lists. The order of a set may differ from process to process.
+# **Early.** Let the ranks loop over lists and not over sets, because the order of a set may differ
+# from process to process.
 #
 # </details>
 
@@ -220,7 +223,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 4: a sum, and a rate from rank 0
 #
-# **You see.** All ranks wait, in two different lines. After 30 minutes:
+# **You see.** All ranks wait, but they do not all wait in the same line. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send
@@ -251,13 +254,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: different calls in another order.** Rank 0 starts a broadcast while the others start a
-# sum. The two branches make the same calls in different orders.
+# **Cause: different calls in another order.** Each branch contains both calls, so the program looks
+# complete. But rank 0 starts with the broadcast, while ranks 1 and 2 start with the sum.
 #
-# **Cure.** Let the branches prepare the tensors. Then one line makes the call for all ranks.
+# **Cure.** Let the branches prepare the tensors only, and make each call below them, in one line
+# for all ranks.
 #
 # **Early.** `TORCH_DISTRIBUTED_DEBUG=DETAIL` names this mistake immediately. It costs time at every
-# call, so use it to search, not to train:
+# call, so switch it on while you search, and off when you train:
 #
 # ```text
 # RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
@@ -317,14 +321,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: different calls for the same result.** To add up what was gathered gives the same sum,
-# but an `all_reduce` and an `all_gather` exchange different messages.
+# **Cause: different calls for the same result.** Adding up what `all_gather` has collected gives
+# the same sum as `all_reduce`. But the two calls exchange different messages, so each rank waits
+# for one that nobody sends.
 #
 # **Cure.** Make the same call on all ranks.
 #
-# **Early.** Write each collective once, in a line that all ranks reach. If two branches contain the
-# same call, sooner or later somebody changes one of them. DETAIL reports this mistake as `Detected
-# mismatch between collectives on ranks`.
+# **Early.** Do not write the same call into two branches, because sooner or later somebody changes
+# one of them. DETAIL reports this mistake as `Detected mismatch between collectives on ranks`.
 #
 # </details>
 
@@ -343,7 +347,7 @@ if __name__ == "__main__":
     run(the_same_call)
 
 # %% [markdown]
-# ## Mend it yourself
+# ## Fix it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
 #
@@ -353,6 +357,10 @@ if __name__ == "__main__":
 # collectives practice early_stop
 # collectives practice a_dictionary
 # ```
+#
+# In these programs the calls themselves differ. Next lesson:
+# [arguments](../../notebooks/mistakes/arguments.ipynb), in which all ranks make the same call, and
+# pass it something different.
 
 # %%
 STEPS = [
