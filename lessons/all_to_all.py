@@ -204,8 +204,7 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 # %% [markdown]
 # ## Pitfalls
 #
-# - `all_to_all` takes lists. With tensors it raises a TypeError: use
-#   [`all_to_all_single`](../notebooks/hearsay.ipynb).
+# - `all_to_all` takes lists. With tensors it raises a TypeError, so use `all_to_all_single`.
 # - What rank r sends to rank k must be as long as what rank k expects from it, and nobody compares
 #   the two. On gloo, a longer piece [kills the receiver's
 #   process](../notebooks/mistakes/arguments.ipynb), and nobody notices a shorter one. So exchange
