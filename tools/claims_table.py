@@ -29,7 +29,7 @@ def full(claims: tuple[Claim, ...] | None = None) -> str:
         columns.append([_cell(claims, form, place, numbers) for form in forms])
         first += len(numbers)
     rows = [[f"`{form}`", *cells] for form, *cells in zip(forms, *columns, strict=True)]
-    lines, number = [markdown.table(["call", *map(", ".join, notes)], rows)], 0
+    lines, number = [markdown.table(["call", *_headings(claims, notes)], rows)], 0
     for place, texts in notes.items():
         lines += ["", f"### Exceptions on {', '.join(place)}", ""]
         for text in texts:
@@ -50,11 +50,17 @@ def short(claims: tuple[Claim, ...] | None = None) -> str:
         calls = _CALLS.get(lesson, (lesson,))
         cells = [_counts(claims, calls, place) for place in places]
         rows.append([", ".join(f"`{call}`" for call in calls), *cells])
-    return markdown.table(["call", *map(", ".join, places)], rows)
+    return markdown.table(["call", *_headings(claims, places)], rows)
 
 
 def _places(claims: Iterable[Claim]) -> list[_Place]:
     return list(dict.fromkeys((claim.backend, claim.device) for claim in claims if claim.form))
+
+
+def _headings(claims: tuple[Claim, ...], places: Iterable[_Place]) -> list[str]:
+    """ "gloo, cpu", and with a remark if a claim about this place was read and never run."""
+    read = {(claim.backend, claim.device) for claim in claims if claim.read}
+    return [", ".join(place) + " (read, not run)" * (place in read) for place in places]
 
 
 def _about(claims: Iterable[Claim], form: str, place: _Place) -> tuple[bool, list[Claim]]:
@@ -101,4 +107,5 @@ def _note(claim: Claim) -> str:
         f"**{claim.state}** {whom}".rstrip()
         + (f" ({', '.join(limits)})" if limits else "")
         + (f": {claim.reason}" if claim.reason else "")
+        + (f" (source: {claim.read})" if claim.read else "")
     )

@@ -32,8 +32,8 @@ class Claim:
 
     No dtypes or no ops means all of them. A form without a variant includes its variants. `torch`
     limits the claim to some versions (">=2.13,<2.15"), `world_size` to some numbers of ranks
-    (">=2"). `steps` are the lessons' steps that are skipped. `source` is the file that has the row;
-    it matters only if two files disagree.
+    (">=2"). `steps` are the lessons' steps that are skipped. `read` is where it was read, if nobody
+    has run it. `source` is the file that has the row; it matters only if two files disagree.
     """
 
     backend: str
@@ -46,6 +46,7 @@ class Claim:
     torch: str = ""
     world_size: str = ""
     steps: tuple[str, ...] = ()
+    read: str = ""
     source: str = ""
 
     def __str__(self) -> str:

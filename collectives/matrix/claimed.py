@@ -84,7 +84,8 @@ def _difference(claim: Claim | None, has_claims: bool, state: str) -> tuple[str 
     """The kind of difference from what is claimed, or from what goes without saying, and why."""
     if claim is not None:
         because = f", because {claim.reason}" if claim.reason else ""
-        return compare(claim.state, state), f"; claimed: {claim.state}{because}"
+        unproven = f" (read, and never run: {claim.read})" if claim.read else ""
+        return compare(claim.state, state), f"; claimed: {claim.state}{because}{unproven}"
     if has_claims:
         return "unclaimed" if state != "works" else None, "; no claim says so"
     return "broken" if state in BROKEN else None, "; nothing is claimed of this backend"

@@ -2,8 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
+import torch
 from hand_made import cell, matrix
 
 from collectives.backends import claims
@@ -81,6 +83,21 @@ def test_each_of_our_own_claims_is_about_cells():
     probes = list(cells(selection.columns(None), [2]))  # also of calls that this torch lacks
     assert claims_without_cells(claims.table(), probes) == []
     assert {one.backend for one in claims.table() if one.form} <= {one.backend for one in probes}
+
+
+def test_a_claim_about_gpus_says_where_it_was_read_and_torch_still_has_the_words_that_it_quotes():
+    wheel = Path(torch.__file__).parent
+    # The headers of c10d, and torch's own Python. The .cpp files are not in a wheel.
+    texts = {path.name: path for path in (wheel / "include/torch/csrc/distributed").rglob("*.hpp")}
+    texts["distributed_c10d.py"] = wheel / "distributed/distributed_c10d.py"
+    quoted = set()
+    for one in claims.table():
+        assert bool(one.read) == (one.device == "cuda"), str(one)
+        place, *words = one.read.split('"')[:2]
+        if words and (path := texts.get(place.rstrip(": "))):
+            assert words[0] in path.read_text(encoding="utf-8"), one.read
+            quoted.add(path.name)
+    assert quoted == {"NCCLUtils.hpp", "Utils.hpp", "distributed_c10d.py"}
 
 
 OLD = claim("refuses", "not yet", torch="<=2.6")
