@@ -195,4 +195,5 @@ STEPS = [ring, uneven_ring]
 # - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
 # - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
 #
-# Next lesson: [wrong_rings](../../notebooks/algorithms/wrong_rings.ipynb), two that others wrote.
+# How do you know that a ring is right? Next lesson:
+# [wrong_rings](../../notebooks/algorithms/wrong_rings.ipynb), which tests two that are not.

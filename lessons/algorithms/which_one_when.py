@@ -5,8 +5,10 @@
 Which algorithm is the fastest depends on the size of the tensor, the number of ranks, and the
 network.
 
-You will see simulated times and where they cross, the formulas behind them, measured times beside
-them, and what all ranks must agree on.
+A library has four algorithms for the same call, and you have a tensor. Which of them should run?
+And if your step waits for the network, do you pay for latency or for bandwidth? In this lesson you
+answer both from four numbers: the size of the tensor, the number of ranks, the latency and the
+bandwidth. You also see where measured times say something else, and what to do about latency.
 
     python lessons/algorithms/which_one_when.py
     torchrun --nproc-per-node 4 lessons/algorithms/which_one_when.py
@@ -15,8 +17,9 @@ them, and what all ranks must agree on.
 # %%
 import math
 import numpy as np
-from collectives import Times, check, computed, looked_up, run
-from collectives.algorithms import table
+from collectives import Times, check, computed, counting, looked_up, run
+from collectives.algorithms import calls, table
+from collectives.algorithms.links import GroupLinks
 from collectives.algorithms.simulate import Hop, Network, finish_times
 import measured
 import torch
@@ -25,12 +28,12 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The idea
 #
-# A message of S bytes takes `latency + S / bandwidth`. That is a simple model. It forgets that
-# ranks share a core, a cable or a cache, and that a switch can be busy. But it tells why no
-# algorithm is the best at all sizes: some have few messages, others few bytes.
+# A message of S bytes takes `latency + S / bandwidth`. This model is simple: it forgets that ranks
+# share a core, a cable or a cache, and that a switch can be busy. But it explains why no algorithm
+# is the best at all sizes, because some save messages and others save bytes.
 #
 # The schedules of this chapter are data, so a program can walk through them without sending
-# anything. `finish_times` keeps a clock for each rank. In every step, a message arrives one latency
+# anything. `finish_times` keeps a clock for each rank: in every step a message arrives one latency
 # after it has left, and then its bytes pass the receiver's port.
 
 # %% [markdown]
@@ -38,7 +41,8 @@ import torch.distributed as dist
 #
 # ### Where two curves cross
 #
-# 64 ranks, a latency of 10 µs, and 1 GB/s between any two of them.
+# Take 64 ranks, with a latency of 10 µs and 1 GB/s between any two of them. The step simulates four
+# algorithms, and compares each time with the formulas below "The count".
 
 # %% [markdown]
 # **Predict first.** On 64 ranks recursive doubling has 6 steps, halving and doubling and the
@@ -85,20 +89,20 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# For so few bytes recursive doubling: only the steps count, and it has half as many. From 16,384
-# bytes on, halving and doubling is faster, because it sends 2 tensors in all instead of 6. The ring
-# has the most steps. It comes close to halving and doubling only at the right end of the picture,
-# where the steps do not count any more. The binomial tree is the fastest at no size.
+# For so few bytes it is recursive doubling, because only the steps count, and it has half as many.
+# From 16,384 bytes on it is halving and doubling, because it sends 2 tensors in all instead of 6.
+# The ring has the most steps, so it comes close to halving and doubling only at the right end of
+# the picture, where steps do not count any more. The binomial tree is the fastest at no size.
 #
 # </details>
 
 # %% [markdown]
 # ### The measured curves
 #
-# The backend `by_hand` executes the schedules of this chapter over sockets. These times were not
-# measured now. They are those of the page [Algorithms](../../docs/algorithms.md): an `all_reduce`
-# of 4 ranks, and one of 2, on an idle machine with two cores. `python benchmarks/algorithms.py`
-# measures on yours.
+# How far can you trust such a model? The backend `by_hand` executes the same schedules over
+# sockets, and the page [Algorithms](../../docs/algorithms.md) has times of an `all_reduce` of 4
+# ranks, and of 2, on an idle machine with two cores. This step looks them up, because yours may be
+# busy now. `python benchmarks/algorithms.py` measures on your machine.
 
 # %% [markdown]
 # **Predict first.** For 4 bytes, the model says that a binomial tree takes twice as long as
@@ -129,48 +133,69 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Closer: the tree takes 0.86 times as long with 4 ranks, and 1.03 times with 2. The model forgets
-# what a call costs besides its messages: here, the work of Python. With 4 ranks, two also share a
-# core: the tree has the fewest messages, and its idle ranks leave the core to others. For 64 MiB
-# the bytes decide, as in the model: recursive doubling is the slowest.
+# what a call costs besides its messages, which is here the work of Python. And it forgets that with
+# 4 ranks two share a core: the tree has the fewest messages, so its idle ranks leave the core to
+# others. For 64 MiB the bytes decide, as in the model, and recursive doubling is the slowest.
 #
 # </details>
 
 # %% [markdown]
-# ### What all ranks must agree on
+# ### Many small tensors
 #
-# A library chooses by size. All ranks must choose the same algorithm: if one took a ring and the
-# others a tree, it would wait for messages that nobody sends. Choose only by what all ranks know.
-# Here each rank measures the size of its own tensor, and the ranks compare
-# their choices before they call.
+# Where latency decides, more bandwidth does not help, but fewer calls do. This step reduces 100
+# small tensors by recursive doubling over messages of gloo: first each in a call of its own, and
+# then all in one call, packed into one tensor. It counts what a rank sends, and simulates both with
+# the latency and bandwidth from above.
+
+# %% [markdown]
+# **Predict first.** What does a rank send less of when the tensors are packed: messages, bytes, or
+# both?
 
 
 # %%
-def agreed_choice(rank, world_size, device):
-    x = torch.ones(1000 * (rank + 1), device=device)
-    sizes = [None] * world_size
-    dist.all_gather_object(sizes, x.nbytes)
-    alone = ["doubling" if size < 10_000 else "ring" for size in sizes]
-    together = "doubling" if max(sizes) < 10_000 else "ring"
+def packed(rank, world_size, device):
+    links = GroupLinks(dist.new_group(backend="gloo"))
+    one = torch.arange(1, 11)
+    tensors = [one * k * 10**rank for k in range(1, 101)]
+    flat = torch.cat(tensors)
 
-    check(sizes, [4000 * (one + 1) for one in range(world_size)], "all_gather_object")
-    check(len(set(alone)) > 1, world_size > 2, "several choices, if each rank chooses alone")
-    choices = [None] * world_size
-    dist.all_gather_object(choices, together)
-    check(len(set(choices)), 1, "choices, if they choose together")
-    return {"bytes": x.nbytes, "would choose alone": alone[rank], "choose together": together}
+    with counting() as each:
+        for x in tensors:
+            calls.all_reduce(links, x, dist.ReduceOp.SUM, "recursive_doubling")
+    with counting() as together:
+        calls.all_reduce(links, flat, dist.ReduceOp.SUM, "recursive_doubling")
+    # proof
+    sums = [one * k * int("1" * world_size) for k in range(1, 101)]
+    check(tensors, sums, "a call for each")
+    check(list(flat.split(10)), sums, "one call")
+    each, together = each["c10d.send"], together["c10d.send"]
+    check(each.bytes, together.bytes, "bytes sent")
+    check(each.calls, 100 * together.calls, "messages sent")
+    alone, all_at_once = (
+        seconds("recursive_doubling", world_size, nbytes, 10e-6, 1e9) for nbytes in (80, 8000)
+    )
+    return {
+        "messages": [each.calls, together.calls],
+        "bytes": [each.bytes, together.bytes],
+        "simulated µs": [round(1e6 * 100 * alone), round(1e6 * all_at_once)],
+    }
 
 
 # %%
 if __name__ == "__main__":
-    run(agreed_choice)
+    run(packed)
 
 # %% [markdown]
-# In a real `all_reduce` all ranks have the same size, so a choice by size is the same everywhere.
-# In an `all_gather` of tensors with different sizes it is not. The backend `by_hand` takes there
-# what works for all sizes.
+# <details><summary>Answer</summary>
+#
+# Only messages: 200 become 2, and the bytes are 16,000 in both cases. The simulated time falls from
+# 2016 to 36 µs, because nearly all of it was latency. This is why DDP packs gradients in
+# [buckets](../../notebooks/training/buckets.ipynb).
+#
+# </details>
 
 # %%
-STEPS = [which_one_when, algorithms_measured, agreed_choice]
+STEPS = [which_one_when, algorithms_measured, packed]
 
 # %% [markdown]
 # ## The count
@@ -184,25 +209,20 @@ STEPS = [which_one_when, algorithms_measured, agreed_choice]
 # | halving and doubling | `2 log2(n) a + 2 (n - 1) / n * S b` |
 # | binomial tree, up and down | `2 log2(n) a + 2 log2(n) S b` |
 #
-# The step compares the simulation with these. Recursive doubling and halving and doubling cross
-# where `S = log2(n) a / b / (log2(n) - 2 (n - 1) / n)`.
+# Recursive doubling and halving and doubling cross where
+# `S = log2(n) a / b / (log2(n) - 2 (n - 1) / n)`. For smaller tensors you pay for latency, for
+# larger ones for bandwidth.
 
 # %% [markdown]
-# ### What the calls of the course cost
+# ### The other calls
 #
-# n is the number of ranks, and S the bytes of the tensor: of the whole result of an all_gather, and
-# of what each rank passes to a reduce_scatter.
-#
-# - **all_reduce.** In a [ring](../../notebooks/algorithms/ring.ipynb) each rank sends a piece of
-#   S / n in each of 2 (n - 1) rounds, which is less than 2 S, however many ranks there are. A
-#   [tree](../../notebooks/algorithms/tree.ipynb) has only about 2 log2(n) rounds.
-# - **broadcast.** A tree has about log2(n) rounds, which is better for small tensors. A chain has
-#   n - 1, but with many small pieces all its links work at once.
-# - **all_gather** and **reduce_scatter** send (n - 1) / n * S in a ring: half of what an all_reduce
-#   sends. If you only want the sum of the pieces of an all_gather, use `all_reduce`: it needs the
-#   memory of one piece, and sends 2 / n as much. On gloo a reduce_scatter does not save this half:
-#   in torch 2.13 it runs an all_reduce inside, and with a list one for each piece.
-# - **send** crosses one link, once. A chain over n ranks takes n - 1 messages, one after the other.
+# - A **broadcast** along a tree has about `log2(n)` rounds, which is better for small tensors. A
+#   chain has n - 1, but with many small pieces all its links work at once.
+# - An **all_gather** or a **reduce_scatter** of S bytes in all sends `(n - 1) / n * S` in a ring,
+#   half of an all_reduce. If you only want the sum of the pieces of an all_gather, use
+#   `all_reduce`: it needs the memory of one piece, and sends 2 / n as much. On gloo a
+#   reduce_scatter saves nothing, because in torch 2.13 it runs an all_reduce inside, and with a
+#   list one for each piece.
 #
 # These are milliseconds on gloo, with four ranks on two cores (`collectives bench bus all_reduce -n
 # 4 -b 4KiB -e 16MiB -f 4096`, and the same of the other calls), and of a message between two ranks
@@ -213,29 +233,30 @@ STEPS = [which_one_when, algorithms_measured, agreed_choice]
 # | 4 KiB | 6.4 | 1 | 3.2 | - | 0.07 |
 # | 16 MiB | 31 | - | - | 68 | 4.8 |
 #
-# Small tensors cost latency, one delay per round; large ones cost bandwidth. So pack small tensors
-# into one call.
+# 4 KiB cost mostly latency, and 16 MiB mostly bandwidth, so pack small tensors into one call.
 
 # %% [markdown]
 # ## What libraries do
 #
-# - NCCL computes such times for each algorithm and protocol, from tables of latencies and
-#   bandwidths in `tuning.cc`, and takes the best. `NCCL_ALGO=Ring` forces one, and
-#   `NCCL_DEBUG=INFO` shows what it has found ([its
+# - NCCL computes such times from tables of latencies and bandwidths in `tuning.cc`, and takes the
+#   best algorithm. `NCCL_ALGO=Ring` forces one, and `NCCL_DEBUG=INFO` shows what it has found ([its
 #   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
-# - Open MPI has such tables too, and files in which one can change them ([its
+# - Open MPI has such tables too, and files in which you can change them ([its
 #   manual](https://docs.open-mpi.org/en/main/tuning-apps/coll-tuned.html)).
+# - The backend `by_hand` prefers shared memory, and over sockets it has a small table, which was
+#   measured. `COLLECTIVES_ALGORITHM=ring` forces one algorithm.
+# - All ranks must choose the same algorithm, or one waits for messages that nobody sends. So a
+#   library chooses by what all ranks know. The size of an `all_reduce` is the same everywhere, but
+#   in an `all_gather` the tensors may differ, and there `by_hand` uses what works for all sizes.
 # - gloo has a ring, in C++. The numbers in the picture of `algorithms_measured` say how many times
 #   faster than gloo the fastest one is. Do not conclude that Python beats C++: with 4 ranks gloo
 #   takes 6.0 ms for 64 KiB and 7.1 ms for 1 MiB, so most of it is waiting.
-# - The backend `by_hand` has a small table, measured over sockets, and takes shared memory before
-#   all of it. `COLLECTIVES_ALGORITHM=ring` forces one.
 
 # %% [markdown]
 # ## Change and try
 #
 # 1. In `which_one_when`, change `latency, bandwidth = 64, 10e-6, 1e9` to `latency, bandwidth = 64,
-#    160e-6, 1e9`. The latency is 16 times as large. Where do the curves cross?
+#    160e-6, 1e9`, a latency 16 times as large. Where do the curves cross?
 #    <details><summary>Answer</summary> You get `0 fastest is recursive_doubling, from 262144 bytes
 #    on halving_doubling`. The size is 16 times as large, too: only the product of latency and
 #    bandwidth counts. </details>
@@ -247,6 +268,8 @@ STEPS = [which_one_when, algorithms_measured, agreed_choice]
 #
 # In PyTorch's documentation:
 #
-# - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
+# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
-# Next lesson: [ring_or_tree](../../notebooks/algorithms/ring_or_tree.ipynb): two claims, tried.
+# You can now check what others say about rings and trees. Next lesson:
+# [ring_or_tree](../../notebooks/algorithms/ring_or_tree.ipynb), where two well-known claims are
+# tried.

@@ -2,9 +2,12 @@
 """
 # wrong_rings
 
-Two rings that others have published: one returns wrong sums, the other sends too much.
+How to test a collective that you have written or copied: two published rings, and what finds them.
 
-You will see what a proof says of each of them, and why comparing the result is not enough.
+The ring that you have just pasted into your program prints the right sum. Is it right, then? Not
+yet: of two published rings, one adds nothing from any other rank and can still print the right sum,
+and one is right but sends n times as many bytes as it has to. At the end of this lesson you know
+the two checks that find them: numbers that differ by rank, and a count of the bytes.
 
     python lessons/algorithms/wrong_rings.py
     torchrun --nproc-per-node 4 lessons/algorithms/wrong_rings.py
@@ -17,13 +20,17 @@ import torch
 from ring import exchange, numbers
 
 # %% [markdown]
-# ## A ring that adds the wrong tensor
+# ## A test that a wrong ring passes
 #
-# PyTorch's tutorial on distributed programs had such a ring for years
+# PyTorch's tutorial on distributed programs had a wrong ring for years
 # ([reported](https://github.com/pytorch/pytorch/issues/31572) in 2019, and
-# [corrected](https://github.com/pytorch/tutorials/pull/1039) in 2020). Here is its mistake in our
-# words. There are two buffers, which are empty at first: one leaves while the other is filled, and
-# then they change places. But the program adds the arguments, not the buffers with similar names.
+# [corrected](https://github.com/pytorch/tutorials/pull/1039) in 2020). This one repeats its mistake
+# in our words. It has two buffers, which are empty at first: one leaves while the other is filled,
+# and then they change places. But what it adds up are the two arguments, whose names are similar.
+#
+# The step tests the ring twice. The first test calls it in place, and every rank passes ones. In
+# the second test every rank passes numbers of its own, whose sums are 1111, 2222, 3333 and 4444,
+# and asks for them in another tensor.
 
 
 # %%
@@ -41,19 +48,22 @@ def tutorials_all_reduce(send, recv, rank, n):
 
 
 # %% [markdown]
-# **Predict first.** Rank 0 has 1, 2, 3 and 4, and the sums over four ranks are 1111, 2222, 3333 and
-# 4444. What does rank 0 get for the first of them? Write the number down.
+# **Predict first.** Only zeros travel around this ring. Which of the two tests does it pass, and
+# why?
 
 
 # %%
 def wrong_tensor(rank, world_size, device):
+    ones = torch.ones(world_size, dtype=torch.int64, device=device)
+    tutorials_all_reduce(ones, ones, rank, world_size)
     x = numbers(rank, world_size, device)
     result = torch.zeros_like(x)
     steps = tutorials_all_reduce(x, result, rank, world_size)
 
+    check(ones, torch.full_like(ones, world_size), "the sum of ones, in place")
     wrong = x * (1 + (world_size - 1) // 2)
     check(result, wrong, "what the wrong ring returns")
-    return {"after": result, "sent": steps}
+    return {"ones": ones, "own numbers": result, "sent": steps}
 
 
 # %%
@@ -63,24 +73,26 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2: nothing of another rank is in it. Only zeros travel, and in the second of three steps the rank
-# adds its own tensor once more. If all ranks hold the same numbers, as in many examples, the result
-# looks plausible. The picture has a column for the sum and one for each buffer. `check` compares
-# every element on every rank with a closed form: see the first change below.
+# It passes the first one: every rank has 4 ones in its sum, as it should, but they are its own.
+# Because all ranks pass the same numbers, nobody can tell. With numbers of its own, rank 0 gets 2
+# where the sum is 1111, and no other rank's digit is in it. So give each rank its own numbers, and
+# compare every element on every rank with a closed form. The first change below shows what `check`
+# says then. The picture has a column for the sum and one for each buffer.
 #
 # </details>
 
 # %% [markdown]
-# ## A ring that is right, and sends too much
+# ## Right sums, and too many bytes
 #
-# A popular course had a ring of another kind
-# ([reported](https://github.com/callummcdougall/ARENA_3.0/pull/407) in 2026). It sends the whole
-# tensor in each step. After n - 1 steps every rank has the sum, and then the sums travel around the
-# ring once more.
+# With such numbers a wrong sum is found. But a result says nothing about how it was made, as in a
+# popular course whose ring sent the whole tensor in each step
+# ([reported](https://github.com/callummcdougall/ARENA_3.0/pull/407) in 2026). After n - 1 steps
+# every rank has the sum, and then the sums travel around the ring once more. This is that ring:
 
 # %% [markdown]
-# **Predict first.** The tensor has 4 numbers of 8 bytes. How many bytes does a rank send in these 6
-# steps? Write the number down.
+# **Predict first.** The lesson before cuts the same 4 numbers into pieces, and a rank sends 48
+# bytes in 6 steps. Does this ring return the right sums in 6 steps, and how many bytes does a rank
+# send?
 
 
 # %%
@@ -110,15 +122,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 192, which is `6 * 4 * 8`. The result is right, so a test of the result alone finds nothing.
-# In the picture, the last three steps change nothing. With n ranks this ring sends n times as much
-# as it has to.
+# The sums are right, and a rank sends 192 bytes, `6 * 4 * 8`, which is four times as many. With n
+# ranks it is n times as many. The result would never show this, but a count does, which is why each
+# step of this chapter checks its bytes, too. In the picture, the last three steps change nothing.
 #
-# The course's ring also hung: it started `isend` and `irecv` one by one, and on NCCL each waits for
-# the one before it. `batch_isend_irecv` lets NCCL start them together ([its
+# The course's ring also hung on NCCL. It started `isend` and `irecv` one by one, and there each
+# waits for the one before it. `batch_isend_irecv` lets NCCL start them together ([its
 # manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html) on
-# `ncclGroupStart`). What happens on gloo if all ranks send first is in
-# [messages](../../notebooks/mistakes/messages.ipynb).
+# `ncclGroupStart`).
 #
 # </details>
 
@@ -129,7 +140,7 @@ STEPS = [wrong_tensor, whole_tensors]
 # ## Change and try
 #
 # 1. In `wrong_tensor`, change `check(result, wrong,` to `check(result, numbers(0, world_size,
-#    device) * 1111,`. This is what the proof says of the tutorial's ring.
+#    device) * 1111,`. This is what a proof says of the tutorial's ring.
 #    <details><summary>Answer</summary> You get `rank 0/4: got [2, 4, 6, 8], should be [1111, 2222,
 #    3333, 4444] [what the wrong ring returns, int64[4], gloo]`. The error names the rank, and what
 #    it got. </details>
@@ -142,7 +153,8 @@ STEPS = [wrong_tensor, whole_tensors]
 #
 # - The lesson [ring](../../notebooks/algorithms/ring.ipynb): `numbers` and `exchange`, and the ring
 #   that is right.
-# - The lesson [messages](../../notebooks/mistakes/messages.ipynb): what happens if all ranks send
-#   first.
+# - The lesson [messages](../../notebooks/mistakes/messages.ipynb): what happens on gloo if all
+#   ranks send first.
 #
-# Next lesson: [doubling](../../notebooks/algorithms/doubling.ipynb), with fewer steps.
+# A right ring sends as few bytes as it can, but in `2 (n - 1)` steps, one after the other. Next
+# lesson: [doubling](../../notebooks/algorithms/doubling.ipynb), which needs only `log2(n)`.

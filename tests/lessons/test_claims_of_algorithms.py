@@ -134,11 +134,12 @@ ALGORITHMS = {
     "a message takes latency and bytes": edit(
         "algorithms/which_one_when", "seconds", "Hop(latency, bandwidth)", "Hop(0.0, bandwidth)"
     ),
-    "all ranks choose the same algorithm": edit(
+    "one call has fewer messages than a hundred": edit(
         "algorithms/which_one_when",
-        "agreed_choice",
-        "if max(sizes) < 10_000",
-        "if x.nbytes < 10_000",
+        "packed",
+        'calls.all_reduce(links, flat, dist.ReduceOp.SUM, "recursive_doubling")',
+        "for x in flat.split(10):\n"
+        '            calls.all_reduce(links, x, dist.ReduceOp.SUM, "recursive_doubling")',
     ),
     "in one order every rank has the same bits": edit(
         "algorithms/same_bits",
