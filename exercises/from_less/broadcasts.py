@@ -8,10 +8,11 @@ from collectives.course.practice.exercise import ExerciseCase
 
 def broadcasts(rank: int, n: int, messages: int | None = None) -> Iterator[ExerciseCase]:
     for root, call, length, label in at_each_root(n, "src"):
-        x = moved(root, length, call) if rank == root else poison(moved(root, length, call))
-        yield ExerciseCase(
-            label, (x, root), after={0: moved(root, length, call)}, messages=messages
-        )
+        wanted = moved(root, length, call)
+        # Below the numbers of the root, except below negative ones: neither MAX nor MIN is right.
+        old = poison(wanted) * (-1 if call == 1 else 1)
+        x = wanted.clone() if rank == root else old
+        yield ExerciseCase(label, (x, root), after={0: wanted}, messages=messages)
 
 
 # Wrong answers to each of these exercises: wrong.py adds its own.

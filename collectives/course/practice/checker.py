@@ -92,7 +92,8 @@ def _stood_elsewhere(ended: Ended) -> bool:
 def _failure(ended: Ended, file: str, passed: list[str]) -> ExerciseVerdict | None:
     """The first case that failed in this world; None if none did. The others join `passed`.
 
-    A death outweighs an exception, which outweighs a wrong value: the one may come from the other.
+    A death outweighs an exception, which outweighs a hang, which outweighs a wrong value: each may
+    be the cause of the next.
     """
     linecache.checkcache(file)
     labels: dict[int, str] = {}
@@ -107,15 +108,18 @@ def _failure(ended: Ended, file: str, passed: list[str]) -> ExerciseVerdict | No
     rows = [notes.get(number, {}) for notes in ended.notes]
     before = f" The last right case: {passed[-1]}." if passed else ""
     case = f"{_ranks(size)}, {labels[number]}" if number in labels else _ranks(size)
+    problems = {
+        rank: problem
+        for rank, row in enumerate(rows)
+        if (problem := row.get("problem") or row.get("dropped"))
+    }
     if isinstance(error, LaunchError):
         kind, says, lines = _ended_by(error, ended, file)
-    elif wrong:
-        problems = {rank: row["problem"] for rank, row in enumerate(rows) if row.get("problem")}
-        kind, says, lines = "wrong", _sentence(problems, size), _standing(ended, file)
+    elif isinstance(error, Stuck):
+        kind, says, lines = _stuck(error, ended, file)
+        says += f" {_sentence(problems, size)}" if problems else ""
     else:
-        kind, says, lines = _stuck(ended, file)
-        dropped = {rank: row["dropped"] for rank, row in enumerate(rows) if "dropped" in row}
-        says += f" {_sentence(dropped, size)}" if dropped else ""
+        kind, says, lines = "wrong", _sentence(problems, size), []
     is_shown = kind != "todo"
     return ExerciseVerdict(
         kind,
@@ -141,10 +145,9 @@ def _ended_by(error: LaunchError, ended: Ended, file: str) -> tuple[str, str, li
     return "died", says, [f"rank {error.rank} was in line {place}"] if place else []
 
 
-def _stuck(ended: Ended, file: str) -> tuple[str, str, list[str]]:
-    assert isinstance(ended.error, Stuck)
-    lines = [*_standing(ended, file), *ended.error.story]
-    if ended.error.kind == "hung":
+def _stuck(error: Stuck, ended: Ended, file: str) -> tuple[str, str, list[str]]:
+    lines = [*_standing(ended, file), *error.story]
+    if error.kind == "hung":
         waiting = ended.board.unfinished()
         who = "all ranks" if len(waiting) == len(ended.notes) > 1 else _these(waiting)
         verb = "is" if len(waiting) == 1 else "are"
@@ -156,8 +159,6 @@ def _stuck(ended: Ended, file: str) -> tuple[str, str, list[str]]:
 
 def _standing(ended: Ended, file: str) -> list[str]:
     """Where each rank is, if the world had to be ended."""
-    if ended.error is None:
-        return []
     lines, unfinished = [], ended.board.unfinished()
     for rank in unfinished:
         place = ended.board.places[rank]
@@ -165,7 +166,7 @@ def _standing(ended: Ended, file: str) -> list[str]:
             verb = "waits" if place.in_call else "is"
             lines.append(f"rank {rank} {verb} in line {_numbered(file, place.line)}")
     returned = [rank for rank in ended.board.ranks if rank not in unfinished]
-    if returned:
+    if lines and returned:
         lines.append(f"{_these(returned)} {'have' if len(returned) > 1 else 'has'} returned")
     return lines
 

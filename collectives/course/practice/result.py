@@ -18,6 +18,7 @@ _AS_IT_WAS = (
     "`{}` is as it was: `=` only gives the name to another tensor, so write into this one, as "
     "`copy_` does"
 )
+_NO_CALL = "`{}` is as it was: this rank made no call"
 _STILL_NAN = _AS_IT_WAS + "; and nan plus a number, or times a number, is still nan"
 
 
@@ -27,11 +28,12 @@ def outcome(function: Any, names: list[str], case: ExerciseCase, sent: Sent) -> 
     # The tensors of a list, also if the function puts others into the list.
     held = tuple(list(value) if isinstance(value, list) else value for value in case.args)
     sent.reset()
+    made = sent.made
     got = function(*case.args)
     problem = (
         sent.misuse
         or sent.forgotten
-        or _difference(case, given, held, got, names)
+        or _difference(case, given, held, got, names, sent.made > made)
         or _wrong_amount(case, sent)
     )
     results = {name: _texts(*both) for name, both in _returned(case, got).items()}
@@ -50,7 +52,7 @@ def _returned(case: ExerciseCase, got: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _difference(
-    case: ExerciseCase, given: tuple, held: tuple, got: Any, names: list[str]
+    case: ExerciseCase, given: tuple, held: tuple, got: Any, names: list[str], called: bool
 ) -> str | None:
     for position, value in enumerate(held):
         name, before, wanted = names[position], given[position], case.after.get(position)
@@ -62,7 +64,8 @@ def _difference(
                 )
         elif not _same(value, wanted):
             if equal(value, before, 0.0):
-                return (_STILL_NAN if _has_nan(value) else _AS_IT_WAS).format(name)
+                as_it_was = _STILL_NAN if _has_nan(value) else _AS_IT_WAS
+                return (as_it_was if called else _NO_CALL).format(name)
             return _too_large(value, wanted, f"`{name}`") or (
                 "wrong" if len(case.after) == 1 else f"`{name}` is wrong"
             )

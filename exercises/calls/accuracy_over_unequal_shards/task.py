@@ -4,8 +4,8 @@ Each rank has predictions and labels for its own shard of the validation data, a
 empty. Return which share of all predictions is right, as a float, on every rank.
 
     rank  predictions  labels    returned
-    0     [1]          [1]       0.3333
-    1     [11, 13]     [12, 12]  0.3333
+    0     [1]          [1]       0.6667
+    1     [11, 13]     [11, 12]  0.6667
 
 You may call all_reduce, and no other collective.
 """

@@ -18,6 +18,14 @@ WRONG = {
         "change": ("x.zero_()", "x.mul_(0)"),
         "says": "times a number, is still nan",
     },
+    "it takes the largest, and clears nothing": {
+        "kind": "negative numbers",
+        "change": (
+            "    if dist.get_rank() != src:\n        x.zero_()\n    dist.all_reduce(x)",
+            "    dist.all_reduce(x, op=dist.ReduceOp.MAX)",
+        ),
+        "says": "`x` is as it was",
+    },
     "it takes the largest": {
         "kind": "negative numbers",
         "change": (

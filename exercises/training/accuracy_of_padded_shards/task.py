@@ -7,7 +7,7 @@ sample once.
 
     samples 5
     rank  right                numbers    returned
-    0     [True, True, True]   [0, 2, 4]  0.6
+    0     [True, True, False]  [0, 2, 4]  0.6
     1     [False, True, True]  [1, 3, 0]  0.6
 
 You may call all_reduce, and no other collective.
