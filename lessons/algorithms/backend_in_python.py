@@ -4,8 +4,10 @@
 
 A process group in Python executes the algorithms of this chapter, and DDP and FSDP2 train on it.
 
-You will see an `all_reduce` in memory that all ranks share, in which nothing is sent, and two
-trainings on the backend `by_hand`, which are those of one process.
+Are the algorithms of this chapter good enough for a training? DDP and FSDP2 call a process group
+and do not ask what is in it, so you can give them one of your own. In this lesson they train on
+these algorithms, and the model is that of one process. Before, you see the fastest way between
+ranks on one machine, in which nothing is sent.
 
     python lessons/algorithms/backend_in_python.py
     torchrun --nproc-per-node 4 lessons/algorithms/backend_in_python.py
@@ -30,10 +32,11 @@ from torch.nn.parallel import DistributedDataParallel
 # %% [markdown]
 # ## Memory that all ranks share
 #
-# Ranks on one machine can map the same memory. Then nobody sends anything. Each rank writes its
-# tensor into its row, reads one piece of all rows, and adds. It puts the sum into row 0, from which
-# everybody copies. What takes the place of the messages is waiting: nobody may read before all have
-# written. A barrier does that here. If the barrier is slow, shared memory gains nothing.
+# Ranks on one machine can map the same memory, and then nobody has to send anything. Each rank
+# writes its tensor into its row, reads one piece of all rows, and adds. It puts the sum into row 0,
+# from which every rank copies. Messages are not needed any more, but waiting is, because no rank
+# may read before all have written. Here a barrier does that, so shared memory gains nothing if the
+# barrier is slow.
 #
 # `SharedRows` notes what a rank writes and reads, and how many barriers it has passed by then. The
 # picture is drawn from these notes.
@@ -68,16 +71,16 @@ if __name__ == "__main__":
     run(shared_memory)
 
 # %% [markdown]
-# A second `all_reduce` in the same memory would need another barrier: a fast rank must not write
-# its next tensor while a slow one still copies. The backend `by_hand` takes three such memories in
-# turn instead.
+# A second `all_reduce` in the same memory would need another barrier, because a fast rank must not
+# write its next tensor while a slow one still copies. The backend `by_hand` uses three such
+# memories in turn instead.
 
 # %% [markdown]
 # ### Measured
 #
-# How long does an `all_reduce` take if nothing is sent? These times were not measured now. They
-# are those of the page [Algorithms](../../docs/algorithms.md): 4 ranks and 2 ranks on an idle
-# machine with two cores. `python benchmarks/algorithms.py` measures on yours.
+# How long does an `all_reduce` take if nothing is sent? This step looks the times up on the page
+# [Algorithms](../../docs/algorithms.md), where 4 ranks and 2 ranks had an idle machine with two
+# cores. `python benchmarks/algorithms.py` measures on your machine.
 
 
 # %%
@@ -98,13 +101,13 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # The numbers in the pictures say how many times faster than the tree the shared memory of `by_hand`
-# is.
+# is. It is the fastest at every size.
 
 # %% [markdown]
 # ## DDP on a backend made of these algorithms
 #
-# `by_hand` is a process group in Python. It executes the schedules of this chapter over sockets, or
-# takes shared memory. DDP takes it like any other group. The training is that of
+# `by_hand` is a process group in Python, which executes the schedules of this chapter over sockets,
+# or uses shared memory. You pass it to DDP like any other group. The training is that of
 # [data_parallel](../../notebooks/training/data_parallel.ipynb): 28 batches of 64 images, in
 # float64. `check_training` compares the model with that of one process, and the bits among the
 # ranks. (The backend needs Linux.)
@@ -153,14 +156,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## FSDP2 on it
 #
-# FSDP2 shards the parameters, gathers them before they are used, and reduces and scatters the
-# gradients. It finds its group in a `DeviceMesh`. To compare the model, each rank gathers all
-# parameters and the momentum of the optimizer.
+# DDP needs little more than `all_reduce`. FSDP2 needs more calls, because it shards the parameters,
+# gathers them before they are used, and reduces and scatters the gradients. It finds its group in a
+# `DeviceMesh`. To compare the model, each rank gathers all parameters and the momentum of the
+# optimizer.
 
 # %% [markdown]
-# **Predict first.** The network has 2,410 parameters. A tensor is sharded by rows: the weights have
-# 32 and 10 rows of 64 and 32, the biases 32 and 10. How many parameters has the last of four ranks?
-# Write the number down.
+# **Predict first.** The network has 2,410 parameters. FSDP2 shards a tensor by rows: the weights
+# have 32 and 10 rows of 64 and 32, the biases 32 and 10. Do all four ranks have equally many
+# parameters? If not, which rank has the fewest?
 
 
 # %%
@@ -195,9 +199,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 553. Of 32 rows every rank has a quarter. 10 rows cannot be cut evenly: rank 3 has one of them,
-# the others have three and 619 numbers in all. The losses are those of DDP: it is the same
-# training. DDP calls `all_reduce` on `by_hand`, and FSDP2 `all_gather` and `reduce_scatter`.
+# No: the last rank has 553, and each of the other three 619. Of 32 rows every rank has a quarter,
+# but 10 rows cannot be cut evenly, so rank 3 has one of them and every other rank three. The losses
+# are those of DDP, because it is the same training, although DDP calls `all_reduce` on `by_hand`,
+# and FSDP2 `all_gather` and `reduce_scatter`.
 #
 # </details>
 
@@ -219,4 +224,4 @@ STEPS = [shared_memory, shared_memory_measured, ddp_by_hand, fsdp_by_hand]
 #   it is.
 # - [`group.py`](../../collectives/process_groups/by_hand/group.py): the process group.
 #
-# Back to [all chapters](../../README.md).
+# This was the last lesson on algorithms. Back to [all chapters](../../README.md).

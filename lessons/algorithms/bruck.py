@@ -5,8 +5,9 @@
 An `all_gather`, an `all_to_all` and a barrier in which the distance doubles, for any number of
 ranks.
 
-You will see messages that carry more in each step, the same idea for a barrier, an `all_to_all` in
-which every rank talks to every other one, and one in which pieces pass through other ranks.
+Five ranks do not form pairs, and some calls have no root, so neither doubling nor a tree fits them.
+In this lesson you still need only `log2(n)` messages: for an `all_gather`, for a barrier, and for
+an `all_to_all`, where you pay for it with bytes. At its end you can say when that is worth it.
 
     python lessons/algorithms/bruck.py
     torchrun --nproc-per-node 4 lessons/algorithms/bruck.py
@@ -21,11 +22,11 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The idea
 #
-# In [doubling](../../notebooks/algorithms/doubling.ipynb), the ranks form pairs, which needs a
-# power of two. Bruck's algorithm has no pairs. In a step with distance d, every rank sends to the
-# rank d places before it, and receives from the rank d places after it. With the distances 1, 2, 4,
-# ..., what a rank knows doubles in each step, for any number of ranks. `exchange` is that of the
-# ring: it sends and receives at the same time.
+# In [doubling](../../notebooks/algorithms/doubling.ipynb) the ranks form pairs, which needs a power
+# of two. Bruck's algorithm needs none, because a rank does not send to the rank from which it
+# receives: in a step with distance d, it sends to the rank d places before it, and receives from
+# the rank d places after it. With the distances 1, 2, 4, ..., what a rank has doubles in each step,
+# for any number of ranks. `exchange` is that of the ring, and sends and receives at the same time.
 
 
 # %%
@@ -36,8 +37,8 @@ def distances(n):
 # %% [markdown]
 # ## all_gather
 #
-# Rank r begins with piece r. It always has a row of pieces, from r on, and after the last piece
-# comes piece 0. In the last step it may need fewer than it has already.
+# Rank r begins with piece r, and always has a row of pieces from r on, where piece 0 follows the
+# last one. In the last step it may need fewer pieces than it has already.
 
 # %% [markdown]
 # **Predict first.** How many messages does each of four ranks send? And with `-n 5`, how many would
@@ -77,17 +78,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2 of four, and three of five: a ring would need one more each time. Nobody sends more bytes than
-# on a ring, because every piece that arrives is new. The second message has two pieces.
+# 2 of four, and three of five, which is one fewer each time than on a ring. Nobody sends more bytes
+# than on a ring, because every piece that arrives is new. The second message has two pieces.
 #
 # </details>
 
 # %% [markdown]
 # ## A barrier
 #
-# A barrier is an `all_gather` of nothing but the news that a rank has come. It is called
-# dissemination barrier. So that the step can be proved, the message carries a 1 for each rank that
-# the sender has heard of. In a real barrier, that a message arrives is enough.
+# What if there is nothing to gather? Then only the news remains that a rank has come, and the same
+# messages make a barrier, the dissemination barrier. To prove the step, each message carries a 1
+# for each rank that the sender has heard of. A real barrier sends empty ones, because it is enough
+# that a message arrives.
 
 
 # %%
@@ -115,10 +117,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## all_to_all, pairwise
 #
-# In an `all_to_all`, rank r has a piece for each rank. The pieces here have two digits: from whom,
-# and to whom, both counted from 1. So 23 goes from rank 1 to rank 2. Every rank talks to every
-# other rank, to a new one in each step. If all ranks sent to rank 0 first, and then to rank 1, they
-# would queue up.
+# In an `all_to_all`, rank r has another piece for each rank, so nothing can be passed on to all.
+# The pieces here have two digits, from whom and to whom, both counted from 1: 23 goes from rank 1
+# to rank 2. Every rank sends to every other rank, and to a new one in each step. If all ranks sent
+# to rank 0 first, and then to rank 1, they would queue up.
 
 
 # %%
@@ -159,14 +161,14 @@ if __name__ == "__main__":
 #
 # ## all_to_all, Bruck
 #
-# With a thousand ranks and short pieces, `n - 1` messages take long. Bruck's `all_to_all` needs
-# `log2(n)`. Place j of a rank holds a piece that must travel j ranks to the right. Write j in
+# With a thousand ranks and short pieces, `n - 1` messages take long, and Bruck's `all_to_all` needs
+# only `log2(n)`. Place j of a rank holds a piece that must travel j ranks to the right. Write j in
 # binary: 3 is 2 + 1, so the piece travels one rank in the step with distance 1, and two ranks in
-# the step with distance 2. All pieces that have to travel in a step travel in one message.
+# the step with distance 2. All pieces that travel in a step share one message.
 
 # %% [markdown]
 # **Predict first.** With pairwise exchange, each of four ranks sends 3 messages of one piece, 24
-# bytes in all. How many messages and bytes does it send here? Write both numbers down.
+# bytes in all. Does it send fewer messages here, and does it send fewer bytes?
 
 
 # %%
@@ -197,8 +199,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2 messages with two pieces each: 32 bytes. The piece at place 3 travels twice. With n ranks, each
-# step moves about half of the pieces, so a rank sends about `log2(n) / 2` times what it has.
+# Fewer messages, 2 with two pieces each, but more bytes, 32, because the piece at place 3 travels
+# twice. With n ranks each step moves about half of the pieces, so a rank sends about `log2(n) / 2`
+# times what it has. That is worth it as long as a message costs more than its bytes.
 #
 # </details>
 
@@ -221,7 +224,7 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # %% [markdown]
 # ## What libraries do
 #
-# - MPICH takes Bruck's `all_to_all` for short pieces, and pairwise exchange for long ones ([its
+# - MPICH uses Bruck's `all_to_all` for short pieces, and pairwise exchange for long ones ([its
 #   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/alltoall)).
 # - NCCL's `all_gather` is a ring. Since 2.23 it also has PAT, which is a variation of Bruck's
 #   algorithm ([its paper](https://arxiv.org/abs/2506.20252)). An `all_to_all` is made of a send and
@@ -252,4 +255,5 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # - J. Bruck and others, [*Efficient algorithms for all-to-all communications in multiport
 #   message-passing systems*](https://doi.org/10.1109/71.642949) (1997).
 #
-# Next lesson: [hierarchical](../../notebooks/algorithms/hierarchical.ipynb), where some are near.
+# In all these algorithms every other rank is equally far away. In a cluster it is not. Next lesson:
+# [hierarchical](../../notebooks/algorithms/hierarchical.ipynb).

@@ -4,8 +4,9 @@
 
 An `all_reduce` in `log2(n)` steps: in each step, every rank has the sum of twice as many ranks.
 
-You will see pairs of ranks that exchange everything, then pairs that exchange only what the other
-one needs, what to do with a number of ranks that is no power of two, and when few messages are
+A loss is one number, and a ring of 64 ranks needs 126 steps for it, one after the other, though
+hardly a byte travels. For such tensors you want few steps. In this lesson you write two algorithms
+in which pairs of ranks exchange what they know, and afterwards you can say when few messages are
 better than few bytes.
 
     python lessons/algorithms/doubling.py
@@ -20,10 +21,11 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The idea
 #
-# On a [ring](../../notebooks/algorithms/ring.ipynb), news travels to one more rank in each step. In
-# a pair, both ranks can tell each other what they know. So ranks 0 and 1 exchange their tensors,
-# and ranks 2 and 3. Each has the sum of two ranks. Then 0 and 2 exchange, and 1 and 3, and
-# each has the sum of four. The distance of the partners doubles: 1, 2, 4, ...
+# On a [ring](../../notebooks/algorithms/ring.ipynb), a number reaches one more rank in each step.
+# Pairs are faster, because both ranks of a pair learn something. First ranks 0 and 1 exchange their
+# tensors, and so do ranks 2 and 3, and each has the sum of two ranks. Then 0 and 2 exchange these
+# sums, and so do 1 and 3, and each has the sum of four. The distance of the partners doubles: 1, 2,
+# 4, ...
 
 
 # %%
@@ -42,9 +44,10 @@ def exchange(sent, received, peer):
 #
 # ### If the number of ranks is no power of two
 #
-# Let p be the largest power of two that is not greater than n. Ranks p and above hand their tensors
-# to ranks 0, 1, ... before, do nothing meanwhile, and get the result afterwards. With four ranks
-# nothing of this happens. In `rows`, each row is a piece of the tensor.
+# Five ranks do not form pairs, so one of them has to stand aside. Let p be the largest power of two
+# that is not greater than n. Ranks p and above pass their tensors to ranks 0, 1, ... first, do
+# nothing meanwhile, and get the result afterwards. With four ranks nothing of this happens. In
+# `rows`, each row is a piece of the tensor.
 
 
 # %%
@@ -74,8 +77,8 @@ def for_any_number(all_reduce, rows, rank, n):
 # %% [markdown]
 # ### Recursive doubling
 #
-# The number of the partner is the own number with one bit flipped: `rank ^ distance`. In binary, 1
-# is 01 and its partners are 00 and 11.
+# Who is my partner? Flip one bit of your rank, which is `rank ^ distance`. In binary, rank 1 is 01,
+# so its partners are 00 and 11.
 
 # %% [markdown]
 # **Predict first.** The tensor has 32 bytes. The ring needs 6 steps, and every rank sends 48 bytes.
@@ -110,18 +113,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 64: two messages with the whole tensor. There are 2 steps instead of 6, and more bytes. The
-# picture shows the first of the four numbers. An arrow with two heads is an exchange.
+# 64, because it sends the whole tensor twice. So there are 2 steps instead of 6, but more bytes.
+# The picture shows the first of the four numbers. An arrow with two heads is an exchange.
 #
 # </details>
 
 # %% [markdown]
 # ### Recursive halving, then doubling
 #
-# Half of what a pair exchanges is wasted: both ranks compute the same sums. Rabenseifner's
-# algorithm divides the work. Each rank of a pair keeps one half of the tensor, and sends the other
-# half. So the parts become smaller in each step, and after `log2(n)` steps each rank has the sum of
-# one piece. Then the same pairs exchange sums, in the opposite order, and the parts grow again.
+# These extra bytes are wasted, because both ranks of a pair compute the same sums. Rabenseifner's
+# algorithm divides the work: each rank of a pair keeps one half of the tensor, and sends the other
+# half. The parts become smaller in each step, until each rank has the sum of one piece after
+# `log2(n)` steps. Then the same pairs exchange sums, in the opposite order, and the parts grow
+# again.
 
 # %% [markdown]
 # **Predict first.** In the first step, every rank sends half of its 32 bytes. How many bytes does
@@ -167,9 +171,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 48 bytes in 4 steps: 16 + 8 + 8 + 16. These are as few bytes as on the ring, in fewer steps. In
-# the picture, the first two steps halve what a rank still adds up, and the last two steps double
-# what it has.
+# 48 bytes in 4 steps: 16 + 8 + 8 + 16. That is as few bytes as on the ring, in fewer steps. In the
+# picture, the first two steps halve what a rank still adds up, and the last two double what it has.
 #
 # </details>
 
@@ -179,7 +182,7 @@ STEPS = [doubling, halving]
 # %% [markdown]
 # ## The count
 #
-# For n ranks, n a power of two, a tensor of S bytes, and `log2(n)` the number of doublings:
+# For a tensor of S bytes on n ranks, where n is a power of two:
 #
 # | algorithm | steps | bytes that a rank sends |
 # |---|---|---|
@@ -188,15 +191,17 @@ STEPS = [doubling, halving]
 # | halving and doubling | `2 log2(n)` | `2 (n - 1) / n * S` |
 #
 # A message takes a time of its own, the latency, and then a time for each of its bytes, which is
-# one over the bandwidth. If S is small, only the steps count, and recursive doubling is the
-# fastest. If S is large, only the bytes count, and it is the slowest. Halving and doubling is good
-# at both ends. But its partners are far apart, where the neighbours on a ring can be on the same
-# machine or switch. And if n is no power of two, some ranks send the whole tensor twice more.
+# one over the bandwidth. If S is small, only the steps count, so recursive doubling is the fastest.
+# If S is large, only the bytes count, and it is the slowest.
+#
+# Halving and doubling is good at both ends. Why does anybody still use a ring? The partners of a
+# pair are far apart, while neighbours on a ring can share a machine or a switch. And if n is no
+# power of two, some ranks send the whole tensor twice more.
 
 # %% [markdown]
 # ## What libraries do
 #
-# - MPICH takes recursive doubling for short tensors, and halving and doubling for long ones ([its
+# - MPICH uses recursive doubling for short tensors, and halving and doubling for long ones ([its
 #   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/allreduce)). The backend `mpi`
 #   of this project calls MPICH if that is installed.
 # - NCCL has rings and trees for `all_reduce`, and where the switches of the network can add also
@@ -243,4 +248,5 @@ STEPS = [doubling, halving]
 # - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
 # - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
 #
-# Next lesson: [tree](../../notebooks/algorithms/tree.ipynb), for a broadcast and a reduce.
+# In an `all_reduce` all ranks do the same. A broadcast has a root, and needs another shape. Next
+# lesson: [tree](../../notebooks/algorithms/tree.ipynb).

@@ -6,8 +6,8 @@ A model that serves requests gives another answer when more requests share its b
 are the same and so is your request, so what has changed? Part of it is the `all_reduce` between the
 ranks: it adds the numbers of your row in an order that depends on how large the tensor is.
 
-You will see the bits of a row change when another row joins it, an algorithm that switches by size,
-and two ways to have equal bits at every size, with the messages and bytes that they cost.
+In this lesson you see these bits change when another row joins yours, find the two reasons, and
+learn two ways to equal bits at every size, with the messages and bytes that they cost.
 
     python lessons/algorithms/every_size.py
     torchrun --nproc-per-node 4 lessons/algorithms/every_size.py
@@ -28,21 +28,23 @@ import torch.distributed as dist
 #
 # The lesson [same_bits](../../notebooks/algorithms/same_bits.ipynb) compared ranks and runs. Here
 # we compare *sizes*. A batch is a tensor with one row for each request. If the bits of a row are
-# equal, whatever other rows there are, the computation is called *batch invariant*. Engines want
-# this for tests, for caches, and in reinforcement learning, where a trainer must compute the
-# numbers again that an engine has computed in another batch.
+# equal, whatever other rows there are, the computation is *batch invariant*. You need this for
+# tests, for caches, and in reinforcement learning, where a trainer must compute the same numbers
+# that an engine has computed in another batch.
 #
-# Two things can break it inside a collective. The algorithm cuts the tensor into pieces, and adds
-# each piece in another order. Or it is another algorithm for small tensors than for large ones.
+# Two things can break it inside a collective: either the algorithm cuts the tensor into pieces and
+# adds each piece in another order, or the library uses another algorithm for small tensors than for
+# large ones.
 
 # %% [markdown]
 # ## The code
 #
 # ### One more row
 #
-# Every rank has 128 rows of 4,096 random numbers, from a generator that all ranks know. They reduce
-# the first row alone, and then together with others. `chains` lists all sums that a ring can make:
-# it begins at one of the ranks, and goes round in one of two directions.
+# Every rank has 128 rows of 4,096 random numbers, with its rank as the seed, so that the proof can
+# compute all of them. The ranks reduce the first row alone, and then together with other rows.
+# `chains` lists all sums that a ring can make, which begins at one of the ranks and goes round in
+# one of two directions.
 
 # %% [markdown]
 # **Predict first.** The first row is the same in all five batches. In how many of its 4,096 sums
@@ -95,17 +97,18 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # In about a third: 1287 as soon as a second row joins it. Each sum is one of the chains around the
-# ring, so nothing is wrong with any of them. But which chain it is depends on the piece in which
-# the number lies, and a larger tensor has larger pieces.
+# ring, so none of them is wrong. But which chain it is depends on the piece in which the number
+# lies, and a larger tensor has larger pieces.
 #
 # </details>
 
 # %% [markdown]
 # ### Another algorithm for another size
 #
-# Our backend `by_hand` does what most libraries do. Over sockets it takes recursive doubling up to
-# 128 KiB, halving and doubling up to 1 MiB, and a ring for more. A row has 16 KiB. One machine
-# would use shared memory, so `COLLECTIVES_ALGORITHM=sockets` asks for the other way.
+# gloo always runs a ring. Our backend `by_hand` does what most libraries do, and chooses by size.
+# Over sockets it uses recursive doubling up to 128 KiB, halving and doubling up to 1 MiB, and a
+# ring for more. A row has 16 KiB. On one machine it would use shared memory, so the step sets
+# `COLLECTIVES_ALGORITHM=sockets`.
 
 
 # %%
@@ -163,13 +166,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # With 1 and 8 rows, four ranks add (0 + 1) + (2 + 3) for every number. With 16 rows they add (0 +
 # 2) + (1 + 3), and with 128 rows each quarter of the tensor is a chain that begins at another rank.
-# A busy server, with larger batches, thus gives other answers than an idle one.
+# So a busy server, which has larger batches, gives other answers than an idle one.
 
 # %% [markdown]
 # ### One algorithm for all sizes
 #
-# So let us pin the algorithm: the same one for every size. `calls.all_reduce` executes the one that
-# it is given, over messages of gloo, and the recorder counts them.
+# The obvious cure is to pin the algorithm, so that it is the same one for every size.
+# `calls.all_reduce` executes the one that you name, over messages of gloo, and `counting` counts
+# them. Is that enough?
 
 # %% [markdown]
 # **Predict first.** The ring, recursive doubling, and halving and doubling are pinned, one after
@@ -211,21 +215,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The ring: 1323 sums differ although it is always a ring, because it cuts the tensor into n pieces,
-# and the place of a number decides where its chain begins. Recursive doubling and halving and
-# doubling add the same ranks to each other for every number, wherever it lies. Of these two,
+# Not for the ring: 1323 sums differ although it is always a ring, because it cuts the tensor into n
+# pieces, and the place of a number decides where its chain begins. Recursive doubling, and halving
+# and doubling, add the same ranks to each other for every number, wherever it lies. Of these two,
 # halving and doubling sends fewer bytes: 3,145,728, as many as the ring, in 4 messages instead of
-# 6. On four ranks equal bits at every size cost nothing here but the choice of the algorithm. It is
-# another matter with many ranks, where its long-distance messages share cables
-# ([which_one_when](../../notebooks/algorithms/which_one_when.ipynb)).
+# 6. So on four ranks equal bits at every size cost nothing but the choice of the algorithm. With
+#    many ranks they may, because its long-distance messages share cables
+#    ([doubling](../../notebooks/algorithms/doubling.ipynb)).
 #
 # </details>
 
 # %% [markdown]
 # ### Without a choice of the algorithm
 #
-# gloo takes its ring at every size, and has no setting for another algorithm. But moving numbers
-# rounds nothing. So gather the tensors of all ranks, and add them yourself, in rank order.
+# gloo has no setting for another algorithm than its ring. What can you do there? Moving numbers
+# rounds nothing, so gather the tensors of all ranks, and add them yourself, in rank order.
 
 # %% [markdown]
 # **Predict first.** How many bytes does each rank hold after the gathering, compared with those
@@ -267,10 +271,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# n times as many: 8,388,608 and 2,097,152. So this is for small tensors, as those of a server that
-# makes one token at a time are. For large ones, reduce pieces of one fixed size, such as a row,
-# each in a call of its own: then nothing depends on the batch, but the number of calls grows with
-# it.
+# n times as many: 8,388,608 and 2,097,152. So this is for small tensors, such as those of a server
+# that makes one token at a time. For large ones, reduce pieces of one fixed size, such as a row,
+# each in a call of its own. Then nothing depends on the batch but the number of calls, which grows
+# with it.
 #
 # </details>
 
@@ -289,7 +293,7 @@ STEPS = [one_more_row, switch_by_size, pinned, gathered_first]
 # | halving and doubling | `2 (n - 1) / n * S` | `2 log2(n)` | yes |
 # | all_gather on a ring, and a sum in rank order | `(n - 1) * S` | `n - 1` | yes |
 #
-# With another number of ranks, each way gives other bits: here only the size may change.
+# All this is for a fixed number of ranks. With another number, each way gives other bits.
 
 # %% [markdown]
 # ## On GPUs
@@ -327,5 +331,6 @@ STEPS = [one_more_row, switch_by_size, pinned, gathered_first]
 # - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
 # - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
-# Next lesson: [backend_in_python](../../notebooks/algorithms/backend_in_python.ipynb), which trains
-# with these algorithms.
+# Up to here the algorithms have added rows of numbers. Next lesson:
+# [backend_in_python](../../notebooks/algorithms/backend_in_python.ipynb), where DDP and FSDP2 train
+# with them.

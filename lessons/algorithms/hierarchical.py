@@ -4,8 +4,10 @@
 
 An `all_reduce` first inside each machine, then between the machines, sends less over the network.
 
-You will see two forms of it, how many ranks work in each, and what leaves a machine with and
-without them.
+Your eight GPUs share a machine, and training is fast. You add a second machine, and each step now
+waits for the cable between the two. In this lesson you see how many bytes must cross that cable,
+how two forms of a hierarchical `all_reduce` send no more than these, and which of the two keeps all
+network cards busy.
 
     python lessons/algorithms/hierarchical.py
     torchrun --nproc-per-node 4 lessons/algorithms/hierarchical.py
@@ -20,23 +22,28 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The idea
 #
-# Inside a machine, ranks talk over memory or NVLink, and between machines over a network. So add up
-# inside each machine first. Then each sum crosses the network once, and not once for each rank.
+# Inside a machine the ranks exchange data over memory or NVLink, which is much faster than the
+# network between machines. So add up inside each machine first: then each sum crosses the network
+# once, instead of once for each rank.
 
 # %% [markdown]
 # ## The code
 #
 # ### Every rank works
 #
-# Here a machine has two ranks. Each rank is in two groups: that of its machine, and that of the
-# ranks at its place in all machines. Every rank must create all groups, in the same order. Then
-# three calls make an `all_reduce`: a `reduce_scatter` inside each machine, after which each rank
-# has the sum of one piece; an `all_reduce` of this piece between the machines; and an `all_gather`
-# inside. `counting` counts the bytes that each rank gives to the call between the machines.
+# Suppose that a machine has two ranks. Each rank is in two groups, that of its machine, and that of
+# the ranks at its place in all machines, and every rank must create all groups, in the same order.
+# Then three calls make an `all_reduce`:
+#
+# 1. a `reduce_scatter` inside each machine, after which each rank has the sum of one piece,
+# 2. an `all_reduce` of this piece between the machines,
+# 3. and an `all_gather` inside each machine.
+#
+# `counting` counts the bytes that each rank passes to the call between the machines.
 
 # %% [markdown]
-# **Predict first.** The tensor has 32 bytes. If only one rank of each machine talked to the other
-# machine, it would give all 32 to the `all_reduce`. How many does each rank give here?
+# **Predict first.** The tensor has 32 bytes. If only one rank of each machine sent to the other
+# machine, it would pass all 32 to the `all_reduce`. How many does each rank pass to it here?
 
 
 # %%
@@ -74,11 +81,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16: each of the two ranks takes half of the work. If each has a network card of its own, both
-# cards are busy, and the call between the machines takes half of the time.
+# 16, because each of the two ranks does half of the work. If each has a network card of its own,
+# both cards are busy, and the call between the machines takes half of the time.
 #
-# HSDP of FSDP2 does this with gradients. It shards a layer inside the machine, adds each shard up
-# between the machines, and gathers the layer inside again
+# This is what FSDP2 does with gradients in its hybrid form, HSDP: it shards a layer inside the
+# machine, adds each shard up between the machines, and gathers the layer inside again
 # ([hybrid](../../notebooks/model_parallel/hybrid.ipynb)).
 #
 # </details>
@@ -86,9 +93,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### One leader for each machine
 #
-# A machine with one network card needs only one rank that talks to others, the leader: here the
-# even ranks. A reduce inside each machine, an `all_reduce` between the leaders, and a broadcast
-# inside: that is the algorithm of MPI libraries and of our backend `by_hand`.
+# A machine with one network card needs only one rank that sends to other machines, the leader. Here
+# the leaders are the even ranks. MPI libraries and our backend `by_hand` do it with a reduce inside
+# each machine, an `all_reduce` between the leaders, and a broadcast inside each machine.
 
 # %% [markdown]
 # **Predict first.** A machine has eight GPUs and eight network cards. How many of the cards are
@@ -125,8 +132,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# One card of eight, that of the leader: the others give 0 bytes. So take the first form if each
-# rank has a card. The picture is played from the schedule
+# One card of eight, that of the leader, because the other ranks pass 0 bytes. So use the first form
+# if each rank has a card. The picture shows the schedule
 # [`hierarchical.py`](../../collectives/algorithms/hierarchical.py): one step inside the machines,
 # two for the ring of the leaders, and one inside again.
 #
@@ -135,10 +142,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### What leaves a machine
 #
-# Eight ranks on two machines. On a ring, each rank sends `2 * 7 / 8 = 1.75` tensors to its
-# neighbour. If the ranks are placed in blocks, 0 to 3 on one machine and 4 to 7 on the other, one
-# neighbour in four is on the other machine. If they are placed in turn, every neighbour is. The
-# step counts from the schedules what leaves machine 0.
+# Is that much better than a ring? Put eight ranks on two machines. On a ring, each rank sends `2 *
+# 7 / 8 = 1.75` tensors to its neighbour. If the ranks are placed in blocks, 0 to 3 on one machine
+# and 4 to 7 on the other, one neighbour in four is on the other machine. If they are placed in
+# turn, every neighbour is. The step counts what leaves machine 0, from the schedules.
 
 # %% [markdown]
 # **Predict first.** A ring in blocks, a ring in turn, and a hierarchical `all_reduce`: which of the
@@ -173,9 +180,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The ring in turn sends 7 tensors: all four ranks of the machine send 1.75 to the other machine. A
-# launcher that numbers the ranks in blocks, as torchrun does, costs a quarter of that. The
-# hierarchical one sends 1, a little more than half as much as the ring in blocks.
+# The ring in turn sends 7 tensors, because all four ranks of the machine send 1.75 to the other
+# machine. If the launcher numbers the ranks in blocks, as torchrun does, a quarter of that is left.
+# The hierarchical one sends 1, a little more than half as much as the ring in blocks.
 #
 # </details>
 
@@ -185,7 +192,7 @@ STEPS = [hierarchical, leaders_only, between_machines]
 # %% [markdown]
 # ## The count
 #
-# For m machines, each with k ranks, and a tensor of S bytes, what leaves a machine:
+# This is what leaves a machine, for m machines with k ranks each, and a tensor of S bytes:
 #
 # | algorithm | bytes |
 # |---|---|
@@ -195,9 +202,9 @@ STEPS = [hierarchical, leaders_only, between_machines]
 # | hierarchical, by leaders | `2 (m - 1) / m * S`, all of it by one rank |
 # | hierarchical, by all ranks | the same, in k equal parts |
 #
-# For many machines a ring in blocks sends hardly more bytes than the hierarchical algorithm, and
-# for two machines nearly twice as many. But it has `2 (mk - 1)` steps, of which the slowest link
-# sets the pace.
+# For two machines a ring in blocks sends nearly twice as many bytes as the hierarchical algorithm,
+# but for many machines hardly more. What remains are its `2 (mk - 1)` steps, in which the slowest
+# link sets the pace.
 
 # %% [markdown]
 # ## What libraries do
@@ -205,9 +212,9 @@ STEPS = [hierarchical, leaders_only, between_machines]
 # - NCCL's [trees](../../notebooks/algorithms/tree.ipynb) connect nodes. Inside a node it uses
 #   NVLink, PCIe or shared memory ([its
 #   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
-# - The backend `by_hand` takes shared memory for an `all_reduce` if all its ranks are on one
-#   machine, with an x86 processor: others do not keep the order of writes, and then a rank could
-#   see the news before the data. On several machines it takes the hierarchical algorithm for more
+# - The backend `by_hand` uses shared memory for an `all_reduce` if all its ranks are on one machine
+#   with an x86 processor. Other processors do not keep the order of writes, so a rank could see
+#   that data is there before it is. On several machines it uses the hierarchical algorithm for more
 #   than 1 MiB.
 
 # %% [markdown]
@@ -218,7 +225,7 @@ STEPS = [hierarchical, leaders_only, between_machines]
 #    [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. They have the sum of their machine.
 #    </details>
 # 2. In `between_machines`, change `"hierarchical", lambda one: one // 4` to `"hierarchical", lambda
-#    one: one % 2`. The algorithm is told that ranks 0 to 3 share a machine, and they do not.
+#    one: one % 2`. The algorithm assumes that ranks 0 to 3 share a machine, but they do not.
 #    <details><summary>Answer</summary> You get `rank 0/4: got [1.75, 7.0, 4.0], should be [1.75,
 #    7.0, 1.0] [tensors that leave machine 0, gloo]`. Both leaders are on machine 0, and the
 #    messages inside a machine cross the network instead. </details>
@@ -238,4 +245,5 @@ STEPS = [hierarchical, leaders_only, between_machines]
 # - The page [Several machines](../../docs/clusters.md): a lab that measures the two rings.
 # - The lesson [new_group](../../notebooks/new_group.ipynb): groups, and who must create them.
 #
-# Next lesson: [which_one_when](../../notebooks/algorithms/which_one_when.ipynb).
+# You now know several ways to an `all_reduce`. Next lesson:
+# [which_one_when](../../notebooks/algorithms/which_one_when.ipynb), which computes their times.

@@ -5,8 +5,9 @@
 An `all_reduce` made of messages: every rank sends to its right neighbour, and receives from its
 left one.
 
-You will see which piece every rank sends in each step, what it holds then, and why the busiest rank
-cannot send less.
+You call `all_reduce`, and the sum is there. But which bytes travelled, and does a call among 64
+ranks cost 16 times as much as one among four? In this lesson you write the call yourself, from
+messages between neighbours, and see why no rank has to send more than twice its tensor.
 
     python lessons/algorithms/ring.py
     torchrun --nproc-per-node 4 lessons/algorithms/ring.py
@@ -20,18 +21,18 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The idea
 #
-# Rank 0 holds 1 2 3 4, rank 1 ten times that, rank 2 a hundred times, and so on. After an
-# `all_reduce`, every rank holds the sums. The digits of a number tell which ranks are in it: 1010
-# is made of rank 1 and rank 3. All lessons of this chapter use these numbers.
-#
 # The ranks stand in a circle. In each step every rank sends something to the right, and receives
-# something from the left. Both happen at the same time: if all ranks sent first, with `send`, each
-# would wait for a receiver that is itself sending. `batch_isend_irecv` starts both and returns
-# their works.
+# something from the left. Both must happen at the same time, because if all ranks sent first, with
+# `send`, each would wait for a receiver that is itself sending. So the program calls
+# `batch_isend_irecv`, which starts both and returns their works.
 #
-# `StepLog` is told which piece a rank sends in each step, and draws it. It counts the messages and
-# bytes itself, below the program, from what reaches the process group. The step fails if they are
-# not those that it was told.
+# Rank 0 holds 1 2 3 4, rank 1 ten times that, rank 2 a hundred times, and so on. The digits of a
+# number then show which ranks are in it: 1010 is a sum of rank 1 and rank 3. All lessons of this
+# chapter use these numbers.
+#
+# The program passes each step to a `StepLog`, which draws it. A `StepLog` also counts messages and
+# bytes, below the program, where they reach the process group. If its count differs from the steps
+# that it was passed, the proof fails.
 
 
 # %%
@@ -50,15 +51,15 @@ def exchange(sent, to, received, source):
 #
 # ### The ring
 #
-# The tensor is cut in n pieces. In the first n - 1 steps, each piece travels around the ring once,
-# and every rank that it comes to adds its own: a reduce_scatter. Rank r begins with piece r - 1, so
-# that it ends with the whole sum of piece r. In the other n - 1 steps the sums travel around the
-# ring: an all_gather.
+# Cut the tensor into n pieces. In the first n - 1 steps, each piece travels around the ring once,
+# and every rank that it reaches adds its own piece to it. This half is a reduce_scatter. Rank r
+# begins with piece r - 1, so that it ends with the whole sum of piece r. In the other n - 1 steps
+# these sums travel around the ring, which is an all_gather.
 
 # %% [markdown]
 # **Predict first.** Each of four ranks has four numbers of 8 bytes. How many bytes does a rank send
-# in all? And rank 0 receives from rank 3, which begins with piece 2: which pieces of rank 0 are
-# other numbers after the first step?
+# in all? And rank 0 receives from rank 3, which begins with piece 2: which pieces of rank 0 have
+# changed after the first step?
 
 
 # %%
@@ -95,31 +96,30 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 48: it sends 6 pieces, one in each step. Of rank 0's pieces only piece 2 is another number after
-# the first step, the sum of rank 0 and rank 3. It has sent its last piece, and still holds it.
+# 48: it sends 6 pieces, one in each step. After the first step only piece 2 of rank 0 has changed,
+# to the sum of rank 0 and rank 3. Rank 0 has sent its last piece, but still holds it.
 #
 # In the picture each panel shows what all ranks hold after a step. Follow a column, which is one
-# piece: its sum grows by one rank in each step, until it is whole. Then it is copied from rank to
-# rank.
+# piece: its sum grows by one rank in each step until it is complete, and then it is copied from
+# rank to rank.
 #
 # </details>
 
 # %% [markdown]
 # ## The count
 #
-# Every rank sends `2 (n - 1)` pieces of `1/n` of the tensor: `2 (n - 1) / n` tensors, which is less
-# than two, however many ranks there are. Each piece needs n - 1 additions and n - 1 copies, and
-# each of these needs a message. So all ranks together send at least `2 (n - 1)` tensors, and the
-# busiest rank sends at least its share of them. A single rank can send less: a leaf of a
-# [tree](../../notebooks/algorithms/tree.ipynb) sends one tensor. So can all ranks, if the switches
-# of the network add, as with NVLS
-# ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
+# Every rank sends `2 (n - 1)` pieces of `1/n` of the tensor. That is `2 (n - 1) / n` tensors, and
+# so less than two, however many ranks there are. Could it be less? Each piece needs n - 1 additions
+# and n - 1 copies, and each of these needs a message, so all ranks together send at least `2 (n -
+# 1)` tensors, and the busiest rank at least its share of them. Only a single rank can send less,
+# such as a leaf of a [tree](../../notebooks/algorithms/tree.ipynb), or all ranks if the switches of
+# the network add, as with NVLS ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 #
-# What a ring pays is time. There are `2 (n - 1)` steps, one after the other, and a message has a
-# cost of its own, however short it is.
+# What a ring pays instead is time, because its `2 (n - 1)` steps come one after the other, and even
+# the shortest message takes a while.
 #
-# This step counts with a tensor that cannot be cut evenly, and with some that are shorter than the
-# ring is long.
+# So far the tensor could be cut evenly. The next step takes one that cannot, and some that are
+# shorter than the ring is long.
 
 
 # %%
@@ -140,10 +140,10 @@ if __name__ == "__main__":
     run(uneven_ring)
 
 # %% [markdown]
-# A column shows how many times the size of the tensor a rank has sent. For the long tensor it is
-# 1.5 on all ranks: `2 * 3 / 4`. A tensor of one number has pieces without numbers. A library leaves
-# out their messages. In the picture, of a tensor with one number more than ranks, piece 0 has two
-# numbers, of which the first one is shown.
+# The columns show how many times the size of its tensor a rank has sent. For the long tensor this
+# is 1.5 on all ranks, `2 * 3 / 4`, as if it had been cut evenly. A tensor of one number has pieces
+# without numbers, and a library leaves out their messages. The picture is of the tensor with one
+# number more than ranks: piece 0 has two numbers, and shows the first.
 
 # %%
 STEPS = [ring, uneven_ring]
@@ -151,15 +151,15 @@ STEPS = [ring, uneven_ring]
 # %% [markdown]
 # ## What libraries do
 #
-# - NCCL cuts the tensor further, in chunks, and lets several rings run at the same time, each
-#   through other links. Between one step and the next it does not copy a chunk to the result: it
-#   adds and sends in one go ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
+# - NCCL cuts the tensor further, into chunks, and several of its rings run at the same time, each
+#   through other links. It adds a chunk and sends it on in one go, without a copy to the result in
+#   between ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 # - gloo's `all_reduce` is a ring, too ([its
-#   source](https://github.com/pytorch/gloo/blob/main/gloo/allreduce.cc)). It cuts each piece in
-#   segments: one of them is under way while another is added.
-# - [`ring.py`](../../collectives/algorithms/ring.py) has the same ring as data. The backend
-#   `by_hand` executes it: `COLLECTIVES_ALGORITHM=ring collectives run all_reduce --backend by_hand`
-#   runs a lesson on it.
+#   source](https://github.com/pytorch/gloo/blob/main/gloo/allreduce.cc)). It cuts each piece into
+#   segments, so that one is under way while another is added.
+# - [`ring.py`](../../collectives/algorithms/ring.py) has the same ring as data, for the backend
+#   `by_hand`: `COLLECTIVES_ALGORITHM=ring collectives run all_reduce --backend by_hand` runs a
+#   lesson on it.
 
 # %% [markdown]
 # ## Change and try

@@ -2,10 +2,12 @@
 """
 # ring_or_tree
 
-Two well-known sentences on rings and trees, tried with the simulation of which_one_when.
+Two well-known claims on rings and trees, tried with the simulation of which_one_when.
 
-You will see where "below 32 GPUs the traditional tree, above 512 the double binary tree" is false,
-and what NCCL's own table says of "up to 180 times faster".
+You have read that you need a tree above 512 GPUs, or that a tree is 180 times as fast as a ring,
+and you wonder what that means for your cluster. Nobody lends you 24,576 GPUs to try it. But you can
+simulate them, and in this lesson you see where the first claim is false, and what the second one is
+about.
 
     python lessons/algorithms/ring_or_tree.py
     torchrun --nproc-per-node 4 lessons/algorithms/ring_or_tree.py
@@ -22,11 +24,11 @@ from which_one_when import seconds
 # %% [markdown]
 # ## "Below 32 GPUs the traditional tree, above 512 the double binary tree"
 #
-# Such rules name a number of ranks. The traditional tree is the binomial one of
-# [tree](../../notebooks/algorithms/tree.ipynb), up and down again, and the double tree is there,
-# too. Here they and the ring take 1 KiB, 64 KiB, 1 MiB and 64 MiB on 24, 128 and 1024 ranks, with a
-# latency of 10 µs and 10 GB/s. The step divides the times of the other two by that of the double
-# tree.
+# Such a rule chooses by the number of ranks alone. The traditional tree is the binomial one of
+# [tree](../../notebooks/algorithms/tree.ipynb), up and down again, and the same lesson has the
+# double tree. The step simulates both and the ring for 1 KiB, 64 KiB, 1 MiB and 64 MiB on 24, 128
+# and 1024 ranks, with a latency of 10 µs and 10 GB/s. It divides the times of the traditional tree
+# and of the ring by that of the double tree.
 
 # %% [markdown]
 # **Predict first.** Is there a size at which the double tree is faster than the traditional one on
@@ -70,35 +72,37 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both, so the rule is false at both ends. The double tree is 3.53 times as fast as the traditional
-# one for 64 MiB on 24 ranks, and the ring is faster than both: 0.7 is less than 1. On 1024 ranks,
-# for 1 KiB, the traditional tree takes 0.67 times as long as the double one, because it has fewer
-# steps. The trees cross between 64 KiB and 1 MiB with any of these numbers of ranks.
+# There are both, so the rule is false at both ends. The double tree is 3.53 times as fast as the
+# traditional one for 64 MiB on 24 ranks, and the ring is even faster, at 0.7 of the double tree's
+# time. For 1 KiB on 1024 ranks the traditional tree takes 0.67 times as long as the double one,
+# because it has fewer steps. With any of these numbers of ranks, the two trees cross between 64 KiB
+# and 1 MiB, so it is the size that decides.
 #
 # "A ring for few ranks, a tree for many" is no better. Ring and double tree cross at a number of
-# bytes, too, and this number grows with the ranks: on 128 the ring is faster for 64 MiB, on 1024 it
-# takes 1.72 times as long. The picture has the times of 24 ranks.
+# bytes, too, but this number grows with the ranks: on 128 ranks the ring is faster for 64 MiB, on
+# 1024 it takes 1.72 times as long. The picture has the times of 24 ranks.
 #
 # </details>
 
 # %% [markdown]
 # ## "Up to 180 times faster"
 #
-# In 2019 NVIDIA measured that double binary trees make an `all_reduce` up to 180 times faster than
-# rings, on 24,576 GPUs ([its
+# The second claim is a measurement. In 2019 NVIDIA found that double binary trees make an
+# `all_reduce` up to 180 times faster than rings, on 24,576 GPUs ([its
 # article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
-# Copies of it say 24,756, and turn the factor into times: 180 ms for the ring, 1 ms for the tree.
-# We have no such machine. But NCCL chooses by a table of latencies in its source
+# Copies of the article say 24,756 GPUs, and turn the factor into times, 180 ms and 1 ms.
+#
+# We have no such machine, but NCCL itself chooses by a table of latencies in its source
 # ([`tuning.cc`](https://github.com/NVIDIA/nccl/blob/v2.5.6-1/src/graph/tuning.cc)), for each of its
 # three protocols, LL, LL128 and Simple. `latencies.py` beside this lesson has those of 2019 and
-# 2020. What does this table predict?
+# 2020. What do they predict?
 #
-# Read a table together with the comment above it. Here it says: "Tree/Simple is the latency a 256kB
-# chunk, which is ~ base lat + 256k/12GB/s (+ 256k/12GB/s for the network)". So 28 and 50 µs for a
-# hop of the tree are mostly transfer. It does not belong to an empty tensor. `latencies.py`
-# subtracts it: 6.2 and 6.3 µs are left.
+# Read such a table together with the comment above it, which says here: "Tree/Simple is the latency
+# a 256kB chunk, which is ~ base lat + 256k/12GB/s (+ 256k/12GB/s for the network)". So 28 and 50 µs
+# for a hop of the tree are mostly transfer, which an empty tensor does not need. `latencies.py`
+# subtracts the transfer, and 6.2 and 6.3 µs are left.
 #
-# The step simulates 4,096 nodes with 6 GPUs each, and an empty tensor. It divides the time of the
+# The step simulates an empty tensor on 4,096 nodes with 6 GPUs each, and divides the time of the
 # ring by that of the tree.
 
 # %% [markdown]
@@ -131,16 +135,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Below all of it: the table predicts 319 to 1523. If every hop takes the same time, the ratio is
-# 1446.
+# Below all of it: the table predicts 319 to 1523, and 1446 if every hop takes the same time.
 #
-# Why is the measured number lower? The tree is so fast that little is enough: with LL of 2019 the
-# ring takes 44.24 ms and the tree 0.1294 ms, and if it took 0.2458 ms, the ratio would be 180. A
-# table has one latency for every hop. A real `all_reduce` also starts a program on each GPU, and
-# its hops between nodes cross several switches and wait for the slowest node. The long time of the
-# ring hardly notices this, and the short time of the tree doubles.
+# Why is the measured number lower? With LL of 2019 the ring takes 44.24 ms and the tree 0.1294 ms.
+# If the tree took 0.2458 ms, the ratio would be 180, so about 0.1 ms more is enough. The table has
+# one latency for every hop, but a real `all_reduce` also starts a program on each GPU, and its hops
+# between nodes cross several switches and wait for the slowest node. Such a constant is lost in the
+# long time of the ring, and doubles the short time of the tree.
 #
-# And all of this holds for an empty tensor. For a large one the bandwidth decides, as above.
+# Most important for your cluster: all of this holds for an empty tensor. For a large one the
+# bandwidth decides, as above.
 #
 # </details>
 
@@ -152,7 +156,7 @@ STEPS = [rule_of_thumb, claim_of_180]
 #
 # 1. In `claim_of_180`, change `n, per_node = 24_576, 6` to `n, per_node = 24, 6`.
 #    <details><summary>Answer</summary> You get `rank 0/4: got False, should be True [more than 180,
-#    gloo]`. On 24 GPUs the tree is nowhere that much faster: with every hop alike, it is 3 times.
+#    gloo]`. On 24 GPUs the tree is far from that: with every hop alike, it is 3 times as fast.
 #    </details>
 
 # %% [markdown]
@@ -162,4 +166,5 @@ STEPS = [rule_of_thumb, claim_of_180]
 #   2.4*](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/), 2019.
 # - The page [Algorithms](../../docs/algorithms.md): what each algorithm sends, how long it takes.
 #
-# Next lesson: [same_bits](../../notebooks/algorithms/same_bits.ipynb).
+# An algorithm decides more than the time. Next lesson:
+# [same_bits](../../notebooks/algorithms/same_bits.ipynb), on what it does to the result.

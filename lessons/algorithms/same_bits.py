@@ -3,10 +3,12 @@
 # same_bits
 
 A sum of floating-point numbers depends on the order of its terms. So an algorithm also decides
-which bits come out, whether all ranks get the same ones, and how far they are off.
+which bits come out.
 
-You will see ranks that add the same numbers and get different sums, five algorithms that give every
-rank the same bits, and the error of a chain and of a tree.
+You train twice with the same seed, and the losses differ in the seventh digit. Or you change from
+four ranks to eight, and the model is a little different. Is that a bug? In this lesson you see
+ranks that add the same numbers and get different sums, and why an `all_reduce` still gives every
+rank the same bits. Afterwards you can also say how far such a sum is off.
 
     python lessons/algorithms/same_bits.py
     torchrun --nproc-per-node 4 lessons/algorithms/same_bits.py
@@ -23,17 +25,17 @@ import torch.distributed as dist
 # ## The idea
 #
 # After each addition, the sum is rounded to the nearest number of its dtype. In float32, 16777216 +
-# 1 is 16777216: from 2 to the 24 on, only even numbers are left. But 1 + 1 + 1 is 3, and 16777216 +
-# 3 is 16777220. So it matters who is added to whom first.
+# 1 is 16777216, because from 2 to the 24 on only even numbers are left. But 1 + 1 + 1 is 3, and
+# 16777216 + 3 is 16777220. So the result depends on which numbers are added first.
 
 # %% [markdown]
 # ## The code
 #
 # ### Every rank in its own order
 #
-# Rank 0 holds 16777216, the others hold 1. All ranks gather all numbers. In one sum each rank
-# begins with its own number, as a ring would do if the ranks did not share their sums. In the other
-# sum all ranks begin with rank 0.
+# Rank 0 holds 16777216, and every other rank holds 1. All ranks gather all numbers, and each adds
+# them up twice. In one sum it begins with its own number, as a ring would do if the ranks did not
+# share their sums. In the other sum every rank begins with the number of rank 0.
 
 # %% [markdown]
 # **Predict first.** Rank 0 begins with 16777216 and adds 1 three times. Rank 1 adds the three ones
@@ -68,9 +70,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# By 16777220 - 16777216 = 4. The exact sum is odd, and no rank has it. If each rank trained with
-# its own sum, the copies of the model would drift apart. In one order for all, every rank has the
-# same bits, though not the exact sum either. In the picture nothing is sent: a step is one
+# By 16777220 - 16777216 = 4. The exact sum is odd, so no rank has it. If each rank trained with its
+# own sum, the copies of the model would drift apart. If all ranks add in one order, they have the
+# same bits, though not the exact sum either. In the picture nothing is sent, and a step is one
 # addition. Red edges are around sums that no exact addition gives.
 #
 # </details>
@@ -78,10 +80,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Five algorithms
 #
-# On a ring, each piece is summed up once, and then copied. In a tree, so is the whole tensor. In
-# recursive doubling every rank adds for itself. There the bits are the same only because both ranks
-# of a pair add the same two numbers, and `a + b` is `b + a`. The step sums random numbers with each
-# algorithm, twice, over messages of gloo.
+# Which order does an `all_reduce` have? On a ring each piece is summed up once and then copied, and
+# in a tree so is the whole tensor, so the ranks cannot differ. In recursive doubling every rank
+# adds for itself. There the bits are the same only because both ranks of a pair add the same two
+# numbers, and `a + b` is `b + a`. The step sums random numbers with each algorithm, twice, over
+# messages of gloo.
 
 # %% [markdown]
 # **Predict first.** How many different results do the five algorithms have on four ranks? Write the
@@ -116,20 +119,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Four: recursive doubling and the binomial tree both add ranks 0 and 1, ranks 2 and 3, and then the
-# two sums. Each of the other three has an order of its own. But each algorithm gives the same bits
-# on all ranks, and in every run.
+# Four, because recursive doubling and the binomial tree both add ranks 0 and 1, ranks 2 and 3, and
+# then the two sums. Each of the other three has an order of its own. But each algorithm gives the
+# same bits on all ranks, and in every run.
 #
 # </details>
 
 # %% [markdown]
 # ### How far a sum is off
 #
-# Let u be the largest relative error of one rounding: 2 to the -8 for bfloat16, 2 to the -11 for
-# float16. Each number passes through some additions on its way, and each of them may be off by the
-# factor `1 + u`. Along a chain a number passes through up to n - 1 additions, in a tree through
-# `log2(n)`. So the error of a sum of positive numbers is at most `(1 + u)**depth - 1` of the sum.
-# The step adds 1,024 numbers between 0 and 1 in both ways, and proves this bound.
+# Equal bits can still be far from the exact sum, and how far depends on the order, too. Let u be
+# the largest relative error of one rounding: 2 to the -8 for bfloat16, 2 to the -11 for float16.
+# Each addition may be off by the factor `1 + u`. Along a chain a number passes through up to n - 1
+# additions, in a tree through `log2(n)`. So the error of a sum of positive numbers is at most `(1 +
+# u)**depth - 1` of the sum. The step adds 1,024 numbers between 0 and 1 in both ways, and checks
+# this bound.
 
 
 # %%
@@ -158,10 +162,11 @@ if __name__ == "__main__":
     run(chain_and_tree)
 
 # %% [markdown]
-# In bfloat16 the chain loses half of the sum. From 256 on, the next number is 258, so adding less
-# than 1 changes nothing. The tree adds numbers of about the same size.
+# In bfloat16 the chain loses half of the sum, because from 256 on the next number is 258, so adding
+# less than 1 changes nothing. The tree loses little, because it adds numbers of about the same
+# size.
 #
-# On a ring of n ranks each sum is a chain of n numbers. That is one reason why gradients are often
+# On a ring of n ranks each sum is a chain of n numbers. This is one reason why gradients are often
 # reduced in float32, even if the model computes in bfloat16.
 
 # %%
@@ -177,8 +182,8 @@ STEPS = [same_bits, five_algorithms, chain_and_tree]
 # | halving and doubling | `log2(n)` | each piece: one rank of each pair |
 # | trees | `log2(n)` | a rank for its subtree |
 #
-# The result depends on the algorithm, the number of ranks, and on how the tensor is cut. It does
-# not depend on time: every step says who is added to whom.
+# So the bits depend on the algorithm, on the number of ranks, and on how the tensor is cut. They do
+# not depend on which rank is faster, because the schedule fixes who adds what to what.
 
 # %% [markdown]
 # ## What libraries do
@@ -186,12 +191,12 @@ STEPS = [same_bits, five_algorithms, chain_and_tree]
 # - With NCCL all ranks always get the same bits ([say its
 #   maintainers](https://github.com/NVIDIA/nccl/issues/855)). Two runs can differ if NVLS adds in
 #   the switch ([nccl#1497](https://github.com/NVIDIA/nccl/issues/1497)). One user's model converged
-#   only after rings were switched off; the maintainer's explanation: a tree rounds less often
+#   only after rings were switched off, which a maintainer explains by a tree's fewer roundings
 #   ([nccl#1055](https://github.com/NVIDIA/nccl/issues/1055)).
 # - MPI recommends that the same call gives the same result, on the same ranks
 #   ([MPI 4.1](https://www.mpi-forum.org/docs/mpi-4.1/mpi41-report.pdf), on `MPI_Reduce`).
-# - With [`all_reduce`](../../notebooks/all_reduce.ipynb) on gloo, all ranks get the same bits too:
-#   it is a ring.
+# - With [`all_reduce`](../../notebooks/all_reduce.ipynb) on gloo, all ranks get the same bits, too,
+#   because it is a ring.
 
 # %% [markdown]
 # ## Change and try
@@ -216,5 +221,5 @@ STEPS = [same_bits, five_algorithms, chain_and_tree]
 # - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
 # - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
-# Next lesson: [every_size](../../notebooks/algorithms/every_size.ipynb), on the bits of a row in a
-# tensor of another size.
+# So two runs of one program agree to the bit. Two requests to a server may not. Next lesson:
+# [every_size](../../notebooks/algorithms/every_size.ipynb), on a row in tensors of different sizes.

@@ -4,8 +4,10 @@
 
 A broadcast and a reduce along a tree: the number of ranks that have the data doubles in each step.
 
-You will see a binomial tree, an `all_reduce` that goes up the tree and down again, who is idle in
-it, and two trees at once, in which nobody is.
+Rank 0 has loaded a model, and 1,023 other ranks need it. If rank 0 sends it to each of them, it
+sends for a very long time, while everybody else waits. In this lesson you let the ranks pass it on,
+and need ten steps. You also see who is idle in such a tree, and how two trees at once keep nearly
+every rank busy.
 
     python lessons/algorithms/tree.py
     torchrun --nproc-per-node 4 lessons/algorithms/tree.py
@@ -24,8 +26,8 @@ import torch.distributed as dist
 #
 # Rank 0 wants to send a tensor to all others. If it does so itself, it sends n - 1 messages, one
 # after the other. If every rank that has the tensor helps, one rank has it at first, then two,
-# four, eight, ...: all have it after `log2(n)` steps, rounded up. The messages form a tree, whose
-# root is rank 0.
+# four, eight, and so on, so all have it after `log2(n)` steps, rounded up. The messages form a
+# tree, whose root is rank 0.
 
 
 # %%
@@ -40,9 +42,9 @@ def distances(n):
 # %% [markdown]
 # ## Down the tree
 #
-# The first message goes half of the way, to rank 2 of 4 or rank 4 of 8. Then the distances become
-# smaller. A rank receives once, and from then on it sends in each step. If n is no power of two,
-# some distances lead to no rank.
+# The first message goes half of the way, to rank 2 of 4 or rank 4 of 8, and then the distances
+# become smaller. A rank receives once, and from then on it sends in each step. If n is no power of
+# two, some distances lead to no rank.
 
 # %% [markdown]
 # **Predict first.** How many messages do all four ranks send together, in how many steps? Write
@@ -79,16 +81,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 3 messages in 2 steps: every rank but the root receives one. The second picture is that of eight
-# ranks: 7 messages in 3 steps.
+# 3 messages in 2 steps, because every rank but the root receives one. The second picture is that of
+# eight ranks: 7 messages in 3 steps.
 #
 # </details>
 
 # %% [markdown]
 # ## Up the tree and down again
 #
-# If the messages go the other way, in the opposite order, and every rank adds what arrives, the
-# root has the sum: this is a reduce. Then a broadcast completes the `all_reduce`.
+# A tree also works upwards. If the messages go the other way, in the opposite order, and every rank
+# adds what arrives, the root ends with the sum, which is a reduce. A broadcast down the same tree
+# then completes an `all_reduce`.
 
 # %% [markdown]
 # **Predict first.** How many messages does the root receive on the way up, and how many does rank
@@ -128,25 +131,26 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The root receives 2, and rank 3 none: in each step some ranks are idle. All ranks send 3 + 3
-# messages. On a [ring](../../notebooks/algorithms/ring.ipynb), they send four times as many, of a
-# quarter of the size.
+# The root receives 2, and rank 3 none, so in each step some ranks are idle. All ranks together send
+# 3 + 3 messages. On a [ring](../../notebooks/algorithms/ring.ipynb) they send four times as many,
+# each of a quarter of the size, and nobody is idle.
 #
 # </details>
 
 # %% [markdown]
 # ## Two trees at once
 #
-# For a long tensor, cut it in chunks: a rank passes on one chunk while it receives the next one.
-# But in a binary tree, a rank in the middle sends each chunk to two children, and half of the
-# ranks, the leaves, send nothing. So take two trees, and send one half of the tensor down each. The
-# second tree has the ranks in reverse order or one place further, so that a leaf of one tree is in
-# the middle of the other. Each rank has two children in one tree only: it sends one tensor in all.
+# Can a tree be as busy as a ring? A long tensor can be cut into chunks, so that a rank passes on
+# one chunk while it receives the next. But in a binary tree a rank in the middle sends each chunk
+# to two children, and half of the ranks, the leaves, send nothing. So take two trees, and send one
+# half of the tensor down each. The second tree has the ranks in reverse order or one place further,
+# so that a leaf of one tree is in the middle of the other. Then each rank has two children in one
+# tree only, and sends one tensor in all.
 #
-# The hard part is the timetable: no rank may send to two others, or receive from two, in the same
-# step. So each link is used in even steps or in odd steps only. The schedule is
+# The hard part is the timetable, because no rank may send to two others, or receive from two, in
+# the same step. So each link is used in even steps or in odd steps only. The schedule is
 # [`double_tree.py`](../../collectives/algorithms/double_tree.py). The step runs it on your four
-# ranks. The picture is computed, for eight ranks.
+# ranks, and the picture is computed for eight.
 
 # %% [markdown]
 # **Predict first.** In the first tree of eight ranks, rank 4 passes its half on to two others, and
@@ -180,8 +184,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Rank 4 is a leaf in the second tree, and rank 5 is in its middle. Only rank 7 is a leaf in both:
-# seven ranks cannot be paired.
+# Rank 4 is a leaf in the second tree, and rank 5 is in its middle. Only rank 7 is a leaf in both,
+# because seven ranks cannot be paired.
 #
 # </details>
 
@@ -200,7 +204,7 @@ STEPS = [tree, up_and_down, double_tree]
 # | chain of chunks | `k + n - 2` | `S` |
 # | double binary tree | about `k + 2 log2(n)` | `S` |
 #
-# The double tree has the bandwidth of a chain, and nearly the latency of a tree. That is why it can
+# The double tree has the bandwidth of a chain and nearly the latency of a tree, which is why it can
 # replace a ring among thousands of ranks.
 
 # %% [markdown]
@@ -214,7 +218,7 @@ STEPS = [tree, up_and_down, double_tree]
 #   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/bcast)).
 # - gloo's `broadcast` is a binomial tree, too ([its
 #   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)).
-# - Our backend `by_hand` takes a binomial tree over sockets for a `broadcast` of up to 256 KiB, and
+# - Our backend `by_hand` uses a binomial tree over sockets for a `broadcast` of up to 256 KiB, and
 #   for a `reduce` of up to 256 KiB.
 
 # %% [markdown]
@@ -222,8 +226,8 @@ STEPS = [tree, up_and_down, double_tree]
 #
 # 1. In `tree`, change `in reversed(distances(n)):` to `in distances(n):`. Now the first message
 #    goes to the neighbour. <details><summary>Answer</summary> You get `rank 3/4: got [-1, -1, -1,
-#    -1], should be [1, 2, 3, 4] [broadcast, int64[4], gloo]`. Rank 3 hears from rank 2, which knows
-#    nothing yet. </details>
+#    -1], should be [1, 2, 3, 4] [broadcast, int64[4], gloo]`. Rank 3 receives from rank 2, which
+#    has nothing yet. </details>
 # 2. In `up_and_down`, change `x += arriving` to `x.copy_(arriving)`. What does the root have in the
 #    end? <details><summary>Answer</summary> You get `rank 0/4: got [1000, 2000, 3000, 4000], should
 #    be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. What arrives last at each rank wins.
@@ -245,4 +249,5 @@ STEPS = [tree, up_and_down, double_tree]
 # - P. Sanders, J. Speck and J. L. Träff, [*Two-tree algorithms for full bandwidth broadcast,
 #   reduction and scan*](https://doi.org/10.1016/j.parco.2009.09.001) (2009).
 #
-# Next lesson: [bruck](../../notebooks/algorithms/bruck.ipynb), for the calls without a root.
+# Two calls are still missing, `all_gather` and `all_to_all`, in which every rank has something for
+# all others. Next lesson: [bruck](../../notebooks/algorithms/bruck.ipynb).
