@@ -19,13 +19,14 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test test-all mutations notebooks docs constraints lint again
+.PHONY: help tour test test-all mutations gpu notebooks docs constraints lint again
 
 help:
 	@echo "make tour         run the first program, and the lessons of the route"
 	@echo "make test         run the tests but the slow ones; ARGS='tests/cli/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
 	@echo "make mutations    plant random faults one by one, and list those that no test notices"
+	@echo "make gpu          run on a machine with GPUs what nobody has run yet, for 30 minutes, and write a folder to send in"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"
 	@echo "make docs         make the generated parts of the documentation that take seconds; ARGS=claims makes one"
 	@echo "make constraints  pin the versions in constraints.txt anew; ARGS=--upgrade takes the newest"
@@ -54,6 +55,10 @@ test-all: $(VENV)/installed-for-tests
 mutations: $(VENV)/installed-for-tests
 	@$(INSTALL) -q -e '.[test,mutations]'
 	$(BIN) -m tools.mutations $(ARGS)
+
+# With .venv if it is there, else with PYTHON and what that has: a machine with GPUs may have no network.
+gpu:
+	@PYTHONPATH=. $(if $(wildcard $(BIN)),$(BIN),$(PYTHON)) -m tools.first_gpu_run $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
 	$(BIN) -m tools.notebooks $(ARGS)

@@ -1,0 +1,88 @@
+"""`make gpu`: each step ends in its limit, nothing names the machine, and a second run goes on."""
+
+import getpass
+import os
+import re
+import socket
+import sys
+
+import psutil
+import pytest
+
+from collectives.backends import availability
+from tools import first_gpu_run
+from tools.first_gpu_run import GpuStep, hiding, run_all
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+# A step with a child: both must end. The child's id is what it prints first.
+_CHILD = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path):
+    monkeypatch.setattr(availability, "unavailable", lambda *words: None)
+    ran = tmp_path / "ran"
+    plan = [
+        GpuStep("two_ranks", "One?", python(f"open({str(ran)!r}, 'a').write('x'); print(1)"), 60),
+        GpuStep("ranks", "How many?", python("raise SystemExit('with {n} ranks')"), 60),
+        GpuStep("waits", "Does it end?", python(_CHILD), 5),
+    ]
+    monkeypatch.setattr(first_gpu_run, "steps", lambda folder: plan)
+    return ran
+
+
+def test_each_step_ends_in_its_limit_and_a_second_run_does_not_repeat_it(planned, tmp_path, capsys):
+    folder = tmp_path / "found"
+    for _ in range(2):
+        assert run_all(folder, minutes=30) == 1
+    (child,) = re.findall(r"^\d+$", (folder / "waits.txt").read_text(), flags=re.M)
+    assert not psutil.pid_exists(int(child))
+    assert planned.read_text() == "x"
+    text = (folder / "summary.md").read_text()
+    assert "| two_ranks | One? | exit status 0 |" in text
+    assert "| ranks | How many? | exit status 1 |" in text
+    assert "with 2 ranks" in text
+    assert "| waits | Does it end? | ran into its limit |" in text
+    assert "ranks: ended before (exit status 1)" in capsys.readouterr().out
+
+
+def test_no_step_begins_after_the_minutes_that_one_gives(planned, tmp_path, capsys):
+    run_all(tmp_path / "found", minutes=-1)
+    assert not planned.exists()
+    assert "The same command goes on with two_ranks." in capsys.readouterr().out
+
+
+def test_the_output_names_neither_the_machine_nor_its_user_nor_a_path():
+    names = [socket.gethostname(), getpass.getuser(), os.path.expanduser("~"), sys.prefix]
+    shown = hiding()(
+        "; ".join(f"<{name}>" for name in names) + f" {first_gpu_run.ROOT}/lessons/x.py"
+    )
+    assert not [name for name in names if name in shown and name not in "PYTHON HOME USER HOST"]
+    assert shown.endswith("CHECKOUT/lessons/x.py")
+
+
+def test_without_a_gpu_nothing_is_written(tmp_path, capsys):
+    assert run_all(tmp_path / "found", minutes=30) == 3
+    assert "nccl needs one GPU per rank" in capsys.readouterr().out
+    assert not (tmp_path / "found").exists()
+
+
+def test_every_command_of_the_plan_is_one_that_exists(tmp_path):
+    """No GPU is here, so that each ends at once with 3, or with 1 where a rank asks."""
+    from collectives.course import files
+
+    for step in first_gpu_run.steps(tmp_path):
+        if step.command[1:4] == ("-m", "collectives", "run"):
+            names = step.command[4 : step.command.index("--backend")]
+            assert files.choose(list(names), every=False), step
+        if "--try" in step.command:
+            assert step.command[step.command.index("--try") + 1] in first_gpu_run.TRIES
