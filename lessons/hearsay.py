@@ -2,6 +2,8 @@
 """
 # hearsay
 
+Claims about distributed PyTorch that are often repeated, each with a program that tests it.
+
 You have probably read that gloo cannot do `reduce_scatter`, that `broadcast` is a barrier, or that
 the model misses data without `set_epoch`. Such sentences are copied from page to page. Some were
 true once, others never were, and from the sentence alone you cannot tell which.
@@ -10,9 +12,9 @@ Here we run them. Each section has one claim, where it is said, a short program 
 differently if the claim were true, and a verdict. At the end you can forget a dozen claims, and you
 know how to test the next one that you meet.
 
-Where we name no page, we know the claim from programs that rely on it. The programs run on gloo
-and the CPU, and the verdicts hold for torch 2.13 unless they name another version. They cannot go
-stale in silence: if a claim becomes true, its program fails.
+Where we name no page, we know the claim from programs that rely on it. The programs run on gloo and
+the CPU, and the verdicts hold for torch 2.13 unless they name another version. They cannot go stale
+in silence: if a claim becomes true, its program fails.
 
     python lessons/hearsay.py
     torchrun --nproc-per-node 4 lessons/hearsay.py

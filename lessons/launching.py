@@ -2,11 +2,15 @@
 """
 # launching
 
-Programs also start their ranks without torchrun, and meet at an address or in a file. The course
-does not need this lesson: read it when you start a program in another way.
+You can also start ranks without torchrun, and let them meet at an address or in a file.
 
-You will see the store through which ranks find each other, three ways to name it, four ways to
-start ranks, and what the end of a group does.
+torchrun starts the processes, and tells each of them who it is and where to find the others. Sooner
+or later you read a program that does both by itself, or you write one, because your test or your
+notebook has no torchrun. The course does not need this lesson, so come back when you meet such a
+program.
+
+At the end you know the store through which ranks find each other, three ways to name it, four ways
+to start ranks, and how to end a group without a crash.
 
     python lessons/launching.py
     torchrun --nproc-per-node 4 lessons/launching.py
@@ -24,11 +28,14 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The store
 #
-# Ranks find each other through a [store](../docs/glossary.md#store), a small server of keys and
-# values. In `init_process_group`, each rank writes its address there and reads those of the others.
-# After that the ranks talk to each other directly. torchrun starts the store before the ranks, and
-# tells them its address in `MASTER_ADDR` and `MASTER_PORT`. A program may use it, too. Here each
-# rank writes one key and reads that of its right neighbour; no group exists.
+# When a rank starts, it does not know where the other ranks are. So they find each other through a
+# [store](../docs/glossary.md#store), a small server of keys and values. In `init_process_group`,
+# each rank writes its own address there and reads the addresses of the other ranks. From then on
+# the ranks talk to each other directly.
+#
+# torchrun starts the store before the ranks, and puts its address into `MASTER_ADDR` and
+# `MASTER_PORT`, so your program can use it, too. Here each rank writes one key and reads the key of
+# its right neighbour, before there is any group.
 
 
 # %%
@@ -54,8 +61,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Who is who
 #
-# torchrun tells each process who it is, in environment variables, and `init_process_group` reads
-# them. This is rank 3 of a job on two machines, with two ranks on each:
+# Four copies of one program are running, so how does a copy learn that it is rank 3? torchrun
+# writes the answer into environment variables, and `init_process_group` reads them. This is what
+# rank 3 finds in a job on two machines with two ranks on each:
 #
 # | variable | what it says | rank 3 |
 # |---|---|---|
@@ -68,15 +76,17 @@ if __name__ == "__main__":
 # | `GROUP_RANK` | the number of this machine | 1 |
 # | `TORCHELASTIC_RUN_ID` | the name of the job | the word "none" |
 #
-# Many tutorials say that the number of the machine is in `NODE_RANK`. torchrun does not set that
-# variable. `dist.is_torchelastic_launched()` says whether torchrun started this process: it looks
-# for the last variable. `dist.is_available()` says whether this torch was built with
-# `torch.distributed`; if not, the module has no other function (`torch/distributed/__init__.py`:
-# "``torch.distributed`` does not expose any other APIs").
+# Many programs look for the number of the machine in `NODE_RANK`. torchrun does not set that
+# variable, so use `GROUP_RANK`.
+#
+# `dist.is_torchelastic_launched()` says whether torchrun started this process, because it looks for
+# the last variable of the table. `dist.is_available()` says whether this torch was built with
+# `torch.distributed`. If it was not, the module has no other function
+# (`torch/distributed/__init__.py`: "``torch.distributed`` does not expose any other APIs").
 
 # %% [markdown]
-# `@needs(ranks=4, fresh=True)` tells `run` to start four ranks with these variables, but not to
-# connect them: this step calls `init_process_group` itself.
+# This step makes the group itself. So `@needs(ranks=4, fresh=True)` asks `run` for four ranks that
+# have these variables and are not connected yet.
 
 
 # %%
@@ -100,9 +110,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### It waits for all ranks
 #
-# Can rank 0 return from `init_process_group` before rank 3 has called it? Here rank 3 calls last.
-# Just before its call it writes a key into torchrun's store. Each rank looks for the key when its
-# own call has returned.
+# Can rank 0 return from `init_process_group` before rank 3 has called it? To find out, we let rank
+# 3 call last. Just before its call it writes a key into torchrun's store, and each rank looks for
+# this key when its own call has returned.
 
 # %% [markdown]
 # **Predict first.** Which of the four ranks find the key?
@@ -131,23 +141,24 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# All of them. So rank 0 cannot return before rank 3 has called: on gloo, `init_process_group`
-# connects each rank with every other.
+# All of them do. So no rank returns before rank 3 has made its call, because on gloo
+# `init_process_group` connects each rank with every other.
 #
 # </details>
 
 # %% [markdown]
 # ## tcp://
 #
-# Without torchrun, `init_method` says where the store is. With `tcp://ADDRESS:PORT`, rank 0 starts
-# it there, and the other ranks connect to it. Each process passes its rank and the world size:
+# Without torchrun there is no store yet, so `init_method` says where one is started. With
+# `tcp://ADDRESS:PORT`, rank 0 starts it at that address, and the other ranks connect to it. Each
+# process passes its rank and the world size, because there are no variables to read them from:
 #
 # ```python
 # dist.init_process_group("gloo", init_method="tcp://10.0.0.1:29500", rank=rank, world_size=4)
 # ```
 #
-# In your program you write the address down. The step runs on machines where other programs run as
-# well, so rank 0 looks for a free port, and tells it to the others through torchrun's store.
+# In your own program you write the address down. On your machine that port may be taken, so in this
+# step rank 0 looks for a free one, and passes it to the other ranks through torchrun's store.
 
 
 # %%
@@ -185,10 +196,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## file://
 #
-# The store can also be a file that all ranks write and read; on several machines, a file on a
-# shared disk. The first rank makes it, and the last one to end its group removes it. But if two
-# ranks end their groups at the same moment, the file stays. So take a new name each time, and
-# remove the file yourself.
+# The store can also be a file that all ranks write and read. If the ranks are on several machines,
+# it must be on a shared disk.
+#
+# The first rank makes the file, and the last one to end its group removes it. But the file stays if
+# the job is killed, or if two ranks end their groups at the same moment, and the next job would
+# read old addresses from it. So take a new name each time, and remove the file yourself.
 
 
 # %%
@@ -213,6 +226,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Four ways to start
 #
+# Until now `run` has started the ranks. Your own program can start them in four ways, which differ
+# in how a process learns its rank:
+#
 # | | who tells each process its rank | where you start it |
 # |---|---|---|
 # | `torchrun` | the environment variables | on each machine |
@@ -223,8 +239,9 @@ if __name__ == "__main__":
 # Here `mp` is `torch.multiprocessing`. **torchrun** is the common way. If one rank fails, it ends
 # the others.
 #
-# **spawn** needs no launcher. It calls the function with 0, 1, ... as its first argument, waits for
-# all ranks, and raises an error if one of them fails. Save this as `spawned.py`:
+# **spawn** needs no launcher, because your program starts the ranks itself. It calls the function
+# with 0, 1, ... as its first argument, waits for all ranks, and raises an error if one of them
+# fails. Save this as `spawned.py`:
 #
 # ```python
 # import socket
@@ -260,8 +277,8 @@ if __name__ == "__main__":
 # rank 1 of 2: x = [11]
 # ```
 #
-# **Process** is Python's own way. You number the ranks, wait for them, and look for failures. Save
-# this as `processes.py`:
+# **Process** is Python's own way, and it leaves all the work to you: you number the ranks, wait for
+# them, and look for failures. Save this as `processes.py`:
 #
 # ```python
 # import multiprocessing
@@ -286,9 +303,9 @@ if __name__ == "__main__":
 # rank 1 of 2: x = [11]
 # ```
 #
-# **mpiexec** is the launcher of MPI. MPI tells each process who it is and connects them, so there
-# is no address. This program needs the package of this course, which brings the backend "mpi": `pip
-# install -e '.[mpi]'`. Save it as `mpi.py`:
+# **mpiexec** is the launcher of MPI. MPI tells each process who it is and connects the processes as
+# well, which is why this program has no address. It needs the backend "mpi", which the package of
+# this course brings: `pip install -e '.[mpi]'`. Save it as `mpi.py`:
 #
 # ```python
 # import collectives.backends.register  # makes "mpi" known to torch
@@ -313,25 +330,27 @@ if __name__ == "__main__":
 # rank 3 of 4: x = [1111]
 # ```
 #
-# Without `init_method="mpi://"` torch does not ask MPI, whatever rank and size you give it: you get
-# `ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable
-# MASTER_ADDR expected, but not set`.
+# Do not leave out `init_method="mpi://"`. Without it torch does not ask MPI, whatever rank and size
+# you give it, and you get `ValueError: Error initializing torch.distributed using env://
+# rendezvous: environment variable MASTER_ADDR expected, but not set`.
 
 # %% [markdown]
 # ## The end of the group
 #
 # `destroy_process_group` also ends gloo's threads. If you leave it out, a thread that still works
-# when Python ends can abort the process, with `terminate called without an active exception`. In
-# torch 2.13 this can happen even if you call it: when the first optimizer is created after
-# `init_process_group`, it imports `torch.distributed.nn`, whose functions keep the group alive.
-# Import that module before `init_process_group`.
+# when Python ends can abort the process, with `terminate called without an active exception`.
 #
-# Delete a `DistributedDataParallel` before you call it. If it is the last that knows the group, it
-# ends the group while it holds the lock of Python, and can wait forever for a thread of gloo that
-# needs this lock. The program to [take home](../examples/train_ddp.py) deletes it.
+# In torch 2.13 this can happen even if you call it. The first optimizer that is created after
+# `init_process_group` imports `torch.distributed.nn`, whose functions keep the group alive. So
+# import that module before `init_process_group`.
 #
-# Call `destroy_process_group` in the ranks. A parent that started them has no group to destroy, and
-# neither has a `finally` after an `init_process_group` that failed: ask `is_initialized()` there.
+# Delete a `DistributedDataParallel` before you call it. If the model is the last that knows the
+# group, it ends the group while it holds the lock of Python, and can wait forever for a thread of
+# gloo that needs this lock. The program to [take home](../examples/train_ddp.py) deletes it.
+#
+# Call `destroy_process_group` in the ranks only. A parent that started them has no group to
+# destroy. A `finally` has none either, if `init_process_group` failed before it, so ask
+# `is_initialized()` there:
 #
 # ```console
 # $ python -c "import torch.distributed as dist; dist.destroy_process_group()"
@@ -342,35 +361,35 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Pitfalls
 #
-# - Under torchrun, do not use `tcp://` with a port of your own. In torch 2.13 every rank then waits
-#   for a store that nobody starts
+# - Under torchrun, do not use `tcp://` with a port of your own, because in torch 2.13 every rank
+#   then waits for a store that nobody starts
 #   ([pytorch#192113](https://github.com/pytorch/pytorch/pull/192113)). Leave `init_method` out.
 # - `init_process_group` and `new_group` are [not
 #   thread-safe](https://docs.pytorch.org/docs/stable/distributed.html#initialization). Call them in
-#   one thread: each rank counts its groups, and with two threads the ranks may count differently.
-# - If a job is killed, its file for `file://` stays. A job that uses the same name reads the old
-#   addresses.
-# - In a notebook, `spawn` cannot call a function that you wrote in a cell: the new process has no
-#   such cell. `run` and `collectives.launch` can.
+#   one thread, because each rank counts its groups, and with two threads the ranks may count
+#   differently.
+# - In a notebook, `spawn` cannot call a function that you wrote in a cell, because the new process
+#   has no such cell. `run` and `collectives.launch` can.
 
 # %% [markdown]
 # ## On GPUs
 #
-# - A process that was forked cannot use CUDA if its parent has used it; `spawn` starts a new one
-#   (`torch/cuda/__init__.py`: "Cannot re-initialize CUDA in forked subprocess").
-# - Without a backend, torch makes two (`torch/distributed/distributed_c10d.py`: "both ``gloo`` and
-#   ``nccl`` backends will be created").
-# - All ranks must destroy their groups, in one order (`torch/distributed/distributed_c10d.py`:
-#   "ncclCommAbort() was a 'collective' call in some versions of NCCL").
+# - A forked process cannot use CUDA if its parent has used it (`torch/cuda/__init__.py`: "Cannot
+#   re-initialize CUDA in forked subprocess"). `spawn` starts a new process, so it can.
+# - If you name no backend, torch makes two (`torch/distributed/distributed_c10d.py`: "both ``gloo``
+#   and ``nccl`` backends will be created").
+# - All ranks must destroy their groups, in one order, because it may be a call that needs all of
+#   them (`torch/distributed/distributed_c10d.py`: "ncclCommAbort() was a 'collective' call in some
+#   versions of NCCL").
 # - NCCL waits for a shorter time (`torch/distributed/distributed_c10d.py`: "Default value is 10
-#   minutes for NCCL and 30 minutes for other backends"). Up to torch 2.14, a watchdog ends the
-#   process then. Since 2.15 "nccl" is another engine: [Which NCCL?](../docs/which-nccl.md)
+#   minutes for NCCL and 30 minutes for other backends"). Up to torch 2.14, a watchdog then ends the
+#   process. Since 2.15 "nccl" is another engine: [Which NCCL?](../docs/which-nccl.md)
 
 # %% [markdown]
 # ## Write it yourself
 #
-# Write a program that adds up `10**rank` of all ranks under torchrun, and that also runs alone,
-# with `python alone.py`, as rank 0 of 1.
+# A program is easier to debug if it also runs without a launcher. Write one that adds up `10**rank`
+# of all ranks under torchrun, and that also runs alone, with `python alone.py`, as rank 0 of 1.
 #
 # <details><summary>Answer</summary>
 #

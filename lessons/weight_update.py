@@ -2,12 +2,13 @@
 """
 # weight_update
 
-A trainer sends its new weights to the ranks that work with copies of them. In reinforcement
-learning of a language model, engines generate text with such copies, and a reference model keeps
-the old weights, for comparison.
+A trainer sends its new weights to the ranks that work with copies of them.
 
-You will see a `broadcast` in the group of the trainer and its engines, and the same weights in one
-call.
+In reinforcement learning of a language model, one rank trains while engines generate text with
+copies of its weights. After each update the copies are old, so the trainer sends the new weights to
+every engine. But the reference model must not get them: it keeps the old weights, for comparison.
+
+At the end you can update a model on some of the ranks, in one call in place of hundreds.
 
     python lessons/weight_update.py
     torchrun --nproc-per-node 4 lessons/weight_update.py
@@ -21,12 +22,13 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The group
 #
-# The last rank is the trainer, and rank 0 is the reference. The ranks between them are engines. The
-# trainer and its engines form one group, and `group=` limits the broadcast to it.
+# The last rank is the trainer, rank 0 is the reference, and the ranks between them are engines. A
+# broadcast to all ranks would overwrite the reference, too. So the trainer and its engines form a
+# group, and `group=` limits the broadcast to it.
 #
-# The model has three numbers in two tensors. The tensors of `state_dict()` are
-# [views](../docs/glossary.md#view) of the model's own memory, so the broadcast writes the new
-# numbers into the model.
+# The model has three numbers in two tensors. We broadcast the tensors of `state_dict()`, because
+# they are [views](../docs/glossary.md#view) of the model's own memory: what arrives in them is in
+# the model.
 
 
 # %%
@@ -71,15 +73,17 @@ if __name__ == "__main__":
 # | 2 | engine | [21.0, 22.0, 23.0] | [31.0, 32.0, 33.0] |
 # | 3 | trainer | [31.0, 32.0, 33.0] | [31.0, 32.0, 33.0] |
 #
-# Rank 0 is not in the group, and makes no broadcast.
+# Rank 0 alone has kept its weights, because it is not in the group and makes no broadcast.
 
 # %% [markdown]
 # ### One bucket
 #
-# Each call costs time, and a real model has hundreds of tensors. So all are copied into one flat
-# tensor, a [bucket](../docs/glossary.md#bucket), which takes one broadcast. Its length is sent
-# first: on gloo, a longer message [ends the receiver's
-# process](../notebooks/mistakes/buffers.ipynb).
+# This model needs two broadcasts. A real model has hundreds of tensors, and each call costs time.
+# So we copy all tensors into one flat tensor, a [bucket](../docs/glossary.md#bucket), which takes
+# one broadcast.
+#
+# The trainer sends the length of the bucket first, because on gloo a message that is too long [ends
+# the receiver's process](../notebooks/mistakes/buffers.ipynb).
 
 
 # %%
@@ -116,27 +120,29 @@ STEPS = [weight_update, one_bucket]
 # %% [markdown]
 # ## The cost
 #
-# On gloo with four ranks on two cores, a broadcast of 4 KiB took 1 ms, and one of 16 MiB only 18 ms
-# (`collectives bench bus broadcast -n 4 -b 4KiB -e 16MiB -f 4096`): small calls cost
-# [messages](../notebooks/algorithms/tree.ipynb), not bytes. A bucket is a second copy of its
-# tensors; a large model is sent in several.
+# On gloo with four ranks on two cores, a broadcast of 4 KiB took 1 ms. One of 16 MiB took only 18
+# ms (`collectives bench bus broadcast -n 4 -b 4KiB -e 16MiB -f 4096`), although it carries 4,096
+# times as much. So small calls cost [messages](../notebooks/algorithms/tree.ipynb), not bytes, and
+# a bucket saves messages. Its price is memory, because it is a second copy of its tensors. This is
+# why a large model is sent in several buckets.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Trainer and engines must list the tensors in the same order. The same class of model does.
-# - Here trainer and engines are ranks of one job. Where they are two jobs, started separately, each
-#   has a world of its own, and `new_group` cannot join them: it knows the ranks of one world.
+# - Trainer and engines must list the tensors in the same order. They do if they use the same class
+#   of model.
+# - Here trainer and engines are ranks of one job. Two jobs that you start separately have a world
+#   each, and `new_group` cannot join them, because it knows the ranks of one world.
 # - `parameters()` leaves out the buffers of a model, such as the running mean of a BatchNorm.
-# - `torch.cat` turns integers into floating-point numbers. Give each dtype a bucket of its own.
+# - `torch.cat` turns integers into floating-point numbers, so give each dtype a bucket of its own.
 
 # %% [markdown]
 # ## Change and try
 #
 # Make one change, run that cell and the next one, and undo it.
 #
-# 1. In `weight_update`, change `src=trainer` to `group_src=trainer`. The trainer is rank 3. Does it
-#    mean the same rank?
+# 1. In `weight_update`, change `src=trainer` to `group_src=trainer`. The trainer is rank 3. Does
+#    the call still find it?
 #
 #    <details><summary>Answer</summary>
 #
@@ -151,7 +157,8 @@ STEPS = [weight_update, one_bucket]
 #    <details><summary>Answer</summary>
 #
 #    You get `rank 1/4: got [11.0, 12.0, 13.0], should be [31.0, 32.0, 33.0] [broadcast of one
-#    bucket, float32[3], gloo]`. Both engines do: the bucket is a copy of the weights, not a view.
+#    bucket, float32[3], gloo]`. Both engines do, because the bucket is a copy of the weights and no
+#    view: what arrives in it must be copied back.
 #
 #    </details>
 

@@ -2,11 +2,15 @@
 """
 # one_process
 
-One process trains a small network. All later lessons spread this training over several processes,
-and prove that they get the same network.
+One process trains a small network, and the later lessons train the same one on several ranks.
 
-You will see what `backward()` adds up in `.grad`, that small batches one after the other give the
-gradient of a large one, and why large models need thousands of GPUs.
+When you train on several ranks, a mistake rarely raises an error. The loss still falls, but the
+network is another one, and you notice only if you can compare it with one that is right. This
+lesson trains that network. All later lessons spread the training over several processes, and prove
+that they get the same one.
+
+At the end you know what `backward()` adds up in `.grad`, why small batches one after the other give
+the gradient of a large one, and why large models need thousands of GPUs.
 
     python lessons/training/one_process.py
     torchrun --nproc-per-node 4 lessons/training/one_process.py
@@ -25,20 +29,24 @@ from torch.nn.functional import cross_entropy
 # hidden units and 10 outputs, one for each digit. Each step of the training takes a batch of 64
 # images, computes the gradient of their mean loss, and changes the parameters a little.
 #
-# Nothing is distributed yet: each rank trains alone, on all images. The numbers are float64, so
-# rounding errors stay small, and we can compare the later programs with this one.
+# Nothing is distributed yet: each rank trains alone, on all images. We use float64 so that rounding
+# errors stay tiny, because the later lessons add up the same numbers in another order and must
+# still get the same network.
 
 # %% [markdown]
 # ## The code
 #
-# `seed` sets the first parameters of the network, and `shuffled` the order of the images. The
-# layers have numbers: `0.weight` and `0.bias` belong to the first one, `2.weight` and `2.bias` to
-# the last one. The optimizer is SGD with momentum: for each parameter it keeps a running sum of the
-# gradients, its `momentum_buffer`. The argument `backward` of `train` is the function that computes
-# the gradient: here `batch_loss`, in the next lessons others.
+# `train` is an ordinary training loop, with one opening for the later lessons: its argument
+# `backward` is the function that computes the gradient. Here that is `batch_loss`. In the next
+# lessons only this function changes. The optimizer is SGD with momentum, which keeps a running sum
+# of the gradients of each parameter, its `momentum_buffer`.
 #
-# Four names come from the package: `digits` loads images and labels, `Curve` draws a list of
-# numbers, `check_training` fails unless two trainings gave the same parameters and momentum, and
+# `seed` sets the first parameters of the network, and `shuffled` the order of the images. The
+# layers have numbers, by which a failing proof names them: `0.weight` and `0.bias` belong to the
+# first one, `2.weight` and `2.bias` to the last one.
+#
+# Four names come from the package. `digits` loads images and labels, and `Curve` draws a list of
+# numbers. `check_training` fails unless two trainings gave the same parameters and momentum.
 # `note_samples` notes which images the model computes, for the proof of the next lesson.
 
 
@@ -78,7 +86,7 @@ def batch_loss(model, images, labels):
 
 
 def one_process(rank, world_size, device):
-    batches = shuffled().split(64)  # 28 batches of 64 images, and one of 5
+    batches = shuffled()[:1792].split(64)  # 28 batches of 64 images; 5 images are left out
     trained, losses = train(network(0, device), batch_loss, batches, device)
 
     again, _ = train(network(0, device), batch_loss, batches, device)
@@ -94,14 +102,14 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # One, in four copies. All ranks start with the same seed and see the same batches, so they do the
-# same work four times, to the last bit. To gain anything, they must share it. The last batch is
-# small, so its loss in the picture says little.
+# same work four times, to the last bit. To gain anything, they must share the work.
 #
 # </details>
 
 # %% [markdown]
 # ### What `.grad` holds
 #
+# When ranks share the work, they put their gradients together, so look at where PyTorch keeps them.
 # The derivative of x * x is 2 x, which is 8 at x = 4. The step computes x * x twice, because
 # `backward()` frees the graph unless it has `retain_graph=True`.
 
@@ -126,16 +134,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16: `backward()` adds to `.grad`. So a training loop calls `optimizer.zero_grad()`, which clears
-# `.grad`, before each step.
+# 16, because `backward()` adds to what `.grad` holds already. This is why a training loop calls
+# `optimizer.zero_grad()` before each step: it clears `.grad`.
 #
 # </details>
 
 # %% [markdown]
 # ### Micro-batches
 #
-# If a batch does not fit into memory, cut it into micro-batches and let `.grad` add up. The loss of
-# a micro-batch is the mean over its own images, so weight it with its share of the batch.
+# What looks like a trap is also useful. If a batch does not fit into memory, cut it into
+# micro-batches, call `backward()` for each, and let `.grad` add up. But the loss of a micro-batch
+# is the mean over its own images, so you must weight it with its share of the batch.
 
 
 # %%
@@ -162,18 +171,20 @@ if __name__ == "__main__":
     run(micro_batches)
 
 # %% [markdown]
-# In the next lesson, four processes compute a micro-batch each, at the same time.
+# Here the micro-batches run one after the other. In the next lesson, four processes compute a
+# micro-batch each, at the same time.
 #
 # ### Why more than one process
 #
-# The largest Llama 3 has 405 billion parameters and was trained on 15.6 trillion tokens. [Its
-# authors](https://arxiv.org/abs/2407.21783) report 3.8e25 operations, on up to 16,384 H100 GPUs
-# with 80 GB and about 400e12 operations per second each, 38 to 43 % of their peak. Training takes 6
-# operations for each parameter and token ([Kaplan and others](https://arxiv.org/abs/2001.08361)).
-# Adam in mixed precision needs 16 bytes for each parameter
-# ([ZeRO](https://arxiv.org/abs/1910.02054)), and the outputs of the layers need more. No larger GPU
-# (*vertical scaling*) has this, so more GPUs share the work (*horizontal scaling*). Here rank r
-# computes what `32**r` of them need if they share work and memory evenly.
+# Why do some jobs need thousands of GPUs? The largest Llama 3 has 405 billion parameters and was
+# trained on 15.6 trillion tokens. [Its authors](https://arxiv.org/abs/2407.21783) report 3.8e25
+# operations on up to 16,384 H100 GPUs. Such a GPU has 80 GB, and made about 400e12 operations per
+# second, 38 to 43 % of its peak.
+#
+# You can check these numbers, because training takes 6 operations for each parameter and token
+# ([Kaplan and others](https://arxiv.org/abs/2001.08361)). Adam in mixed precision needs 16 bytes
+# for each parameter ([ZeRO](https://arxiv.org/abs/1910.02054)), and the outputs of the layers need
+# more.
 
 # %% [markdown]
 # **Predict first.** What does one H100 lack for this training: time, memory or both?
@@ -182,11 +193,11 @@ if __name__ == "__main__":
 # %%
 @computed
 def llama_405b(rank, world_size, device):
-    parameters, tokens, gpus = 405e9, 15.6e12, 32**rank
+    parameters, tokens = 405e9, 15.6e12
     operations = 6 * parameters * tokens
-    years = operations / (gpus * 400e12) / (365.25 * 24 * 3600)
     check(f"{operations:.1e}", "3.8e+25", "what the paper says")
-    return {"GPUs": gpus, "years": round(years, 2), "GB on each": 16 * parameters / gpus / 1e9}
+    years = operations / 400e12 / (365.25 * 24 * 3600)
+    return {"years on one GPU": round(years), "GB for Adam": 16 * parameters / 1e9}
 
 
 # %%
@@ -196,9 +207,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both: it would train for 3003.08 years, thousands and not the "hundreds" that one sometimes reads,
-# and the 6,480 GB need 6,480 / 80 = 81 GPUs. Data parallel training, in the next lessons, divides
-# the time. It does not divide the memory, because every rank holds the whole model.
+# Both. One GPU would train for 3,003 years, and the 6,480 GB for Adam alone fill 6,480 / 80 = 81
+# GPUs. No larger GPU (*vertical scaling*) has this, so more GPUs share the work (*horizontal
+# scaling*).
+#
+# Data parallel training, in the next lessons, divides the time. It does not divide the memory,
+# because every rank holds the whole model. That is the subject of the chapter
+# [model_parallel](../../docs/contents.md#model_parallel).
 #
 # </details>
 
@@ -209,9 +224,9 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # ## The proof
 #
 # `check_training` compares two trainings, each a model and its optimizer. For every parameter and
-# every momentum buffer, the norm of the difference may be at most 1e-9 of the norm. All ranks must
-# have the same values, to the last bit. If the proof fails, all ranks raise the same message, which
-# names the rank with the largest error.
+# every momentum buffer, the norm of the difference may be at most 1e-9 of the norm. The ranks must
+# agree to the last bit. If the proof fails, all ranks raise the same message, which names the rank
+# with the largest error.
 
 # %% [markdown]
 # ## Make it wrong
@@ -231,11 +246,11 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # %% [markdown]
 # ## Pitfalls
 #
-# - A loop without `zero_grad()` trains with the sum of all gradients so far. There is no error.
-# - `cross_entropy` takes the mean unless you say `reduction="sum"`. Weight means by their share of
-#   the batch; divide a sum by the batch size.
-# - Call `backward()` for each micro-batch. The sum of their losses would [keep every
-#   graph](../../notebooks/hearsay.ipynb).
+# - A loop without `zero_grad()` trains with the sum of all gradients so far, and there is no error.
+# - `cross_entropy` takes the mean unless you say `reduction="sum"`. So weight means by their share
+#   of the batch, but divide a sum by the batch size.
+# - Call `backward()` for each micro-batch. If you add up their losses first, autograd must [keep
+#   every graph](../../notebooks/hearsay.ipynb).
 # - n processes on one machine, each with as many threads as there are cores, slow each other down.
 #   `torch.set_num_threads(1)` prevents it.
 
