@@ -3,11 +3,12 @@
 # all_to_all
 
 In `all_to_all` every rank has n pieces, one for each rank, and receives n pieces, one from each
-rank. In a [mixture of experts](../docs/glossary.md#moe) each rank has one expert, and tokens for
-all of them.
+rank.
 
-You will see pieces in a list, in one tensor, and of unequal length; and tokens that get the answers
-of their experts in the right order.
+In a [mixture of experts](../docs/glossary.md#moe) each rank has one expert and tokens for all of
+them, so every rank must send something else to every rank, and nobody knows beforehand how much. At
+the end of this lesson you can send tokens to their experts and bring the answers back in the right
+order.
 
     python lessons/all_to_all.py
     torchrun --nproc-per-node 4 lessons/all_to_all.py
@@ -21,8 +22,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# It takes two lists of n tensors, the output first. Piece k of the input is for rank k, and piece r
-# of the output is from rank r.
+# `all_to_all` takes two lists of n tensors, the output first. Piece k of the input is for rank k,
+# and piece r of the output is from rank r.
 
 
 # %%
@@ -50,14 +51,16 @@ if __name__ == "__main__":
 # | 2 | [[21], [22], [23], [24]] | [[3], [13], [23], [33]] |
 # | 3 | [[31], [32], [33], [34]] | [[4], [14], [24], [34]] |
 #
-# Rank 3 sends 32, its second number, to rank 1. In the picture, rows of one colour become columns.
+# Follow one number: rank 3 sends 32, its second piece, to rank 1, where it is the last. In the
+# picture, rows of one colour become columns.
 
 # %% [markdown]
 # ### One tensor in place of a list
 #
-# `all_to_all_single` cuts a tensor along its first dimension into n equal pieces. Here each rank
-# has two columns of a matrix with n rows, and needs one whole row: rank r needs row r of every
-# rank. A piece is a row of two numbers.
+# Rows become columns: that is how a matrix is transposed, and a matrix is one tensor.
+# `all_to_all_single` cuts it along its first dimension into n equal pieces. Here each rank has two
+# columns of a matrix with n rows, but needs one whole row: rank r needs row r of every rank. A
+# piece is a row of two numbers.
 
 # %% [markdown]
 # **Predict first.** Rank 0 has the rows [1, 2], [3, 4], [5, 6] and [7, 8], and each next rank has
@@ -91,8 +94,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Unequal pieces
 #
-# Two lists of lengths say how the output and the input are cut, again the output first. Here rank r
-# has r + 1 numbers: one for each rank up to itself, none for the others.
+# So far all pieces were equally long, but experts are not equally popular. For unequal pieces, two
+# lists of lengths say how the output and the input are cut, again the output first. Here rank r has
+# r + 1 numbers, one for each rank up to itself.
 
 # %% [markdown]
 # **Predict first.** Rank 0 sends one number, and rank 3 sends four. How many does each of these two
@@ -126,8 +130,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Tokens to experts, and back
 #
-# In this layer of a mixture of experts, rank r has expert r. A router chooses the expert of each
-# token. Ours is a formula.
+# Now everything comes together in one layer of a mixture of experts, where rank r has expert r. A
+# router chooses the expert of each token; ours is a formula.
 #
 # | rank | tokens | experts |
 # |---|---|---|
@@ -136,9 +140,9 @@ if __name__ == "__main__":
 # | 2 | 21, 22, 23, 24, 25 | 2, 3, 3, 0, 0 |
 # | 3 | 31, 32, 33, 34, 35, 36 | 3, 0, 0, 1, 1, 2 |
 #
-# A rank does not know how many tokens the others have for it. So the ranks send the counts first,
-# then the tokens. For the answers, the two lists of counts are swapped. An answer is the token with
-# the number of the expert behind it: expert 2 answers 252 to token 25.
+# A rank does not know how many tokens the other ranks have for it, so the ranks send the counts
+# first, and then the tokens. For the way back, swap the two lists of counts. An answer is the token
+# with the number of the expert behind it: expert 2 answers 252 to token 25.
 
 # %% [markdown]
 # **Predict first.** How many tokens does expert 0 receive, and how many of them are from rank 1?
@@ -183,7 +187,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Five: 1, 24, 25, 32 and 33. None is from rank 1.
+# Five: 1, 24, 25, 32 and 33. None is from rank 1, but rank 1 takes part in the call all the same.
 #
 # </details>
 
@@ -193,10 +197,10 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 # %% [markdown]
 # ## The cost
 #
-# S is the size in bytes of the input of one rank. It keeps one of the n pieces, so it sends (n - 1)
-# / n * S bytes, and receives as many, in n - 1 messages. With many ranks these are small;
-# [bruck](../notebooks/algorithms/bruck.ipynb) shows how to send fewer. With unequal pieces, the
-# rank that sends or receives most limits the speed: one popular expert makes all ranks wait.
+# S is the size in bytes of the input of one rank. The rank keeps one of its n pieces, so it sends
+# (n - 1) / n * S bytes, and receives as many, in n - 1 messages. With many ranks these are small,
+# and [bruck](../notebooks/algorithms/bruck.ipynb) shows how to send fewer. With unequal pieces, the
+# rank that sends or receives most limits the speed, so one popular expert makes all ranks wait.
 #
 # Measured on gloo, four ranks on two cores (`collectives bench bus all_to_all -n 4 -b 4KiB -e 16MiB
 # -f 4096`): 16 MiB on each rank take 18 ms, 4.2 times as long as one `scatter`.
@@ -205,14 +209,14 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 # ## Pitfalls
 #
 # - `all_to_all` takes lists. With tensors it raises a TypeError, so use `all_to_all_single`.
-# - What rank r sends to rank k must be as long as what rank k expects from it, and nobody compares
+# - What rank r sends to rank k must be as long as what rank k expects from it, but nobody compares
 #   the two. On gloo, a longer piece [kills the receiver's
 #   process](../notebooks/mistakes/arguments.ipynb), and nobody notices a shorter one. So exchange
 #   the counts, as above.
 # - gloo refuses a tensor that is not [contiguous](../docs/glossary.md#contiguous), and a list with
 #   pieces of unequal length.
 # - If the input is also the output, gloo overwrites what it has not sent yet, without an error.
-# - A rank that receives nothing must also call, with an output of length 0.
+# - A rank that receives nothing must also make the call, with an output of length 0.
 
 # %% [markdown]
 # ## On GPUs
@@ -223,9 +227,9 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 # %% [markdown]
 # ## Where it is used
 #
-# Twice in each layer of a mixture of experts; in [Ulysses](../docs/glossary.md#ulysses); in
-# distributed Fourier transforms; in recommender models, where one rank has the embeddings that
-# others need.
+# A mixture of experts calls it twice in each layer, there and back.
+# [Ulysses](../docs/glossary.md#ulysses) and distributed Fourier transforms use it to cut a tensor
+# along another dimension, and recommender models to fetch embeddings from the rank that has them.
 
 # %% [markdown]
 # ## Change and try
@@ -238,14 +242,14 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 #    <details><summary>Answer</summary>
 #
 #    You get `rank 2/4: got [240, 250, 212, 223, 233], should be [212, 223, 233, 240, 250] [dispatch
-#    and return, int64[5], gloo]`, and rank 3 fails, too. Ranks 0 and 1 pass: their tokens were
-#    sorted by expert already.
+#    and return, int64[5], gloo]`, and rank 3 fails, too. Ranks 0 and 1 pass, because their tokens
+#    were sorted by expert already.
 #
 #    </details>
 #
 # 2. In `unequal_pieces`, change `1 if rank <= r else 0 for r in range(world_size)` to `1 for r in
-#    range(world_size)`. Now every rank expects a number also from those that send it none. What
-#    does rank 1 get?
+#    range(world_size)`. Now every rank expects a number also from those ranks that send it none.
+#    What does rank 1 get?
 #
 #    <details><summary>Answer</summary>
 #
@@ -278,4 +282,5 @@ STEPS = [all_to_all, columns_to_rows, unequal_pieces, dispatch_and_return]
 # - [`all_to_all_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_to_all_single)
 # - [`scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.scatter)
 #
-# Next lesson: [isend_irecv](../notebooks/isend_irecv.ipynb), messages that do not wait.
+# In all these calls a rank stands still until its data is there. Next lesson:
+# [isend_irecv](../notebooks/isend_irecv.ipynb), messages during which a rank can compute.

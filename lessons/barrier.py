@@ -2,11 +2,12 @@
 """
 # barrier
 
-No rank returns from `barrier` before every rank has called it. When rank 0 downloads a data set,
-the others must not read it before it is complete: `torch.distributed` does not see files.
+No rank returns from `barrier` before every rank has called it.
 
-You will also see what a barrier does for a file, a barrier in a group, and one that names the ranks
-that are missing.
+Rank 0 downloads a data set, and the other ranks must not read it before it is complete. No tensor
+travels between them that they could wait for, because `torch.distributed` does not see files. At
+the end of this lesson you can make ranks wait for each other, you know what a barrier does not wait
+for, and you can find out which rank is missing.
 
     python lessons/barrier.py
     torchrun --nproc-per-node 4 lessons/barrier.py
@@ -25,9 +26,10 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# `barrier` takes no tensor and returns nothing. Here [rank](../docs/glossary.md#rank) r works r
-# tenths of a second before it calls `barrier`. Each rank reads the clock, which is the same on the
-# whole machine, before and after the call: who had called when this rank returned?
+# `barrier` takes no tensor and returns nothing, so you can see its effect only in the time. Here
+# [rank](../docs/glossary.md#rank) r works r tenths of a second before it calls `barrier`. Each rank
+# reads the clock, which is the same on the whole machine, before and after the call: who had called
+# when this rank returned?
 
 
 # %%
@@ -60,14 +62,14 @@ if __name__ == "__main__":
 # | 2 | 0.2 s | [0, 1, 2, 3] |
 # | 3 | 0.3 s | [0, 1, 2, 3] |
 #
-# In the picture the `barrier` of rank 0 is long: it waits until rank 3 has done its work.
+# In the picture the `barrier` of rank 0 is long, because it waits until rank 3 has done its work.
 
 # %% [markdown]
 # ### A line in a file
 #
-# After a barrier, everything that the ranks did before it is done. Can the others see it? Here
-# rank r writes `written by rank r` into a file of its own. After the barrier it reads the file of
-# its left neighbour.
+# After a barrier, everything that the ranks did before it is done. But can the other ranks see it?
+# Here rank r writes `written by rank r` into a file of its own, and after the barrier it reads the
+# file of its left neighbour.
 
 # %% [markdown]
 # **Predict first.** Rank 0 reads the file of rank 3, once after `write` and a barrier, once after
@@ -103,16 +105,18 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # `''`, which is nothing, and then `'written by rank 3'`. Python keeps a written line in its own
-# buffer until `flush`. `print` into a pipe or a file does the same, so lines come out [in any
-# order](../notebooks/mistakes/data.ipynb), whatever barriers are between them.
+# buffer until `flush`, and the barrier knows nothing of this buffer. `print` into a pipe or a file
+# does the same, so lines come out [in any order](../notebooks/mistakes/data.ipynb), whatever
+# barriers are between them.
 #
 # </details>
 
 # %% [markdown]
 # ### A barrier in a group
 #
-# All ranks but the last have a [group](../docs/glossary.md#group) of their own, and a barrier in
-# it. Who waits for whom? Afterwards an `all_reduce` counts how many have passed the barrier.
+# Sometimes only a few ranks must wait for each other. Here all ranks but the last have a
+# [group](../docs/glossary.md#group) of their own, and a barrier in it. Afterwards an `all_reduce`
+# counts how many have passed the barrier.
 
 # %% [markdown]
 # **Predict first.** With four ranks, rank 3 does not call the barrier and goes on to the
@@ -141,19 +145,20 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# They pass it, and are 3: the members of the group wait for each other only. In the picture the
-# first dotted line joins their barriers. The bar of rank 3 is long: it waits for them in
-# `all_reduce`.
+# They pass it, and are 3, because the members of the group wait for each other only. In the picture
+# the first dotted line joins their barriers. The bar of rank 3 is long, because it waits for them
+# in `all_reduce`.
 #
 # </details>
 
 # %% [markdown]
 # ### Who is missing?
 #
-# If a rank never calls, a barrier says only that time is up. `monitored_barrier` names the rank:
-# with `wait_all_ranks=True` all missing ranks, else the first. Only gloo has it, but you can make a
-# gloo group beside any other. Here the odd ranks do not call. (gloo also prints the error to
-# stderr. This group is broken afterwards, and the world is not.)
+# If a rank never calls `barrier`, all other ranks learn at the time limit that time is up, and
+# nothing else. `monitored_barrier` names the rank: with `wait_all_ranks=True` all missing ranks,
+# else the first. Only gloo has it, but you can make a gloo group beside any other. Here the odd
+# ranks do not call. (gloo also prints the error to stderr. This group is broken afterwards, but the
+# world is not.)
 
 # %% [markdown]
 # **Predict first.** Ranks 0 and 2 call it, ranks 1 and 3 do not. Which ranks read the numbers 1 and
@@ -192,7 +197,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Rank 0 alone. Every rank reports to rank 0, which names those that did not report. Rank 2 has
-# reported and gets no answer. So in the logs of a large job, read those of rank 0.
+# reported and gets no answer, so it can name nobody. In the logs of a large job, read those of rank
+# 0.
 #
 # </details>
 
@@ -202,21 +208,21 @@ STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 # %% [markdown]
 # ## The cost
 #
-# No data, but time: all wait for the slowest. On gloo, empty messages travel in log2(n) rounds
-# (rounded up): in round k, to the rank 2**k places further on. In `monitored_barrier` rank 0
-# exchanges two messages with each other rank.
+# A barrier moves no data, but it costs time, because all ranks wait for the slowest. On gloo, empty
+# messages travel in log2(n) rounds (rounded up): in round k, to the rank 2**k places further on. In
+# `monitored_barrier` rank 0 exchanges two messages with each other rank.
 #
 # With four ranks on two cores, `monitored_barrier` took 0.7 ms and `barrier` 1 ms (`python
-# benchmarks/lesson_costs.py`). With many ranks, the messages of rank 0 cost more than the rounds:
-# [bruck](../notebooks/algorithms/bruck.ipynb).
+# benchmarks/lesson_costs.py`). But with many ranks, the messages of rank 0 cost more than the
+# rounds: [bruck](../notebooks/algorithms/bruck.ipynb).
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Every rank of the group must call it. A barrier inside `if rank == 0:` [waits for
+# - Every rank of the group must call it, so a barrier inside `if rank == 0:` [waits for
 #   ever](../notebooks/mistakes/order.ipynb).
-# - It is seldom needed: a collective makes each rank wait for the data that it needs. Use it for
-#   what `torch.distributed` does not see: files, sockets, clocks.
+# - You seldom need it, because a collective makes each rank wait for the data that it needs. Use it
+#   for what `torch.distributed` does not see: files, sockets, clocks.
 # - It does not wait for what a rank has started in the background. Only `wait()` on a `Work` says
 #   that it is done.
 # - With `TORCH_DISTRIBUTED_DEBUG=DETAIL` every collective first waits for all ranks of its group.
@@ -233,9 +239,9 @@ STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 # %% [markdown]
 # ## Where it is used
 #
-# Before the others read a data set or a checkpoint that rank 0 writes. Before and after a timed
-# region, so that all ranks measure the same. `monitored_barrier` after start-up names the machine
-# that is missing.
+# Put a barrier before the other ranks read a data set or a checkpoint that rank 0 writes, and
+# before and after a timed region, so that all ranks measure the same. `monitored_barrier` after
+# start-up names the machine that is missing.
 
 # %% [markdown]
 # ## Change and try
@@ -246,6 +252,7 @@ STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 #    last rank is a member now, and still does not call the barrier. What happens?
 #
 #    <details><summary>Answer</summary>
+#
 #    It hangs. You get `-> circular wait: 0 -> 3 -> 0`: rank 0 waits for rank 3 in `barrier`, and
 #    rank 3 for rank 0 in `all_reduce`.
 #
@@ -258,7 +265,7 @@ STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 #
 #    You get `rank 0/4: got 'missing: 1', should be 'missing: 1, 3'
 #    [monitored_barrier(wait_all_ranks=True), gloo]`. Rank 0 raises at the first rank that does not
-#    report.
+#    report, so it never asks for rank 3.
 #
 #    </details>
 
@@ -288,5 +295,5 @@ STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 # - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
 # - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
 #
-# This was the last call. Next: the [chapters](../docs/contents.md) on training, algorithms and
-# machines.
+# These are all calls of this chapter. Next: the [chapters](../docs/contents.md) on training,
+# algorithms and machines, which show what is built from them.

@@ -3,11 +3,11 @@
 # gather
 
 With `gather`, one rank, the [root](../docs/glossary.md#root), receives one tensor from every rank,
-in rank order. When each rank has evaluated its share of a test set, one rank can write all answers
-into a file.
+in rank order.
 
-You will see a list of buffers on the root and `None` elsewhere; how much memory the root needs; and
-texts of different lengths.
+Each of four ranks has evaluated its share of a test set, and one rank should write all answers into
+one file. The other three have no use for the whole. At the end of this lesson you can collect
+tensors, texts and other objects on one rank, and you know when collecting objects is dangerous.
 
     python lessons/gather.py
     torchrun --nproc-per-node 4 lessons/gather.py
@@ -21,8 +21,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# `dst` is the root. It passes a list of n tensors, which the call fills: one for each rank, its own
-# among them. Every other rank passes `None`.
+# `dst` names the root. Only the root passes a list of n tensors, one for each rank and its own
+# among them, and the call fills them. Every other rank passes `None`, because it receives nothing.
 
 
 # %%
@@ -54,14 +54,15 @@ if __name__ == "__main__":
 # | 2 | [21, 22] | - |
 # | 3 | [31, 32] | [[1, 2], [11, 12], [21, 22], [31, 32]] |
 #
-# The tens name the rank that a number is from. In the picture, only rank 3, the root, has the four
+# The tens name the rank that a number is from. In the picture, only rank 3, the root, has all four
 # tensors.
 
 # %% [markdown]
 # ### One tensor in place of a list, and its size
 #
-# The buffers may be the rows of one tensor: `unbind` returns them as
-# [views](../docs/glossary.md#view). Each rank has 1024 numbers of 4 bytes, which are 4096 bytes.
+# A list of n tensors is inconvenient if you want to compute with the result. So let the buffers be
+# the rows of one tensor, which `unbind` returns as [views](../docs/glossary.md#view). Each rank has
+# 1024 numbers of 4 bytes, which are 4096 bytes.
 
 # %% [markdown]
 # **Predict first.** How many bytes does rank 0 need for the result, and how many does rank 3 need?
@@ -97,12 +98,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Text, and any other object
 #
-# `gather` needs the same shape on every rank; [all_gather](../notebooks/all_gather.ipynb) shows
-# what to do with unequal lengths. `gather_object` takes any object that can be
-# [pickled](../docs/glossary.md#pickle). It pickles each object into bytes,
-# [pads](../docs/glossary.md#padding) them to the longest, gathers them, and unpickles them on the
-# root, which passes a list of n places. Use it only among ranks that you trust: unpickling runs the
-# code that a sender may have put into the bytes.
+# Answers are often texts of different lengths, but `gather` needs the same shape on every rank.
+# [all_gather](../notebooks/all_gather.ipynb) shows how to pad and trim them. `gather_object` does
+# it for you, with any object that can be [pickled](../docs/glossary.md#pickle): it turns each
+# object into bytes, [pads](../docs/glossary.md#padding) these to the longest, gathers them, and
+# rebuilds the objects on the root, which passes a list of n places.
 
 
 # %%
@@ -123,10 +123,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Why only from ranks that you trust
 #
-# `all_gather_object` gathers on every rank anything that [pickle](../docs/glossary.md#pickle) can
-# write, of any length; inside, it pads and trims. But a pickle is a small program: an object may
-# say "to rebuild me, call this function". Each rank here sends a string, of another length than the
-# others', and an object of the class `RunsCode`, which asks for a call of `dist.get_rank()`.
+# This convenience has a price, because a pickle is a small program: an object may say
+# "to rebuild me, call this function", and whoever unpickles it makes that call. Here each rank
+# sends a string, of another length than the other ranks' strings, and an object of the class
+# `RunsCode`, which asks for a call of `dist.get_rank()`. `all_gather_object` gathers both on every
+# rank.
 
 # %% [markdown]
 # **Predict first.** What does each of the four `RunsCode` objects become on rank 2?
@@ -154,17 +155,20 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The number 2. The function runs in the process of the *receiver*, while it unpickles, and returns
-# the receiver's rank. It could be any function, with any arguments. If text is all you need, gather
-# its bytes, padded and trimmed: they run nothing.
+# The number 2. The function runs in the process of the *receiver*, while it unpickles, so it
+# returns the receiver's rank. It could be any function, with any arguments, which is why you should
+# gather objects only among ranks that you trust. If you need text and nothing else, gather its
+# bytes, padded and trimmed: they run nothing.
 #
 # </details>
 
 # %% [markdown]
 # ### From any source
 #
-# Without `src`, `recv` takes the next message from any rank, and returns the rank of its sender. A
-# coordinator that hands out work needs this. The order may differ from run to run.
+# In a `gather` the root hears from every rank before it goes on. But a coordinator that hands out
+# work should answer whichever rank has finished first, so it calls `recv` without `src`. This call
+# takes the next message from any rank, and returns the rank of its sender. The order may differ
+# from run to run.
 
 
 # %%
@@ -195,9 +199,10 @@ STEPS = [gather, gather_into_rows, gather_text, pickles_run_code, receive_from_a
 # %% [markdown]
 # ## The cost
 #
-# S is the size of the gathered whole in bytes. Each rank but the root sends its S / n bytes once.
-# The root receives (n - 1) / n * S bytes over its own [link](../docs/glossary.md#link), and this
-# link limits the speed: more ranks do not make a gather faster.
+# S is the size of the gathered whole in bytes. Each rank but the root sends its S / n bytes once,
+# but the root receives (n - 1) / n * S bytes, all of them over its own
+# [link](../docs/glossary.md#link). This link limits the speed, so more ranks do not make a gather
+# faster.
 #
 # Measured on gloo, four ranks on two cores (`collectives bench bus gather -n 4 -b 4KiB -e 16MiB -f
 # 4096`): 16 MiB take 6.6 ms, and an `all_gather` of the same size takes 3.2 times as long, 21 ms.
@@ -208,12 +213,12 @@ STEPS = [gather, gather_into_rows, gather_text, pickles_run_code, receive_from_a
 # ## Pitfalls
 #
 # - A list on a rank that is not the root is a ValueError on that rank, and a missing list on the
-#   root is one there. The ranks that need this rank wait: [one rank
-#   raises](../notebooks/mistakes/processes.ipynb).
-# - The list must be a `list`. The tuple that `unbind` or `chunk` returns is a TypeError on the
+#   root is one there. [One rank raises](../notebooks/mistakes/processes.ipynb), and the ranks that
+#   need it wait.
+# - The list must be a `list`: the tuple that `unbind` or `chunk` returns is a TypeError on the
 #   root.
 # - Every rank must pass the same shape and dtype. On gloo, nobody notices a rank that passes less,
-#   and the rest of its buffer is undefined. A rank that passes more makes the root crash.
+#   and the rest of its buffer is undefined, but a rank that passes more makes the root crash.
 # - Without `dst`, the root is rank 0.
 
 # %% [markdown]
@@ -229,8 +234,8 @@ STEPS = [gather, gather_into_rows, gather_text, pickles_run_code, receive_from_a
 # %% [markdown]
 # ## Where it is used
 #
-# For evaluation: one rank writes all answers to a file. For logs and timings of all ranks. In
-# `torch.distributed.checkpoint`, each rank describes what it will save; rank 0 gathers these
+# Evaluations and logs gather answers and timings on the rank that writes them. In
+# `torch.distributed.checkpoint`, each rank describes what it will save, and rank 0 gathers these
 # descriptions and makes one plan.
 
 # %% [markdown]
@@ -244,8 +249,9 @@ STEPS = [gather, gather_into_rows, gather_text, pickles_run_code, receive_from_a
 #    <details><summary>Answer</summary>
 #
 #    You get ```rank 1 raised ValueError: Argument ``gather_list`` must NOT be specified on
-#    non-destination ranks.``` Ranks 2 and 3 raise the same error. Rank 0 raises none: it waits for
-#    the others. If all ranks need the texts, call `all_gather_object`.
+#    non-destination ranks.``` Ranks 2 and 3 raise the same error. Rank 0 raises none, because its
+#    own call is right: it waits for the other three. If all ranks need the texts, call
+#    `all_gather_object`.
 #
 #    </details>
 
@@ -272,4 +278,5 @@ STEPS = [gather, gather_into_rows, gather_text, pickles_run_code, receive_from_a
 # - [`gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.gather)
 # - [`gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.gather_object)
 #
-# Next lesson: [scatter](../notebooks/scatter.ipynb), the way back.
+# Next lesson: [scatter](../notebooks/scatter.ipynb), the way back: the root has everything, and
+# gives each rank its share.

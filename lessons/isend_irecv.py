@@ -2,9 +2,11 @@
 """
 # isend_irecv
 
-`isend` and `irecv` start a send and a receive and return immediately, each with a `Work` (others
-call it a request). The message is complete when `wait()` returns. Meanwhile the rank can compute.
-You will also see tags, a ring, and an error that shows only in `wait()`.
+`isend` and `irecv` start a send and a receive and return immediately, each with a `Work`.
+
+With `send` and `recv` a rank stands still until the other rank comes, although it often has work
+that does not need the message. At the end of this lesson you can compute while messages travel, and
+let all ranks exchange data at once without a deadlock.
 
     python lessons/isend_irecv.py
     torchrun --nproc-per-node 4 lessons/isend_irecv.py
@@ -18,9 +20,10 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# Start the receives first, keep every `Work`, call `wait()` on each, and only then touch the
-# tensors. (On NCCL, start all of them [in one batch](#A-ring).) Here every
-# [rank](../docs/glossary.md#rank) sends to the rank on its right.
+# Start the receives first, keep every `Work`, and call `wait()` on each, because a message is
+# complete only when its `wait()` has returned. Until then, leave the tensors alone. (On NCCL, start
+# all of them [in one batch](#A-ring).) Here every [rank](../docs/glossary.md#rank) sends to the
+# rank on its right.
 
 
 # %%
@@ -52,14 +55,14 @@ if __name__ == "__main__":
 # | 2 | [21] | [11] |
 # | 3 | [31] | [21] |
 #
-# No rank has to be first, as in [send_recv](../notebooks/send_recv.ipynb): in the picture all four
-# messages travel at the same time.
+# With [send and recv](../notebooks/send_recv.ipynb) one rank of this circle must receive first.
+# Here none has to: in the picture all four messages travel at the same time.
 
 # %% [markdown]
 # ### Compute while messages travel
 #
-# Each rank has three numbers of a long row, and wants the difference between each number and the
-# one before it. Two differences need no other rank. The first needs the last number of the left
+# Each rank has three numbers of a long row, and needs the difference between each number and the
+# one before it. Two differences need no other rank. The first one needs the last number of the left
 # neighbour, the [halo](../docs/glossary.md#halo); rank 0 takes 0. So a rank starts its messages,
 # computes two differences, and only then waits.
 
@@ -104,9 +107,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Tags
 #
-# Messages from one rank to another with the same [tag](../docs/glossary.md#tag) arrive in the order
-# in which they were sent. With tags the receiver can choose. Rank 0 must use `isend`: a `send` of
-# the first message would wait for a `recv` that rank 1 calls only after the second.
+# If several messages are on the way between two ranks, which one does a `recv` get? With the same
+# [tag](../docs/glossary.md#tag) they arrive in the order in which they were sent, but with
+# different tags the receiver can choose. Rank 0 must use `isend` for this, because a `send` of the
+# first message would wait for a `recv` that rank 1 calls only after the second.
 
 # %% [markdown]
 # **Predict first.** Rank 0 starts a message with the number 1 and tag 1, and then one with the
@@ -182,15 +186,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 21, 11, 1, 31: its own block, then those of ranks 1, 0 and 3.
+# 21, 11, 1, 31: first its own block, then those of ranks 1, 0 and 3, because the blocks come from
+# the left.
 #
 # </details>
 
 # %% [markdown]
 # ### Errors come at `wait()`
 #
-# `isend` has returned when its message fails, so `wait()` raises the error. The same holds for a
-# collective with `async_op=True`. This one fails on gloo, which cannot average integers.
+# A call that returns at once cannot raise what happens later. So if a message fails, `wait()`
+# raises the error, and the same holds for a collective with `async_op=True`. This one fails on
+# gloo, which cannot average integers.
 
 
 # %%
@@ -228,7 +234,8 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 # ## The cost
 #
 # S bytes cross one link, as with `send` and `recv`. The transfer can run while the rank computes,
-# but gloo needs CPU threads for it. Each open message needs a buffer of its own until its `wait()`.
+# but gloo needs CPU threads for it, and each open message needs a buffer of its own until its
+# `wait()`.
 #
 # Many open messages save time. Of 1,000 messages of 4 bytes between two ranks, on two cores,
 # `wait()` after each took 3.6 to 4 times as long as starting all of them before the first `wait()`,
@@ -240,9 +247,9 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 #
 # - Until `wait()` returns, do not [write to what is being
 #   sent](../notebooks/mistakes/buffers.ipynb), nor read or write what is being received.
-# - Keep every `Work`. On gloo, if you drop a `Work`, its message is silently cancelled: the other
-#   rank waits in vain, or the buffer is never filled.
-# - On gloo `is_completed()` of a send or a receive is False until `wait()`. Do not poll.
+# - Keep every `Work`. On gloo, if you drop a `Work`, its message is silently cancelled, so the
+#   other rank waits in vain, or the buffer is never filled.
+# - On gloo `is_completed()` of a send or a receive is False until `wait()`, so do not poll.
 # - `isend(...).wait()` before the receive is the [deadlock of
 #   `send`](../notebooks/mistakes/messages.ipynb) again.
 
@@ -252,15 +259,15 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 # - On NCCL the first message between two ranks connects them and needs both ([NCCL, issue
 #   783](https://github.com/NVIDIA/nccl/issues/783)). The issue is about what "nccl" means up to
 #   torch 2.14: [Which NCCL?](../docs/which-nccl.md)
-# - So single sends and receives in both directions can hang; start them as [one
+# - So single sends and receives in both directions can hang. Start them as [one
 #   group](https://github.com/NVIDIA/nccl/issues/479), which `batch_isend_irecv` does.
 
 # %% [markdown]
 # ## Where it is used
 #
 # Pipeline parallelism sends one [micro-batch](../docs/glossary.md#micro-batch) while it computes
-# the next. Ring attention computes on one block of keys and values while it sends this block on.
-# Convolutions that are cut over ranks exchange halos.
+# the next. Ring attention sends a block of keys and values on while it computes on it. Convolutions
+# that are cut over ranks exchange halos.
 
 # %% [markdown]
 # ## Change and try
@@ -273,12 +280,12 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 #    <details><summary>Answer</summary>
 #
 #    Only the first. You get `rank 1/4: got [10, 1, 1], should be [8, 1, 1] [isend, irecv of a halo,
-#    int64[3], gloo]`, and the same of ranks 2 and 3. Rank 0 has no halo and passes.
+#    int64[3], gloo]`, and the same of ranks 2 and 3. Rank 0 passes, because it has no halo.
 #
 #    </details>
 #
-# 2. In `ring_exchange`, change `block = arriving` to `pass`. A rank passes on its own block, again
-#    and again. What does rank 0 see?
+# 2. In `ring_exchange`, change `block = arriving` to `pass`. Now a rank passes on its own block,
+#    again and again. What does rank 0 see?
 #
 #    <details><summary>Answer</summary>
 #
@@ -314,4 +321,5 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
 # - [`get_backend`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.get_backend)
 #
-# Next lesson: [new_group](../notebooks/new_group.ipynb): collectives among some of the ranks.
+# So far every collective has needed all ranks. Next lesson:
+# [new_group](../notebooks/new_group.ipynb), collectives among some of them.

@@ -3,10 +3,11 @@
 # new_group
 
 `new_group` makes a group of some ranks, in which every collective works as if there were no others.
-In large trainings a GPU exchanges parts of a layer with some GPUs, and gradients with others.
 
-You will also see what goes wrong when ranks create groups in different orders, the two numbers
-of a rank, and a grid of groups.
+In large trainings a GPU exchanges parts of a layer with the GPUs of its machine, and averages
+gradients with others. A collective of all ranks can do neither. At the end of this lesson you can
+cut the ranks into groups, or into the rows and columns of a grid, and you know why groups that are
+created in another order make ranks wait for ever.
 
     python lessons/new_group.py
     torchrun --nproc-per-node 4 lessons/new_group.py
@@ -21,7 +22,8 @@ from torch.distributed.device_mesh import init_device_mesh
 # %% [markdown]
 # ## The call
 #
-# Every [rank](../docs/glossary.md#rank) makes *both* calls, even for the
+# `new_group` takes the list of its members, and it is a call of *all* ranks: every
+# [rank](../docs/glossary.md#rank) makes both calls here, even for the
 # [group](../docs/glossary.md#group) that it does not belong to. For that group it gets a
 # placeholder, `dist.GroupMember.NON_GROUP_MEMBER`.
 
@@ -62,8 +64,9 @@ if __name__ == "__main__":
 # ### Both sums on every rank
 #
 # Now all ranks need the sums of both halves. A usual recipe: each rank puts the sum of its half
-# into its place in two zeros, and all ranks reduce them with `MAX`, or with `SUM`. Here the numbers
-# are -1, -10, -100, ..., and in a third try one rank of each half puts its sum in.
+# into its place in two zeros, and all ranks reduce them with `MAX`, or with `SUM`. Both have a
+# catch, which the numbers -1, -10, -100, ... show. In a third try only one rank of each half puts
+# its sum in.
 
 # %% [markdown]
 # **Predict first.** The sums of the halves are -11 and -1100. Which two numbers do all ranks get
@@ -102,18 +105,20 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With `MAX`, 0 and 0, without an error: the zero of the other half is larger than a negative sum.
-# With `SUM`, -22 and -2200, because every member of a half adds its sum: twice with four ranks,
-# four times with eight. It is right if one rank of each half adds it, or by `all_gather`.
+# With `MAX`, 0 and 0, because the zero of the other half is larger than a negative sum. With `SUM`,
+# -22 and -2200, because every member of a half adds its sum: twice with four ranks, four times with
+# eight. Neither raises an error. It is right if one rank of each half adds its sum, or with
+# `all_gather`.
 #
 # </details>
 
 # %% [markdown]
 # ### Why every rank must make the same calls
 #
-# Each rank counts its calls of `new_group`, and the count gives the group the name under which its
-# members find each other. Here rank 0 creates two groups in the other order. Its "gradients" is
-# what the others call "losses". The gradients are 1, 10, 100, ..., the losses 2, 20, 200, ...
+# How does a rank find the other members of its group? Each rank counts its calls of `new_group`,
+# and the count gives the group the name under which its members meet. Here rank 0 creates two
+# groups in the other order, so its "gradients" is what the other ranks call "losses". The gradients
+# are 1, 10, 100, ..., the losses 2, 20, 200, ...
 
 # %% [markdown]
 # **Predict first.** What does rank 0 get as `gradient`, in place of 1111?
@@ -145,26 +150,27 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2221: its own gradient, 1, and the losses of the others, without an error. In the picture a dotted
-# line joins its first call with the second calls of the others. Without `async_op` all ranks would
-# [wait for ever](../notebooks/mistakes/groups.ipynb).
+# 2221: its own gradient, 1, and the losses of the other ranks, without an error. In the picture a
+# dotted line joins its first call with their second calls. Without `async_op` all ranks would [wait
+# for ever](../notebooks/mistakes/groups.ipynb).
 #
 # </details>
 #
-# A rank that leaves out a call, for example because it is no member, has other names from then on.
-# [A later group then hangs](../notebooks/mistakes/groups.ipynb).
+# A rank that leaves out a call, for example because it is no member, has other names from then on,
+# and [a later group hangs](../notebooks/mistakes/groups.ipynb).
 #
 # With `use_local_synchronization=True` only the members call `new_group`. The name then comes from
-# the list of ranks and from the number of groups that the rank is already in. So it must be the
-# same number on all members, or they [wait for ever](../notebooks/mistakes/groups.ipynb). Groups
+# the list of ranks and from the number of groups that the rank is already in, so this number must
+# be the same on all members, or they [wait for ever](../notebooks/mistakes/groups.ipynb). Groups
 # that overlap break this rule easily: create those on all ranks.
 
 # %% [markdown]
 # ### Two numbers for one rank
 #
-# A member has two numbers: its rank in the world (the *global* rank), and its rank in the group. A
-# rank outside has -1 there. `src` and `dst` are global ranks, also with `group=`. `group_src` and
-# `group_dst` count within the group. Here the group is everyone but rank 0.
+# Once a rank is in a group, it has two numbers: its rank in the world (the *global* rank), and its
+# rank in the group. A rank outside has -1 there. Because `src` and `dst` are global ranks even with
+# `group=`, `group_src` and `group_dst` exist, which count within the group. Here the group is
+# everyone but rank 0.
 
 # %% [markdown]
 # **Predict first.** The ranks have 1, 11, 21 and 31. Which number do the members get by `src=1`,
@@ -199,17 +205,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 11 and 21. `src=1` is rank 1 of the world. `group_src=1` is number 1 in the group, which is rank 2
-# of the world. `src=0` for the group's first rank is refused here, because rank 0 is no member; in
-# other groups it [goes unnoticed](../notebooks/mistakes/groups.ipynb).
+# 11 and 21. `src=1` is rank 1 of the world, but `group_src=1` is number 1 in the group, which is
+# rank 2 of the world. `src=0` for the group's first rank is refused here, because rank 0 is no
+# member; in other groups it [goes unnoticed](../notebooks/mistakes/groups.ipynb).
 #
 # </details>
 
 # %% [markdown]
 # ### Rows and columns
 #
-# The ranks form a grid of two rows, numbered row by row (an odd number of ranks makes one row).
-# Each rank sums in the group of its row and in that of its column.
+# A rank may be in several groups. Here the ranks form a grid of two rows, numbered row by row (an
+# odd number of ranks makes one row), and each rank sums in the group of its row and in that of its
+# column.
 
 # %% [markdown]
 # **Predict first.** Four ranks make the rows 0, 1 and 2, 3, and contribute 1, 10, 100 and 1000.
@@ -248,10 +255,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The same grid in one call
 #
-# `init_device_mesh` makes all these groups as a [mesh](../docs/glossary.md#mesh) whose dimensions
-# have names. `mesh["tp"]` is the row of this rank, `mesh["dp"]` its column: usually the ranks of a
-# row hold the pieces of one layer ([tensor parallel](../docs/glossary.md#tensor-parallel)), and
-# those of a column average its gradients.
+# So many calls in the right order are easily got wrong. `init_device_mesh` makes all these groups
+# as a [mesh](../docs/glossary.md#mesh) whose dimensions have names. `mesh["tp"]` is the row of this
+# rank, `mesh["dp"]` its column: usually the ranks of a row hold the pieces of one layer ([tensor
+# parallel](../docs/glossary.md#tensor-parallel)), and those of a column average its gradients.
 
 
 # %%
@@ -276,7 +283,7 @@ if __name__ == "__main__":
     run(device_mesh)
 
 # %% [markdown]
-# The sums are those of the grid above: a sum over tp stays in a row, a sum over dp in a column.
+# The sums are those of the grid: a sum over tp stays in a row, and a sum over dp in a column.
 # [FSDP](../docs/glossary.md#fsdp) and [DTensor](../docs/glossary.md#dtensor) take such a mesh as an
 # argument.
 
@@ -286,11 +293,11 @@ STEPS = [new_group, half_sums, in_two_orders, global_and_group_ranks, grid, devi
 # %% [markdown]
 # ## The cost
 #
-# Creating a group costs messages to the [store](../docs/glossary.md#store), and connections: on
-# gloo each member connects to every other one at once. With four ranks on two cores, creating a
-# group took 11 to 15 times as long as an `all_reduce` of one number, in three runs (`python
-# benchmarks/lesson_costs.py`). So create groups once, at the start. Groups do not add bandwidth:
-# two that work at the same time share the same links. What a grid gains:
+# Creating a group costs messages to the [store](../docs/glossary.md#store), and connections,
+# because on gloo each member connects to every other one at once. With four ranks on two cores,
+# creating a group took 11 to 15 times as long as an `all_reduce` of one number, in three runs
+# (`python benchmarks/lesson_costs.py`). So create groups once, at the start. And groups do not add
+# bandwidth: two that work at the same time share the same links. What a grid gains:
 # [hierarchical](../notebooks/algorithms/hierarchical.ipynb).
 
 # %% [markdown]
@@ -298,11 +305,11 @@ STEPS = [new_group, half_sums, in_two_orders, global_and_group_ranks, grid, devi
 #
 # - `new_group` under an `if rank` is a mistake, [even while it
 #   works](../notebooks/mistakes/groups.ipynb).
-# - `group=None` is not "no group": it is the world. A collective with `NON_GROUP_MEMBER` warns and
-#   does nothing.
-# - The members are numbered by rising global rank: in `new_group([3, 1, 0])` rank 1 is in the
+# - `group=None` is not "no group": it is the world. And a collective with `NON_GROUP_MEMBER` warns
+#   and does nothing.
+# - The members are numbered by rising global rank, so in `new_group([3, 1, 0])` rank 1 is in the
 #   middle. In torch 2.13, `sort_ranks=False` keeps the list's order.
-# - `new_group([])` fails. Leave out empty groups, on every rank.
+# - `new_group([])` fails, so leave out empty groups, on every rank.
 
 # %% [markdown]
 # ## On GPUs
@@ -331,7 +338,7 @@ STEPS = [new_group, half_sums, in_two_orders, global_and_group_ranks, grid, devi
 #    <details><summary>Answer</summary>
 #
 #    You get `rank 0/4: got [1111], should be [11] [all_reduce(SUM, group=one half), int64[1],
-#    gloo]`. None is the world.
+#    gloo]`, because None is the world.
 #
 #    </details>
 #
@@ -372,4 +379,5 @@ STEPS = [new_group, half_sums, in_two_orders, global_and_group_ranks, grid, devi
 # - [`reduce_scatter_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_single)
 # - [`all_gather_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_single)
 #
-# Next lesson: [weight_update](../notebooks/weight_update.ipynb), which uses a group.
+# Next lesson: [weight_update](../notebooks/weight_update.ipynb), in which a trainer and the engines
+# that use its weights need a group of their own.

@@ -6,9 +6,8 @@
 the sum.
 
 Each rank has the loss of its own batch, but the log should show one number, and only rank 0 writes
-the log. After an `all_reduce` every rank would have a sum that only one of them reads. At the end
-of this lesson you can bring the numbers of a whole job to rank 0, among them its speed, which is
-not the sum of the ranks' speeds.
+the log. At the end of this lesson you can bring the numbers of a whole job to rank 0, among them
+its speed, which is not the sum of the ranks' speeds.
 
     python lessons/reduce.py
     torchrun --nproc-per-node 4 lessons/reduce.py
@@ -23,8 +22,8 @@ import torch.distributed as dist
 # ## The call
 #
 # `dst` names the root, and `op` is the [reduction](../docs/glossary.md#reduction), as in
-# [all_reduce](../notebooks/all_reduce.ipynb). The root passes one tensor for two purposes: `x` is
-# first its input, and then the output.
+# [all_reduce](../notebooks/all_reduce.ipynb). On the root, `x` is first the input and then the
+# output.
 
 
 # %%
@@ -60,10 +59,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### What the other ranks have afterwards
 #
-# Only the root is promised a result. On every other rank the content of the tensor is *undefined*
-# after the call, because a [backend](../docs/glossary.md#backend) may use it for intermediate
-# results. With gloo it is a partial sum. So treat this tensor as lost, and if you reduce in a loop,
-# fill it again in each round.
+# Only the root has a result. On every other rank the content of the tensor is *undefined* after the
+# call, because a [backend](../docs/glossary.md#backend) may use it for intermediate results. With
+# gloo it is a partial sum. So treat this tensor as lost, and if you reduce in a loop, fill it again
+# in each round.
 
 # %% [markdown]
 # **Predict first.** Now rank 0 is the root and gets 1111. Which of the other three ranks has the
@@ -94,7 +93,7 @@ if __name__ == "__main__":
 #
 # The farthest, rank 3, with 1000. gloo adds up a tensor this small from rank 3 to rank 0, and each
 # rank keeps the sum as it was there: 1000, 1100, 1110, 1111. Without `x.copy_(own)`, the second
-# round would add up these numbers. You can make that mistake below, as the first change.
+# round would add up these numbers, as the first change below shows.
 #
 # </details>
 
@@ -148,7 +147,7 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # steps, so it is better for small tensors.
 #
 # If all ranks need the sum, use `all_reduce`. `reduce` and then `broadcast` send about as many
-# bytes, but they take longer, because the broadcast starts only when the whole sum is complete.
+# bytes, but the broadcast starts only when the whole sum is complete.
 #
 # Measured on gloo, four ranks on two cores, 16 MiB (`collectives bench bus reduce -n 4 -b 4KiB -e
 # 16MiB -f 4096`): `reduce` takes 25 ms and `broadcast` 18, together 1.4 times the 31 ms of
@@ -162,7 +161,7 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 #   first picture, so a mistake is easily overlooked.
 # - Every rank must name [the same root](../notebooks/mistakes/arguments.ipynb). gloo does not
 #   compare the roots, so where they differ, some rank waits until the time limit.
-# - `dst` has no default, so name the root even if it is rank 0.
+# - `dst` has no default.
 
 # %% [markdown]
 # ## On GPUs
@@ -173,8 +172,8 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # %% [markdown]
 # ## Where it is used
 #
-# A log or a progress bar is written by one rank, and `reduce` brings it the numbers. Most sums in
-# training are needed on all ranks, so `all_reduce` and `reduce_scatter` are far more frequent.
+# Most sums in training are needed on all ranks, so `all_reduce` and `reduce_scatter` are far more
+# frequent. `reduce` is for logs and progress bars, which one rank writes.
 
 # %% [markdown]
 # ## Change and try
@@ -227,5 +226,5 @@ STEPS = [reduce, what_is_left, speed_of_the_job]
 # - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
 # - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
 #
-# A sum no longer shows what each rank contributed. Next lesson:
-# [gather](../notebooks/gather.ipynb), in which the root gets the tensors themselves.
+# A sum hides what each rank contributed. Next lesson: [gather](../notebooks/gather.ipynb), in which
+# the root gets the tensors themselves.

@@ -3,10 +3,11 @@
 # scatter
 
 With `scatter`, one rank, the [root](../docs/glossary.md#root), has a list of n tensors, and rank r
-receives number r. When one rank reads the data, each rank needs its own share.
+receives number r.
 
-You will see a list of pieces on the root and `None` elsewhere; nine rows for four ranks; and what a
-share costs in memory, received by `scatter` or cut out of a `broadcast`.
+One rank has read a file, and each rank needs its own share of it. A `broadcast` would work, but it
+sends the whole to every rank, and each rank throws most of it away. At the end of this lesson you
+can hand out shares, even when they do not divide evenly, and you know what a share costs in memory.
 
     python lessons/scatter.py
     torchrun --nproc-per-node 4 lessons/scatter.py
@@ -20,9 +21,9 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# `src` is the root. It passes the list of n pieces, its own among them, and every other rank passes
-# `None`. Every rank also passes a tensor `x`, into which it receives its piece. Here `x` is [-1,
-# -1] at first.
+# `src` names the root. It passes the list of n pieces, its own among them, and every other rank
+# passes `None`. Every rank, the root too, also passes a tensor `x`, into which it receives its
+# piece. Here `x` is [-1, -1] at first.
 
 
 # %%
@@ -55,14 +56,15 @@ if __name__ == "__main__":
 # | 3 | [[1, 2], [11, 12], [21, 22], [31, 32]] | [31, 32] |
 #
 # The tens name the rank that a piece is for. In the picture, all pieces have the colour of rank 3,
-# the root.
+# the root, because all come from there.
 
 # %% [markdown]
 # ### Nine rows for four ranks
 #
-# All pieces must have the same shape, and nine rows do not divide by four. So tell each rank how
-# many rows it gets, [pad](../docs/glossary.md#padding) all pieces to the longest, and let each rank
-# cut off its padding. `tensor_split` always returns n pieces; `chunk` may return fewer.
+# All pieces must have the same shape, but nine rows do not divide by four. So the root tells each
+# rank how many rows it gets, [pads](../docs/glossary.md#padding) all pieces to the longest, and
+# each rank cuts off its padding. The root cuts the rows with `tensor_split`, because `chunk` may
+# return fewer than n pieces.
 
 # %% [markdown]
 # **Predict first.** The longest piece has three rows. How many rows of padding do the four ranks
@@ -100,15 +102,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Three: the pieces have 3, 2, 2 and 2 rows, and each short one gets a row of -1.
+# Three: the pieces have 3, 2, 2 and 2 rows, so each of the three short ones gets a row of -1.
 #
 # </details>
 
 # %% [markdown]
 # ### The share in memory
 #
-# The root could also `broadcast` the whole, and each rank could cut out its share. But then every
-# rank receives four times as much. Both shares have 1024 numbers of 4 bytes, which are 4096 bytes.
+# Back to the `broadcast` of the whole, out of which each rank cuts its share. Every rank then
+# receives four times as much, but only for a moment: once the share is cut out, the whole can be
+# deleted. Both shares have 1024 numbers of 4 bytes, which are 4096 bytes.
 
 # %% [markdown]
 # **Predict first.** After `del whole`, nothing but the share of 4096 bytes is left. How many bytes
@@ -142,8 +145,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16384 after the broadcast, 4096 after the scatter. A slice is a [view](../docs/glossary.md#view):
-# as long as it exists, the whole tensor stays in memory.
+# 16384 after the broadcast, but 4096 after the scatter. A slice is a
+# [view](../docs/glossary.md#view), and as long as it exists, the whole tensor stays in memory.
 #
 # </details>
 
@@ -153,9 +156,9 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 # %% [markdown]
 # ## The cost
 #
-# S is the size of the whole in bytes. The root sends (n - 1) / n * S bytes over its own
-# [link](../docs/glossary.md#link), and this link limits the speed. Every other rank receives S / n
-# bytes. Each rank needs S / n bytes of memory, and the root also the whole.
+# S is the size of the whole in bytes. The root sends (n - 1) / n * S bytes, all of them over its
+# own [link](../docs/glossary.md#link), so this link limits the speed. Every other rank receives S /
+# n bytes and needs no more memory than that, but the root also holds the whole.
 #
 # Measured on gloo, four ranks on two cores (`collectives bench bus scatter -n 4 -b 4KiB -e 16MiB -f
 # 4096`): 16 MiB take 4.3 ms, and a `broadcast` of 16 MiB takes 4.2 times as long, 18 ms. With many
@@ -167,12 +170,12 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 #
 # - As in `gather`, only the root passes the list, and it must be a `list` of n tensors. The tuple
 #   that `chunk` returns is a TypeError, and `chunk(4)` cuts nine rows into three pieces.
-# - `torch.arange(4)` is int64 and `torch.empty(4)` is float32. `scatter` converts nothing, and only
-#   the root compares dtypes. On gloo, int64 pieces [kill a
+# - `torch.arange(4)` is int64 and `torch.empty(4)` is float32, but `scatter` converts nothing, and
+#   only the root compares dtypes. On gloo, int64 pieces [kill a
 #   rank](../notebooks/mistakes/buffers.ipynb) that has room for as many float32, because the
 #   message is longer than its tensor. With dtypes of the same size the rank gets [other numbers,
 #   and no error](../notebooks/mistakes/arguments.ipynb).
-# - On the root, do not use one of the pieces as the output: its own piece overwrites it.
+# - On the root, do not use one of the pieces as the output, because its own piece overwrites it.
 # - Without `src`, the root is rank 0.
 
 # %% [markdown]
@@ -188,10 +191,10 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 # %% [markdown]
 # ## Where it is used
 #
-# One rank reads a file or a batch, and hands each rank its share; a parameter server hands each
-# worker its part of the parameters. `distribute_tensor` of [DTensor](../docs/glossary.md#dtensor)
-# scatters a tensor that is to be sharded. `torch.distributed.checkpoint` hands each rank its part
-# of the plan with `scatter_object_list`.
+# One rank reads a batch and hands each rank its share; a parameter server hands each worker its
+# part of the parameters. `distribute_tensor` of [DTensor](../docs/glossary.md#dtensor) scatters a
+# tensor that is to be sharded, and `torch.distributed.checkpoint` hands each rank its part of the
+# plan with `scatter_object_list`.
 
 # %% [markdown]
 # ## Change and try
@@ -205,7 +208,7 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 #
 #    You get `rank 0 raised RuntimeError: ProcessGroupGloo::scatter: Incorrect input list size 3.
 #    Input list size should be 4, same as size of the process group.` `chunk` returns three pieces
-#    of three rows. So rank 3 gets nothing, and would wait until the time limit.
+#    of three rows, so none is left for rank 3, which would wait until the time limit.
 #
 #    </details>
 #
@@ -214,7 +217,8 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `3 4096 4096`, and the same on the other ranks. A clone has memory of its own.
+#    You get `3 4096 4096`, and the same on the other three ranks, because a clone has memory of its
+#    own.
 #
 #    </details>
 
@@ -241,4 +245,5 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 # - [`scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.scatter)
 # - [`gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.gather)
 #
-# Next lesson: [all_to_all](../notebooks/all_to_all.ipynb), n scatters in one call.
+# Here one rank has something for every rank. Next lesson:
+# [all_to_all](../notebooks/all_to_all.ipynb), in which every rank has: n scatters in one call.

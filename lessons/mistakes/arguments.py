@@ -3,12 +3,15 @@
 # arguments
 
 All ranks make the same call at the same time, but with different arguments: a length, a dtype, a
-root, a reduction, sizes. Hardly any of this is checked. Most of it ends in wrong numbers, some of
-it in a process that dies without a traceback.
+root, a reduction, sizes.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+You would expect an error, but comparing the arguments would cost time at every call, so hardly any
+of them is checked. Only one of these seven programs raises an error that says what is wrong: the
+other six end in wrong numbers, wait, or die without a traceback. At the end of this lesson you know
+what the ranks must agree on, and how they can.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below.
 
     python lessons/mistakes/arguments.py
     torchrun --nproc-per-node 4 lessons/mistakes/arguments.py
@@ -23,7 +26,7 @@ import torch.distributed as dist
 # ## Program 1: losses are added
 #
 # **You see.** Rank 1, whose last batch is short, continues with wrong sums. Rank 0 still waits for
-# a number and loses its connection:
+# a number, and loses its connection:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
@@ -46,14 +49,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: another length.** A rank does not tell the others how long its tensor is. Each rank cuts
-# its own tensor into pieces and expects pieces of the same size from the others. With other
-# lengths, the same mistake kills a process.
+# **Cause: another length.** The tensor's length does not travel with it. Each rank cuts its own
+# tensor into pieces and expects pieces of the same size from the other rank. Here this gives wrong
+# numbers, but with other lengths the same mistake kills a process.
 #
 # **Cure.** Reduce something that has the same shape on every rank: a sum and a count.
 #
-# **Early.** `drop_last=True` avoids short batches. `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes
-# and dtypes:
+# **Early.** `drop_last=True` avoids short batches. While you search,
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes and dtypes:
 #
 # ```text
 # RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:
@@ -81,7 +84,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: samples are counted
 #
-# **You see.** Rank 0 has the absurd number 1084227584. The numbers of the others are wrong, too,
+# **You see.** Rank 0 has the absurd number 1084227584. The numbers of ranks 1 and 2 are wrong, too,
 # but plausible.
 
 
@@ -103,16 +106,16 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: another dtype.** gloo sends bytes, and each rank reads them in its own dtype. Ranks 1 and
-# 2 get 5.0 from 2.0 + 3.0. Rank 0 reads the four bytes of 5.0 as an integer, which is 1084227584,
-# and adds its own 1. (The check shows it as a float32, which is too coarse to show the 1.) The
-# others read the bytes of this integer as a float32 again: 5.000000476837158, the next number after
-# 5.0.
+# 2 get 5.0 from 2.0 + 3.0. But rank 0 reads the four bytes of 5.0 as an integer, which is
+# 1084227584, and adds its own 1. (The check shows it as a float32, which is too coarse to show the
+# 1.) When ranks 1 and 2 read the bytes of this integer as a float32 again, they get
+# 5.000000476837158, the next number after 5.0.
 #
-# **Cure.** Name the dtype where the tensor is made, the same on all ranks.
+# **Cure.** Name the dtype where the tensor is made, the same one on all ranks.
 #
 # **Early.** If a count is about a billion, suspect a float32 that is read as an integer. Check
-# every tensor that is made from Python numbers: `torch.tensor([0])` and `torch.tensor([0.0])`
-# differ in dtype.
+# every tensor that is made from Python numbers, because `torch.tensor([0])` and
+# `torch.tensor([0.0])` differ in dtype.
 #
 # </details>
 
@@ -133,8 +136,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 3: the best model for all
 #
-# **You see.** The rank with the best model should send it to the others. All ranks wait. After 30
-# minutes:
+# **You see.** The rank with the best model should send it to all ranks, but all ranks wait. After
+# 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete
@@ -156,13 +159,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: every rank names itself as the root.** Each rank chooses the root from its own data. Here
-# both send, and no rank receives.
+# **Cause: every rank names itself as the root.** Each rank chooses the root from its own data, and
+# finds itself. So both ranks send, and none receives.
 #
-# **Cure.** Let the ranks agree first: gather the scores, then take the same best one on every rank.
+# **Cure.** Let the ranks agree first: gather the scores, and take the same best one on every rank.
 #
-# **Early.** `src` and `dst` should be constants, or the result of a collective. DETAIL does not
-# compare them.
+# **Early.** `src` and `dst` should be constants, or the result of a collective. Not even DETAIL
+# compares them.
 #
 # </details>
 
@@ -186,7 +189,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 4: a sum over three ranks
 #
-# **You see.** Every rank has the same number. It is plausible, and wrong. Nothing in torch notices.
+# **You see.** Every rank has the same number, and it is plausible, but wrong. Nothing in torch
+# notices.
 
 
 # %%
@@ -204,9 +208,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: another reduction.** No rank tells the others which reduction it was given: each applies
-# its own to the numbers that it receives. Ranks 1 and 2 add: 10 + 100 = 110. Rank 0 takes the
-# maximum of its own 1 and this 110, so the result is 110. Every rank receives this result.
+# **Cause: another reduction.** The reduction does not travel with the numbers: each rank applies
+# its own to what it receives. Ranks 1 and 2 add, 10 + 100 = 110. Rank 0 takes the maximum of its
+# own 1 and this 110, which is 110. Every rank receives this result, so you do not find the mistake
+# by comparing ranks.
 #
 # **Cure.** Use the same reduction on every rank.
 #
@@ -260,8 +265,8 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: a rank uses its own sizes both ways.** If you send me three tokens, I must expect three
-# from you. My output sizes are a column in the table of all ranks' input sizes, not my own row.
-# Rank 1 made room for two tokens (16 bytes) and got three (24 bytes).
+# from you, so my output sizes are a column in the table of all ranks' input sizes, and not my own
+# row. Rank 1 made room for two tokens (16 bytes), but got three (24 bytes).
 #
 # **Cure.** Exchange the sizes first, with the same call and one number for each rank.
 #
@@ -292,7 +297,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 6: pieces are gathered
 #
-# **You see.** There is an error on every rank, and it says what is wrong:
+# **You see.** There is an error on every rank, and for once it says what is wrong:
 #
 # ```text
 # RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 1 (expected (1), got (2))
@@ -315,14 +320,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: pieces of several lengths.** gloo only gathers pieces of one shape. The docstring
-# promises more. (If all pieces in a rank's list are as long as its own piece, this check passes.
-# Then a process dies.)
+# **Cause: pieces of several lengths.** The docstring promises more, but gloo gathers only pieces of
+# one shape. (If all pieces in a rank's list are as long as its own piece, this check passes, and a
+# process dies instead.)
 #
 # **Cure.** Pad every piece to the longest, gather, and cut. For small data, use
 # `all_gather_object`.
 #
-# **Early.** The samples of a validation set seldom divide evenly among the ranks. Test with one
+# **Early.** The samples of a validation set seldom divide evenly among the ranks, so test with one
 # sample more than divides.
 #
 # </details>
@@ -349,8 +354,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 7: a rank without tokens
 #
-# **You see.** No token goes to rank 1, and rank 1 has none to send. The other two ranks wait in
-# their exchange, although neither expects anything of rank 1. After 30 minutes:
+# **You see.** No token goes to rank 1, and rank 1 has none to send. But ranks 0 and 2 wait in their
+# exchange, although neither expects anything of rank 1. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:77] Timed out waiting 1800000ms for recv
@@ -378,13 +383,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: a rank stays away because it has nothing to send.** The other ranks cannot know this. In
-# `all_to_all_single`, a size of 0 is a size like any other, and every rank takes part in the
+# **Cause: a rank stays away because it has nothing to send.** Ranks 0 and 2 cannot know this. In
+# `all_to_all_single`, a size of 0 is a size like any other, so every rank takes part in the
 # exchange with every rank.
 #
-# **Cure.** Make the call with an empty tensor and sizes of 0. It returns on every rank.
+# **Cure.** Make the call on every rank, if need be with an empty tensor and sizes of 0.
 #
-# **Early.** No `if` that looks at a rank's own data may stand above a collective.
+# **Early.** Let no `if` that looks at a rank's own data stand above a collective.
 #
 # </details>
 
@@ -408,13 +413,16 @@ if __name__ == "__main__":
     run(exchange_nothing)
 
 # %% [markdown]
-# ## Mend it yourself
+# ## Fix it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
 #
 # ```sh
 # collectives practice repair_the_dtype
 # ```
+#
+# Next lesson: [buffers](../../notebooks/mistakes/buffers.ipynb), in which the ranks agree, but a
+# rank looks into the wrong memory.
 
 # %%
 STEPS = [

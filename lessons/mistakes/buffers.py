@@ -2,12 +2,15 @@
 """
 # buffers
 
-A collective writes into memory that you gave it, at a time that it chooses. These seven programs look
-there too early or in the wrong place, or allocate the wrong size.
+A collective writes into memory that you gave it, at a time that it chooses.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+You are used to functions that return a new tensor when it is ready. Here you allocate the result
+yourself, and the call may still be writing when it returns. These seven programs look too early or
+in the wrong place, or allocate the wrong size, and six of them get wrong numbers without an error.
+At the end of this lesson you know when you may read a tensor, and which tensors to pass.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below.
 
     python lessons/mistakes/buffers.py
     torchrun --nproc-per-node 4 lessons/mistakes/buffers.py
@@ -22,8 +25,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Program 1: six numbers for rank 1
 #
-# **You see.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback.
-# The sender notices nothing. The receiver's stderr says:
+# **You see.** The receiver dies by SIGABRT (exit status -6), without an exception or a traceback,
+# while the sender notices nothing. The receiver's stderr says:
 #
 # ```text
 # terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -50,14 +53,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: the buffer is too short.** gloo sends the length along with the message. `recv` cannot
-# return it, so gloo ends a process whose buffer is too short: here 48 bytes arrive and there is
-# room for 32. `try` does not help, because this happens in another thread, in C++. An int64 message
+# **Cause: the buffer is too short.** gloo sends the length along with the message, but `recv`
+# cannot return it. So gloo ends a process whose buffer is too short: it has room for 32 bytes, and
+# 48 arrive. `try` does not help, because this happens in another thread, in C++. An int64 message
 # is also too long for a float32 buffer of as many elements.
 #
 # **Cure.** Send the length first.
 #
-# **Early.** If a rank died by SIGABRT, look at its stderr first: gloo names both lengths, in bytes.
+# **Early.** If a rank died by SIGABRT, look at its stderr first, because gloo names both lengths
+# there, in bytes.
 #
 # </details>
 
@@ -85,7 +89,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: the mean of what was received
 #
-# **You see.** There is no error. The mean is wrong.
+# **You see.** There is no error, but the mean is wrong.
 
 
 # %%
@@ -106,15 +110,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: the buffer is too long.** `recv` writes the four numbers that arrive and does not say how
-# many they were. The two last elements keep their old value. `broadcast` on gloo does the same. In
-# a buffer made by `torch.empty`, these elements are whatever was in that memory: often zeros, which
-# look like data.
+# **Cause: the buffer is too long.** `recv` writes the four numbers that arrive, and does not say
+# how many they were, so the two last elements keep their old value. `broadcast` on gloo does the
+# same. A buffer made by `torch.empty` is worse: its old values are whatever was in that memory,
+# often zeros, which look like data.
 #
-# **Cure.** Send the length first, or agree on one shape. Here the shape is a constant that every
+# **Cure.** Send the length first, or agree on one shape, as here, where it is a constant that every
 # rank knows.
 #
-# **Early.** Fill receive buffers with nan while you debug. A nan in a mean is hard to overlook.
+# **Early.** Fill receive buffers with nan while you debug, because a nan in a mean is hard to
+# overlook.
 #
 # </details>
 
@@ -143,8 +148,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 3: one tensor for every batch
 #
-# **You see.** There is no error. The receiver gets zeros.
-# (`span` gives a block of code a name, which the picture shows.)
+# **You see.** There is no error, but the receiver gets zeros. (`span` gives a block of code a name,
+# which the picture shows.)
 
 
 # %%
@@ -176,8 +181,8 @@ if __name__ == "__main__":
 #
 # **Cure.** Wait before you write to the tensor, or send a copy.
 #
-# **Early.** Nothing in torch warns you. Keep `isend` and its `wait` close together, and let nothing
-# write between them.
+# **Early.** Nothing in torch warns you, so keep `isend` and its `wait` close together, and let
+# nothing write between them.
 #
 # </details>
 
@@ -205,8 +210,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 4: a gradient in the background
 #
-# **You see.** There is no error. Rank 0 uses its own gradient, as if it trained alone. If no rank
-# is late, the result may even be right.
+# **You see.** There is no error, but rank 0 uses its own gradient, as if it trained alone. If no
+# rank is late, the result may even be right.
 
 
 # %%
@@ -228,13 +233,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: there is no `wait()`.** With `async_op=True` the call returns immediately. The result is
-# not there before `wait()` returns.
+# **Cause: there is no `wait()`.** With `async_op=True` the call returns immediately, but the result
+# is there only when `wait()` has returned.
 #
 # **Cure.** Call `wait()`, then read.
 #
-# **Early.** Assign the result of every call with `async_op=True` to a name. You cannot wait for a
-# `Work` that you did not keep.
+# **Early.** Assign the result of every call with `async_op=True` to a name, because you cannot wait
+# for a `Work` that you did not keep.
 #
 # </details>
 
@@ -259,8 +264,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 5: the loss on every rank
 #
-# **You see.** There is no error. Rank 0 has the right sum. The others have numbers that are not the
-# sum.
+# **You see.** There is no error. Rank 0 has the right sum, but ranks 1 and 2 have other numbers.
 
 
 # %%
@@ -279,8 +283,8 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: only the root of `reduce` has the result.** gloo uses the tensors of the other ranks for
-# partial sums, so their own values may be lost, too: rank 2 still has its own 100, rank 1 has 10 +
-# 100 = 110.
+# partial sums, so even their own values may be lost: rank 2 still has its own 100, but rank 1 has
+# 10 + 100 = 110.
 #
 # **Cure.** If all ranks need the sum, use `all_reduce`.
 #
@@ -305,8 +309,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 6: the sum of a column
 #
-# **You see.** There is no error. The program sums the first column, and the first row changes: `[1,
-# 2]` becomes `[2, 4]`.
+# **You see.** There is no error. The program should sum the first column, but the first row
+# changes: `[1, 2]` becomes `[2, 4]`.
 
 
 # %%
@@ -325,8 +329,8 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: a column is a view with gaps.** In memory, the column is every second element of the
-# table. gloo's `all_reduce` takes the first two elements instead, which are the first row. (`send`
-# refuses such a view.)
+# table. gloo's `all_reduce` ignores the gaps and takes the first two elements, which are the first
+# row. (`send` refuses such a view.)
 #
 # **Cure.** Make a contiguous copy, reduce it, and copy the result back into the table.
 #
@@ -354,8 +358,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 7: the sum of a transposed gradient
 #
-# **You see.** There is no error. Every rank keeps its own gradient, as if nothing had been summed.
-# With a gradient that is not transposed, the same line works.
+# **You see.** There is no error, but every rank keeps its own gradient, as if nothing had been
+# summed. With a gradient that is not transposed, the same line works.
 
 
 # %%
@@ -374,13 +378,13 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: the sum is in a copy that nobody keeps.** `contiguous()` returns the tensor itself if it
-# is contiguous, and a copy if it is not. So the same line sums the gradient or a copy of it, which
-# depends on the layout, and a test with an ordinary tensor passes. [Megatron-LM had this
+# is contiguous, and a copy if it is not. So it depends on the layout whether the line sums the
+# gradient or a copy of it, and a test with an ordinary tensor passes. [Megatron-LM had this
 # line](https://github.com/NVIDIA/Megatron-LM/issues/5337).
 #
 # **Cure.** Keep the copy, reduce it, and copy the result back.
 #
-# **Early.** A collective that writes into its argument needs a name there, not an expression.
+# **Early.** Pass a name, and not an expression, to a collective that writes into its argument.
 #
 # </details>
 
@@ -401,7 +405,7 @@ if __name__ == "__main__":
     run(keep_the_copy)
 
 # %% [markdown]
-# ## Mend it yourself
+# ## Fix it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
 #
@@ -409,6 +413,9 @@ if __name__ == "__main__":
 # collectives practice the_same_buffer
 # collectives practice a_column
 # ```
+#
+# Next lesson: [groups](../../notebooks/mistakes/groups.ipynb), in which a rank is in more than one
+# group.
 
 # %%
 STEPS = [

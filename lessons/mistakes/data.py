@@ -3,11 +3,14 @@
 # data
 
 The collectives are right, but what the ranks put into them is wrong: samples, random numbers,
-metrics, or the lines that they print. None of these mistakes raises an error.
+metrics, or the lines that they print.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+None of these seven mistakes raises an error. The job runs to its end, and the model is a little
+worse than it should be, or a number in your report is not true, which makes them harder to notice
+than any hang. At the end of this lesson you know what to check before a long run.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below.
 
     python lessons/mistakes/data.py
     torchrun --nproc-per-node 4 lessons/mistakes/data.py
@@ -47,13 +50,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: the same seed on every rank.** A seed makes runs repeatable. It also makes ranks equal:
-# the batches differ, but every rank mirrors, crops and drops out in the same way.
+# **Cause: the same seed on every rank.** A seed makes runs repeatable, but it also makes ranks
+# equal: the batches differ, and yet every rank mirrors, crops and drops out in the same way.
 #
-# **Cure.** Add the rank to the seed of whatever should differ. The initial weights should be equal:
+# **Cure.** Add the rank to the seed of whatever should differ. The initial weights should not, so
 # use the same seed for them, or broadcast them, as DDP does.
 #
-# **Early.** Gather one random number from every rank and look at them.
+# **Early.** Gather one random number from every rank, and look whether they differ.
 #
 # </details>
 
@@ -77,8 +80,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: random numbers of three libraries
 #
-# **You see.** There is no error. The ranks draw different numbers with torch, and equal numbers
-# with `random` and numpy.
+# **You see.** The ranks draw different numbers with torch, but equal numbers with `random` and
+# numpy.
 
 
 # %%
@@ -102,10 +105,10 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: only torch is seeded with the rank.** torch, numpy and Python's `random` have a generator
-# each, and many augmentations use the last two.
+# each, and many augmentations use the last two, which still have the same seed everywhere.
 #
-# **Cure.** Seed all three with the rank. The workers of a `DataLoader` take their seeds for all
-# three from torch's generator in their rank, so there the seed of torch is enough
+# **Cure.** Seed all three with the rank. In the workers of a `DataLoader` the seed of torch is
+# enough, because they take their seeds for all three from torch's generator in their rank
 # ([seeds](../../notebooks/training/seeds.ipynb) shows it).
 #
 # **Early.** Search your transforms for `random.` and `np.random.`.
@@ -134,7 +137,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 3: one epoch on three ranks
 #
-# **You see.** There is no error. An epoch takes as long on three ranks as on one.
+# **You see.** An epoch takes as long on three ranks as on one.
 
 
 # %%
@@ -153,13 +156,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: there is no sampler.** A `DataLoader` does not divide the data among ranks. Each of the
-# three ranks reads all 6 samples, 18 in all. DDP does not divide the data either.
+# **Cause: there is no sampler.** A `DataLoader` does not know about ranks, so each of the three
+# reads all 6 samples, 18 in all. DDP does not divide the data either.
 #
-# **Cure.** `DistributedSampler` gives each rank its share. Leave out `shuffle=True`: the sampler
-# shuffles.
+# **Cure.** Pass a `DistributedSampler`, which gives each rank its share. Then leave out
+# `shuffle=True`, because the sampler shuffles.
 #
-# **Early.** Print `len(loader)` on 1 and on 2 ranks. With 2 ranks it should be half.
+# **Early.** Print `len(loader)` on 1 and on 2 ranks: with 2 ranks it should be half.
 #
 # </details>
 
@@ -186,7 +189,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 4: a sampler deals out six samples
 #
-# **You see.** There is no error. Sample 5 is in the epoch twice, and sample 4 never.
+# **You see.** Sample 5 is in the epoch twice, and sample 4 never.
 
 
 # %%
@@ -211,16 +214,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: every rank makes a data set of its own.** Each rank shuffles with its own random numbers.
-# `DistributedSampler` deals out positions: it gives position 0 to rank 0 and position 1 to rank 1.
-# But another sample is there on each rank. The same happens with synthetic data, and with a random
-# split: then samples for validation are in another rank's training data.
+# **Cause: every rank makes a data set of its own.** Each rank shuffles with its own random numbers,
+# but `DistributedSampler` deals out positions: position 0 to rank 0, position 1 to rank 1. So each
+# rank takes the right positions, and finds samples there that are not those of the other ranks'
+# order. The same happens with synthetic data, and with a random split: then samples for validation
+# are in another rank's training data.
 #
 # **Cure.** Make the data with the same seed on every rank, or make them once and broadcast them.
-# Seed with the rank afterwards.
+# Seed with the rank only afterwards.
 #
-# **Early.** Compare a checksum of the data over the ranks, for example `data.sum()`, or better of
-# `data[0]`, because a shuffled data set has the same sum.
+# **Early.** Compare a checksum over the ranks. `data.sum()` is the same for every order of the
+# data, so take `data[0]`.
 #
 # </details>
 
@@ -249,7 +253,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 5: three epochs
 #
-# **You see.** There is no error. The samples have the same order in every epoch.
+# **You see.** The samples have the same order in every epoch.
 
 
 # %%
@@ -268,7 +272,7 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: `set_epoch` is not called.** All ranks must shuffle alike, so the sampler draws the order
-# from a seed and the number of the epoch. It does not know this number by itself: without
+# from a seed and the number of the epoch. But it cannot know this number by itself, and without
 # `set_epoch` it is always 0.
 #
 # **Cure.** Call `sampler.set_epoch(epoch)` before each epoch. With `shuffle=False` the call changes
@@ -298,8 +302,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 6: the accuracy of a validation
 #
-# **You see.** There is no error. The accuracy is 7 of 9, but the validation set has 7 samples, and
-# the model is right about 6.
+# **You see.** The accuracy is 7 of 9, but the validation set has 7 samples, and the model is right
+# about 6 of them.
 
 
 # %%
@@ -319,15 +323,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: padded samples count twice.** 7 samples cannot be divided evenly among three ranks.
-# `DistributedSampler` repeats samples until they can, here the first two. One of these is wrong and
+# **Cause: padded samples count twice.** 7 samples cannot be divided evenly among three ranks, so
+# `DistributedSampler` repeats some until they can, here the first two. One of these is wrong and
 # one is right, and each counts twice.
 #
 # **Cure.** For validation take every n-th sample without padding, and reduce two sums: right
-# answers and samples. The ranks then have different numbers of batches, so there must be no
-# collective in the loop over batches.
+# answers and samples. The ranks then have different numbers of batches, so make sure that the loop
+# over batches contains no collective.
 #
-# **Early.** Sum the number of samples over all ranks and compare it with the length of the
+# **Early.** Sum the number of samples over all ranks, and compare it with the length of the
 # validation set.
 #
 # </details>
@@ -351,8 +355,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 7: the ranks print in turn
 #
-# **You see.** The ranks print one after the other, with a barrier after each. The log is empty.
-# Later its lines are there, in any order.
+# **You see.** The ranks print one after the other, with a barrier after each, and yet the log is
+# empty. Later its lines are there, in any order.
 
 
 # %%
@@ -386,15 +390,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: a barrier does not write what was printed.** `print` into a file or a pipe does not write
-# until its buffer is full or the program ends. Under torchrun the lines of all ranks pass through
-# one more process.
+# **Cause: a barrier does not write what was printed.** `print` into a file or a pipe only fills a
+# buffer, which is written when it is full or when the program ends, and the barrier knows nothing
+# of it. Under torchrun the lines of all ranks pass through one more process.
 #
 # **Cure.** Gather the lines on one rank and let it print them. (`flush=True` writes the buffer, but
 # the pipe remains.)
 #
-# **Early.** If the order of lines matters, write the rank and the time into each line. Then you can
-# sort them.
+# **Early.** If the order of lines matters, write the rank and the time into each line, so that you
+# can sort them.
 #
 # </details>
 
@@ -417,6 +421,10 @@ def printed_by_one(rank, world_size, device):
 # %%
 if __name__ == "__main__":
     run(printed_by_one)
+
+# %% [markdown]
+# Next lesson: [training](../../notebooks/mistakes/training.ipynb), in which the samples are right,
+# but the loop around the model is not.
 
 # %%
 STEPS = [

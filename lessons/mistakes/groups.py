@@ -3,11 +3,15 @@
 # groups
 
 All ranks of the world must create every group, even the ranks that are not in it, and all in the
-same order. And a rank of a group has two numbers.
+same order.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+It is tempting to let only the members create a group, and it even works for a while. The ranks wait
+later, in another line, in a call that is correct. And a rank of a group has two numbers, which are
+easily confused. At the end of this lesson you can create and use groups so that none of this
+happens.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below.
 
     python lessons/mistakes/groups.py
     torchrun --nproc-per-node 4 lessons/mistakes/groups.py
@@ -21,8 +25,8 @@ import torch.distributed as dist
 # %% [markdown]
 # ## Program 1: a pair, then everyone
 #
-# **You see.** The pair works. Later all three ranks create another group, and all three wait there,
-# far away from the mistake. After 30 minutes:
+# **You see.** The pair works. But later all three ranks create another group, and all three wait
+# there, far away from the mistake. After 30 minutes:
 #
 # ```text
 # RuntimeError: Wait timeout
@@ -55,14 +59,14 @@ if __name__ == "__main__":
 #
 # **Cause: only its members create the group.** Groups are numbered, and each process counts for
 # itself. The second group of ranks 1 and 2 is the first group of rank 0, so they look for each
-# other under different names. All ranks must make the call
+# other under different names. That is why all ranks must make the call
 # (`torch/distributed/distributed_c10d.py`: "even if they are not going to be members of the
 # group").
 #
-# **Cure.** Every rank creates every group, and uses the groups that it is in.
+# **Cure.** Let every rank create every group, and use only those that it is in.
 #
-# **Early.** `new_group` under an `if rank` is a mistake, even while it works. Create all groups in
-# one place, right after start-up.
+# **Early.** `new_group` under an `if rank` is a mistake, even while it works, so create all groups
+# in one place, right after start-up.
 #
 # </details>
 
@@ -92,8 +96,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: one group for gradients, one for losses
 #
-# **You see.** Both groups have the same three ranks. All ranks wait in the same line, the first
-# sum. After 30 minutes:
+# **You see.** Both groups have the same three ranks, and yet all three wait in the same line, the
+# first sum. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete
@@ -117,14 +121,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: the groups are created in another order.** The order of creation identifies a group, not
-# the name of your variable. The group that rank 1 calls "losses" is the one that the others call
-# "gradients", so rank 1 waits in another group than the others. Asynchronous calls would even find
-# a match there, and add losses to gradients.
+# **Cause: the groups are created in another order.** The order of creation identifies a group, and
+# not the name of your variable. The group that rank 1 calls "losses" is the one that ranks 0 and 2
+# call "gradients", so they wait for each other in different groups. Asynchronous calls would even
+# find a match there, and add losses to gradients.
 #
 # **Cure.** Create the groups in the same order on all ranks.
 #
-# **Early.** Pass `group_desc="gradients"` to `new_group`. Then torch's own messages show this name.
+# **Early.** Pass `group_desc="gradients"` to `new_group`, and torch's own messages show this name.
 #
 # </details>
 
@@ -148,7 +152,7 @@ if __name__ == "__main__":
 # ## Program 3: settings from the second rank of a group
 #
 # **You see.** In a group of ranks 1 and 2, the second rank should send its settings. There is no
-# error, and they do not arrive.
+# error, but they do not arrive.
 
 
 # %%
@@ -169,13 +173,13 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: `src` is a rank of the world.** `src` and `dst` are ranks of the world, even with
-# `group=`. Rank 1 of the world is the first rank of this group, so its -1 overwrites the 7. If rank
-# 1 of the world were not in the group, there would be an error.
+# `group=`. So rank 1 is the first rank of this group, and its -1 overwrites the 7. There would be
+# an error only if rank 1 of the world were not in the group.
 #
-# **Cure.** Use `group_src` and `group_dst`: they count within the group.
+# **Cure.** Use `group_src` and `group_dst`, which count within the group.
 #
-# **Early.** Test with a group that does not begin at rank 0. In a group of ranks 0 and 1, the two
-# numbers are equal.
+# **Early.** Test with a group that does not begin at rank 0, because in a group of ranks 0 and 1
+# the two numbers are equal.
 #
 # </details>
 
@@ -199,8 +203,8 @@ if __name__ == "__main__":
 # ## Program 4: groups that only their members create
 #
 # **You see.** Ranks 0 and 1 create a pair, then ranks 1 and 2 create one, each only by its members,
-# as `use_local_synchronization` allows. The first pair works. The ranks of the second wait for each
-# other, in the same call with the same ranks. After 30 minutes:
+# as `use_local_synchronization` allows. The first pair works. But the ranks of the second wait for
+# each other, in the same call with the same ranks. After 30 minutes:
 #
 # ```text
 # RuntimeError: Wait timeout
@@ -226,13 +230,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: rank 1 is in one group more than rank 2.** Without a call of all ranks, nobody numbers
-# the groups. torch makes a name from the list of ranks and from the number of groups that the
+# **Cause: rank 1 is in one group more than rank 2.** Without a call of all ranks, nobody can number
+# the groups. So torch makes a name from the list of ranks and from the number of groups that the
 # calling rank is already in (`torch/distributed/distributed_c10d.py`: "In case there is already a
 # PG with the same rank composition"). Rank 1 is in two, and rank 2 in one, so they look for each
 # other under different names.
 #
-# **Cure.** Let all ranks create all groups, without this option. It only saves time where there are
+# **Cure.** Let all ranks create all groups, without this option. It saves time only where there are
 # thousands of ranks, and there it is safe if the groups do not overlap.
 #
 # **Early.** Print `dist.distributed_c10d._world.pg_names` on two members: both must have equally
@@ -258,7 +262,7 @@ if __name__ == "__main__":
     run(created_by_all)
 
 # %% [markdown]
-# ## Mend it yourself
+# ## Fix it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
 #
@@ -266,6 +270,9 @@ if __name__ == "__main__":
 # collectives practice repair_the_groups
 # collectives practice rank_in_a_group
 # ```
+#
+# Next lesson: [processes](../../notebooks/mistakes/processes.ipynb), in which the calls fit, but
+# one of the ranks is not there.
 
 # %%
 STEPS = [

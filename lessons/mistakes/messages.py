@@ -4,9 +4,13 @@
 
 Three programs in which ranks wait for each other's messages until the time limit.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two. Nothing here can harm your machine: break more if you like.
+A message needs two ranks at the same time. If one of them is somewhere else, the program stands
+still, and half an hour later an error names a line that may be correct. At the end of this lesson
+you can find such a deadlock.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below. Nothing here can harm your machine, so break
+more if you like.
 
     python lessons/mistakes/messages.py
     torchrun --nproc-per-node 4 lessons/mistakes/messages.py
@@ -45,11 +49,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: both ranks send first.** On gloo, `send` returns when the receiver has taken the message.
-# Here each rank waits in `send`, and neither calls `recv`. (A library that buffers small messages
-# hides the mistake until the messages grow.)
+# **Cause: both ranks send first.** On gloo, `send` returns only when the receiver has taken the
+# message. Here each rank waits in `send`, so neither comes to its `recv`. (A library that buffers
+# small messages hides the mistake until the messages grow.)
 #
-# **Cure.** One rank sends first, the other receives first. For more than two ranks, use
+# **Cure.** Let one rank send first and the other receive first. For more than two ranks, use
 # `batch_isend_irecv`.
 #
 # **Early.** Look at each `send` and ask: which rank is in `recv` at this moment?
@@ -104,12 +108,12 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: every rank receives first.** Every rank waits for its left neighbour, all the way round.
-# Each pair of neighbours looks right, so you do not find the mistake if you look at pairs.
+# Each pair of neighbours looks right, so you find the mistake only if you look at the whole ring.
 #
-# **Cure.** One rank sends first.
+# **Cure.** Let one rank send first.
 #
-# **Early.** If all ranks of a ring follow the same rule, "receive, then send", they form a cycle.
-# One rank must be the exception.
+# **Early.** If all ranks of a ring follow the same rule, "receive, then send", they form a cycle,
+# so one rank must be the exception.
 #
 # </details>
 
@@ -135,7 +139,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 3: one rank sends, the other receives
 #
-# **You see.** Each rank names the right peer, and both wait. After 30 minutes:
+# **You see.** Each rank names the right peer, and yet both wait. After 30 minutes:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv
@@ -162,13 +166,13 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: the tags differ.** A receive takes only a message with its own
-# [tag](../../docs/glossary.md#tag). The error does not mention tags. On NCCL, tags do not work
+# [tag](../../docs/glossary.md#tag), but the error does not mention tags. On NCCL, tags do not work
 # (`torch/distributed/distributed_c10d.py`: "``tag`` is not supported with the NCCL backend").
 #
 # **Cure.** Use the same tag at both ends. Better, give the tag one name that both ends read.
 #
-# **Early.** Most programs need no tags: messages between two ranks arrive in the order in which
-# they were sent.
+# **Early.** Most programs need no tags, because messages between two ranks arrive in the order in
+# which they were sent.
 #
 # </details>
 
@@ -191,7 +195,7 @@ if __name__ == "__main__":
     run(one_name_for_the_tag)
 
 # %% [markdown]
-# ## Mend it yourself
+# ## Fix it yourself
 #
 # In your folder of [exercises](../../README.md#exercises):
 #
@@ -199,6 +203,9 @@ if __name__ == "__main__":
 # collectives practice left_first
 # collectives practice whose_message
 # ```
+#
+# Next lesson: [order](../../notebooks/mistakes/order.ipynb), in which all ranks must make the same
+# calls.
 
 # %%
 STEPS = [

@@ -4,13 +4,13 @@
 
 Every rank of a group must call the same collectives in the same order.
 
-In each of these five programs one rank does not, often for a good reason: it alone writes the
-log, or it has run out of batches. gloo matches calls by their position alone, so its call meets a
-call that it does not belong to, and the result is a hang, a lost connection, or wrong numbers
-without an error. At the end of this lesson you know where to look for such a call.
+In each of these five programs one rank does not, often for a good reason: it alone writes the log,
+or it has run out of batches. gloo matches calls by their position alone, so its call meets another
+one than it should, and the result is a hang, a lost connection, or wrong numbers without an error.
+At the end of this lesson you know where to look for such a call.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. Below the answer runs the cure.
+open the output and the answer. The cure runs below.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py
@@ -328,7 +328,7 @@ if __name__ == "__main__":
 # **Cure.** Make the same call on all ranks.
 #
 # **Early.** Do not write the same call into two branches, because sooner or later somebody changes
-# one of them. DETAIL reports this mistake as `Detected mismatch between collectives on ranks`.
+# one of them.
 #
 # </details>
 
@@ -358,9 +358,8 @@ if __name__ == "__main__":
 # collectives practice a_dictionary
 # ```
 #
-# In these programs the calls themselves differ. Next lesson:
-# [arguments](../../notebooks/mistakes/arguments.ipynb), in which all ranks make the same call, and
-# pass it something different.
+# Next lesson: [arguments](../../notebooks/mistakes/arguments.ipynb), in which all ranks make the
+# same call, but pass it different arguments.
 
 # %%
 STEPS = [

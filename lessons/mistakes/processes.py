@@ -2,12 +2,14 @@
 """
 # processes
 
-One rank fails, ends or is slow while the others wait for it. The errors that the other ranks get
-never name the cause.
+One rank fails, ends or is slow while the other ranks wait for it.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+The errors that the waiting ranks get never name the cause: they speak of connections and time
+limits. At the end of this lesson you know which error to believe, and how a rank can drop out
+without taking all others with it.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below.
 
     python lessons/mistakes/processes.py
     torchrun --nproc-per-node 4 lessons/mistakes/processes.py
@@ -54,12 +56,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: one rank raises an error.** One batch on rank 1 is bad. "Connection closed by peer" on
-# the others only follows from that. (It may also read "Connection reset by peer" or "Broken pipe".)
-# If rank 1 catches its error and continues, the others wait for it instead, or their call is
-# matched with its next one.
+# **Cause: one rank raises an error.** One batch on rank 1 is bad, and "Connection closed by peer"
+# on ranks 0 and 2 only follows from that. (It may also read "Connection reset by peer" or "Broken
+# pipe".) If rank 1 caught its error and continued, the other two would wait for it, or their call
+# would be matched with its next one.
 #
-# **Cure.** Let the ranks decide together whether to skip the batch: one small collective, before
+# **Cure.** Let the ranks decide together whether to skip the batch, in one small collective before
 # the large one.
 #
 # **Early.** If there are many tracebacks, believe the one that is not about connections, or the
@@ -88,7 +90,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: a sum of shards
 #
-# **You see.** One rank ends without an error. The others lose their connection to it:
+# **You see.** One rank ends without an error, and the other two lose their connection to it:
 #
 # ```text
 # RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21659. This is typically caused by a
@@ -115,10 +117,10 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: one rank ends too early.** A collective needs every rank of the group, even those that
-# have no data. It looks the same when the kernel kills a rank that uses too much memory. Then
+# have no data. It looks the same when the kernel kills a rank that uses too much memory, but then
 # torchrun reports `exitcode: -9`.
 #
-# **Cure.** A rank without data contributes a zero.
+# **Cure.** Let a rank without data contribute a zero.
 #
 # **Early.** Look twice at each `exit`, `return` and `break` that depends on a rank's own data.
 #
@@ -148,10 +150,10 @@ if __name__ == "__main__":
 # RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 300ms for send operation to complete
 # ```
 #
-# With the default time limit of gloo, 30 minutes, the message says `1800000ms`. After the time
-# limit of NCCL, 10 minutes (`torch/distributed/distributed_c10d.py`: "Default value is 10 minutes
-# for NCCL and 30 minutes for other backends"), its [watchdog](../../docs/glossary.md#watchdog) ends
-# the process with a message [such as](https://github.com/NVIDIA/Megatron-LM/issues/1207)
+# With the default time limit of gloo, 30 minutes, the message says `1800000ms`. On NCCL the limit
+# is 10 minutes (`torch/distributed/distributed_c10d.py`: "Default value is 10 minutes for NCCL and
+# 30 minutes for other backends"), and then its [watchdog](../../docs/glossary.md#watchdog) ends the
+# process with a message [such as](https://github.com/NVIDIA/Megatron-LM/issues/1207)
 #
 # ```text
 # Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)
@@ -179,13 +181,13 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: a slow rank and a short time limit.** The time limit of a group counts how long a rank
-# waits for the others, whatever keeps them busy. Rank 1 waits only 0.3 s, and rank 0 writes its
-# checkpoint for longer. After a timeout the group cannot be used any more.
+# waits for the other ranks, whatever keeps them busy. Here rank 0 writes its checkpoint for longer
+# than the 0.3 s that rank 1 waits. After a timeout the group cannot be used any more.
 #
-# **Cure.** Choose a time limit longer than the longest task that one rank does alone. Or let all
+# **Cure.** Choose a time limit longer than the longest task that one rank does alone, or let all
 # ranks do the task.
 #
-# **Early.** A rank that "timed out" was on time. Look for the rank that does not complain.
+# **Early.** A rank that "timed out" was on time, so look for the rank that does not complain.
 #
 # </details>
 
@@ -210,7 +212,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 4: the training function is called twice
 #
-# **You see.** The training function works once. The second call in the same process, as in a
+# **You see.** The training function works once, but the second call in the same process, as in a
 # notebook or a sweep, fails:
 #
 # ```text
@@ -235,11 +237,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: the group is never destroyed.** A process has one default group until it calls
-# `destroy_process_group`.
+# **Cause: the group is never destroyed.** A process has one default group, and keeps it until it
+# calls `destroy_process_group`.
 #
-# **Cure.** Initialize and destroy once, around everything. (To do both in every turn is no cure:
-# the second start can find the addresses of the first one in the store.)
+# **Cure.** Initialize and destroy once, around everything. (To do both in every turn is no cure,
+# because the second start can find the addresses of the first one in the store.)
 #
 # **Early.** Put `init_process_group` and `destroy_process_group` into `main()`, with the work
 # between them.
@@ -264,6 +266,10 @@ def destroyed_at_the_end(rank, world_size, device):
 # %%
 if __name__ == "__main__":
     run(destroyed_at_the_end)
+
+# %% [markdown]
+# Next lesson: [data](../../notebooks/mistakes/data.ipynb), in which no rank fails or waits, and the
+# result is wrong all the same.
 
 # %%
 STEPS = [

@@ -3,12 +3,15 @@
 # start_up
 
 Before the first collective the ranks have to find each other, and in these four programs they do
-not. The ranks start as torchrun starts them: with its environment variables, and without a process
-group.
+not.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+A launcher such as torchrun hands each rank a few variables: its number, how many ranks there are,
+and where they meet. You need not look at them, until a second job or a second machine makes one of
+them wrong. At the end of this lesson you can tell which one it is.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below. The ranks start as torchrun starts
+them: with its variables, and without a process group.
 
     python lessons/mistakes/start_up.py
     torchrun --nproc-per-node 4 lessons/mistakes/start_up.py
@@ -56,14 +59,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: two jobs on one port.** Only one process can listen on a port. A second job on the same
-# machine must use another port.
+# **Cause: two jobs on one port.** Only one process can listen on a port, so a second job on the
+# same machine must use another one.
 #
-# **Cure.** Let the launcher choose: `torchrun --standalone` takes a free port and tells all ranks.
-# `init_process_group` without an address uses that port.
+# **Cure.** Let the launcher choose: `torchrun --standalone` takes a free port and tells all ranks,
+# and `init_process_group` without an address uses it.
 #
-# **Early.** Search your scripts for 29500. "address already in use" may also mean that yesterday's
-# job still runs.
+# **Early.** Search your scripts for 29500. But "address already in use" may also mean that
+# yesterday's job still runs.
 #
 # </details>
 
@@ -86,7 +89,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: two machines
 #
-# **You see.** The program has always worked on one machine. On two machines, all ranks wait at
+# **You see.** The program has always worked on one machine, but on two machines all ranks wait at
 # start-up. After 30 minutes:
 #
 # ```text
@@ -110,15 +113,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: LOCAL_RANK in place of RANK.** `LOCAL_RANK` starts from 0 on each machine. Two ranks 0
-# and two ranks 1 wait for ranks 2 and 3. The picture shows the number that each rank gives itself:
-# there is no rank 2 and no rank 3.
+# **Cause: LOCAL_RANK in place of RANK.** `LOCAL_RANK` starts from 0 on each machine, so there are
+# two ranks 0 and two ranks 1, and all four wait for ranks 2 and 3. The picture shows the number
+# that each rank gives itself.
 #
-# **Cure.** `RANK` is the number in the world. `LOCAL_RANK` is for choosing the GPU. Leave out
+# **Cure.** `RANK` is the number in the world, and `LOCAL_RANK` is for choosing the GPU. Leave out
 # `rank=`, and torch reads the right one.
 #
-# **Early.** On one machine, the two numbers are equal. To test, start `torchrun --nnodes 2` in two
-# terminals of one machine.
+# **Early.** On one machine the two numbers are equal, so a test there shows nothing, unless you
+# start `torchrun --nnodes 2` in two terminals.
 #
 # </details>
 
@@ -167,7 +170,7 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: a variable is missing.** `python train.py` sets none of RANK, WORLD_SIZE, MASTER_ADDR and
-# MASTER_PORT. torchrun sets all four.
+# MASTER_PORT, but torchrun sets all four.
 #
 # **Cure.** Start the program with torchrun. A program that should also run on its own can check
 # `dist.is_torchelastic_launched()`.
@@ -197,7 +200,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 4: all interfaces but two
 #
-# **You see.** The variable was copied from a script for NCCL, where the same value works. Here
+# **You see.** The variable was copied from a script for NCCL, where the same value works. But here
 # every rank raises an error at once:
 #
 # ```text
@@ -222,11 +225,11 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: NCCL's syntax is given to gloo.** In `NCCL_SOCKET_IFNAME`, a `^` means "all but these".
-# gloo only knows a list of names, and looks for an interface that is called `^lo`. [Others have
-# met this](https://github.com/aws-samples/aws-do-eks/pull/51).
+# But gloo knows only a list of names, so it looks for an interface that is called `^lo`. [Others
+# have met this](https://github.com/aws-samples/aws-do-eks/pull/51).
 #
-# **Cure.** Name the interface to use, or leave the variable out: then gloo takes the address of the
-# machine's own name.
+# **Cure.** Name the interface to use, or leave the variable out, because then gloo takes the
+# address of the machine's own name.
 #
 # **Early.** `ip -br address` lists the names.
 #
@@ -248,6 +251,10 @@ def an_interface_by_name(rank, world_size, device):
 # %%
 if __name__ == "__main__":
     run(an_interface_by_name)
+
+# %% [markdown]
+# This was the last of these lessons. If your own job hangs, [diagnosis](../../docs/diagnosis.md)
+# says where.
 
 # %%
 STEPS = [

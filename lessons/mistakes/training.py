@@ -5,9 +5,13 @@
 A model trains on several ranks, and the loop around the collectives goes wrong: validation,
 micro-batches, DDP, batch norm, checkpoints.
 
-Find each mistake first: read "You see" and the program, and say which line is wrong. Then open the
-output and the answer. Below the answer runs the cure. Each program runs in ranks of its own for a
-second or two.
+Most of these loops look right, because on one process they are. But on several ranks a line under
+`if rank == 0` may contain a collective, and what is not a parameter belongs to one rank alone. At
+the end of this lesson you know which parts of a training loop to look at again before it runs on
+more than one rank.
+
+Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
+open the output and the answer. The cure runs below.
 
     python lessons/mistakes/training.py
     torchrun --nproc-per-node 4 lessons/mistakes/training.py
@@ -59,9 +63,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: only rank 0 validates.** `validate` contains a collective, which only rank 0 calls. The
-# others are in the next collective of the training. The collective need not be in your own code:
-# the forward pass of a DDP model with batch norm broadcasts the statistics.
+# **Cause: only rank 0 validates.** `validate` contains a collective, which only rank 0 calls, while
+# ranks 1 and 2 are in the next collective of the training. The collective need not be in your own
+# code: the forward pass of a DDP model with batch norm broadcasts the statistics.
 #
 # **Cure.** All ranks validate, each with its share of the samples, and rank 0 prints the result.
 #
@@ -97,9 +101,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 2: five micro-batches
 #
-# **You see.** There is no error. Two ranks add up the gradients of two
-# [micro-batches](../../docs/glossary.md#micro-batch) before each step, and the weight after an
-# epoch is wrong.
+# **You see.** Two ranks add up the gradients of two
+# [micro-batches](../../docs/glossary.md#micro-batch) before each step. There is no error, but the
+# weight after an epoch is wrong.
 
 
 # %%
@@ -124,16 +128,16 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: the last micro-batch is left over.** `(i + 1) % 2 == 0` makes a step after the second and
-# after the fourth micro-batch. The gradients of the fifth, 5 and 50, are not reduced and not used:
-# 165 - 55 = 110. In the next epoch, they are added to a gradient that they have nothing to do with,
-# or `zero_grad` deletes them.
+# after the fourth micro-batch, but the gradients of the fifth, 5 and 50, are neither reduced nor
+# used: 165 - 55 = 110. In the next epoch they are added to a gradient that they have nothing to do
+# with, or `zero_grad` deletes them.
 #
 # **Cure.** Make a step after the last micro-batch, too. (If you divide the loss by the number of
 # micro-batches of a step, divide by the smaller number in the last step.) Or drop the rest on
 # purpose, in the loader.
 #
-# **Early.** Count the samples that your steps have used in an epoch, and compare with the length of
-# the data set.
+# **Early.** Count the samples that your steps have used in an epoch, and compare the count with the
+# length of the data set.
 #
 # </details>
 
@@ -160,7 +164,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 3: two steps with DDP
 #
-# **You see.** The first step works. The second forward pass raises an error on every rank:
+# **You see.** The first step works, but the second forward pass raises an error on every rank:
 #
 # ```text
 # RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that
@@ -198,12 +202,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: an unused parameter.** DDP reduces the gradients in buckets and waits until each bucket
+# **Cause: an unused parameter.** DDP reduces the gradients in buckets, and waits until each bucket
 # is full. The parameters 2 and 3, weight and bias of the second head, get no gradient, so their
-# bucket is never full and never reduced. DDP notices this in the next forward pass.
+# bucket is never full and never reduced. DDP notices this only in the next forward pass, which is
+# why the first step works.
 #
-# **Cure.** `find_unused_parameters=True`: DDP then searches for unused parameters in each step,
-# which costs time. Better, remove the parameters, or use them in the loss.
+# **Cure.** With `find_unused_parameters=True`, DDP searches for unused parameters in each step,
+# which costs time. It is better to remove the parameters, or to use them in the loss.
 #
 # **Early.** Train two steps, not one, before you start the long run. `TORCH_DISTRIBUTED_DEBUG=INFO`
 # adds the names:
@@ -212,8 +217,8 @@ if __name__ == "__main__":
 # Parameters which did not receive grad for rank 0: unused.bias, unused.weight
 # ```
 #
-# (With `DETAIL`, torch 2.13 on the CPU dies by SIGSEGV as soon as it makes a DDP model, even a
-# correct one.)
+# (Do not take `DETAIL` here: with it, torch 2.13 on the CPU dies by SIGSEGV as soon as it makes a
+# DDP model, even a correct one.)
 #
 # </details>
 
@@ -264,14 +269,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: `module.` in the keys.** DDP is a module that holds your model under the name `module`.
-# The names of its parameters begin with this name.
+# **Cause: `module.` in the keys.** DDP is a module that holds your model under the name `module`,
+# so the names of all its parameters begin with this name.
 #
 # **Cure.** Save `model.module.state_dict()`. Load it before you wrap the model in DDP, or into
 # `model.module`.
 #
-# **Early.** Load the first checkpoint once on one process, without DDP. With `strict=False` nothing
-# is loaded, and there is no error.
+# **Early.** Load the first checkpoint once on one process, without DDP. But do not pass
+# `strict=False`: then nothing is loaded, and there is no error.
 #
 # </details>
 
@@ -295,8 +300,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 5: batch norm
 #
-# **You see.** There is no error. The parameters of all ranks are equal, and the ranks still
-# disagree when they validate.
+# **You see.** There is no error. The parameters of all ranks are equal, and yet the ranks disagree
+# when they validate.
 
 
 # %%
@@ -316,17 +321,17 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: the batch norm of one rank.** The mean and variance that batch norm keeps for validation
-# are buffers, not parameters. They have no gradient, so they are not reduced. Rank 0 knows only its
+# are buffers, not parameters. They have no gradient, so nobody reduces them: rank 0 knows only its
 # own samples, with the mean 1, and rank 1 those with the mean 11. (DDP copies the buffers of rank 0
-# to all ranks in each forward pass: then the ranks agree, but on the statistics of rank 0.)
+# to all ranks in each forward pass. Then the ranks agree, but on the statistics of rank 0.)
 #
-# **Cure.** Average the buffers before you validate, as here. The average of the variances is still
-# not the variance of all samples. For that, `SyncBatchNorm` normalizes over the batches of all
-# ranks. It needs a GPU (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm expected input tensor to be
-# on GPU").
+# **Cure.** Average the buffers before you validate, as here. But the average of the variances is
+# still not the variance of all samples. For that, `SyncBatchNorm` normalizes over the batches of
+# all ranks. It needs a GPU (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm expected input tensor
+# to be on GPU").
 #
-# **Early.** Compare the buffers of all ranks, not only the parameters. Layer norm has no such
-# buffers.
+# **Early.** Compare the buffers of all ranks, too, and not the parameters alone. Layer norm has no
+# such buffers.
 #
 # </details>
 
@@ -350,7 +355,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Program 6: a checkpoint is saved
 #
-# **You see.** Most checkpoints are right. One day, one of them cannot be loaded:
+# **You see.** Most checkpoints are right, but one day one of them cannot be loaded:
 #
 # ```text
 # RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory
@@ -395,16 +400,16 @@ if __name__ == "__main__":
 # <details><summary>What is wrong?</summary>
 #
 # **Cause: every rank writes the checkpoint.** Every rank opens the same file for writing, which
-# empties it. Rank 0 has finished, and reads the file while rank 1 is still writing. (The barriers
-# make sure that this happens here. In a real program it is a matter of luck.) A job that is killed
-# while it saves leaves the same half file.
+# empties it. So rank 0, which has finished, reads the file while rank 1 is still writing. (The
+# barriers make sure that this happens here. In a real program it is a matter of luck.) A job that
+# is killed while it saves leaves the same half file.
 #
-# **Cure.** One rank writes, under another name, and renames the file when it is complete. A barrier
-# tells the others that the file is there.
+# **Cure.** Let one rank write, under another name, and rename the file when it is complete. A
+# barrier makes the other ranks wait until the file is there.
 #
 # **Early.** Ask of every line that writes: how many ranks run it? On several machines with one
-# shared disk, test for rank 0, not for local rank 0. If each rank has a part of the model (FSDP),
-# all ranks must take part in saving.
+# shared disk, test for rank 0, not for local rank 0. But if each rank has a part of the model
+# (FSDP), all ranks must take part in saving.
 #
 # </details>
 
@@ -429,6 +434,11 @@ def rank_0_saves(rank, world_size, device):
 # %%
 if __name__ == "__main__":
     run(rank_0_saves)
+
+# %% [markdown]
+# These programs had at least started. Next lesson:
+# [start_up](../../notebooks/mistakes/start_up.ipynb), in which the ranks do not even find each
+# other.
 
 # %%
 STEPS = [
