@@ -19,12 +19,13 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test test-all mutations gpu notebooks docs constraints lint again
+.PHONY: help tour test test-all rehearse mutations gpu notebooks docs constraints lint again
 
 help:
 	@echo "make tour         run the first program, and the lessons of the route"
 	@echo "make test         run the tests but the slow ones; ARGS='tests/cli/test_cli.py -x' goes to pytest"
 	@echo "make test-all     run all tests"
+	@echo "make rehearse     run on GPUs that are played on the CPU; needs Linux, g++ and the CPU build of torch"
 	@echo "make mutations    plant random faults one by one, and list those that no test notices"
 	@echo "make gpu          run on a machine with GPUs what nobody has run yet, for 30 minutes, and write a folder to send in"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"
@@ -51,6 +52,10 @@ test: $(VENV)/installed-for-tests
 
 test-all: $(VENV)/installed-for-tests
 	$(PYTEST) $(ARGS)
+
+# What plays the GPUs is built once, in the virtual environment.
+rehearse: $(VENV)/installed-for-tests
+	$(BIN) tests/rehearsal/rehearse.py $(PYTEST) tests/rehearsal $(ARGS)
 
 mutations: $(VENV)/installed-for-tests
 	@$(INSTALL) -q -e '.[test,mutations]'

@@ -24,6 +24,18 @@ def _set_preload_and_more(modules: list[str]) -> None:
 multiprocessing.set_forkserver_preload = _set_preload_and_more
 
 
+def pytest_configure(config):
+    # The tests use tensors of the CPU. Who asks a backend asks for its device, too.
+    if not config.getoption("backend", None):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_report_header(config):
+    if not config.getoption("backend", None):
+        return "GPUs: hidden from these tests, if there are any; pytest --backend nccl uses them"
+    return None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield

@@ -20,7 +20,7 @@ TIMEOUT = 100.0
 def run_lessons(rank, world_size, device, names, backend, limit):
     """Runs in a rank: these lessons in one world. An error names its step in a note."""
     for name in names:
-        for step in runnable(name, backend, device, world_size):
+        for step in runnable(name, backend, device.type, world_size):
             step.__globals__["check_training"] = functools.partial(check_training, limit=limit)
             try:
                 step(rank, world_size, device)

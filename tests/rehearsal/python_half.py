@@ -1,0 +1,156 @@
+"""What torch.cuda and torch.distributed ask of a build with CUDA: the Python half of cuda.cpp."""
+
+import contextlib
+import datetime
+import importlib.util
+import os
+import sys
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch import _C, cuda
+from torch.distributed import constants
+from torch.distributed import distributed_c10d as c10d
+
+_spec = importlib.util.spec_from_file_location("rehearsed_cuda", os.environ["REHEARSED_CUDA"])
+gpus = sys.modules["rehearsed_cuda"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gpus)
+
+_initialised_in = None  # the process that did it: a fork of it cannot use a GPU
+
+
+def device_count():
+    """Asked again each time: a rank gets its own environment only after it has been forked."""
+    count, visible = int(os.environ["REHEARSED_GPUS"]), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        count = sum(name.isdigit() and int(name) < count for name in visible.split(","))
+    gpus.set_device_count(count)
+    return count
+
+
+def _init():
+    global _initialised_in
+    if not device_count():
+        raise RuntimeError("No CUDA GPUs are available")
+    _initialised_in = os.getpid()
+    gpus.make_default_generators(True)
+    cuda.default_generators = tuple(torch.Generator(f"cuda:{i}") for i in range(device_count()))
+    gpus.make_default_generators(False)
+
+
+def _is_bad_fork():
+    return _initialised_in not in (None, os.getpid())
+
+
+def _initialised(function):
+    def call(*args):
+        cuda._lazy_init()
+        return function(*args)
+
+    return call
+
+
+def _exchange_device(index):
+    before = gpus.get_device()
+    if index >= 0:
+        gpus.set_device(index)
+    return before if index >= 0 else -1
+
+
+_C._has_cuda = True
+_C._cuda_getDeviceCount = device_count
+_C._cuda_init = _init
+_C._cuda_isInBadFork = cuda._is_in_bad_fork = _is_bad_fork
+_C._cuda_setDevice = _initialised(gpus.set_device)
+_C._cuda_getDevice = _initialised(gpus.get_device)
+_C._cuda_exchangeDevice = _C._cuda_maybeExchangeDevice = _exchange_device
+_C._cuda_synchronize = _initialised(gpus.synchronize)
+_C._cuda_getCompiledVersion = lambda: 13000
+_C._cuda_getArchFlags = lambda: "sm_90"
+_C._cuda_isCurrentStreamCapturing = lambda: False
+_C._cuda_getCurrentRawStream = lambda device=0: 0
+_C._cuda_emptyCache = lambda: None
+_C._cuda_memoryStats = lambda device: {}
+_C._cuda_resetPeakMemoryStats = _C._cuda_resetAccumulatedMemoryStats = lambda device: None
+cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+cuda._cudart = SimpleNamespace(cudaMemGetInfo=lambda device: (70 * 2**30, 80 * 2**30))
+cuda._device_count_nvml = lambda: -1  # ask device_count
+cuda.memory_allocated = cuda.max_memory_allocated = cuda.memory_reserved = lambda device=None: 0
+cuda.get_device_properties = lambda device=None: SimpleNamespace(
+    name="Rehearsed GPU", major=9, minor=0, total_memory=80 * 2**30, multi_processor_count=132
+)
+
+
+class Event:
+    def __init__(self, *_, **__):
+        pass
+
+    def record(self, stream=None):
+        pass
+
+    wait = record
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        gpus.synchronize()
+
+    def elapsed_time(self, other):
+        return 0.1
+
+
+class Stream:
+    def __init__(self, device=None, priority=0, **_):
+        cuda._lazy_init()
+        index = gpus.get_device() if device is None else torch.device(device).index or 0
+        self.device, self.device_index = torch.device("cuda", index), index
+        self.stream_id, self.cuda_stream, self.device_type = 0, 0, 1
+
+    def wait_event(self, other):
+        pass
+
+    wait_stream = wait_event
+
+    def record_event(self, event=None):
+        return event or Event()
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        gpus.synchronize()
+
+
+cuda.Event = cuda.streams.Event = Event
+cuda.Stream = cuda.streams.Stream = Stream
+cuda.current_stream = cuda.default_stream = lambda device=None: Stream(device)
+cuda.set_stream = lambda stream: None
+cuda.stream = cuda.StreamContext = lambda stream: contextlib.nullcontext()
+
+_resize = torch.UntypedStorage.resize_
+
+
+def _resize_on_gpu(storage, size):
+    """A CPU build refuses it. Here a storage that shrinks keeps its memory."""
+    if storage.device.type != "cuda":
+        return _resize(storage, size)
+    if size > storage.nbytes():
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).resize_(size)
+    return storage
+
+
+torch.UntypedStorage.resize_ = _resize_on_gpu
+
+gpus.carry_with(dist.ProcessGroupGloo)
+gpus.ProcessGroupNCCL.__module__ = c10d.__name__
+c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = gpus.ProcessGroupNCCL
+c10d._NCCL_AVAILABLE = True
+_C._distributed_c10d._DEFAULT_PG_NCCL_TIMEOUT = datetime.timedelta(minutes=10)
+constants.default_pg_nccl_timeout = c10d.default_pg_nccl_timeout = datetime.timedelta(minutes=10)
+_major, _minor, _patch = map(int, os.environ["REHEARSED_NCCL"].split("."))
+_C._nccl_version = lambda: _major << 32 | _minor << 16 | _patch
+_C._nccl_version_suffix = lambda: b""
+
+device_count()
