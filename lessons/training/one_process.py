@@ -234,8 +234,8 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **Every rank starts elsewhere.** In `one_process`, change `trained, losses = train(network(0,`
-#    to `trained, losses = train(network(rank,`. It says `rank 1/4: 2.bias: relative error 2, should
-#    be at most 1e-09`: the ranks no longer have one network.
+#    to `trained, losses = train(network(rank,`. It says `rank 2/4: 2.bias.momentum_buffer: relative
+#    error 2, should be at most 1e-09`: the ranks no longer have one network.
 # 2. **Each micro-batch counts as a whole batch.** In `in_micro_batches`, change `* len(x) /
 #    len(images)` to `* 1`. It says `0.bias.momentum_buffer: relative error 5`: the gradient of 64
 #    images is four times as large.
