@@ -2,12 +2,12 @@
 """
 # mpi
 
-On many clusters mpiexec starts the ranks. It is older than torchrun, and MPI needs no store: its
-launcher carries the addresses. You meet it where a site offers no other launcher, in programs
-that call MPI themselves, and with the backend `mpi`.
+One `mpiexec` starts the ranks of a torch program on all machines.
 
-You will see mpiexec with a file of hosts, a sum over two machines without torch, and a torch
-program that mpiexec starts.
+On some clusters there is neither Slurm nor a way to type `torchrun` on every machine: their manual
+says `mpiexec`, the launcher of MPI. Your training uses gloo or NCCL, and MPI has no part in it. It
+can be started like that all the same. At the end of this lesson you can translate what mpiexec
+tells each rank, and decide on which machine each rank runs.
 
     python lessons/machines/mpi.py
     collectives run machines/mpi
@@ -20,33 +20,42 @@ from connections import Connections
 # %% [markdown]
 # ## The idea
 #
-# torchrun runs on every machine. mpiexec runs on one, and starts its ranks on the others by ssh. A
-# file says which machines there are, and how many ranks each gets. Each rank finds its number and
-# the world size in its environment, and asks mpiexec, through a pipe, for what else it must know:
-# this is called PMI.
+# You start torchrun on every machine, but mpiexec on one: it logs in to the others by ssh and
+# starts its ranks there. A file says which machines there are, and how many ranks each gets.
+#
+# Each rank then needs what you know from `env://`: its number, the world size, and the address of
+# the store. mpiexec gives it the first two, but under names of its own. It knows nothing of a
+# store, because MPI needs none, so that address stands in the program.
 #
 # ## In the lab
 #
-# mpiexec is called on the host `login`. There is no ssh in the lab; mpiexec calls another program
-# in its place. This is the file `hosts`, and a program with mpi4py:
+# You type `mpiexec` on the host `login`. The lab has no ssh, so mpiexec calls another program in
+# its place. This is the file `hosts`, and the program:
 
 # %%
 HOSTS = """
 node0:3
 node1:1
 """
-MPI_SUM = r"""
+PROGRAM = r"""
 import os
-from mpi4py import MPI
+import torch
+import torch.distributed as dist
 
-world = MPI.COMM_WORLD
-total = world.allreduce(10**world.rank)
-print(f"rank {world.rank} of {world.size} on {os.uname().nodename}: {total}\n", end="", flush=True)
+rank, world_size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
+local_rank = os.environ["MPI_LOCALRANKID"]
+store = "tcp://node0:29500"
+dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+x = torch.tensor([10**rank])
+dist.all_reduce(x)
+node = os.uname().nodename
+print(f"rank {rank} is local rank {local_rank} on {node}: {x.item()}\n", end="", flush=True)
+dist.destroy_process_group()
 """
 
 # %% [markdown]
-# **Predict first.** The file says `node0:3` and `node1:1`. On which machine is rank 2? Write its
-# number down.
+# **Predict first.** The file says `node0:3` and `node1:1`. On which machine is rank 2, and which
+# local rank has rank 3?
 
 
 # %%
@@ -54,21 +63,24 @@ print(f"rank {world.rank} of {world.size} on {os.uname().nodename}: {total}\n", 
 def mpi():
     with Lab(2) as lab:
         lab.save("hosts", HOSTS)
-        lab.save("sum.py", MPI_SUM)
+        lab.save("sum.py", PROGRAM)
         mpiexec = "mpiexec -f /run/shared/hosts -n 4 python /run/shared/sum.py"
         printed = stdout_lines(lab.run(mpiexec, on=["login"]))["node0"]
-    names = ["node0", "node0", "node0", "node1"]
-    expected = [f"rank {rank} of 4 on {name}: 1111" for rank, name in enumerate(names)]
-    check(printed, expected, "MPI_Allreduce")
-    ranks = [f"{name}/rank {rank}" for rank, name in enumerate(names)]
+    expected = [
+        f"rank {rank} is local rank {rank % 3} on node{rank // 3}: 1111" for rank in range(4)
+    ]
+    check(printed, expected, "blocks")
+    ranks = [f"node{rank // 3}/rank {rank}" for rank in range(4)]
     links = {
         "mpiexec starts a helper on each machine, by ssh.": [
             ("login/mpiexec", f"{node}/helper") for node in ("node0", "node1")
         ],
-        "Each helper starts the ranks of its machine, and answers what they ask.": [
+        "Each helper starts the ranks of its machine.": [
             (f"{rank[:5]}/helper", rank) for rank in ranks
         ],
-        "Ranks connect to each other; of six pairs, this is one.": [(ranks[0], ranks[3])],
+        "Every rank calls rank 0, which has the store; of three, this is one.": [
+            (ranks[3], ranks[0])
+        ],
     }
     machines = {
         "node0": ["helper", *(f"rank {rank}" for rank in range(3))],
@@ -85,80 +97,70 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On node0: mpiexec fills one machine after the other, in blocks. All lines arrive at `login`,
-# because mpiexec collects what its ranks print.
+# Rank 2 is on node0, because mpiexec fills one machine after the other, in blocks. Rank 3 is local
+# rank 0 of node1, so it would take GPU 0 there.
 #
 # </details>
-
-# %% [markdown]
-# ### torch under mpiexec
 #
-# A torch program with gloo needs the four variables of `env://`. mpiexec gives it two of them under
-# other names. So the program translates, and the command names the store:
-
-# %%
-TORCH_SUM = r"""
-import os
-import torch
-import torch.distributed as dist
-
-rank, world_size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
-store = "tcp://node0:29500"
-dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
-x = torch.tensor([10**rank])
-dist.all_reduce(x)
-print(f"rank {rank} of {world_size} on {os.uname().nodename}: {x.item()}\n", end="", flush=True)
-dist.destroy_process_group()
-"""
+# All lines arrive at `login`, because mpiexec collects what its ranks print. Blocks are good:
+# neighbours are on one machine, and few messages cross the cable. But other options place the ranks
+# differently.
 
 # %% [markdown]
-# **Predict first.** `-ppn 1` deals one rank to each machine, then starts over. How many of four
-# ranks does node0 get? Write the number down.
+# ### One rank for each machine in turn
+#
+# **Predict first.** `-ppn 1` gives one rank to each machine, and then starts over. Which of the
+# four ranks does node0 get?
 
 
 # %%
 @in_lab
-def torch_under_mpiexec():
+def round_robin():
     with Lab(2) as lab:
-        lab.save("sum.py", TORCH_SUM)
+        lab.save("sum.py", PROGRAM)
         mpiexec = "mpiexec -hosts node0,node1 -ppn 1 -n 4 python /run/shared/sum.py"
         printed = stdout_lines(lab.run(mpiexec, on=["login"]))["node0"]
-    check(printed, [f"rank {rank} of 4 on node{rank % 2}: 1111" for rank in range(4)], "all_reduce")
+    expected = [
+        f"rank {rank} is local rank {rank // 2} on node{rank % 2}: 1111" for rank in range(4)
+    ]
+    check(printed, expected, "round-robin")
     return {"login": printed}
 
 
 # %%
 if __name__ == "__main__":
-    run(torch_under_mpiexec)
+    run(round_robin)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2: ranks 0 and 2. That is round-robin, the placement that costs most in
-# [cables](../../notebooks/machines/cables.ipynb). Use `-ppn 2`, or a file of hosts.
+# Ranks 0 and 2. This is round-robin, where all neighbours in a ring are on different machines: the
+# placement that costs most in [cables](../../notebooks/machines/cables.ipynb). Use `-ppn 2`, or a
+# file of hosts.
 #
 # </details>
 #
-# The lessons of this package do the translation themselves. `mpiexec -f hosts -n 4 python
-# lessons/all_reduce.py` runs the lesson over MPI, and no store is needed.
+# The lessons of this package do the translation themselves, and then use MPI for the calls, too:
+# `mpiexec -f hosts -n 4 python lessons/all_reduce.py` needs no store.
 
 # %%
-STEPS = [mpi, torch_under_mpiexec]
+STEPS = [mpi, round_robin]
 
 # %% [markdown]
 # ## On your cluster
 #
-# You must be able to log in to every machine by ssh without a password, and find the same Python at
-# the same path there. [Several machines](../../docs/clusters.md#mpiexec) has the command for the
-# lessons. This lesson needs MPICH's mpiexec, which comes with `collectives[mpi]`. That of Open MPI
-# has other options and other variables (`OMPI_COMM_WORLD_RANK`).
+# You must be able to log in to every machine by ssh without a password, and every machine must have
+# the same Python at the same path. [Several machines](../../docs/clusters.md#mpiexec) has the
+# command for the lessons. They need MPICH's mpiexec, which comes with `collectives[mpi]`. That of
+# Open MPI has other options, and its variables have other names (`OMPI_COMM_WORLD_RANK`).
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - `mpiexec` of one MPI and `mpi4py` of another: each process is then rank 0 of 1.
-# - Variables that you export reach the ranks with MPICH; with Open MPI only if `-x` names them.
-# - If one rank dies, mpiexec ends all of them. There is no restart.
+# - If `mpiexec` is of one MPI and `mpi4py` of another, each process is rank 0 of 1.
+# - Variables that you export reach the ranks with MPICH. With Open MPI only those do that `-x`
+#   names.
+# - If one rank dies, mpiexec ends all of them, and nothing starts them again.
 
 # %% [markdown]
 # ## Read on
@@ -167,5 +169,5 @@ STEPS = [mpi, torch_under_mpiexec]
 # - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
 # - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
 #
-# Next lesson: [slow_machine](../../notebooks/machines/slow_machine.ipynb), for which all others
-# wait.
+# All ranks run now, on good machines. Next lesson:
+# [slow_machine](../../notebooks/machines/slow_machine.ipynb), one that slows down all others.

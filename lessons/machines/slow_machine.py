@@ -2,11 +2,11 @@
 """
 # slow_machine
 
-A collective is as fast as its slowest member. One bad cable slows all machines, and every rank
-measures the same.
+A collective is as fast as its slowest member, and every rank measures the same slow call.
 
-You will see three machines that become slow together because of one of them, a test of pairs that
-finds it, what `diagnose` finds, and what lost packets do to a sum.
+Yesterday a step took one second, today it takes ten. Nothing has failed, and every rank reports the
+same slow `all_reduce`, so the measurement does not say which machine to repair. At the end of this
+lesson you can: you find a slow cable by a test of pairs, and a slow computer by `diagnose`.
 
     python lessons/machines/slow_machine.py
     collectives run machines/slow_machine
@@ -14,18 +14,20 @@ finds it, what `diagnose` finds, and what lost packets do to a sum.
 
 # %%
 from collectives import Lab, check, in_lab, run, stdout_lines
+from slow_pairs import SlowPairs
 
 # %% [markdown]
 # ## The idea
 #
-# In an `all_reduce`, each rank passes on what it gets from its neighbour. If one of them sends
-# slowly, all wait. What tells who is slow is a test in which only two machines take part.
+# In an `all_reduce`, each rank passes on what it gets from its neighbour. If one machine sends
+# slowly, its neighbour receives slowly and passes on slowly, and so on, until all are as slow. To
+# find the machine, measure calls in which not all take part: those of two ranks.
 #
-# ## In the lab
+# ## A slow cable
 #
-# All cables carry 200 Mbit/s. In the middle of this program, node2 sets its own cable to a tenth of
-# that with `tc`, as a wrong setting of a switch does. Before and after, each rank measures an
-# `all_reduce`, and all pairs of ranks send to each other.
+# In this lab all cables carry 200 Mbit/s. In the middle of the program node2 sets its own cable to
+# a tenth of that with `tc`, as a wrong setting of a switch would. Before and after, each rank times
+# an `all_reduce`, and each pair of ranks times a message there and back.
 
 # %%
 PROGRAM = r"""
@@ -76,23 +78,26 @@ dist.destroy_process_group()
 """
 
 # %% [markdown]
-# **Predict first.** Which ranks measure a slower `all_reduce`, and which pairs are slower?
+# **Predict first.** node2 runs rank 2. On which of the four ranks does the `all_reduce` take longer
+# than before, and which of the six pairs are slower?
 
 
 # %%
 @in_lab
 def slow_machine():
-    with Lab(3, rate="200mbit") as lab:
+    with Lab(4, rate="200mbit") as lab:
         lab.save("pairs.py", PROGRAM)
-        variables = "RANK={node} WORLD_SIZE=3 MASTER_ADDR=node0 MASTER_PORT=29500"
+        variables = "RANK={node} WORLD_SIZE=4 MASTER_ADDR=node0 MASTER_PORT=29500"
         printed = stdout_lines(lab.run(f"env {variables} python /run/shared/pairs.py"))
     lines = [line for lines in printed.values() for line in lines]
     times = {line.partition(":")[0]: float(line.split()[-1]) for line in lines}
-    slower = {name: times[name] > 3 for name in sorted(times)}
-    right = {f"all_reduce on rank {rank}": True for rank in range(3)}
-    right |= {"pair 0 and 1": False, "pair 0 and 2": True, "pair 1 and 2": True}
+    slower = {name: time > 3 for name, time in sorted(times.items())}
+    pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
+    right = {f"all_reduce on rank {rank}": True for rank in range(4)}
+    right |= {f"pair {a} and {b}": 2 in (a, b) for a, b in pairs}
     check(slower, right, f"times as long as before: {times}")
-    return [{"measured": name, "slower": "yes" if slow else "no"} for name, slow in right.items()]
+    rows = [{"measured": name, "slower": "yes" if slow else "no"} for name, slow in right.items()]
+    return SlowPairs(rows, [True] * 4, [pair for pair in pairs if 2 in pair])
 
 
 # %%
@@ -102,17 +107,25 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# All ranks are slow, also 0 and 1, whose cables are good. Of the pairs, the one without node2 is as
-# fast as before. node2 is in all that are slow: that is how to find it.
+# All four ranks measure a slower `all_reduce`, also the three whose cables are good. Of the pairs,
+# only those with rank 2 are slower: in the picture they are one row and one column, and where the
+# two cross stands the machine to repair.
 #
 # </details>
 
 # %% [markdown]
-# ### A slow cable and a slow computer
+# ### A slow computer
 #
-# `collectives diagnose` in front of each machine's command knows which rank is in which call. In
-# this training node1 has two troubles: first a slow cable, then slow code, which ends when it has
-# been named. `--hang-after 5` makes diagnose speak when nothing has moved for 5 seconds.
+# With good cables and a slow computer all pairs are fast, and the training is still slow. Such a
+# rank computes for longer, so it comes late to a call, and the ranks that wait for it can name it.
+# `collectives diagnose`, in front of each machine's command, knows which rank is in which call.
+#
+# In the next training node1 has both troubles. First its cable is slow, for eight calls; then its
+# code is slow, until it has been named. `--hang-after 5` makes `diagnose` report when nothing has
+# moved for 5 seconds.
+
+# %% [markdown]
+# **Predict first.** Which of the two troubles does `diagnose` report?
 
 # %%
 TRAIN = r"""
@@ -168,82 +181,33 @@ if __name__ == "__main__":
     run(slow_computer)
 
 # %% [markdown]
-# It names the slow code, with the machine and the line. While the cable is slow, all ranks are
-# inside the same `all_reduce`: nobody is late, so there is nobody to name. A slow computer comes
-# late to a call, and diagnose and the trace (`collectives run --trace`) show that.
-#
-# ### Lost packets
-#
-# A bad cable may also lose packets. TCP notices it and sends them again.
-
-# %%
-LOSSY = r"""
-import os
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-right = True
-for _ in range(64):  # of short messages: long ones are sent again now and then without a loss
-    x = torch.arange(2**14)
-    dist.all_reduce(x)
-    right &= torch.equal(x, 2 * torch.arange(2**14))
-header, values = [line.split() for line in open("/proc/net/snmp") if line.startswith("Tcp:")]
-again = int(values[header.index("RetransSegs")])
-print("right" if right else "wrong", again)
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-# %% [markdown]
-# **Predict first.** With a loss of 5 %, one packet of 20 does not arrive. Are some sums wrong?
-
-
-# %%
-@in_lab
-def lost_packets():
-    rows = []
-    for loss in (None, "1%", "5%"):
-        with Lab(2, loss=loss) as lab:
-            lab.save("lossy.py", LOSSY)
-            variables = "RANK={node} WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=29500"
-            printed = stdout_lines(lab.run(f"env {variables} python /run/shared/lossy.py"))
-        words = [lines[0].split() for lines in printed.values()]
-        check([right for right, _ in words], ["right", "right"], f"sums with loss={loss}")
-        again = sum(int(count) for _, count in words)
-        check(again > 60, loss is not None, f"{again} packets sent again with loss={loss}")
-        rows.append({"loss": loss or "0%", "sums": "right", "sent again": "yes" if loss else "no"})
-    return rows
-
-
-# %%
-if __name__ == "__main__":
-    run(lost_packets)
-
-# %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No. TCP numbers and checks what it carries, so a bad cable costs time and no digits. `nstat -az
-# TcpRetransSegs` shows how many packets a machine has sent again: on a good network almost none.
+# The slow code, with the rank, the machine and the line. While the cable is slow, both ranks are
+# inside the same `all_reduce`: neither is late, so there is none to name. That is why you need both
+# tests, the pairs for cables and `diagnose` for computers.
 #
 # </details>
 
 # %%
-STEPS = [slow_machine, slow_computer, lost_packets]
+STEPS = [slow_machine, slow_computer]
 
 # %% [markdown]
 # ## On your cluster
 #
-# Save the program of the first step without the line that calls `tc`, and start it with one rank on
-# each machine when nothing else runs. `ethtool eth0` shows the speed that a card has agreed on, `ip
-# -s link show eth0` errors and drops.
+# Save the program of the first step without the lines that call `tc`, and start it with one rank on
+# each machine when nothing else runs. Then look at the machine that it names: `ethtool eth0` shows
+# the speed that its card has agreed on, `ip -s link show eth0` counts errors and drops, and `nstat
+# -az TcpRetransSegs` the packets that were sent again.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - Measure several times and take the shortest: everything else on a machine only adds time.
+# - Measure several times and use the shortest time, because everything else on a machine only adds
+#   time.
 # - A collective that takes minutes looks like one that hangs. If a job does hang, put [`collectives
 #   diagnose`](../../docs/diagnosis.md) in front of its command.
-# - A fast `barrier` proves nothing. It sends a few bytes, which a slow cable carries quickly.
+# - A fast `barrier` proves nothing: it sends a few bytes, which a slow cable carries quickly, too.
+# - A cable that loses packets is slow, and the sums are right, because TCP sends the packets again.
 #
-# Back to [all chapters](../../README.md).
+# This is the last lesson about machines. Back to [all chapters](../../README.md).

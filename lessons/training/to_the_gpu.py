@@ -2,10 +2,12 @@
 """
 # to_the_gpu
 
-The programs of this chapter run on GPUs after five changes, and one file serves both.
+Five changes take a training from the CPU to GPUs, and one file can hold both.
 
-You will see the five changes, that they leave the training on the CPU as it was, in which type the
-gradients are reduced under bfloat16 autocast, and what precision that costs.
+Your program trains correctly on the CPU, and tomorrow you get a machine with eight GPUs. You would
+like to know before the first expensive hour that your changes broke nothing. At the end of this
+lesson you can make them, prove on the CPU that the model is the same, and say what bfloat16
+autocast makes smaller.
 
     python lessons/training/to_the_gpu.py
     torchrun --nproc-per-node 4 lessons/training/to_the_gpu.py
@@ -27,8 +29,8 @@ from torch.utils.data import DataLoader, TensorDataset
 # %% [markdown]
 # ## The idea
 #
-# The calls of torch.distributed are the same on CPU and GPU. What changes is where the tensors are,
-# and who carries them. This program was run on the CPU only; what it says of GPUs is documented.
+# The calls of torch.distributed are the same on the CPU and on the GPU. What changes is where the
+# tensors lie and who carries them.
 #
 # | | on the CPU | on the GPU |
 # |---|---|---|
@@ -38,15 +40,18 @@ from torch.utils.data import DataLoader, TensorDataset
 # | 4. data | as they are | `DataLoader(..., pin_memory=True)`, `.to(device, non_blocking=True)` |
 # | 5. types | float64, for the proof | float32 parameters, `torch.autocast(..., torch.bfloat16)` |
 #
-# `local_rank` is the number of the process on its machine: torchrun says it in `LOCAL_RANK`. The
-# rank is the number among all machines. If two machines have four GPUs each, rank 6 has local rank
-# 2, and there is no GPU 6.
+# `local_rank` is the number of the process on its own machine, and torchrun puts it into
+# `LOCAL_RANK`. You need it because every machine counts its GPUs from 0: on two machines with four
+# GPUs each, rank 6 has local rank 2, and a GPU 6 does not exist.
+#
+# We have run this lesson on the CPU only. What it says about GPUs is documented.
 
 # %% [markdown]
-# ## The code
+# ## One file for both
 #
-# `run` makes changes 1 and 2: it chooses the backend, sets the device, and hands it to the step. On
-# the CPU, `non_blocking=True` changes nothing.
+# `run` makes changes 1 and 2: it chooses the backend, sets the device and hands it to the step. The
+# code below makes changes 3 and 4. Both ask for the device, so on the CPU nothing is pinned, and
+# `device_ids` is None.
 
 
 # %%
@@ -98,83 +103,98 @@ if __name__ == "__main__":
     run(to_the_gpu)
 
 # %% [markdown]
-# This is the model of one process, in float64. On the CPU there is no GPU to choose, `device_ids`
-# is None, and nothing is pinned.
+# On every rank this is the model of one process. Run the same file where the GPUs are, and the same
+# proof runs on them. What is left is change 5, which this proof cannot follow: the types.
 
 # %% [markdown]
-# ### bfloat16
+# ### What bfloat16 makes smaller
 #
-# Autocast computes the matrix products in bfloat16, which has 8 bits of precision instead of 24,
-# and leaves the parameters in float32. Put forward and loss under it, and not `backward()`. Without
-# autocast, the parameters themselves can be bfloat16. A communication hook notes in which type the
-# gradients are reduced, and we compare with one process in float64.
+# Under autocast the matrix products are computed in bfloat16, which needs half the bytes and has 8
+# bits of precision in place of 24. Put the forward pass and the loss under it, but not
+# `backward()`. Or convert the parameters themselves: `model.to(torch.bfloat16)`.
+#
+# To compare both with float32, hooks note the bytes of the outputs of all layers and of the
+# gradients that DDP reduces.
 
 # %% [markdown]
-# **Predict first.** Are the gradients that each rank reduces half as many bytes under autocast?
+# **Predict first.** Of the parameters, the outputs and the reduced gradients: which are half as
+# large under autocast as in float32?
 
 
 # %%
 def note_and_average(found, bucket):
-    found.append(f"{bucket.buffer().dtype}, {bucket.buffer().nbytes} bytes")
+    found.append(bucket.buffer().nbytes)
     work = dist.all_reduce(bucket.buffer() / dist.get_world_size(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
 
 
-def error_and_gradients(model, device, autocast=False):
-    """How far the trained parameters are from those in float64, and what the ranks reduced."""
+def error_and_bytes(model, device, autocast=False):
+    """How far the trained parameters are from those in float64, and what a step held."""
     n = dist.get_world_size()
     batches = shuffled().split(64 // n * n)[:-1]
     (exact, _), _ = train(network(0, device), batch_loss, batches, device)
     exact = parameters_to_vector(exact.parameters())
+    outputs, reduced = [], []
+    for layer in model:
+        layer.register_forward_hook(lambda layer, inputs, output: outputs.append(output.nbytes))
     model = wrapped(model, device)
-    model.register_comm_hook(found := [], note_and_average)
+    model.register_comm_hook(reduced, note_and_average)
     train(model, partial(on_my_shard, autocast=autocast), batches, device)
-    error = (parameters_to_vector(model.parameters()) - exact).norm() / exact.norm()
-    return error, found
+    found = parameters_to_vector(model.parameters())
+    step = {
+        "parameters": found.nbytes,
+        "outputs": sum(outputs) // len(batches),
+        "gradients": sum(reduced) // len(batches),
+    }
+    return (found - exact).norm() / exact.norm(), step
 
 
-def types_of_gradients(rank, world_size, device):
+def mixed_precision(rank, world_size, device):
     limits, errors, bars = {}, [], {}
-    for name, dtype, autocast, limit in (
-        ("float32", torch.float32, False, 1e-6),
-        ("autocast", torch.float32, True, 1e-1),
-        ("bfloat16", torch.bfloat16, False, 1e-1),
+    outputs = 64 // world_size * (32 + 32 + 10)  # numbers: two layers with 32, one with 10
+    for name, dtype, autocast, sizes, limit in (
+        ("float32", torch.float32, False, (4, 4, 4), 1e-6),
+        ("autocast", torch.float32, True, (4, 2, 4), 1e-1),
+        ("bfloat16", torch.bfloat16, False, (2, 2, 2), 1e-1),
     ):
-        error, found = error_and_gradients(network(0, device).to(dtype), device, autocast)
+        error, bars[name] = error_and_bytes(network(0, device).to(dtype), device, autocast)
         errors.append(error.item())
         check(bool(limit / 100 < error < limit), True, f"error, {name}")
-        size = 2410 * dtype.itemsize
-        check({*found}, {f"{dtype}, {size} bytes"}, f"gradients, {name}")
+        numbers = 2410, outputs, 2410
+        expected = [count * size for count, size in zip(numbers, sizes, strict=True)]
+        check(list(bars[name].values()), expected, f"bytes, {name}")
         limits[f"error, {name}"] = f"< {limit}"
-        bars[name] = {"gradients": size}
     check(errors, sorted(errors), "errors")
     return limits | {"bytes": MemoryBars(bars)}
 
 
 # %%
 if __name__ == "__main__":
-    run(types_of_gradients)
+    run(mixed_precision)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: 9,640 bytes, in float32 as without autocast: a gradient has the type of its parameter. So the
-# sum over the ranks loses nothing, and the communication is no cheaper. The error comes from the
-# products. With parameters in bfloat16 there are 4,820 bytes, but the error is larger: a small step
-# of the optimizer is lost if the parameter is large.
+# Only the outputs. The parameters stay in float32, and a gradient has the type of its parameter, so
+# each rank still reduces 9,640 bytes. The communication is no cheaper, and the sum over the ranks
+# loses nothing: the error comes from the products.
+#
+# With parameters in bfloat16 everything is half as large, but the error is the largest of the
+# three, because a small step is lost when it is added to a large parameter.
 #
 # </details>
 
 # %%
-STEPS = [to_the_gpu, types_of_gradients]
+STEPS = [to_the_gpu, mixed_precision]
 
 # %% [markdown]
 # ## The proof
 #
-# The five changes may change nothing in float64: `check_training` compares with one process. With
-# less precision that proof cannot hold. So prove a program in float64 first, on the CPU, and then
-# change the types. For them, `check` compares the error with limits on both sides. It does not see
-# whether `backward()` ran under autocast, too.
+# In float64 the changes may change nothing, so `check_training` compares with one process. With
+# less precision that cannot hold, so prove a program in float64 first, and then change its types.
+# For each type `check` compares the bytes with a formula, and the error with limits on both sides.
+# It does not see whether `backward()` ran under autocast, too, nor the bfloat16 copies of the
+# weights that autocast keeps meanwhile.
 
 # %% [markdown]
 # ## On GPUs
@@ -186,9 +206,6 @@ STEPS = [to_the_gpu, types_of_gradients]
 #   pinned memory, the copy will be asynchronous with respect to the host").
 # - float16 needs a [GradScaler](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling),
 #   because its range is small. bfloat16 has the range of float32 and needs none.
-# - Kernels run [behind the back of
-#   Python](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution): call
-#   `torch.cuda.synchronize()` before you read a clock.
 # - Load a checkpoint with `map_location=device` (`torch/serialization.py`: "on a file which
 #   contains GPU tensors, those tensors will be loaded to GPU by default").
 
@@ -213,17 +230,17 @@ STEPS = [to_the_gpu, types_of_gradients]
 # %% [markdown]
 # ## Pitfalls
 #
-# - `set_device(rank)` fails on the second machine: take the local rank.
-# - NCCL takes tensors on GPUs only: see the table of
+# - `set_device(rank)` works on the first machine and fails on the second. Use the local rank.
+# - NCCL accepts tensors on GPUs only: see the table of
 #   [backends](https://docs.pytorch.org/docs/stable/distributed.html#backends) in PyTorch's
-#   documentation. Objects go through the current GPU
+#   documentation. It sends objects through the current GPU
 #   (`torch/distributed/distributed_c10d.py`: "internal tensor representations of objects must be
 #   moved to the GPU device before communication takes place"). For tensors on the CPU, too, start
 #   with `init_process_group("cpu:gloo,cuda:nccl")`.
-# - `loss.item()` waits for the GPU in each step; print it less often.
+# - `loss.item()` waits until the GPU has finished, so don't print the loss in each step.
 # - `CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 train.py` shows the job [only these two
 #   GPUs](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html),
-#   and the ranks count them as 0 and 1. So two jobs can share a machine.
+#   which its ranks count as 0 and 1. That is how two jobs share a machine.
 # - NCCL connects the ranks at their first collective, or in `init_process_group` with `device_id`
 #   (`torch/distributed/distributed_c10d.py`: "the communicator is immediately formed"). From torch
 #   2.15 on, "nccl" is another engine: [Which NCCL?](../../docs/which-nccl.md)
@@ -242,4 +259,5 @@ STEPS = [to_the_gpu, types_of_gradients]
 # this package. It makes changes 1 and 2, and moves model and data to the device. You add
 # `device_ids`, pinned memory and autocast, and from this chapter clipping and token weights.
 #
-# Next lesson: [ring](../../notebooks/algorithms/ring.ipynb), what is inside an `all_reduce`.
+# You now know how to use `all_reduce`, but not how it works. Next lesson:
+# [ring](../../notebooks/algorithms/ring.ipynb), what is inside it.

@@ -94,10 +94,10 @@ MACHINES = {
         "[signals",
     ),
     "a file says how many ranks each machine gets": edit(
-        "machines/mpi", "mpi", "node0:3\nnode1:1\n", "node0:2\nnode1:2\n", "[MPI_Allreduce"
+        "machines/mpi", "mpi", "node0:3\nnode1:1\n", "node0:2\nnode1:2\n", "[blocks"
     ),
     "-ppn 1 deals one rank to each machine, and starts over": edit(
-        "machines/mpi", "torch_under_mpiexec", "-ppn 1 -n", "-ppn 2 -n", "[all_reduce"
+        "machines/mpi", "round_robin", "-ppn 1 -n", "-ppn 2 -n", "[round-robin"
     ),
     "the pair without the slow machine is as fast as before": edit(
         "machines/slow_machine",
@@ -106,13 +106,6 @@ MACHINES = {
         'subprocess.run("tc qdisc replace dev eth0 root tbf rate 50mbit burst 128k latency 1s"'
         '.split(), check=True)\nif os.uname().nodename == "node2":\n',
         "[times as long",
-    ),
-    "the cable loses packets": edit(
-        "machines/slow_machine",
-        "lost_packets",
-        "Lab(2, loss=loss)",
-        "Lab(2)",
-        "packets sent again with loss=1%",
     ),
 }
 FAILOVER = {

@@ -24,6 +24,7 @@ with files.imports_from(chapters.folder() / "algorithms"):
     from trees import Trees
 with files.imports_from(chapters.folder() / "machines"):
     from connections import Connections
+    from slow_pairs import SlowPairs
 with files.imports_from(chapters.folder() / "model_parallel"):
     from pipeline_slots import PipelineOrders, PipelineSlots
     from slices import Slice, Slices
@@ -192,6 +193,7 @@ CONNECTIONS = Connections(
         "both": [("node1/rank 2", "node0/rank 0"), ("node0/rank 0", "node1/rank 2")],
     },
 )
+SLOW_PAIRS = SlowPairs([], [True] * 4, [(0, 2), (1, 2), (2, 3)])
 ROWS = [
     RankGrid(
         {"used": [step % 4 == rank for step in range(28)], "tokens": [rank, 12, 0, 3]},
@@ -231,6 +233,7 @@ def figures() -> dict:
         "log": ranks[0].draw("log", ranks),
         "playback": playback.draw("playback", [playback] * 4),
         "connections": CONNECTIONS.draw("connections", []),
+        "slow pairs": SLOW_PAIRS.draw("slow pairs", []),
         "rows": ROWS[0].draw("rows", ROWS),
         "trees": TREES.draw("trees", [TREES] * 4),
     }
