@@ -124,9 +124,6 @@ if __name__ == "__main__":
 # code is slow, until it has been named. `--hang-after 5` makes `diagnose` report when nothing has
 # moved for 5 seconds.
 
-# %% [markdown]
-# **Predict first.** Which of the two troubles does `diagnose` report?
-
 # %%
 TRAIN = r"""
 import os
@@ -152,6 +149,9 @@ while dist.get_rank() == 1 and not os.path.exists("/run/shared/named"):
 dist.barrier()
 dist.destroy_process_group()
 """
+
+# %% [markdown]
+# **Predict first.** Which of the two troubles does `diagnose` report?
 
 
 # %%

@@ -81,8 +81,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Only in the third, and only over 500 Mbit/s: 20750 images are 1.31 times as many as one rank
-# computes. Over 50 Mbit/s even 2,048 images are too few.
+# Only in the third, and only over the faster cable: 20750 / 15802 = 1.31 times as fast. Over the
+# slower one even the large batch is too small.
 #
 # </details>
 #
@@ -251,7 +251,7 @@ STEPS = [predicted_and_measured, where_the_time_goes, bytes_for_each_image, scal
 #
 # - Compare images per second: n ranks with a batch each do n times the work in a step.
 # - Time a step after the first ones. They connect the ranks and build DDP's buckets.
-# - The formula does not count gloo's threads, which need cores, too. Without a slow cable, as on one
+# - The formula ignores that gloo's threads need cores, too. Without a slow cable, as on one
 #   machine (`2 ranks here` in `speed.json`), it promises far too much.
 # - On a GPU, a call returns before its work is done: call `torch.cuda.synchronize()` before you
 #   read the clock ([CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)).
