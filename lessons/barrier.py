@@ -26,7 +26,7 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# `barrier` takes no tensor and returns nothing, so you can see its effect only in the time. Here
+# `barrier` takes no tensor and returns nothing, so only the time shows its effect. Here
 # [rank](../docs/glossary.md#rank) r works r tenths of a second before it calls `barrier`. Each rank
 # reads the clock, which is the same on the whole machine, before and after the call: who had called
 # when this rank returned?
@@ -145,9 +145,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# They pass it, and are 3, because the members of the group wait for each other only. In the picture
-# the first dotted line joins their barriers. The bar of rank 3 is long, because it waits for them
-# in `all_reduce`.
+# They pass it, and the `all_reduce` counts 3, because the members of the group wait for each other
+# only. In the picture the first dotted line joins their barriers. The bar of rank 3 is long,
+# because it waits for them in `all_reduce`.
 #
 # </details>
 
@@ -156,9 +156,9 @@ if __name__ == "__main__":
 #
 # If a rank never calls `barrier`, all other ranks learn at the time limit that time is up, and
 # nothing else. `monitored_barrier` names the rank: with `wait_all_ranks=True` all missing ranks,
-# else the first. Only gloo has it, but you can make a gloo group beside any other. Here the odd
-# ranks do not call. (gloo also prints the error to stderr. This group is broken afterwards, but the
-# world is not.)
+# otherwise the first. Only gloo has it, but you can make a gloo group beside any other. Here the
+# odd ranks do not call it. (gloo also prints the error to stderr. This group is broken afterwards,
+# but the world is not.)
 
 # %% [markdown]
 # **Predict first.** Ranks 0 and 2 call it, ranks 1 and 3 do not. Which ranks read the numbers 1 and
@@ -219,12 +219,12 @@ STEPS = [barrier, barrier_and_a_file, barrier_of_a_group, monitored_barrier]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Every rank of the group must call it, so a barrier inside `if rank == 0:` [waits for
+# - Every rank of the group must call `barrier`, so one inside `if rank == 0:` [waits for
 #   ever](../notebooks/mistakes/order.ipynb).
-# - You seldom need it, because a collective makes each rank wait for the data that it needs. Use it
-#   for what `torch.distributed` does not see: files, sockets, clocks.
-# - It does not wait for what a rank has started in the background. Only `wait()` on a `Work` says
-#   that it is done.
+# - You seldom need a barrier, because a collective makes each rank wait for the data that it needs.
+#   Use one for what `torch.distributed` does not see: files, sockets, clocks.
+# - A barrier does not wait for what a rank has started in the background. Only `wait()` on a `Work`
+#   says that this is done.
 # - With `TORCH_DISTRIBUTED_DEBUG=DETAIL` every collective first waits for all ranks of its group.
 
 # %% [markdown]

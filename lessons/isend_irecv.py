@@ -99,8 +99,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 8, 1 and 1: its first number is 21, and its halo is 13. In the picture "two differences" is
-# between the start of the messages and the `wait`.
+# 8, 1 and 1: its first number is 21, and its halo is 13, the last number of rank 1. In the picture
+# "two differences" is between the start of the messages and the `wait`.
 #
 # </details>
 

@@ -4,10 +4,10 @@
 
 `new_group` makes a group of some ranks, in which every collective works as if there were no others.
 
-In large trainings a GPU exchanges parts of a layer with the GPUs of its machine, and averages
-gradients with others. A collective of all ranks can do neither. At the end of this lesson you can
-cut the ranks into groups, or into the rows and columns of a grid, and you know why groups that are
-created in another order make ranks wait for ever.
+In large trainings a GPU exchanges parts of a layer with the GPUs of its machine, but averages
+gradients with GPUs of other machines. A collective of all ranks can do neither. At the end of this
+lesson you can cut the ranks into groups, or into the rows and columns of a grid, and you know why
+groups that are created in another order make ranks wait for ever.
 
     python lessons/new_group.py
     torchrun --nproc-per-node 4 lessons/new_group.py
@@ -57,14 +57,14 @@ if __name__ == "__main__":
 # | 2 | 100 | [1100] |
 # | 3 | 1000 | [1100] |
 #
-# The digits of a sum name its ranks: 1100 is ranks 2 and 3. In the picture a dotted line joins
-# ranks that wait for each other.
+# The digits of a sum show which ranks are in it: 1100 is ranks 2 and 3. In the picture a dotted
+# line joins ranks that wait for each other.
 
 # %% [markdown]
 # ### Both sums on every rank
 #
-# Now all ranks need the sums of both halves. A usual recipe: each rank puts the sum of its half
-# into its place in two zeros, and all ranks reduce them with `MAX`, or with `SUM`. Both have a
+# Now all ranks need the sums of both halves. The usual recipe is that each rank puts the sum of its
+# half into its place in two zeros, and all ranks reduce them with `MAX`, or with `SUM`. Both have a
 # catch, which the numbers -1, -10, -100, ... show. In a third try only one rank of each half puts
 # its sum in.
 
@@ -107,8 +107,8 @@ if __name__ == "__main__":
 #
 # With `MAX`, 0 and 0, because the zero of the other half is larger than a negative sum. With `SUM`,
 # -22 and -2200, because every member of a half adds its sum: twice with four ranks, four times with
-# eight. Neither raises an error. It is right if one rank of each half adds its sum, or with
-# `all_gather`.
+# eight. Neither raises an error. You get the right sums if one rank of each half adds its sum, or
+# with `all_gather`.
 #
 # </details>
 
@@ -151,8 +151,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 2221: its own gradient, 1, and the losses of the other ranks, without an error. In the picture a
-# dotted line joins its first call with their second calls. Without `async_op` all ranks would [wait
-# for ever](../notebooks/mistakes/groups.ipynb).
+# dotted line joins its first call with their second calls. Without `async_op` no rank would come to
+# its second call, so all would [wait for ever](../notebooks/mistakes/groups.ipynb).
 #
 # </details>
 #
@@ -325,8 +325,7 @@ STEPS = [new_group, half_sums, in_two_orders, global_and_group_ranks, grid, devi
 #
 # Tensor, [pipeline](../docs/glossary.md#pipeline-parallel) and data parallelism are dimensions of a
 # mesh. [Hybrid FSDP](../docs/glossary.md#hybrid-fsdp) shards over one dimension and replicates over
-# the other. In reinforcement learning, the trainer and the engines that use its weights form one
-# group.
+# the other.
 
 # %% [markdown]
 # ## Change and try
