@@ -149,7 +149,8 @@ def _print_picture(report: StepReport) -> None:
 
     calls = report.calls or []
     if found := illustration.data(calls):
-        rich_console.console(width=_WIDTH).print(text.text(found.origins, found.title))
+        for call in found:
+            rich_console.console(width=_WIDTH).print(text.text(call))
         return
     hint = "its data cannot be traced"
     if _drawable(report) or illustration.order_matters(calls):

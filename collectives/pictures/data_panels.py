@@ -11,12 +11,12 @@ from itertools import groupby
 
 from collectives.pictures.drawn_cell import cell_width
 from collectives.pictures.origin import Origins, Row
-from collectives.pictures.page import LINE, MARGIN, WIDEST, breadth, split_name
+from collectives.pictures.page import LINE, MARGIN, VALUE, WIDEST, breadth, split_name
 from collectives.semantics.calls import BY_NAME
 
 LABEL, BETWEEN, PIECE = 0.86, 0.42, 0.1
 CELL, ROW = 0.46, 0.57
-ARROW_SIZE = 9  # points
+ARROW_SIZE, SMALLER = 9, 10  # points
 
 # The places of a row's cells, from its corner.
 Places = list[tuple[float, float]]
@@ -52,6 +52,7 @@ class Block:
 
     call: CallPanel
     cell: float  # the width of a cell
+    size: float  # of its letters, in points
     spans: dict[str, float]  # the widths of the panels
     gap: float  # the length of the arrow, with some room
     places: dict[str, list[Places]]  # by panel and rank
@@ -115,13 +116,15 @@ def has_labels(call: CallPanel) -> bool:
 def _block(call: CallPanel) -> Block:
     """A block with as many pieces in a line as the page has room for.
 
-    Cells become narrower before a line is broken, and lines are broken between pieces before they
-    are broken in one: so the same places of all ranks stay below each other.
+    Cells become narrower, and then their letters smaller, before a line is broken, and lines are
+    broken between pieces before they are broken in one: so the same places of all ranks stay below
+    each other.
     """
     panels = {"before": call.origins.before, "after": call.origins.after}
     cells = [cell for rows in panels.values() for row in rows for cell in row or ()]
     wide = max([0.5, *(cell_width(cell.text) for cell in cells)])
     narrow = max([0.34, *(cell_width(cell.text, spare=0.08) for cell in cells)])
+    small = max([0.34, *(cell_width(cell.text, 0.06, SMALLER) for cell in cells)])
     pitch = CELL + (0.16 if has_labels(call) else 0)
     gap = 0.3 + max([0.7, *(1.17 * breadth(line, ARROW_SIZE) for line in call.arrow)])
     least = {
@@ -131,12 +134,13 @@ def _block(call: CallPanel) -> Block:
     pieces = 1 + max((cell.piece for cell in cells), default=0)
     longest = max((_longest_line(row) for rows in panels.values() for row in rows), default=1)
     tries = [
-        (width, -(-pieces // lines), longest)
+        (look, -(-pieces // lines), longest)
         for lines in range(1, pieces + 1)
-        for width in (wide, narrow)
+        for look in ((wide, VALUE), (narrow, VALUE), (small, SMALLER))
     ]
-    tries += [(wide, 1, -(-longest // parts)) for parts in range(2, longest + 1)]
-    for width, per_line, fold in tries:
+    tries += [((wide, VALUE), 1, -(-longest // parts)) for parts in range(2, longest + 1)]
+    for look, per_line, fold in tries:
+        width = look[0]
         places = {
             name: [_places(row, width, pitch, per_line, fold) for row in rows]
             for name, rows in panels.items()
@@ -147,7 +151,7 @@ def _block(call: CallPanel) -> Block:
         }
         if MARGIN + LABEL + sum(spans.values()) + gap + MARGIN <= WIDEST:
             break
-    return Block(call, width, spans, gap, places)
+    return Block(call, *look, spans, gap, places)
 
 
 def _longest_line(row: Row) -> int:

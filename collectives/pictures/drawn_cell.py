@@ -1,6 +1,6 @@
 """How one cell looks: its value, on the colour of the rank that the value came from.
 
-A value from another rank has a thick edge. A reduced value has a stripe for each of its ranks.
+A value from another rank has a thick edge. A value of several ranks has a stripe for each of them.
 """
 
 from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
@@ -10,7 +10,7 @@ from collectives.pictures.page import VALUE, Box, Canvas
 _NO_RANK, _EDGE = "#dcdcdc", "#555555"
 _PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}
 
-# Edges and patterns by state; all other states look plain. A "reduced" cell also has stripes.
+# Edges and patterns by state; all other states look plain.
 _LOOKS = {
     "received": {"edgecolor": DARK, "linewidth": 2.2},
     "undefined": {"edgecolor": WRONG, "linewidth": 1.6, "hatch": "////"},
@@ -18,32 +18,33 @@ _LOOKS = {
 }
 
 
-def cell_width(text: str, spare: float = 0.17) -> float:
+def cell_width(text: str, spare: float = 0.17, size: float = VALUE) -> float:
     """The width of a cell in which this value has room, and some to spare."""
-    return 0.125 * len(text) + spare
+    return 0.125 * size / VALUE * len(text) + spare
 
 
 def draw_cell(canvas: Canvas, box: Box, cell: PictureCell, gid: str, size: float = VALUE) -> None:
     """A cell with its value, in letters of this size."""
     ground = fill(canvas, box, cell, gid)
     x, y, width, height = box
-    if _look(cell) in ("reduced", "undefined", "unknown"):  # text cannot be read on a pattern
+    # Text cannot be read on a pattern.
+    if len(cell.ranks) > 1 or _look(cell) in ("undefined", "unknown"):
         canvas.box((x + 0.05 * width, y + 0.17 * height, 0.9 * width, 0.66 * height), ground)
     style = {"colour": ink(ground), "ha": "center"}
     canvas.write(x + width / 2, y + height / 2, cell.text, size, weight="bold", **style)
 
 
 def fill(canvas: Canvas, box: Box, cell: PictureCell, gid: str | None = None) -> str:
-    """The background of a cell, with a stripe for each rank that contributed to a reduced value.
+    """The background of a cell, with a stripe for each rank that a value of several is made from.
 
     Returns the colour behind its text.
     """
-    if cell.state in ("reduced", "undefined"):
+    if len(cell.ranks) > 1 or cell.state == "undefined":
         ground = LIGHT
     else:
         ground = colour_of(cell.ranks[0]) if cell.ranks else _NO_RANK
     canvas.box(box, ground, gid, **_LOOKS.get(_look(cell), _PLAIN))
-    if cell.state == "reduced":
+    if len(cell.ranks) > 1:
         x, y, width, height = box
         step = width / len(cell.ranks)
         for number, rank in enumerate(cell.ranks):

@@ -11,18 +11,23 @@ several of them in a row:
   this data have entered it. In all_reduce, all_gather, barrier and their like these are all ranks,
   in broadcast and scatter the root. In reduce and gather only the root gets data.
 
+- A span that a program calls "late" is left after the other ranks have come to the first call in
+  which they may have to wait for this rank.
+
 torch.distributed promises no more. gloo's `send` also waits for its receiver, but other backends
 need not do so; new_group ends with a barrier only if TORCH_DIST_INIT_BARRIER=1.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import groupby
 
 from collectives.recording.call import SPAN, WORLD, Call
 from collectives.semantics.calls import ALL_TO_ALL, FROM_ROOT, RECEIVES, SENDS, TO_ROOT
+
+LATE = "late"  # the name of a span in which a rank lets the others wait
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,8 @@ def steps(
     for order in orders:
         graph[order.after.key, "leave"].add((order.before.key, "enter"))
         weight[(order.before.key, "enter"), (order.after.key, "leave")] = 1
+    for late, met in _lateness(calls):
+        graph[late.key, "leave"].add((met.key, "enter"))
     at: dict[tuple, int] = {}
     for event in TopologicalSorter(graph).static_order():
         at[event] = max((at[before] + weight[before, event] for before in graph[event]), default=0)
@@ -130,6 +137,18 @@ def steps(
         call.key: (at[call.key, "enter"], end if call.left is None else at[call.key, "leave"])
         for call in calls
     }
+
+
+def _lateness(calls: Iterable[Call]) -> Iterator[tuple[Call, Call]]:
+    """Each span that is called "late", with the first call in which another rank may wait."""
+    calls = _in_order(calls)
+    blocking: dict[int, Call] = {}
+    for call in calls:
+        if call.name != SPAN and not call.is_async:
+            blocking.setdefault(call.rank, call)
+    for call in calls:
+        if call.name == SPAN and call.awaited == LATE:
+            yield from ((call, met) for rank, met in blocking.items() if rank != call.rank)
 
 
 def words(call: Call) -> list[str]:

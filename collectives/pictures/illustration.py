@@ -4,7 +4,7 @@ A step that hangs is shown by its waits, and one that sends messages, meets at b
 groups by order, unless the groups are a grid. So is one whose data cannot be traced, if it goes on
 while a collective runs. A step that only starts and ends has no picture, nor has one that sends a
 single message, or that calls more often than can be drawn. Of several collectives with data, the
-picture shows three at most.
+picture shows four at most, and says what the others are like.
 """
 
 from collections import Counter, defaultdict
@@ -13,18 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectives.pictures.data_panels import CallPanel
-from collectives.pictures.origin import trace
+from collectives.pictures.origin import Row, trace
 from collectives.pictures.program_text import buffer_name, is_for_the_proof
 from collectives.pictures.promise import Promise
 from collectives.recording.call import SPAN, WORLD, Call
 from collectives.semantics.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
-from collectives.words import ranks
+from collectives.words import ranks, runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_SHOWN = 3
-MOST_COLLECTIVES = 40  # the loop of a training: three of its calls would show nothing
+MOST_SHOWN = 4
+MOST_COLLECTIVES = 40  # the loop of a training: four of its calls would show nothing
 
 
 def order_matters(calls: Sequence[Call]) -> bool:
@@ -33,11 +33,6 @@ def order_matters(calls: Sequence[Call]) -> bool:
         return True
     specs = (BY_NAME[call.name] for call in calls if call.name != "wait")
     return any(spec.name in POINT_TO_POINT or (spec.lesson and not spec.buffers) for spec in specs)
-
-
-def data(calls: Sequence[Call]) -> CallPanel | None:
-    """The data of the first collective of all ranks that can be traced; None if there is none."""
-    return next((found for _, found in all_data(calls)), None)
 
 
 def draw(
@@ -73,23 +68,13 @@ def _draw_calls(calls: Sequence[Call], title: str, breaks_are_luck: bool) -> "Fi
         return waiting.draw(calls, title=title)
     if grid := mesh.grid(calls):
         return mesh.draw(calls, grid, title)
-    together, found = _together(calls), all_data(calls)
-    notes = {number: _notes(one) for number, one in enumerate(together, 1)}
     # Ranks that meet by mistake are shown by their data; what else went wrong, by its order.
     went_wrong = not breaks_are_luck and _went_wrong(calls)
-    if order_matters(calls) or (went_wrong and not any(notes[number] for number, _ in found)):
+    if order_matters(calls) or (went_wrong and not any(one.notes for _, one in all_data(calls))):
         # A call needs at least one step. Words in place of a picture only disturb a reader.
         most = max(Counter(call.rank for call in calls).values())
         return timeline.draw(calls, title=title) if most <= timeline.MOST_STEPS else None
-    shown = [
-        replace(
-            one,
-            caption=f"call {number} of {len(together)}" if len(together) > 1 else "",
-            notes=tuple(notes[number]),
-        )
-        for number, one in _chosen(together, found)
-    ]
-    if shown:
+    if shown := data(calls):
         return picture.draw(shown)
     return timeline.draw(calls, title=title) if _goes_on(calls) else None
 
@@ -137,30 +122,48 @@ def _together(calls: Sequence[Call]) -> list[list[Call]]:
     return [[one[rank] for rank in sorted(ranks)] for one in whole if one.keys() == ranks]
 
 
+def data(calls: Sequence[Call]) -> list[CallPanel]:
+    """The collectives of all ranks that can be traced, of many the first ones of each kind."""
+    together, found = _together(calls), dict(all_data(calls))
+    if len(together) == 1:
+        return [*found.values()]
+    kinds: dict[tuple, list[int]] = defaultdict(list)
+    for number, one in found.items():
+        line = together[number - 1][0].line
+        kinds[one.title, line, one.origins.op, one.origins.root].append(number)
+    shown = [*found] if len(found) < MOST_SHOWN else [numbers[0] for numbers in kinds.values()]
+    shown = shown[:MOST_SHOWN]
+    panels = [replace(found[one], caption=f"call {one} of {len(together)}") for one in shown]
+    notes = [_not_shown(numbers, shown) for numbers in kinds.values() if {*numbers} - {*shown}]
+    if found and (hidden := [one for one in range(1, len(together) + 1) if one not in found]):
+        notes.append(f"{_calls(hidden)} cannot be traced.")
+    return [*panels[:-1], *(replace(last, notes=(*last.notes, *notes)) for last in panels[-1:])]
+
+
+def _not_shown(numbers: list[int], shown: list[int]) -> str:
+    rest = [number for number in numbers if number not in shown]
+    if numbers[0] not in shown:
+        return f"{_calls(rest)} would not fit on the page."
+    return f"{_calls(rest)} {'are' if len(rest) > 1 else 'is'} like call {numbers[0]}."
+
+
+def _calls(numbers: list[int]) -> str:
+    return f"Call{'s' * (len(numbers) > 1)} {', '.join(runs(numbers))}"
+
+
 def all_data(calls: Sequence[Call]) -> list[tuple[int, CallPanel]]:
     """The collectives that can be traced, each with its number, from 1; none of very many."""
     together = _together(calls)
     if len(together) > MOST_COLLECTIVES:
         return []
-    found = ((number, _traced(one)) for number, one in enumerate(together, 1))
-    return [(number, one) for number, one in found if one]
+    found: list[tuple[int, CallPanel]] = []
+    for number, one in enumerate(together, 1):
+        if panel := _traced(one, [earlier.origins.after for _, earlier in found]):
+            found.append((number, panel))
+    return found
 
 
-def _chosen(
-    together: list[list[Call]], found: list[tuple[int, CallPanel]]
-) -> list[tuple[int, CallPanel]]:
-    """Three at most; those that differ in line, reduction or root before those that do not."""
-    kinds: dict[tuple, int] = {}
-    rest = []
-    for number, one in found:
-        line = together[number - 1][0].line
-        if kinds.setdefault((one.title, line, one.origins.op, one.origins.root), number) != number:
-            rest.append(number)
-    numbers = sorted([*kinds.values(), *rest][:MOST_SHOWN])
-    return [(number, one) for number, one in found if number in numbers]
-
-
-def _traced(together: list[Call]) -> CallPanel | None:
+def _traced(together: list[Call], earlier: Sequence[Sequence[Row]]) -> CallPanel | None:
     """The data of one collective; None if half of the values or more cannot be traced."""
     first = together[0]
     spec = BY_NAME[first.name]
@@ -182,12 +185,17 @@ def _traced(together: list[Call]) -> CallPanel | None:
         in_place=spec.in_place,
         promise=Promise(spec, root, [call.splits for call in together]) if agree else None,
         asked=ops,
+        earlier=earlier,
     )
     if origins is None:
         return None
     states = [cell.state for row in origins.after for cell in row or ()]
     is_clear = states.count("unknown") * 2 < len(states)
-    return CallPanel(origins, first.name, names=_names(together, spec)) if is_clear else None
+    if not is_clear:
+        return None
+    return CallPanel(
+        origins, first.name, notes=tuple(_notes(together)), names=_names(together, spec)
+    )
 
 
 def _names(together: list[Call], spec: CallSpec) -> tuple[str, str]:

@@ -17,15 +17,15 @@ from collectives.words import runs
 MOST_RANKS = 8  # more colours cannot be told apart, and there are 255 subsets of ranks to try
 MOST_ELEMENTS = 32  # of one rank; more cannot be read
 
-# The states of a cell: a sign for the terminal, and what the state means.
+# The states of a cell, and what they mean.
 STATES = {
-    "own": (":", "the rank's own value"),
-    "untouched": ("=", "as it was before, in the same place"),
-    "overwritten": ("x", "replaced by the call"),
-    "received": ("<", "another rank's value"),
-    "reduced": ("+", "made from the values of the ranks named"),
-    "undefined": ("!", "no rank's values give this"),
-    "unknown": ("?", "several ranks or sums give this value"),
+    "own": "the rank's own value",
+    "untouched": "as it was before, in the same place",
+    "overwritten": "replaced by the call",
+    "received": "another rank's value",
+    "reduced": "made from the values of the ranks named",
+    "undefined": "no rank's values give this",
+    "unknown": "several ranks or sums give this value",
 }
 
 
@@ -41,13 +41,15 @@ class PictureCell:
 
     @property
     def label(self) -> str:
-        """The ranks in short: "r2", "r0-2,4"; "r?" if not known, "" if there are none."""
+        """The ranks in short: "r2", "r0-r2, r4"; "r?" if not known, "" if there are none."""
         if not self.ranks:
             return "" if self.state == "undefined" else "r?"
-        return "r" + ",".join(runs(self.ranks))
+        return ", ".join(f"r{run.replace('-', '-r')}" for run in runs(self.ranks))
 
 
 Row = tuple[PictureCell, ...] | None  # None: the rank has no such buffer
+# Of each element that each rank has before a call, the ranks that an earlier call made it from.
+Carried = list[list[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,16 @@ def trace(
     in_place: bool = False,
     promise: Promise | None = None,
     asked: Sequence[str] = (),
+    earlier: Sequence[Sequence[Row]] = (),
 ) -> Origins | None:
     """Find where every element of `after` came from.
 
     `before` and `after` have one entry for each rank: a tensor of any shape and dtype, a list of
     tensors, or None if the rank has no such buffer. `in_place`: whether `after` has the same
     buffers as `before`. `promise`: what the call should have done, if its ranks agree. `asked`:
-    the reductions, if they do not. None if there are too many ranks or elements, or for another
-    reduction.
+    the reductions, if they do not. `earlier`: what earlier calls of the run left on the ranks: a
+    call that passes one of these results on shows where they came from. None if there are too many
+    ranks or elements, or for another reduction.
     """
     lengths = [length(entry) for entry in (*before, *after)]
     ops = (op,) if op else tuple(asked)
@@ -91,6 +95,7 @@ def trace(
     old, new = _elements(before, promise, gives=True), _elements(after, promise, gives=False)
     kept = _kept(promise, before, old, new, op)
     sources = Sources(old, ops)
+    carried = None if ops else _carried(old, earlier)
 
     def cell_before(rank, place, element):
         lost = in_place and new[rank] is not None
@@ -99,11 +104,15 @@ def trace(
         elif lost:
             lost = _key_at(new[rank], place) != element.key
         state = "overwritten" if lost else "own"
-        return PictureCell(element.text, element.piece, state, (rank,), element.line)
+        ranks = carried[rank][place] if carried else (rank,)
+        return PictureCell(element.text, element.piece, state, ranks, element.line)
 
     def cell_after(rank, place, element):
         if made := kept[rank]:
             found = _promised(rank, place, made[place], op, old, in_place)
+            if carried:
+                ((source, at),) = made[place]
+                found = found[0], carried[source][at]
         else:
             stayed = in_place and _key_at(old[rank], place) == element.key
             # subtle: try the elements at the same place first if the reduction is in place. Sums
@@ -147,6 +156,15 @@ def _kept(
             if not (is_reduction(op, values, element) if op else values[0].key == element.key):
                 return nothing
     return found
+
+
+def _carried(old: list, earlier: Sequence[Sequence[Row]]) -> Carried | None:
+    """What is known of the values before a call: they are the result of an earlier one."""
+    texts = [[element.text for element in row or ()] for row in old]
+    for rows in reversed(earlier):
+        if texts == [[cell.text for cell in row or ()] for row in rows]:
+            return [[cell.ranks for cell in row or ()] for row in rows]
+    return None
 
 
 def _promised(

@@ -4,6 +4,7 @@ Each rank is a row and each element a cell, in the colour of the rank that its v
 arrow with the call's name leads from before to after.
 """
 
+import hashlib
 import importlib.util
 import io
 import re
@@ -82,7 +83,7 @@ def in_words(call: CallPanel) -> str:
 def svg(figure: "Figure") -> bytes:
     """The figure as SVG, with text as text and a description for screen readers.
 
-    The same figure gives the same bytes every time.
+    The same figure gives the same bytes every time, and on every processor.
     """
     buffer = io.StringIO()
     import matplotlib.style
@@ -102,8 +103,31 @@ def svg(figure: "Figure") -> bytes:
     code = re.sub(r"\s*\n\s*", "\n", code)
     # These groups are half of the code.
     code = re.sub(r'<g id="(?:text|patch)_\d+">\n(.*?)\n</g>', r"\1", code, flags=re.DOTALL)
-    attributes = f'{_ATTRIBUTES} role="img" aria-label={quoteattr(str(figure.get_label()))}'
+    label = str(figure.get_label())
+    code = _numbered(_rounded(code), label)
+    attributes = f'{_ATTRIBUTES} role="img" aria-label={quoteattr(label)}'
     return code.replace(">", f" {attributes}>", 1).encode()
+
+
+def _rounded(code: str) -> str:
+    """Two decimals of each length: the last bits of a length differ between processors."""
+
+    def short(number: re.Match) -> str:
+        return f"{round(float(number[0]), 2):g}"
+
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(r"-?\d+\.\d{3,}", short, tag[0]), code)
+
+
+def _numbered(code: str, label: str) -> str:
+    """Ids that matplotlib makes of a hash of positions are numbered in their order.
+
+    The label is in them, so that those of two pictures on one page differ.
+    """
+    mark = hashlib.sha256(label.encode()).hexdigest()[:6]
+    found = re.findall(r'id="(\w*[0-9a-f]{10})"', code)
+    for number, name in enumerate(dict.fromkeys(found)):
+        code = code.replace(name, f"{name[0]}{mark}-{number}")
+    return code
 
 
 def save(figure: "Figure", path: str | Path) -> None:
@@ -119,11 +143,18 @@ def save(figure: "Figure", path: str | Path) -> None:
 
 
 def _chips(canvas: Canvas, band: Band) -> None:
-    roots = {block.call.origins.root for block in band.blocks}
+    """The names of the ranks. A root is marked, of a further call with another root beside it."""
     for rank, y in enumerate(band.tops[:-1]):
         canvas.chip(MARGIN, y + CELL / 2, rank)
-        if roots == {rank}:
-            canvas.write(MARGIN + CHIP / 2, y + CELL / 2 + 0.22, "root", ha="center", weight="bold")
+    roots = [block.call.origins.root for block in band.blocks]
+    for block, root in zip(band.blocks, roots, strict=True):
+        if root is None:
+            continue
+        y = band.tops[root] + CELL / 2
+        if block is band.blocks[0]:
+            canvas.write(MARGIN + CHIP / 2, y + 0.22, "root", ha="center", weight="bold")
+        elif root != roots[0]:
+            canvas.write(block.left - 0.2, y, "root", ha="center", weight="bold")
 
 
 def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None:
@@ -143,7 +174,7 @@ def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None
                 zip(row or (), block.places[name][rank], strict=True)
             ):
                 gid = f"{prefix}{name}/r{rank}/e{number}"
-                draw_cell(canvas, (left + x, top + y, block.cell, CELL), cell, gid)
+                draw_cell(canvas, (left + x, top + y, block.cell, CELL), cell, gid, block.size)
                 if cell.state == "reduced" and has_labels(block.call):
                     below = left + x + block.cell / 2, top + y + CELL + 0.08
                     canvas.write(*below, cell.label, ha="center")

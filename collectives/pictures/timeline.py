@@ -5,7 +5,9 @@
 The horizontal axis is order, not time. A bar begins as many steps from the left as calls had to be
 made one after the other before it (see happens_before.py), so a program gives the same picture in
 every run. A call further right is later than another only if bars, arrows and dotted lines lead
-from that one to it. Calls that only make or end groups are ticks, unless one of them went wrong.
+from that one to it. What a rank has started and not waited for yet is a thin bar below its lane, if
+the rank does something else meanwhile. Calls that only make or end groups are ticks, unless one of
+them went wrong.
 """
 
 from collections import Counter, defaultdict
@@ -54,8 +56,9 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     """A lane for each rank, or, if there is nothing to draw, or too much, words that say so.
 
     The gid of a bar is r<rank>/c<number>, and that of an arrow names both ends: r0/c1-r1/c0. A bar
-    that goes on in another row has /row1 after it there. The dots where the members of a collective
-    meet have the gid <name>/<group>/<seq>.
+    that goes on in another row has /row1 after it there. The thin bar of a transfer has the gid
+    r<rank>/c<number>/transfer. The dots where the members of a collective meet have the gid
+    <name>/<group>/<seq>.
     """
     calls = sorted(calls, key=lambda call: call.key)
     told = f"{title or 'What the ranks called, by order'}. {describe(calls)}"
@@ -80,7 +83,9 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     together = [order.before for order in flow if order.before.name in ALL_TO_ALL]
     met = _met(together, steps)
     with_root = [order for order in flow if order.before.name not in ALL_TO_ALL]
+    transfers = _transfers(calls)
     legend = _legend(messages, together, met, ticks)
+    legend += ["Thin bar: a transfer, from its start to its wait."] * bool(transfers)
     legend += ["Arrows of a call with a root: who gives to whom, not the way."] * bool(with_root)
     legend += ["White: the rank's own work."] * has_spans
     canvas = _page(title, legend, lanes.right, lanes.bottom, told)
@@ -96,7 +101,8 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
             at = steps[call.key][0], steps[receives[-1].key][1]
             _bar(canvas, call, at, lanes, [f"{times} times"] * (times > 1))
     _draw_ticks(canvas, ticks, steps, lanes)
-    _arrows(canvas, messages + with_root, steps, lanes)
+    _draw_transfers(canvas, transfers, steps, lanes)
+    _arrows(canvas, messages + with_root, steps, lanes, transfers)
     _meetings(canvas, met, lanes)
     return canvas
 
@@ -109,6 +115,37 @@ def _ticks(calls: list[Call]) -> list[Call]:
         if call.name in GROUPS and call.left is not None and call.error is None
     ]
     return found if len(found) < len(calls) else []
+
+
+def _transfers(calls: list[Call]) -> dict[tuple[int, int], Call]:
+    """What runs while its rank does something else: by the key of its start, the wait for it."""
+    starts = {call.key: call for call in calls if call.is_async}
+    found: dict[tuple[int, int], Call] = {}
+    for wait in calls:
+        start = starts.get((wait.rank, wait.of)) if wait.name == "wait" else None
+        if start and start.key not in found:
+            meanwhile = [
+                call
+                for call in calls
+                if call.rank == wait.rank and start.number < call.number < wait.number
+            ]
+            if any(not call.is_async and call.name != "wait" for call in meanwhile):
+                found[start.key] = wait
+    return found
+
+
+def _draw_transfers(
+    canvas: Canvas, transfers: dict[tuple[int, int], Call], steps: Steps, lanes: Lanes
+) -> None:
+    ends: dict[int, list[int]] = defaultdict(list)  # by rank and track, the last step that is taken
+    for (rank, number), wait in sorted(transfers.items()):
+        begin, end = steps[rank, number][0], steps[wait.key][1]
+        track = next((at for at, last in enumerate(ends[rank]) if last <= begin), len(ends[rank]))
+        ends[rank][track : track + 1] = [end]
+        for row, left, right in lanes.parts(begin, end):
+            y = lanes.y(rank, row) + lanes.height / 2 + 0.04 + 0.08 * track
+            gid = f"r{rank}/c{number}/transfer" + (f"/row{row}" if row > lanes.row(begin) else "")
+            canvas.box((left, y, right - left, 0.05), edge(colour_of(rank)), gid)
 
 
 def _refusal(ranks: list[int], length: int) -> str:
@@ -227,8 +264,17 @@ def _meetings(canvas: Canvas, met: Meetings, lanes: Lanes) -> None:
         canvas.axes.plot(xs, ys, color=DARK, gid=f"{name}/{group}/{seq}", **dots)
 
 
-def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> None:
-    """Arrows that leave one broadcast, or arrive at one call, share their way up or down."""
+def _arrows(
+    canvas: Canvas,
+    orders: list[Order],
+    steps: Steps,
+    lanes: Lanes,
+    transfers: dict[tuple[int, int], Call],
+) -> None:
+    """Arrows that leave one broadcast, or arrive at one call, share their way up or down.
+
+    That of a transfer leaves when the other rank calls `recv`: until then the data may wait.
+    """
     from matplotlib.patheffects import withStroke
 
     tracks: dict[int, dict] = defaultdict(dict)
@@ -241,7 +287,10 @@ def _arrows(canvas: Canvas, orders: list[Order], steps: Steps, lanes: Lanes) -> 
         end = steps[after][1]
         trunk = before if order.before.name in FROM_ROOT else after
         track = tracks[end].setdefault(trunk, len(tracks[end]))
-        points = lanes.route((before[0], steps[before][0]), (after[0], end), track)
+        begin = steps[before][0]
+        if before in transfers and order.after.name == "recv":
+            begin = max(begin, min(steps[after][0], steps[transfers[before].key][1] - 1))
+        points = lanes.route((before[0], begin), (after[0], end), track)
         gid = f"r{before[0]}/c{before[1]}-r{after[0]}/c{after[1]}"
         look = {"color": DARK, "linewidth": 1.3, "joinstyle": "round", "zorder": 3}
         look["linestyle"] = "--" if order.after.peer is None else "-"

@@ -257,7 +257,8 @@ def recording(tensors: bool = False) -> Iterator[list[Call]]:
 def span(what: str) -> Iterator[None]:
     """The program's own work, such as "multiply", which a picture shows beside the calls.
 
-    It is noted only where the calls are recorded with their tensors, as for pictures.
+    It is noted only where the calls are recorded with their tensors, as for pictures. What is
+    called "late" is drawn until the other ranks may wait for this one.
 
     >>> def step(rank, world_size, device):
     ...     with span("multiply"):

@@ -162,7 +162,8 @@ def one_tensor_for_every_batch(rank, world_size, device):
             x.zero_()  # make room for the next batch
         work.wait()
     else:
-        time.sleep(0.3)  # the receiver is late
+        with span("late"):
+            time.sleep(0.3)
         dist.recv(x, src=0)
         check(x, torch.tensor([1, 2, 3]), "isend, recv")
 
@@ -197,7 +198,8 @@ def changed_after_wait(rank, world_size, device):
         with span("clear x"):
             x.zero_()
     else:
-        time.sleep(0.3)
+        with span("late"):
+            time.sleep(0.3)
         dist.recv(x, src=0)
         check(x, torch.tensor([1, 2, 3]), "isend, recv")
     return {"x": x}

@@ -49,14 +49,23 @@ def test_one_call_is_not_counted():
     assert not any("call" in word for word in written)
 
 
-def test_of_many_calls_those_of_other_kinds_are_shown_first():
+def test_of_many_calls_one_of_each_kind_is_shown_and_no_call_is_left_out_in_silence():
     calls = [
         call
         for seq in range(6)
         for call in collective(seq, [[1], [2]], [[3], [3]], line=20 if seq == 4 else 10)
     ]
-    shown = [word for word in words(illustration.draw(calls, "loop")) if "of 6" in word]
-    assert shown == ["call 1 of 6", "call 2 of 6", "call 5 of 6"]
+    shown = [word for word in words(illustration.draw(calls, "loop")) if word[1:4] == "all"]
+    assert shown == ["call 1 of 6", "call 5 of 6", "Calls 2-4, 6 are like call 1."]
+
+
+def test_the_colours_of_a_call_are_carried_over_to_the_next_one():
+    calls = collective(0, [[1], [2]], [[3], [3]])
+    calls += collective(1, [[3], [3]], [[3], [3]], name="broadcast", op=None, peer=1)
+    _, second = illustration.data(calls)
+    assert {
+        cell.ranks for row in (*second.origins.before, *second.origins.after) for cell in row
+    } == {(0, 1)}
 
 
 def test_ranks_that_meet_in_different_lines_are_told():

@@ -71,7 +71,8 @@ def test_without_a_flag_nothing_is_recorded(mine, monkeypatch):
 def test_picture_prints_where_the_data_of_the_run_went_below_the_results(mine):
     result = collectives(mine, "--picture")
     assert result.exit_code == 0
-    assert result.stdout.index("total: proved") < result.stdout.index("rank 1   10xr1    111+r0-2")
+    shown = "rank 1   10 (r1)     111 (sum of r0-r2)"
+    assert result.stdout.index("total: proved") < result.stdout.index(shown)
     assert "ring: no picture" in result.stderr
     assert "try --save-picture" in result.stderr
     assert "silent: no picture" in result.stderr
@@ -90,7 +91,7 @@ def test_a_lesson_file_takes_the_same_flags_and_its_trace_holds_all_of_its_steps
     command = [sys.executable, mine, *options]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    assert "11+r0-1" in result.stdout
+    assert "11 (sum of r0-r1)" in result.stdout
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {event["name"] for event in events if event.get("cat") == "step"} == {"ring", "total"}
 
@@ -191,8 +192,9 @@ from pathlib import Path
 sys.modules["matplotlib"] = None
 from collectives.course.show import Display
 from collectives.pictures import text
+from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.origin import trace
-assert Display(picture=True) and text.text(trace([None], [None]))
+assert Display(picture=True) and text.text(CallPanel(trace([None], [None])))
 Display(save_picture=Path("p.svg"))
 """
 
