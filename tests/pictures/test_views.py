@@ -71,7 +71,7 @@ def test_without_a_flag_nothing_is_recorded(mine, monkeypatch):
 def test_picture_prints_where_the_data_of_the_run_went_below_the_results(mine):
     result = collectives(mine, "--picture")
     assert result.exit_code == 0
-    shown = "rank 1   10 (r1)     111 (sum of r0-r2)"
+    shown = "rank 1   10 (r1)    111 (sum of r0-r2)"
     assert result.stdout.index("total: proved") < result.stdout.index(shown)
     assert "ring: no picture" in result.stderr
     assert "try --save-picture" in result.stderr
