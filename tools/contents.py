@@ -77,13 +77,12 @@ def _part(title: str, lessons: list[chapters.Lesson]) -> Iterator[tuple]:
 def page() -> str:
     """What docs/contents.md says of every lesson of every chapter."""
     rule = (
-        "How long a lesson takes is computed from its file. *Reading*: "
-        f"{WORDS_A_MINUTE} words a minute, folded answers included; "
-        f"{LINES_A_MINUTE} lines of code a minute; "
-        f'{FOR_A_PREDICTION} minute for each "Predict first". '
-        f"*Exercises*: {FOR_A_CHANGE} minutes for each change to try; "
-        f"{FOR_A_PROGRAM} minutes for each program to write. "
-        "The tables are rounded to five minutes."
+        "The minutes are estimates, computed from the files of the lessons and rounded to five. "
+        f"*Reading* counts {WORDS_A_MINUTE} words a minute, folded answers included, "
+        f"{LINES_A_MINUTE} lines of code a minute, "
+        f'and {FOR_A_PREDICTION} minute for each "Predict first". '
+        f"*Exercises* counts {FOR_A_CHANGE} minutes for each change to try, "
+        f"and {FOR_A_PROGRAM} for each program to write."
     )
     return "\n\n".join([rule, *map(_chapter, chapters.read().values())])
 
