@@ -4,8 +4,10 @@
 
 Begin with the trouble, take the method that is for it, and compute what the combination costs.
 
-You will choose among nine combinations for a model of 70e9 parameters on 64 GPUs. Then runs fill in
-a table: which method is for which trouble, what a rank then holds, and what it sends.
+You have 64 GPUs and a model of 70e9 parameters, and five methods that all claim to make it fit.
+Which do you take, and do you need more than one? In this lesson you choose among nine combinations
+by their memory and their time. Then runs fill in a table to keep: which method is for which
+trouble, what a rank then holds, and what it sends.
 
     python lessons/model_parallel/choose.py
     torchrun --nproc-per-node 4 lessons/model_parallel/choose.py
@@ -32,26 +34,29 @@ from published import h100
 # ## The idea
 #
 # [memory](../../notebooks/model_parallel/memory.ipynb) lists what may not fit, and a method for
-# each trouble. Each method cuts one thing, and pays with messages. So take no more than you need.
-# For many layers that do not fit there are two: fully sharded sends parameters, and the pipeline
-# activations. [plan](../../notebooks/model_parallel/plan.ipynb) compares `costs` with counts.
+# each trouble. Each method cuts one thing and pays with messages, so take no more than you need.
+# For many layers that do not fit there are two methods: fully sharded sends parameters, and a
+# pipeline sends activations. Which is cheaper, `costs` computes. The lesson
+# [plan](../../notebooks/model_parallel/plan.ipynb) has compared it with counts.
 
 # %% [markdown]
 # ## 70e9 parameters on 64 GPUs
 #
-# The model has 86 blocks of 12 x 8,192² parameters, and 32,000 letters. A step has 1,024 pieces of
-# 4,096 tokens. The GPUs are H100s, as those of Llama 3: 80 GB each, 8 in a machine.
+# The model has 86 blocks of 12 x 8,192² parameters, and a vocabulary of 32,000. A step has 1,024
+# sequences of 4,096 tokens. The GPUs are H100s like those of Llama 3, with 80 GB each and 8 in a
+# machine. What is the trouble?
 #
-# - A parameter takes 2 bytes, its gradient 2, its state 12: 16 x 70 = 1,120 GB do not fit.
+# - The model does not fit: a parameter takes 2 bytes, its gradient 2, its state 12, and 16 x 70 =
+#   1,120 GB.
 # - A block fits: 2 x 12 x 8,192² bytes are 1.6 GB.
-# - A piece of text fits if blocks are computed again: 86 x 4,096 x 8,192 x 2 bytes are 5.8 GB.
+# - A sequence fits if blocks are computed again: 86 x 4,096 x 8,192 x 2 bytes are 5.8 GB.
 #
 # The step computes nine combinations. A name is data x pipeline x tensor, the stage of
-# [ZeRO](../../docs/glossary.md#zero), and in parentheses the pieces in a
+# [ZeRO](../../docs/glossary.md#zero), and in parentheses the sequences in a
 # [micro-batch](../../docs/glossary.md#micro-batch). A list has the GB of the fullest GPU, the GB
 # that it sends in a step to its data group and to its tensor group, and a lower bound of the
-# seconds of a step, twice: with 50 GB a second from each GPU to other machines, as of Llama 3, and
-# with 6.25 GB, as of BLOOM.
+# seconds of a step, twice: with 50 GB a second from each GPU to other machines, as for Llama 3, and
+# with 6.25 GB, as for BLOOM.
 
 # %% [markdown]
 # **Predict first.** Which combinations do not fit? Of the others, which one do you choose, and why?
@@ -90,35 +95,37 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Copies do not fit, 1124 GB, and neither does stage 1 of ZeRO, 299 GB. Choose the fully sharded
-# model, which is stage 3, with four pieces in a micro-batch:
+# Copies do not fit, with 1124 GB, and neither does stage 1 of ZeRO, with 299 GB. Choose the fully
+# sharded model, which is stage 3, with four sequences in a micro-batch:
 #
-# - It fits: 45 GB.
-# - No GPU waits: there is no bubble and no tensor group. A step takes 39.9 seconds at the peak.
-# - Slow links do, if layers travel while others are computed. A machine has 8 GPUs of the group,
-#   whose [rings](../../notebooks/model_parallel/hybrid.ipynb) leave it by 8 links: 1650 / 8 / 6.25
-#   = 33 seconds.
+# - It fits, with 45 GB.
+# - No GPU waits, because there is no bubble and no tensor group. A step takes 39.9 seconds at the
+#   peak.
+# - Even slow links are enough, if layers travel while others are computed. A machine has 8 GPUs of
+#   the group, whose [rings](../../notebooks/model_parallel/hybrid.ipynb) leave it by 8 links: 1650
+#   / 8 / 6.25 = 33 seconds.
 #
-# With one piece it takes 24 GB, but each micro-batch gathers all layers: 132.0 seconds over slow
-# links. The pipeline, with its bubble, takes 42.1 seconds, and 8 tensor ranks, which wait in each
-# block, 57.1. With these, take stage 1: of each data group, a machine has one GPU and one link, and
-# stage 3 takes 247.8 seconds.
+# With one sequence it needs only 24 GB, but each micro-batch gathers all layers, which takes 132.0
+# seconds over slow links. The pipeline, with its bubble, takes 42.1 seconds, and 8 tensor ranks,
+# which wait in each block, 57.1. If you do use tensor ranks, use stage 1 with them: a machine then
+# has one GPU and one link of each data group, so stage 3 takes 247.8 seconds.
 #
 # </details>
 
 # %% [markdown]
 # ### When to combine
 #
-# A block that is gathered takes 2 x 1.6 GB more for a while, parameters and gradients, and the next
-# one 1.6: 45 GB leave room.
+# A block that is gathered takes 2 x 1.6 GB more for a while, for parameters and gradients, and the
+# next one 1.6, so 45 GB leave enough room.
 #
-# But each data parallel rank needs a piece of text. Llama 3 had 8,192 GPUs and 2,048 pieces in a
-# step: 6,144 GPUs would have had none. So begin with fully sharded, and combine it:
+# Why did Llama 3 need more than that? Each data parallel rank needs a sequence, and Llama 3 had
+# 8,192 GPUs and 2,048 sequences in a step, so 6,144 GPUs would have had none. So begin with fully
+# sharded, and combine it:
 #
-# 1. with tensor parallel inside a machine, if a layer does not fit, or if there are fewer pieces
+# 1. with tensor parallel inside a machine, if a layer does not fit, or if there are fewer sequences
 #    than GPUs,
 # 2. with a pipeline across machines, if that is not enough,
-# 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single piece is too
+# 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single sequence is too
 #    long. `Plan` has no dimension for them.
 #
 # If two are close, measure both.
@@ -126,9 +133,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## The table
 #
-# Each method trains the small model on all ranks. A list has the bytes that a rank holds, and those
-# that it sends in a step. For experts it has the bytes in one process and on a rank, both without
-# activations, and those of tokens that the rank sends.
+# What does each method do on its own? Each one trains the small model on all ranks. A list has the
+# bytes that a rank holds, and those that it sends in a step. For experts it has the bytes in one
+# process and on a rank, both without activations, and those of tokens that the rank sends.
 
 # %% [markdown]
 # **Predict first.** Copies of the model hold 1,744,024 bytes on each rank, and send 415,488. Which
@@ -178,9 +185,9 @@ if __name__ == "__main__":
 # | too many experts | experts | the experts | 1,659,048 of 4,866,408 | 97,280 |
 #
 # Fully sharded and the pipeline hold less than copies, and the pipeline sends less. Tensor ranks
-# hold more here: the model is small, and each of them has the whole batch. Ring attention holds
-# about as much as copies, but a part of each text in place of whole ones. Too many letters are cut
-# in [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb).
+# hold more here, because the model is small and each of them has the whole batch. Ring attention
+# holds about as much as copies, but a part of each text in place of whole ones. If the vocabulary
+# is too large, see [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb).
 #
 # </details>
 
@@ -202,3 +209,8 @@ STEPS = [seventy_billion, troubles]
 #    `recompute=False`. It says `[what fits`.
 # 2. **Another plan.** In `troubles`, change `Plan(n, zero=3)` to `Plan(n)`. It says
 #    `[bytes sent, fully sharded`.
+
+# %% [markdown]
+# ## Read on
+#
+# This was the last lesson on large models. Back to [all chapters](../../README.md).

@@ -4,8 +4,11 @@
 
 Each rank holds some of the experts of a layer, and every token travels to the rank of its expert.
 
-You will send tokens to their experts and back by an `all_to_all` with unequal parts, count those
-that found no room, and watch a router that sends everything to one expert.
+You want a model with eight times the parameters, and you cannot pay for eight times the operations.
+A mixture of experts gives you that, because each token uses only a small part of the model. The
+price is that tokens must travel, and that nobody knows beforehand how many go where. In this lesson
+you send tokens to their experts and back by an `all_to_all` with unequal parts, count those that
+found no room, and watch a router that sends everything to one expert.
 
     python lessons/model_parallel/experts.py
     torchrun --nproc-per-node 4 lessons/model_parallel/experts.py
@@ -29,24 +32,26 @@ from one_process import UPDATES, train
 # %% [markdown]
 # ## The idea
 #
-# A layer with more parameters usually takes more operations for each token. In a
-# [mixture of experts](../../docs/glossary.md#moe), it does not: the layer has several networks, the
-# experts, and a small linear layer, the [router](../../docs/glossary.md#router), chooses one for
-# each token. That is the way of 2021. Most models of today send a token to the best two to eight
-# experts, add up their answers, and drop none.
+# A [mixture of experts](../../docs/glossary.md#moe) is a layer with several networks, the experts,
+# and a small linear layer, the [router](../../docs/glossary.md#router), which chooses one expert
+# for each token. So more experts mean more parameters, but not more operations for a token. (This
+# is how it was done in 2021. Most models of today send a token to the best two to eight experts,
+# add up their answers, and drop none.)
 #
-# Each rank holds some of the experts. It also has a share of the batch, and its tokens need the
-# experts of all ranks:
+# Each rank holds some of the experts. It also has a share of the batch, and because its tokens need
+# the experts of all ranks, they travel:
 #
 # 1. **Dispatch**: the rank sorts its tokens by expert, and `all_to_all_single` sends them there.
-# 2. Each rank computes its experts, with the tokens that arrived.
+# 2. **Compute**: each rank computes its experts with the tokens that arrived.
 # 3. **Combine**: a second `all_to_all_single` sends the answers back, and each rank puts them where
 #    their tokens were.
 #
 # The gradients travel the same ways in the other direction.
-# So that no rank has to compute too many tokens, an expert has a
-# [capacity](../../docs/glossary.md#capacity): from each rank it takes at most 1.25 times its equal
-# part of the tokens. The others are dropped: the layer adds zero to them.
+#
+# A popular expert would keep its rank busy while all other ranks wait. So an expert has a
+# [capacity](../../docs/glossary.md#capacity): from each rank it accepts at most 1.25 times its
+# equal part of the tokens. Any further token is dropped, which means that the layer adds zero to
+# it.
 
 # %% [markdown]
 # ## The code
@@ -54,8 +59,8 @@ from one_process import UPDATES, train
 # In the two blocks of the model, 8 experts take the place of `up` and `down`. The layer is in
 # [mixture.py](../../lessons/model_parallel/mixture.py): it chooses the expert of each token, calls
 # `exchanged`, and multiplies the answers by the probability that the router gave to the expert.
-# This factor is how the router learns. Only `exchanged` is here: `whose` is the number of each
-# token's expert, or -1 for a token that is dropped.
+# Through this factor the router learns. What is new is `exchanged`, in which `whose` is the number
+# of each token's expert, or -1 for a token that is dropped.
 
 
 # %%
@@ -113,9 +118,10 @@ def dispatched(device):
 # %% [markdown]
 # ## Training
 #
-# The rest of the model is data parallel: `all_reduce` adds up its gradients. An expert computes
-# tokens of all ranks, so that its gradient is complete. In one process, an expert takes at most as
-# many tokens from the share of each rank as with n ranks, and drops the same ones.
+# The rest of the model is data parallel, so `all_reduce` adds up its gradients. The gradient of an
+# expert is complete already, because it computes tokens of all ranks. For the comparison, one
+# process must drop the same tokens: there an expert accepts at most as many from the share of each
+# rank as it does with n ranks.
 
 # %% [markdown]
 # **Predict first.** Each of the two layers dispatches and combines, in the forward pass and in the
@@ -166,22 +172,24 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 10 times: in the forward pass, each layer also calls it to tell the others how many tokens come.
-# The bytes that a rank sends depend on the router. The last column but one shows how many tokens of
-# the rank each expert took, in the first layer of the first step. At most 10 = 1.25 * 64 / 8 have
-# room. In three steps, 37 + 42 + 36 + 35 = 150 tokens were dropped.
+# 10 times. Two more than you might expect, because in the forward pass each layer first sends how
+# many tokens will come. The bytes that a rank sends depend on the router. The last column but one
+# shows how many tokens of the rank each expert accepted, in the first layer of the first step. At
+# most 10 = 1.25 * 64 / 8 have room. In three steps, 37 + 42 + 36 + 35 = 150 tokens were dropped.
 #
 # </details>
 
 # %% [markdown]
 # ## A router that collapses
 #
-# An expert that gets more tokens learns more, so the router sends it more tokens. In the end one
-# expert has them all, and one rank computes while the others wait. A
-# [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents it. For E experts it is
-# `E * sum(f * p)`: f is the fraction of the tokens that chose an expert, p the mean of the router's
-# probability for it. f is counted over all ranks. The picture shows how many tokens choose the
-# busiest expert of the second layer. Experts have room for all tokens, and Adam's rate is 0.003.
+# An expert that gets more tokens learns more, so the router sends it more tokens, and in the end
+# one expert may have them all. Then one rank computes while all other ranks wait. A
+# [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents this. For E experts it is `E *
+# sum(f * p)`, where f is the fraction of the tokens that chose an expert, counted over all ranks,
+# and p is the mean of the router's probability for it.
+#
+# The picture shows how many tokens choose the busiest expert of the second layer. To see a collapse
+# within a few steps, the experts have room for all tokens, and Adam's rate is 0.003.
 
 # %% [markdown]
 # **Predict first.** A batch has 256 tokens. How many of them does the busiest of the 8 experts get
@@ -227,7 +235,8 @@ STEPS = [experts, collapsing_router]
 #
 # Parameters and Adam's state equal those of one process, to 1e-9, in which every expert answers
 # every token ([dense.py](../../lessons/model_parallel/dense.py)). The embedding is right only if
-# the gradient passed back to it is. Tokens taken, dropped and sent are the same.
+# the gradient passed back to it is. The numbers of tokens accepted, dropped and sent are the same,
+# too.
 
 # %% [markdown]
 # ## Make it wrong
@@ -250,3 +259,9 @@ STEPS = [experts, collapsing_router]
 # ```sh
 # collectives practice tokens_to_experts
 # ```
+
+# %% [markdown]
+# ## Read on
+#
+# You now have a method for each trouble, but a large training has several troubles at once. Next
+# lesson: [mesh](../../notebooks/model_parallel/mesh.ipynb), which combines methods.

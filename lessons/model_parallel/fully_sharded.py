@@ -4,8 +4,10 @@
 
 Each rank keeps 1/n of the parameters, too, and gathers a layer just before it computes it.
 
-You will write stage 3 of ZeRO by hand, and see that `fully_shard` of PyTorch trains the same model
-and sends the same bytes.
+Your model has 70 billion parameters, and in bfloat16 they alone take more than a GPU of 80 GB has.
+No optimizer that is sharded helps then: a rank must not even hold the parameters. In this lesson
+you write stage 3 of ZeRO by hand, see what it costs, and find that three lines with PyTorch's
+`fully_shard` train the same model and send the same bytes.
 
     python lessons/model_parallel/fully_sharded.py
     torchrun --nproc-per-node 4 lessons/model_parallel/fully_sharded.py
@@ -32,27 +34,28 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # ## The idea
 #
 # After the first two stages of [zero](../../notebooks/model_parallel/zero.ipynb), every rank still
-# holds all parameters. But at any time it computes with one layer. So each rank keeps a shard of
-# each layer, and a layer exists as a whole on every rank only while the ranks compute it:
+# holds all parameters. But at any time it computes with one layer only. So each rank keeps a shard
+# of each layer, and a layer exists as a whole only while the ranks compute it:
 #
 # 1. **Forward**: all ranks gather the layer, compute it with their own share of the batch, and drop
 #    it.
 # 2. **Backward**: they gather the layer once more, compute the gradients of the whole layer, and
 #    `reduce_scatter` them. Each rank keeps the gradients of its shard.
-# 3. **Update**: each rank updates its shard. Nothing is sent.
+# 3. **Update**: each rank updates its shard, and sends nothing.
 
 # %% [markdown]
 # ## The code
 #
 # `Gathered` computes a layer twice, like `Recomputed` in
-# [memory](../../notebooks/model_parallel/memory.ipynb): between forward and backward, autograd then
-# keeps neither activations nor parameters of the layer. On the device "meta" a layer has shapes and
-# no numbers. `functional_call` computes it with the parameters that were gathered.
+# [memory](../../notebooks/model_parallel/memory.ipynb), so that autograd keeps neither activations
+# nor parameters of the layer between forward and backward. The layers themselves are on the device
+# "meta", where they have shapes and no numbers. `functional_call` computes such a layer with the
+# parameters that were gathered.
 
 # %% [markdown]
 # **Predict first.** A step of the first two stages sends 415,488 bytes from each of four ranks.
-# Each number goes around the ring once to be reduced, and once to be gathered. How many bytes does
-# a step of stage 3 send?
+# Each number goes around the ring once to be reduced, and once to be gathered. Does a step of stage
+# 3 send as much, half as much again, or twice as much?
 
 
 # %%
@@ -148,23 +151,24 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 623,232, half as much again: every layer is gathered twice and reduced once.
+# 623,232, half as much again, because the ranks gather every layer twice and reduce it once.
 #
-# The picture compares a rank that has a copy of everything with a rank of stage 3. Its activations
-# include the parameters of the block that is computed.
+# The picture compares a rank that has a copy of everything with a rank of stage 3. The activations
+# of stage 3 include the parameters of the block that is computed.
 #
 # </details>
 
 # %% [markdown]
 # ### fully_shard
 #
-# `fully_shard`, or [FSDP2](../../docs/glossary.md#fsdp), turns every parameter of a layer into
-# a [DTensor](../../docs/glossary.md#dtensor), and each rank has a shard of it. Hooks gather the
-# layer before its forward and its backward pass. The training loop stays as it is.
+# You do not have to write this. `fully_shard`, or [FSDP2](../../docs/glossary.md#fsdp), turns every
+# parameter of a layer into a [DTensor](../../docs/glossary.md#dtensor), of which each rank has a
+# shard. Its hooks gather the layer before its forward and its backward pass, so the training loop
+# stays as it is.
 
 # %% [markdown]
-# **Predict first.** How often does a step with `fully_shard` gather a layer, and how often does it
-# scatter gradients?
+# **Predict first.** The model has four layers. How often does a step with `fully_shard` gather a
+# layer, and how often does it scatter gradients?
 
 
 # %%
@@ -198,7 +202,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 8 times and 4 times, the same calls as ours, with the same bytes.
+# 8 times and 4 times. These are our calls, and they send our bytes.
 #
 # </details>
 
@@ -208,9 +212,9 @@ STEPS = [fully_sharded, by_fully_shard]
 # %% [markdown]
 # ## The proof
 #
-# The shards of parameters and of Adam's state are parts of those of one process, to 1e-9. Our model
-# and that of `fully_shard` are compared with the same one. Memory is counted whenever a backward
-# pass begins: layers that are gathered too early in the forward pass are not noticed.
+# The shards of parameters and of Adam's state are parts of those of one process, to 1e-9, both with
+# our code and with `fully_shard`. The proof counts memory whenever a backward pass begins, so it
+# would not notice layers that are gathered too early in the forward pass.
 
 # %% [markdown]
 # ## Make it wrong
@@ -228,12 +232,15 @@ STEPS = [fully_sharded, by_fully_shard]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Make the optimizer after `fully_shard`: it replaces the parameters, and an earlier optimizer has
-#   the old ones.
-# - All ranks must call `full_tensor()`, also to save on rank 0: it gathers the shards.
+# - Make the optimizer after `fully_shard`, because it replaces the parameters, and an earlier
+#   optimizer has the old ones.
+# - All ranks must call `full_tensor()`, also to save on rank 0, because it gathers the shards.
 # - If you call `fully_shard` on the model alone, all layers are gathered at once.
 #
 # ## Read on
 #
 # - The tutorial on
 #   [FSDP2](https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html), by PyTorch.
+#
+# Clipping and saving now need all ranks. Next lesson:
+# [saving](../../notebooks/model_parallel/saving.ipynb).

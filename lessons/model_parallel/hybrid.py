@@ -4,8 +4,10 @@
 
 `fully_shard` gathers some layers ahead, and its mesh decides how far their bytes travel.
 
-You will note when each layer is asked for, and shard a model inside each machine only, so that less
-is sent from machine to machine.
+Your fully sharded training is fast on one machine and slow on two. Two things may be wrong: a rank
+may wait for each layer before it computes, or every layer travels through the cable between the
+machines. In this lesson you count how far ahead `fully_shard` gathers, and shard the model inside
+each machine only, so that less is sent from machine to machine. You also see what that costs.
 
     python lessons/model_parallel/hybrid.py
     torchrun --nproc-per-node 4 lessons/model_parallel/hybrid.py
@@ -45,9 +47,10 @@ def on_my_share(model, letters, following):
 #
 # In [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), a step gathers four layers
 # in the forward pass, and the same four in the backward pass. A layer that is asked for early can
-# arrive while another one is computed. So the step counts the calls of `all_gather` that were made
-# when a layer begins its forward pass, and when it ends its backward pass. With
-# `set_modules_to_forward_prefetch`, a layer asks for others, too, before it is computed.
+# arrive while another one is computed. So this step notes how many calls of `all_gather` have been
+# made when a layer begins its forward pass, and when it ends its backward pass, and `ahead`
+# computes from these numbers how many layers each pass is ahead. Then the step asks for more: with
+# `set_modules_to_forward_prefetch`, a layer asks for another one, too, before it is computed.
 
 # %% [markdown]
 # **Predict first.** By default, which of the two passes has the next layer gathered ahead?
@@ -73,15 +76,26 @@ def gathered_by_then(model, device):
 GATHER = "c10d.all_gather_single"
 
 
+def ahead(gathered, layers):
+    """How many layers each pass is ahead at its first layer, and so at all others."""
+    found = {}
+    for kind, earlier in (("forward", 0), ("backward", layers)):
+        found[kind] = gathered[kind][0] - earlier - 1
+        steady = [earlier + min(k + found[kind], layers) for k in range(1, layers + 1)]
+        check(gathered[kind], steady, f"layers gathered, {kind}")
+    return found
+
+
 @needs(ranks=2)
 def gathers_ahead(rank, world_size, device):
     by_default = gathered_by_then(sharded(network(device)), device)
-    check(by_default, {"forward": [1, 2, 3, 4], "backward": [6, 7, 8, 8]}, "by default")
     model = sharded(network(device))
     for layer, following in pairwise(model):
         layer.set_modules_to_forward_prefetch([following])
     asked_for = gathered_by_then(model, device)
-    check(asked_for, {"forward": [2, 3, 4, 4], "backward": [6, 7, 8, 8]}, "asked for")
+
+    check(sum(ahead(by_default, len(model)).values()), 1, "one pass is one layer ahead")
+    check(set(ahead(asked_for, len(model)).values()), {1}, "both are, if asked for")
     return by_default | {"forward, asked for": asked_for["forward"]}
 
 
@@ -93,20 +107,22 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # The backward pass. When the last layer ends it, 6 calls have been made: 4 in the forward pass, one
-# for this layer and one for the layer before it. The order is that of the forward pass, reversed.
-# In the forward pass, each layer is asked for just before it is computed, since `fully_shard` does
-# not know which layer follows. If it is told, one more layer is asked for.
+# for this layer and one for the layer before it. `fully_shard` knows which layer that is, because
+# the order is that of the forward pass, reversed. In the forward pass it does not know which layer
+# follows, so it gathers each layer just before it is computed. If you say which one follows, the
+# forward pass is one layer ahead, too.
 #
 # </details>
 
 # %% [markdown]
 # ## Shards inside a machine
 #
-# Two machines have half of the ranks each. If all ranks share one model, each layer travels through
-# the cable between the machines three times. [Hybrid FSDP](../../docs/glossary.md#hybrid-fsdp), or
-# HSDP, takes a mesh with two dimensions. Each machine has all shards: `all_gather` and
-# `reduce_scatter` stay inside. The ranks with the same shard add up its gradients by `all_reduce`,
-# from machine to machine.
+# To gather ahead hides the time of a cable, but not if the cable is too slow. Two machines have
+# half of the ranks each. If all ranks share one model, each layer travels through the cable between
+# the machines three times. [Hybrid FSDP](../../docs/glossary.md#hybrid-fsdp), or HSDP, needs a mesh
+# with two dimensions. Each machine has all shards, so `all_gather` and `reduce_scatter` stay
+# inside, and only the ranks with the same shard add up its gradients by `all_reduce`, from machine
+# to machine.
 #
 # `Sends` counts the bytes of each call as if it went around a ring of its group.
 
@@ -166,10 +182,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Memory: a rank holds 138496 bytes of parameters in place of 69248, twice as many, since only the
-# ranks of a machine share them. Through the cable go 277 kB in place of 623 kB. With FSDP, one ring
-# of all ranks passes on each layer three times. With HSDP, the ranks of a machine send all
-# gradients once.
+# Memory: a rank holds 138496 bytes of parameters in place of 69248, twice as many, because only the
+# ranks of one machine share them. In return 277 kB go through the cable in place of 623 kB. With
+# FSDP, one ring of all ranks passes on each layer three times, and with HSDP the ranks of a machine
+# send all gradients once.
 #
 # </details>
 
@@ -181,16 +197,16 @@ STEPS = [gathers_ahead, sharded_inside]
 #
 # The model on each mesh equals that of one process, to 1e-9. The calls are counted below
 # `fully_shard`, by the ranks of their groups, and the bytes follow from the number of parameters.
-# `check_samples` compares which samples reached the models: the mean of equal gradients would be
-# right, too.
+# `check_samples` also compares which samples reached the models, because the mean of equal
+# gradients would be right, too.
 
 # %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **No layer ahead.** In `gathers_ahead`, change `[following]` to `[]`. It says
-#    `[asked for`.
+# 1. **No layer ahead.** In `gathers_ahead`, change `[following]` to `[]`. It says `[both are, if
+#    asked for`.
 # 2. **The other order.** In `sharded_inside`, change `{"replicate": 2, "shard": half}` to
 #    `{"shard": half, "replicate": 2}`. It says `[calls of a step, HSDP`.
 # 3. **The same text on all ranks.** In `on_my_share`, change `letters[rank::n], following[rank::n]`
@@ -199,9 +215,15 @@ STEPS = [gathers_ahead, sharded_inside]
 # %% [markdown]
 # ## On GPUs
 #
-# - Calls do not block there. The call for the next layer is made while the GPU computes, and the
-#   default order of the forward pass overlaps as well
+# - Calls do not block there. A rank makes the call for the next layer while the GPU computes, so
+#   the default order of the forward pass overlaps as well
 #   ([`set_modules_to_forward_prefetch`](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
 # - NCCL makes several rings, [each through another network
 #   card](https://github.com/NVIDIA/nccl/issues/601). If each of the 8 GPUs of a machine has one, a
 #   group of all GPUs sends to the next machine through 8 links at once.
+
+# %% [markdown]
+# ## Read on
+#
+# So far every rank has computed whole layers. What if one layer is too large? Next lesson:
+# [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb).

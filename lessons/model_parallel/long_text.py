@@ -4,8 +4,10 @@
 
 Each rank holds a part of the text, and keys and values travel around a ring.
 
-You will compute attention block by block, send the blocks from rank to rank while you compute, and
-share out the work so that no rank waits.
+A user sends a text of a million tokens, and its activations alone fill a GPU. You cannot split the
+batch, because it is one text. But you can split the text, if attention still sees all of it. In
+this lesson you compute attention block by block, send the blocks from rank to rank while you
+compute, and share out the work so that no rank waits.
 
     python lessons/model_parallel/long_text.py
     torchrun --nproc-per-node 4 lessons/model_parallel/long_text.py
@@ -28,21 +30,24 @@ from one_process import UPDATES, backward, train
 # %% [markdown]
 # ## The idea
 #
-# The activations grow with the length of a text. If one text is too long for a rank, cut it.
-# `scaled_dot_product_attention` keeps no scores, which would grow with its square. Most layers
-# compute each character by itself. Only in attention, a query meets the keys and values of all
-# characters up to it. In [ring attention](../../docs/glossary.md#ring-attention), queries stay on
-# their rank. Keys and values travel: in each of n rounds, a rank computes with its block.
+# The activations grow with the length of a text, so if one text is too long for a rank, cut it.
+# (They would grow with its square, but `scaled_dot_product_attention` keeps no scores.) Most layers
+# do not notice, because they compute each character by itself. Only in attention, a query meets the
+# keys and values of all characters up to it. So in [ring
+# attention](../../docs/glossary.md#ring-attention) queries stay on their rank, and keys and values
+# travel around a ring: in each of n rounds, a rank computes with the block that it has.
 
 # %% [markdown]
 # ## Softmax, block by block
 #
-# A softmax divides by a sum over all keys, and a rank sees some of them at a time. It keeps the
-# logarithm of the sum so far, `log_sum`. When a block makes the sum larger, `attend` makes the
-# result smaller, and adds the values: an [online softmax](https://arxiv.org/abs/1805.02867).
+# Can you compute a softmax with only some of the keys? It divides by a sum over all keys, and a
+# rank has only one block of them at a time. So the rank keeps the logarithm of the sum so far,
+# `log_sum`. When another block makes the sum larger, `attend` makes the result smaller, and adds
+# the new values. This is an [online softmax](https://arxiv.org/abs/1805.02867).
 #
 # Queries of chunk i meet all keys of the chunks before it. In chunk i itself, the causal mask hides
-# later keys. One process is in [attention.py](../../lessons/model_parallel/attention.py).
+# later keys. What one process computes is in
+# [attention.py](../../lessons/model_parallel/attention.py).
 
 
 # %%
@@ -79,9 +84,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## The ring
 #
-# Each rank holds two of 2 n chunks: in order, or in a zigzag from both ends. It posts the send of
-# its block, computes with it, and waits for the next one. In `backward`, the blocks travel again,
-# and their gradients follow them: each rank adds its part.
+# The blocks can now come in any order, so let them travel. Each rank holds two of 2 n chunks,
+# either in order, or in a zigzag from both ends. It starts to send its block, computes with it
+# meanwhile, and waits for the next one. In `backward`, the blocks travel again, and their gradients
+# follow them: each rank adds its part.
 
 # %% [markdown]
 # **Predict first.** Four ranks hold 8 chunks in the order of the text, and a chunk makes a pair
@@ -180,17 +186,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# In order 3, 7, 11 and 15, in a zigzag 9 each. In each round, the others wait for the busiest one.
+# In order 3, 7, 11 and 15, and in a zigzag 9 each. The zigzag is faster, because in each round all
+# ranks wait for the busiest one.
 #
 # </details>
 
 # %% [markdown]
 # ### Training
 #
-# Every rank has all parameters, and averages the gradients. One process kept 2,543,624 bytes of
-# activations in [memory](../../notebooks/model_parallel/memory.ipynb). The field calls all of this
-# [context parallel](../../docs/glossary.md#context-parallel). PyTorch's `context_parallel` is for
-# CUDA. On a CPU it is silently wrong: each rank gets the attention within its own part of the text.
+# In training every rank has all parameters, and the ranks average the gradients. One process kept
+# 2,543,624 bytes of activations in [memory](../../notebooks/model_parallel/memory.ipynb). All of
+# this is called [context parallel](../../docs/glossary.md#context-parallel). PyTorch's
+# `context_parallel` is for CUDA. Do not try it on a CPU, where it is silently wrong: each rank gets
+# the attention within its own part of the text.
 
 
 # %%
@@ -223,8 +231,8 @@ if __name__ == "__main__":
     run(long_text)
 
 # %% [markdown]
-# One of four ranks keeps 635,912 bytes, a quarter. It sends 20 blocks in a step, 655,360 bytes: 10
-# in each of the two layers. [ulysses](../../notebooks/model_parallel/ulysses.ipynb) sends fewer.
+# One of four ranks keeps 635,912 bytes, which is a quarter. For that it sends 20 blocks in a step,
+# 10 in each of the two layers, and 655,360 bytes in all.
 
 # %%
 STEPS = [online_softmax, ring_attention, long_text]
@@ -234,8 +242,9 @@ STEPS = [online_softmax, ring_attention, long_text]
 #
 # Result and gradients of attention equal those of `scaled_dot_product_attention`, and the training
 # equals that of one process, to 1e-9. Blocks, bytes, pairs and activations equal closed forms. Rank
-# 0 is late on purpose: it sends its first block when all others have computed. What `ctx` holds
-# beside saved tensors is not counted.
+# 0 is late on purpose: it sends its first block only when all other ranks have computed, so the
+# proof notices a rank that waits before it computes. What `ctx` holds beside saved tensors is not
+# counted.
 
 # %% [markdown]
 # ## Make it wrong
@@ -257,3 +266,9 @@ STEPS = [online_softmax, ring_attention, long_text]
 # ```sh
 # collectives practice ring_attention
 # ```
+
+# %% [markdown]
+# ## Read on
+#
+# A ring sends more, the more ranks it has. Next lesson:
+# [ulysses](../../notebooks/model_parallel/ulysses.ipynb), which cuts attention by heads instead.

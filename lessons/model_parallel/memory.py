@@ -4,8 +4,10 @@
 
 A training keeps four things in memory, and data parallel training divides only one of them.
 
-You will see the bytes of parameters, gradients, optimizer state and activations, measured on every
-rank. Then activation checkpointing keeps fewer activations, and computes them again.
+Your model trains on one GPU, you make it twice as wide, and you get "out of memory". You add three
+GPUs with data parallel training, and it still does not fit. Why, and what would help? In this
+lesson you count what a rank holds, byte by byte, so that you know which of the four things is too
+large. For one of them the cure is here: keep fewer activations, and compute them again.
 
     python lessons/model_parallel/memory.py
     torchrun --nproc-per-node 4 lessons/model_parallel/memory.py
@@ -29,7 +31,7 @@ from one_process import UPDATES, backward, train
 # %% [markdown]
 # ## The idea
 #
-# Four things must fit into the memory of a GPU:
+# These four things must fit into the memory of a GPU:
 #
 # - **Parameters**.
 # - **Gradients**: one number for each parameter, from `backward()` to the optimizer's step.
@@ -47,18 +49,20 @@ from one_process import UPDATES, backward, train
 # | many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
 # | several of these | [choose](../../notebooks/model_parallel/choose.ipynb) |
 #
-# All lessons train the same [model](../../lessons/model_parallel/model.py): two transformer blocks
-# that guess the next character of a text. A batch has 8 pieces of 32 characters. Every result is
-# compared with [one process](../../lessons/model_parallel/one_process.py), in float64.
+# Each lesson of this chapter cures one of these troubles. All of them train the same
+# [model](../../lessons/model_parallel/model.py), two transformer blocks that guess the next
+# character of a text. A batch has 8 sequences of 32 characters. Every result is compared with [one
+# process](../../lessons/model_parallel/one_process.py), in float64.
 
 # %% [markdown]
 # ## The code
 #
-# First data parallel training, as in
+# Begin with data parallel training, as in
 # [data_parallel](../../notebooks/training/data_parallel.ipynb): every rank has a copy of the model,
-# takes its share of the batch, and averages the gradients. 2, 4 or 8 ranks have equal shares.
+# computes its share of the batch, and averages the gradients. 2, 4 or 8 ranks have equal shares.
 #
-# W is the width, 32. For one character, a block keeps:
+# Activations are the only part that you cannot read off the model, so count them. W is the width,
+# 32. For one character, a block keeps:
 #
 # | operation | keeps | numbers |
 # |---|---|---|
@@ -69,9 +73,9 @@ from one_process import UPDATES, backward, train
 # | up, gelu, down | the input of each | W + 4 W + 4 W |
 #
 # The head keeps 2 W + 2 for its norm and its linear layer, and 128 logarithms, one for each letter.
-# `held` adds up `nbytes`. `Live` sees below autograd what every operation makes, and what of it
-# still lives when a backward pass begins, whoever holds it. Both are in
-# [measure.py](../../lessons/model_parallel/measure.py).
+# To compare this with a run, `held` adds up `nbytes`, and `Live` notes below autograd what every
+# operation makes, and what of it still lives when a backward pass begins, whoever holds it. Both
+# are in [measure.py](../../lessons/model_parallel/measure.py).
 
 # %% [markdown]
 # **Predict first.** Four ranks share the batch. Which of the four numbers becomes a quarter of that
@@ -124,8 +128,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Only the activations: 635,928 bytes. Each rank holds all parameters, gradients and optimizer
-# state. The model is small, so the activations are the largest part in one process.
+# Only the activations: 635,928 bytes. Each rank still holds all parameters, all gradients and the
+# whole optimizer state, which is why more GPUs alone may not help. In one process the activations
+# are the largest part, because the model is small.
 #
 # A [ring](../../notebooks/algorithms/ring.ipynb) sends 2 (n - 1) / n of the gradients.
 #
@@ -134,12 +139,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Compute it again
 #
-# [Activation checkpointing](https://arxiv.org/abs/1604.06174) keeps only the input of each block.
-# When `backward()` reaches a block, it computes the block's forward pass once more. `Recomputed`
-# does this by hand. In its `forward`, autograd keeps nothing of the block. Its `backward` makes a
-# graph for this block alone. [Dropout](../../notebooks/training/seeds.ipynb) would draw other
-# numbers the second time, and the gradients would be those of another pass, so the random state of
-# the first time is set again. On a GPU, keep `torch.cuda.get_rng_state()`, too.
+# What if even a rank's own share of the activations is too large? Then trade time for memory.
+# [Activation checkpointing](https://arxiv.org/abs/1604.06174) keeps only the input of each block,
+# and when `backward()` reaches a block, it computes the block's forward pass once more.
+# `Recomputed` does this by hand: in its `forward` autograd keeps nothing of the block, and its
+# `backward` makes a graph for this block alone.
+#
+# There is one trap. [Dropout](../../notebooks/training/seeds.ipynb) would draw other numbers the
+# second time, and the gradients would be those of another pass. So `Recomputed` sets the random
+# state of the first time again. On a GPU, keep `torch.cuda.get_rng_state()`, too.
 
 # %% [markdown]
 # **Predict first.** The backward pass of a linear layer takes twice the operations of its forward
@@ -228,10 +236,11 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 12,582,912 more, on top of 44,040,192: less than one for every 3, since the head is not computed
-# again. The counter counts the linear layers, and leaves attention out.
+# 12,582,912 more, on top of 44,040,192. That is less than one for every 3, because the head is not
+# computed again. The counter counts the linear layers, and leaves attention out.
 #
-# The activations shrink from 2,543,640 bytes to 1,269,776. A further block adds only its input.
+# In return the activations shrink from 2,543,640 bytes to 1,269,776, and a further block would add
+# only its input.
 #
 # </details>
 
@@ -243,8 +252,8 @@ STEPS = [memory, recompute]
 #
 # `check_training` compares parameters and Adam's state with those of one process: after data
 # parallel training they may differ by 1e-9, and after computing again not by a bit. The bytes,
-# calls and operations are compared with what we counted in the model. What an operation needs only
-# until the next one ends is not counted.
+# calls and operations must be those that we counted in the model. The proof does not count what an
+# operation needs only until the next one ends.
 
 # %% [markdown]
 # ## Make it wrong
@@ -264,11 +273,17 @@ STEPS = [memory, recompute]
 # %% [markdown]
 # ## On GPUs
 #
-# - The peak decides, and the allocator tells it: `torch.cuda.max_memory_allocated`
+# - The peak decides, and you can ask the allocator for it: `torch.cuda.max_memory_allocated`
 #   (`torch/cuda/memory.py`: "Return the maximum GPU memory occupied by tensors in bytes").
 # - PyTorch keeps the memory of dead tensors for the next ones. Other programs do not get it
 #   (`torch/cuda/memory.py`: "Release all unoccupied cached memory currently held by the caching
 #   allocator so that those can be used in other GPU application").
-# - A tensor may find no place although enough bytes are free: they are in pieces. The allocator can
-#   be told not to split large pieces (`torch/cuda/memory.py`: "This helps avoid memory
+# - A tensor may find no place although enough bytes are free, because they lie in pieces. You can
+#   set the allocator not to split large pieces (`torch/cuda/memory.py`: "This helps avoid memory
 #   fragmentation but may have a performance penalty.").
+
+# %% [markdown]
+# ## Read on
+#
+# The other three parts are still on every rank n times. Next lesson:
+# [zero](../../notebooks/model_parallel/zero.ipynb), which shards two of them.

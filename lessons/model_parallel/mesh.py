@@ -4,8 +4,10 @@
 
 Ranks in a grid train one model in two or three ways at once.
 
-You will give each rank coordinates, run data, pipeline and tensor parallel training together, and
-count which order of the dimensions sends less from machine to machine.
+Your model needs eight GPUs just to fit, and you have sixty-four. So the eight should cut the model,
+and eight such teams should share the batch. But which GPU belongs to which team, and which of them
+should sit on one machine? In this lesson you give each rank coordinates, run data, pipeline and
+tensor parallel training together, and count which order sends less from machine to machine.
 
     python lessons/model_parallel/mesh.py
     torchrun --nproc-per-node 8 lessons/model_parallel/mesh.py
@@ -34,14 +36,14 @@ from sliced import cut
 # %% [markdown]
 # ## The idea
 #
-# Each way to train has a limit. [Tensor parallel](../../docs/glossary.md#tensor-parallel) ranks
-# need a fast link, so they should be on one machine. A
-# [pipeline](../../docs/glossary.md#pipeline-parallel) with many ranks has a long bubble. Data
-# parallel ranks hold the whole model. So large trainings combine them.
+# Large trainings combine methods, because each one has a limit. [Tensor
+# parallel](../../docs/glossary.md#tensor-parallel) ranks need a fast link, so they should be on one
+# machine. A [pipeline](../../docs/glossary.md#pipeline-parallel) with many ranks has a long bubble.
+# And data parallel ranks hold the whole model.
 #
-# The ranks form a [mesh](../../docs/glossary.md#mesh) with a dimension for each way. A rank has a
-# coordinate in each dimension, and its group in a dimension are the ranks that differ from it in
-# this coordinate alone. Each call goes to one of these groups.
+# To combine them, the ranks form a [mesh](../../docs/glossary.md#mesh) with a dimension for each
+# method. A rank has a coordinate in each dimension, and its group in a dimension are the ranks that
+# differ from it in this coordinate alone. Each call goes to one of these groups.
 
 # %% [markdown]
 # **Predict first.** 4 ranks are a mesh of 2 x 1 x 2: data, pipeline and tensor. What are the
@@ -75,17 +77,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1, 0 and 0. Ranks 0 and 2 are its data group: both hold the first slice of each weight.
+# 1, 0 and 0. Its data group are ranks 0 and 2, because both hold the first slice of each weight.
 #
 # </details>
 
 # %% [markdown]
 # ## Three ways at once
 #
-# A rank holds some layers, and of their weights a slice
-# ([sliced.py](../../lessons/model_parallel/sliced.py)). `on_the_mesh` makes a step:
+# Once each rank has its groups, a step is the three methods one inside the other. A rank holds some
+# layers, and a slice of their weights ([sliced.py](../../lessons/model_parallel/sliced.py)). In
+# `on_the_mesh`
 #
-# - its data coordinate chooses a share of the batch,
+# - the data coordinate of a rank chooses its share of the batch,
 # - the pipeline group passes on two micro-batches, in the order of GPipe,
 # - the blocks call `all_reduce` in the tensor group, and the data group adds up the gradients.
 #
@@ -182,18 +185,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 177664 bytes if each rank has half of the blocks' weights, 141824 or 135168 if it has half of the
-# layers. A cut model has fewer gradients on each rank. The tensor group sends something for every
-# token: its bytes depend on the share of the batch.
+# Because each rank has only the gradients of its part of the model: 177664 bytes if it has half of
+# the blocks' weights, 141824 or 135168 if it has half of the layers. The tensor group, in contrast,
+# sends something for every token, so its bytes depend on the share of the batch.
 #
 # </details>
 
 # %% [markdown]
 # ## Which dimension belongs inside a machine?
 #
-# Two machines have half of the ranks each. The mesh is made twice: with `tensor` as the last
-# dimension, whose neighbouring ranks are on one machine, and with `data` as the last one. We add up
-# the bytes from a rank on node0 to a rank on node1.
+# One dimension has to cross the slow cable. Which should it be? Two machines have half of the ranks
+# each. The step makes the mesh twice, with `tensor` as the last dimension, whose neighbouring ranks
+# are on one machine, and with `data` as the last one. It adds up the bytes from a rank on node0 to
+# a rank on node1.
 
 # %% [markdown]
 # **Predict first.** Only one of the groups crosses the cable. Which order sends more through it?
@@ -224,9 +228,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With data inside: 524 kB, for the tensor groups cross. Their bytes grow with the batch, and the
-# batch is small here. The 355 kB of gradients do not grow. And a rank waits for each call in its
-# tensor group, while gradients may travel during `backward()`.
+# With data inside: 524 kB, because then the tensor groups cross. Their bytes grow with the batch,
+# which is small here, while the 355 kB of gradients do not grow. And a rank waits for each call in
+# its tensor group, while gradients may travel during `backward()`.
 #
 # </details>
 
@@ -252,3 +256,9 @@ STEPS = [coordinates, three_ways, two_machines]
 #    says `[bytes sent in a step`. The model is right.
 # 3. **The other order.** In `two_machines`, change `(NAMES, NAMES[::-1])` to
 #    `(NAMES[::-1], NAMES)`. It says `[bytes from machine to machine`.
+
+# %% [markdown]
+# ## Read on
+#
+# Which mesh should 16,384 GPUs have? You cannot try them all. Next lesson:
+# [plan](../../notebooks/model_parallel/plan.ipynb), which computes what a mesh costs.

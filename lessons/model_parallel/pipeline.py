@@ -4,8 +4,10 @@
 
 Each rank holds some of the layers, and pieces of the batch travel from rank to rank.
 
-You will send micro-batches through the ranks in three orders, count how long the ranks have
-nothing to do, and how much they keep.
+Your model has too many layers for one machine, and the link to the next machine is slow. So you put
+half of the layers on each, and only activations cross the link. But then one machine waits while
+the other one computes. In this lesson you send micro-batches through the ranks in three orders, and
+count how long the ranks have nothing to do, and how much they keep.
 
     python lessons/model_parallel/pipeline.py
     torchrun --nproc-per-node 4 lessons/model_parallel/pipeline.py
@@ -30,30 +32,31 @@ from one_process import UPDATES, train
 # %% [markdown]
 # ## The idea
 #
-# A model with many layers is cut between the layers: rank 0 has the first ones, and the last rank
-# computes the loss. A rank sends its activations to the next rank, and in the backward pass it
-# receives their gradient from there. These are the only messages.
+# A pipeline cuts a model between its layers: rank 0 has the first ones, and the last rank computes
+# the loss. A rank sends its activations to the next rank, and in the backward pass it receives
+# their gradient from there. These are the only messages.
 #
-# But the layers are computed one after the other, so only one rank would work at a time. The
-# batch is therefore cut into m [micro-batches](../../docs/glossary.md#micro-batch), whose gradients
-# are added up. While rank 1 computes the first one, rank 0 computes the second. The time in which a
-# rank waits is called the bubble. With p ranks it is (p - 1) / (m + p - 1) of a step, if all passes
-# take equally long.
+# But each layer needs the one before it, so only one rank would work at a time. The cure is to cut
+# the batch into m [micro-batches](../../docs/glossary.md#micro-batch), and to add up their
+# gradients. While rank 1 computes the first one, rank 0 computes the second. The time in which a
+# rank still waits is called the bubble. With p ranks it is (p - 1) / (m + p - 1) of a step, if all
+# passes take equally long.
 
 # %% [markdown]
 # ## The code
 #
-# An order is a list of passes for each rank:
+# How long a rank waits, and how much it keeps, depends on the order of its passes. We compare
+# three:
 #
 # - **Naive**: one micro-batch, the whole batch.
 # - [**GPipe**](https://arxiv.org/abs/1811.06965): all forward passes, then all backward passes.
-# - **1F1B**: as soon as a rank can go back, it makes one backward pass for each forward pass
+# - **1F1B**: as soon as a rank can make a backward pass, it makes one for each forward pass
 #   ([PipeDream-Flush](https://arxiv.org/abs/2006.09503)).
 #
-# The model has 2 n - 2 blocks here, so that each rank has two layers: embedding, blocks and head
-# are layers. Messages are sent by `isend`. In 1F1B two neighbours send to each other at the same
-# time, and with `send` they would wait for each other until the time limit. The messages need no
-# tags, because each rank receives those of a neighbour in the order in which they are sent.
+# The model has 2 n - 2 blocks here, so that with embedding and head each rank has two layers. The
+# ranks send by `isend`, because in 1F1B two neighbours send to each other at the same time, and
+# with `send` they would wait for each other until the time limit. The messages need no tags,
+# because each rank receives those of a neighbour in the order in which they are sent.
 
 # %% [markdown]
 # **Predict first.** Four ranks, 8 micro-batches: how many slots does a step of GPipe take, if each
@@ -156,21 +159,20 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 22 slots. A rank works in 8 + 8 = 16 of them, and waits in the others: that is the bubble. 1F1B
-# has the same bubble, and saves memory. Rank 0 keeps 536,576 bytes of activations in place of
-# 1,073,152. A rank of GPipe keeps all micro-batches, and one of 1F1B at most as many as there are
-# ranks from itself to the last.
+# 22 slots. A rank works in 8 + 8 = 16 of them, and the rest is the bubble. 1F1B is not quicker, but
+# it saves memory: rank 0 keeps 536,576 bytes of activations in place of 1,073,152. A rank of GPipe
+# keeps all micro-batches, and one of 1F1B at most as many as there are ranks from itself to the
+# last.
 #
-# The naive order takes 8 slots, of which a rank works in 2, and each slot is 8 times as long.
+# The naive order takes 8 slots, of which a rank works in 2, but each slot is 8 times as long.
 #
 # </details>
 
 # %% [markdown]
 # ### torch.distributed.pipelining
 #
-# PyTorch has the same schedules. A `PipelineStage` is told which part of the model it is, and finds
-# out the shapes of the messages in its first step. Two orders with a smaller bubble are in
-# [schedules](../../notebooks/model_parallel/schedules.ipynb).
+# PyTorch has the same schedules. You pass a `PipelineStage` its part of the model and its number,
+# and it finds out the shapes of the messages in its first step.
 
 
 # %%
@@ -202,11 +204,11 @@ STEPS = [pipeline, by_pipelining]
 # ## The proof
 #
 # Each rank compares its layers, and Adam's state for them, with those of one process, to 1e-9. It
-# compares 1F1B with GPipe to the last bit: both add up the micro-batches in the same order. The
-# slots are counted from the passes that the ranks made, one after the other. The bytes kept are
+# compares 1F1B with GPipe to the last bit, because both add up the micro-batches in the same order.
+# The slots are counted from the passes that the ranks made, one after the other. The bytes kept are
 # those that [costs.py](../../lessons/model_parallel/costs.py) computes from shapes. They are what
-# autograd keeps: a result that travels is not among them. `Schedule1F1B` makes our passes, in our
-# order.
+# autograd keeps, so a result that travels is not among them. `Schedule1F1B` makes our passes, in
+# our order.
 
 # %% [markdown]
 # ## Make it wrong
@@ -230,3 +232,9 @@ STEPS = [pipeline, by_pipelining]
 # ```sh
 # collectives practice one_forward_one_backward
 # ```
+
+# %% [markdown]
+# ## Read on
+#
+# 1F1B saves memory, but the bubble remains. Next lesson:
+# [schedules](../../notebooks/model_parallel/schedules.ipynb), with two orders that make it smaller.

@@ -4,8 +4,10 @@
 
 Memory, bytes and time of a large training follow from shapes, before anyone starts it.
 
-You will compare a formula with what small runs count, for each mesh. Then you compute four
-published trainings: what fits, what travels, and how long a step takes at least.
+Before anybody lends you 1,024 GPUs for a month, you have to say what fits into their memory, what
+travels between them, and how long a step takes. You cannot try it, but you can compute it, if you
+can trust the formula. In this lesson you first compare a formula with what small runs count, for
+each mesh, and then apply it to four published trainings. At the end you can plan one of your own.
 
     python lessons/model_parallel/plan.py
     torchrun --nproc-per-node 4 lessons/model_parallel/plan.py
@@ -35,18 +37,18 @@ from published import FASTER_FIRST, MEASURED, RUNS, SHARDS, a100
 # %% [markdown]
 # ## The idea
 #
-# A small model tells what a large one costs, if the same formula holds for both. `costs` in
-# [costs.py](../../lessons/model_parallel/costs.py) computes from shapes what a rank holds, sends
-# and computes in a step, on a [mesh](../../docs/glossary.md#mesh) of data x pipeline x tensor
-# ranks. First it must equal what small runs count, on every rank: every number on a mesh, and for
-# a fully sharded model bytes sent and what a rank holds from step to step.
+# What a large model costs can be learned from a small one, if the same formula holds for both.
+# `costs` in [costs.py](../../lessons/model_parallel/costs.py) computes from shapes what a rank
+# holds, sends and computes in a step, on a [mesh](../../docs/glossary.md#mesh) of data x pipeline x
+# tensor ranks. First it must equal what small runs count, on every rank: every number on a mesh,
+# and for a fully sharded model the bytes sent and what a rank holds from step to step.
 
 # %% [markdown]
 # ## Formulas and counts
 #
-# The ranks train on each mesh of [mesh](../../notebooks/model_parallel/mesh.ipynb): with all
-# activations, and with blocks that are computed again. The counter of operations leaves out
-# `scaled_dot_product_attention`, unless it is made of products, as it is while we count them.
+# The ranks train on each mesh of [mesh](../../notebooks/model_parallel/mesh.ipynb), once with all
+# activations, and once with blocks that are computed again. The counter of operations would leave
+# out `scaled_dot_product_attention`, so while we count, attention is made of products.
 
 # %% [markdown]
 # **Predict first.** A list has the bytes that the tensor group sends, and the operations, both with
@@ -110,28 +112,31 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Both. 393216 bytes, half as much again: to compute a block again takes two more calls. And
-# 1246464 bytes, twice as many: each micro-batch gathers all layers anew.
+# Both. The tensor group sends 393216 bytes, half as much again, because to compute a block again
+# takes two more calls. And the fully sharded rank sends 1246464 bytes, twice as many, because each
+# micro-batch gathers all layers anew.
 #
 # </details>
 
 # %% [markdown]
 # ## Published trainings
 #
-# [published.py](../../lessons/model_parallel/published.py) has four, with the places in their
-# papers: [BLOOM](https://arxiv.org/abs/2211.05100), two of
+# The formula holds, so use it where you cannot run anything.
+# [published.py](../../lessons/model_parallel/published.py) has four trainings, with the places in
+# their papers: [BLOOM](https://arxiv.org/abs/2211.05100), two of
 # [Megatron-LM](https://arxiv.org/abs/2104.04473), and [Llama 3](https://arxiv.org/abs/2407.21783).
 # A parameter and its gradient take 2 bytes each, and Adam's state 12: a copy in float32, and two
 # means. `planned` in costs.py gives a lower bound of the time for programs like ours:
 #
-# - A GPU computes at its peak, 989e12 operations a second for an H100, waits for its tensor group,
-#   and in the bubble.
-# - Gradients and gathered layers travel meanwhile. They count if they take longer.
+# - A GPU computes at its peak, 989e12 operations a second for an H100, and waits for its tensor
+#   group and in the bubble.
+# - Gradients and gathered layers travel meanwhile, so they count only if they take longer.
 # - Messages between stages are few, and left out.
 #
-# Rank r prints training r: our number of parameters and the reported one; GB that the fullest GPU
-# holds, and its activations; GB that a GPU sends for data, pipeline, tensor; seconds of a step: the
-# bound, and what follows from the reported speed. Each GPU has 80 GB.
+# Rank r prints training r: our number of parameters and the reported one, the GB that the fullest
+# GPU holds and its activations, the GB that a GPU sends for data, pipeline and tensor, and the
+# seconds of a step, which are the bound and what follows from the reported speed. Each GPU has 80
+# GB.
 
 # %% [markdown]
 # **Predict first.** Which of the four trainings could not have run with our programs?
@@ -178,29 +183,33 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Llama 3: 184 GB are more than 80, and 177 of them are activations.
+# Llama 3, because 184 GB are more than 80. 177 of them are activations.
 #
 # </details>
 
 # %% [markdown]
 # ### Differences
 #
+# But Llama 3 did run. Its program, and those of the others, differ from ours in these points:
+#
 # - **Activations of Llama 3.** In a block of width W, each of our 8 tensor ranks keeps 4 W + 12 W /
-#   8 = 5.5 W for a token. Those of Llama 3 cut all that they keep. Its `mlp` keeps 4 x 3.25 W where
-#   ours keeps 2 x 4 W, so a token keeps 19.1 W: 177 x 19.1 / 8 / 5.5 = 77 GB, and with the other 7
-#   they do not fit. If SiLU is computed again, 15.9 W are kept: 177 x 15.9 / 8 / 5.5 = 64 GB.
-# - **Its gradients** are sent in float32. So our stage 2 would send
-#   328 x (32 x 4 + 2) / (32 x 2 + 2) = 646 GB, and 646 / 50 = 12.9 seconds are more than the step
-#   took: Llama 3 cannot scatter them after each micro-batch.
+#   8 = 5.5 W for a token, but those of Llama 3 cut all that they keep. Its `mlp` keeps 4 x 3.25 W
+#   where ours keeps 2 x 4 W, so a token keeps 19.1 W: 177 x 19.1 / 8 / 5.5 = 77 GB, which still do
+#   not fit with the other 7. If SiLU is computed again, 15.9 W are kept: 177 x 15.9 / 8 / 5.5 = 64
+#   GB.
+# - **Its gradients** travel in float32, so our stage 2 would send 328 x (32 x 4 + 2) / (32 x 2 + 2)
+#   = 646 GB, and 646 / 50 = 12.9 seconds are more than the step took: Llama 3 cannot scatter them
+#   after each micro-batch.
 # - **Its parameters.** A block has three layers of 53,248 x W in place of our two of 4 W x W, and 8
 #   heads of 128 for keys and values: 3 x 53,248 / 16,384 + 2 + 2 x 8 / 128 = 11.875 W x W, where
 #   ours has 12.
 # - **Its time.** The reported speed does not count operations that are made again, nor do we here.
 # - **Bubbles.** Stages of Llama 3 and Megatron-LM are
 #   [interleaved](../../notebooks/model_parallel/schedules.ipynb), which makes a bubble smaller.
-#   BLOOM and the smaller one of Megatron-LM had two pieces of text in a micro-batch, where we have
-#   one: that makes it larger.
-# - **Parameters of BLOOM.** Embedding and head are one matrix: 250,680 x 14,336 = 3.6e9 fewer.
+#   BLOOM and the smaller one of Megatron-LM had two sequences in a micro-batch, where we have one,
+#   which makes it larger.
+# - **Parameters of BLOOM.** Embedding and head are one matrix, so it has 250,680 x 14,336 = 3.6e9
+#   fewer.
 # - **Its memory.**
 #   [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4)
 #   of a GPU were used. Our 41 leave out what calls, attention and the allocator need.
@@ -208,7 +217,8 @@ if __name__ == "__main__":
 #   [Megatron-LM](https://arxiv.org/abs/1909.08053) cuts them, as
 #   [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb) does.
 #
-# A step took 12.6 / 9.6 = 1.3 to 100.5 / 55.2 = 1.8 times the bound: no program stays at the peak.
+# A step took 12.6 / 9.6 = 1.3 to 100.5 / 55.2 = 1.8 times the bound, because no program stays at
+# the peak. For a plan of your own, expect such a factor.
 
 # %%
 STEPS = [plan_is_counted, published_runs]
@@ -234,3 +244,9 @@ STEPS = [plan_is_counted, published_runs]
 #    `should be 1246464 [fully sharded, bytes sent`.
 # 3. **The paper without computing again.** In `published_runs`, change `96 * w` to `72 * w`. It
 #    says `[operations of BLOOM`.
+
+# %% [markdown]
+# ## Read on
+#
+# These four had chosen already. Next lesson:
+# [choose](../../notebooks/model_parallel/choose.ipynb), where you do.

@@ -4,8 +4,10 @@
 
 A sharded model needs all ranks, also to clip its gradients and to save a checkpoint.
 
-You will make the optimizer at the right time, clip by the norm of all ranks, and save on four ranks
-what two ranks load.
+Your sharded training runs, and then three habits from one GPU fail. The optimizer changes nothing,
+clipping scales every rank by another factor, and the line that saves on rank 0 hangs. Only the last
+one is noticed at once. In this lesson you see why each fails, and what to write instead. At its end
+you save on four ranks what two ranks load.
 
     python lessons/model_parallel/saving.py
     torchrun --nproc-per-node 4 lessons/model_parallel/saving.py
@@ -32,10 +34,10 @@ from one_process import backward, train
 # %% [markdown]
 # ## The optimizer
 #
-# In [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), each rank holds a shard of
-# every parameter. `fully_shard` replaces the parameters by
-# [DTensors](../../docs/glossary.md#dtensor). The step makes an optimizer once before this and once
-# after it, and counts the parameters that one update changes. `whole` gathers model and optimizer.
+# In [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), `fully_shard` replaces the
+# parameters by [DTensors](../../docs/glossary.md#dtensor), of which each rank holds a shard. When
+# do you make the optimizer, then? The step makes one before `fully_shard` and one after it, and
+# counts the parameters that one update changes. `whole` gathers model and optimizer.
 
 # %% [markdown]
 # **Predict first.** What does the optimizer do that was made before `fully_shard`?
@@ -80,23 +82,24 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 0 parameters change, and there is no error: the optimizer has the old parameters, which get no
-# gradients, and Adam skips those. Made after `fully_shard`, it changes all 32.
+# 0 parameters change, and there is no error, because the optimizer has the old parameters. They get
+# no gradients, and Adam skips those. An optimizer made after `fully_shard` changes all 32.
 #
 # </details>
 
 # %% [markdown]
 # ## The norm of all ranks
 #
-# To clip is to scale all gradients by one factor if their norm is above a limit. Every rank must
-# use the same factor, so the ranks add up the squares of their shards. `clip_grad_norm_` of PyTorch
-# does so if the gradients are DTensors of one mesh. If a model is
-# [tensor parallel](../../notebooks/model_parallel/tensor_parallel.ipynb) as well, the parameters
-# that are not cut have another mesh, and it raises `must have the same mesh`. `clip_by_mesh` takes
-# the norm of each mesh, and the root of the sum of squares.
+# Before it updates, a training often clips: if the norm of the gradients is above a limit, it
+# scales all of them by one factor. Every rank must use the same factor, so the ranks add up the
+# squares of their shards. `clip_grad_norm_` of PyTorch does so if the gradients are DTensors of one
+# mesh. If a model is [tensor parallel](../../notebooks/model_parallel/tensor_parallel.ipynb) as
+# well, the parameters that are not cut have another mesh, and the call raises `must have the same
+# mesh`. So `clip_by_mesh` computes the norm of each mesh, and then the root of the sum of their
+# squares.
 
 # %% [markdown]
-# **Predict first.** The limit is 0.7. What goes wrong if each rank takes the norm of its shards?
+# **Predict first.** The limit is 0.7. What goes wrong if each rank uses the norm of its shards?
 
 # %%
 LIMIT = 0.7
@@ -169,13 +172,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## From four ranks to two
 #
+# A checkpoint should not depend on the number of ranks, because tomorrow you may get fewer GPUs.
 # With `torch.distributed.checkpoint`, each rank writes its shards into a file of its own, and one
-# file more says what is where. To load, a program shards its model as it likes, and each rank
-# reads the parts that it needs. `get_state_dict` names Adam's means after the parameters.
-# `dcp.load` writes into the tensors of the new model and its optimizer, and `set_state_dict` sets
-# the rest, such as the learning rate. Here all ranks train for two steps and save. Then each half
-# of the ranks is a world of its own: it loads the checkpoint into a new model, and trains for two
-# more steps.
+# more file says what is where. To load it, shard the model as you like, and each rank reads the
+# parts that it needs. `get_state_dict` names Adam's means after the parameters. `dcp.load` writes
+# into the tensors of the new model and its optimizer, and `set_state_dict` sets the rest, such as
+# the learning rate.
+#
+# In the step all ranks train for two updates and save. Then each half of the ranks is a world of
+# its own: it loads the checkpoint into a new model, and trains for two more updates.
 
 # %% [markdown]
 # **Predict first.** How many files do four ranks write? Another program calls `whole` on rank 0
@@ -236,9 +241,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 5: one of each rank, and the list of all parts. The other program hangs. `whole` calls
-# `all_gather` 96 times, for parameters and means. Rank 0 waits in the first call, and the others
-# continue with the next step. All ranks must call `full_tensor()`, and then rank 0 may write.
+# 5: one of each rank, and the list of all parts. The other program hangs, because `whole` calls
+# `all_gather` 96 times, for parameters and means, and rank 0 waits in the first call while every
+# other rank continues with the next step. All ranks must call `full_tensor()`, and then rank 0 may
+# write.
 #
 # </details>
 
@@ -256,3 +262,9 @@ STEPS = [when_to_make_the_optimizer, clip, four_to_two]
 #    `relative error`: the training begins anew.
 # 3. **The batches from the start again.** In `four_to_two`, change `for step in (2, 3):` to `for
 #    step in (0, 1):`. It says `relative error`.
+
+# %% [markdown]
+# ## Read on
+#
+# Now every layer travels three times in a step, also between machines. Next lesson:
+# [hybrid](../../notebooks/model_parallel/hybrid.ipynb), where it does not.

@@ -4,8 +4,10 @@
 
 Two other orders of the passes make the bubble of a pipeline smaller, and each has its price.
 
-You will give each rank two parts of the model that are not neighbours, then cut the backward pass
-in two, and see the bubble shrink on one scale of time.
+Your pipeline has four ranks, and each of them is idle for a quarter of every step. More
+micro-batches would help, but the batch has no more. In this lesson you change only the order of the
+work: you give each rank two parts of the model that are not neighbours, then you cut the backward
+pass in two. You see the bubble shrink, and what each order costs.
 
     python lessons/model_parallel/schedules.py
     torchrun --nproc-per-node 4 lessons/model_parallel/schedules.py
@@ -37,20 +39,22 @@ from pipeline import loss_of, one_f_one_b
 #   stages r, r + p, and so on, and a micro-batch goes round the ranks v times. A stage takes 1 / v
 #   of the time, so the next rank waits less. The bubble is (p - 1) / (v m + p - 1).
 # - [**Zero bubble**](https://arxiv.org/abs/2401.10241): a backward pass computes two gradients. The
-#   rank before waits for that of the input. Nobody waits for that of the weights, before the
+#   rank before waits for that of the input, but nobody needs that of the weights before the
 #   optimizer's step. So a rank computes and sends the first one, and computes the second one later,
-#   when it would wait. We write ZB-H1, the simplest order of that paper.
+#   when it would only wait. We write ZB-H1, the simplest order of that paper.
 
 # %% [markdown]
 # ## The code
 #
-# A pass is (kind, micro-batch, part of this rank). Zero bubble has input and weights in place of
-# backward. Each rank has two of the 2 n layers again: for `interleaved`, v is 2, and a layer is a
-# part; for the other orders, both layers are one part. `interleaved` takes micro-batches in groups
-# of n: a group goes through the first parts of all ranks, then through the second parts.
+# A pass is (kind, micro-batch, part of this rank), and for zero bubble the kind "backward" becomes
+# "input" and "weights". Each rank has two of the 2 n layers again. For `interleaved` v is 2, so
+# each layer is a part of its own, and for the other orders both layers are one part. `interleaved`
+# makes groups of n micro-batches: a group goes through the first parts of all ranks, and then
+# through the second parts.
 #
 # With two ranks, activations and gradients go to the same rank. They still need no
-# [tag](../../docs/glossary.md#tag): it receives them in the order in which they are sent.
+# [tag](../../docs/glossary.md#tag), because that rank receives them in the order in which they are
+# sent.
 
 # %% [markdown]
 # **Predict first.** Four ranks, 8 micro-batches: a rank works in 48 slots, in every order. With
@@ -178,20 +182,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Zero bubble: 54 slots against 57. A rank waits in 66 - 48 = 18 slots with 1F1B, in 57 - 48 = 9
-# with interleaved, and in 54 - 48 = 6 with zero bubble. The lists are in this order, too.
+# Zero bubble, with 54 slots against 57. A rank waits in 66 - 48 = 18 slots with 1F1B, in 57 - 48 =
+# 9 with interleaved, and in 54 - 48 = 6 with zero bubble. The lists are in this order, too.
 #
-# Interleaved keeps the most: rank 0 the activations of 11 layers in place of 8. It makes more
-# forward passes before its first backward pass. With zero bubble each rank keeps those of 8 layers,
-# because the passes for the weights need them. Interleaved also sends more: rank 1 sends 32
-# messages in place of 16. Zero bubble sends as many as 1F1B.
+# Interleaved keeps the most: rank 0 keeps the activations of 11 layers in place of 8, because it
+# makes more forward passes before its first backward pass. It also sends more, on rank 1 32
+# messages in place of 16. Zero bubble sends as many as 1F1B, but each rank keeps the activations of
+# 8 layers, because the passes for the weights need them.
 #
 # </details>
 
 # %% [markdown]
 # ### torch.distributed.pipelining
 #
-# PyTorch has interleaved orders, with and without zero bubble. The schedule gets a list of stages.
+# PyTorch has interleaved orders, with and without zero bubble. You pass the schedule a list of
+# stages.
 
 
 # %%
@@ -258,3 +263,9 @@ STEPS = [smaller_bubbles, two_stages_by_pipelining]
 # - Our pass for the weights computes the gradients between the layers of a part again, and takes
 #   longer than a slot. PyTorch keeps them (`torch/distributed/pipelining/_backward.py`: "when we do
 #   dW calculation, we start from saved intermediates").
+
+# %% [markdown]
+# ## Read on
+#
+# Layers and weights are cut now, but one long text can still be too much. Next lesson:
+# [long_text](../../notebooks/model_parallel/long_text.ipynb).

@@ -5,8 +5,11 @@
 The all_reduce of a tensor parallel block is cut in two halves, and each rank has a part of the text
 between them.
 
-You will put a `reduce_scatter` at the end of each pair of layers and an `all_gather` before it,
-which send as many bytes as the `all_reduce`, and count the activations that this saves.
+You cut the weights over eight GPUs, and the activations hardly shrink: every rank still computes
+the same norms for all tokens, and keeps what they need. In this lesson you get rid of these copies,
+and pay no byte for it, because a `reduce_scatter` and an `all_gather` send together what the
+`all_reduce` sent. At the end you know what a rank then keeps, and which gradients you must not
+forget.
 
     python lessons/model_parallel/sequence_parallel.py
     torchrun --nproc-per-node 4 lessons/model_parallel/sequence_parallel.py
@@ -34,15 +37,15 @@ from tensor_parallel import sliced, sliced_training
 # ## The idea
 #
 # In [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb), each rank has a slice
-# of the weights, and every rank has all tokens: the norms, the sums with the input of a block, the
-# embedding and the head are computed on all ranks alike, and each rank keeps the same activations.
-# But they compute each token by itself. In
-# [sequence parallel](../../docs/glossary.md#sequence-parallel) training, each rank does it for its
-# part of the text ([Korthikanti et al.](https://arxiv.org/abs/2205.05198)).
+# of the weights, but all tokens. So all ranks compute the same norms, the same sums with the input
+# of a block, the same embedding and the same head, and keep the same activations. None of these
+# layers needs more than one token at a time. In [sequence
+# parallel](../../docs/glossary.md#sequence-parallel) training, each rank therefore computes them
+# for its part of the text ([Korthikanti et al.](https://arxiv.org/abs/2205.05198)).
 #
-# An `all_reduce` is a `reduce_scatter`, after which each rank has its part of the sum, and an
-# `all_gather` of these parts. The norm fits between them. A pair is a layer that is cut by columns
-# and the next one, which is cut by rows:
+# Where does the text have to be whole again? An `all_reduce` is a `reduce_scatter`, after which
+# each rank has its part of the sum, and an `all_gather` of these parts, and the norm fits between
+# the two. A pair is a layer that is cut by columns and the next one, which is cut by rows:
 #
 # | operation | forward | backward |
 # |---|---|---|
@@ -105,11 +108,13 @@ class SequenceBlock(Block):
 # %% [markdown]
 # ## Training
 #
-# Each rank has the loss of its part of the text. The loss of one process is their mean, so a rank
-# divides its own by n. In `backward()`, `Gather` and `Scatter` bring the gradients of all parts to
-# the slices of the weights. The other parameters are on every rank: norms, the biases of `out` and
-# `down`, embedding and head. A rank has used them for its part of the text only, so that their
-# gradients must be added up. A tensor parallel rank has used them for the whole text.
+# Each rank has the loss of its part of the text. The loss of one process is the mean of these, so a
+# rank divides its own by n. In `backward()`, `Gather` and `Scatter` bring the gradients of all
+# parts to the slices of the weights.
+#
+# The parameters that every rank has are easily forgotten: norms, the biases of `out` and `down`,
+# embedding and head. A tensor parallel rank uses them for the whole text, but here a rank uses them
+# for its part only, so the ranks must add up their gradients.
 
 # %% [markdown]
 # **Predict first.** A step of tensor_parallel called `all_reduce` 8 times, and sent 786,432 bytes.
@@ -169,20 +174,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16: there are two calls for each `all_reduce`. They send the same, 786,432 bytes. One more
-# `all_reduce` adds up the gradients of the parameters that are on every rank. The table does not
-# count it.
+# 16, because there are two calls for each `all_reduce`. But together they send the same 786,432
+# bytes. One more `all_reduce`, which the table does not count, adds up the gradients of the
+# parameters that are on every rank.
 #
 # </details>
 #
-# The picture shows what it is for: fewer activations. What remains whole is the input of each pair,
-# after the `all_gather`. The authors keep the part instead, and gather it again in `backward()`.
+# The picture shows the gain, which is fewer activations. What remains whole is the input of each
+# pair, after the `all_gather`. The authors of the method keep only the part, and gather it again in
+# `backward()`.
 
 # %% [markdown]
 # ### SequenceParallel
 #
-# In a plan for [DTensor](../../docs/glossary.md#dtensor), `SequenceParallel` is the style of the
-# norms. The other layers say that the text is what is cut: `Shard(1)`.
+# In PyTorch's plan for [DTensors](../../docs/glossary.md#dtensor), `SequenceParallel` is the style
+# of the norms. For the other layers `Shard(1)` says that it is the text that is cut.
 
 
 # %%
@@ -222,8 +228,9 @@ if __name__ == "__main__":
     run(norms_by_dtensor)
 
 # %% [markdown]
-# The 5 norms have a weight and a bias each. Their gradients are parts of a sum, which DTensor adds
-# up when Adam uses them. Adam uses each one 3 times: 30 calls.
+# Here nobody can forget a gradient: the 5 norms have a weight and a bias each, whose gradients are
+# parts of a sum, and DTensor adds them up when Adam uses them. That has a price, because Adam uses
+# each one 3 times, which makes 30 calls.
 
 # %%
 STEPS = [sequence_parallel, norms_by_dtensor]
@@ -249,3 +256,9 @@ STEPS = [sequence_parallel, norms_by_dtensor]
 #    `Scatter.apply(linear(x, rows.weight, rows.bias))`. It says `relative error`: n biases.
 # 4. **The norm of the whole text.** In `forward`, change `Gather.apply(self.norm1(part))` to
 #    `self.norm1(Gather.apply(part))`. It says `[activations`. The model is right.
+
+# %% [markdown]
+# ## Read on
+#
+# All this needs fast links in every block. Next lesson:
+# [pipeline](../../notebooks/model_parallel/pipeline.ipynb), which sends only between blocks.

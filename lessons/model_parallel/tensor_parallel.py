@@ -4,8 +4,10 @@
 
 Each rank holds a slice of every weight of a block, and computes with it for the whole batch.
 
-You will cut linear layers by columns and by rows, and attention by heads. Two operations of
-autograd put the results together: one in the forward pass, the other in the backward pass.
+One layer of your model does not fit, or your batch has fewer sequences than you have GPUs. Then it
+does not help to divide layers or batches, and you must divide the products themselves. In this
+lesson you cut linear layers by columns and by rows, and attention by heads, and find out where the
+two `all_reduce` belong that this needs: one in the forward pass, the other in the backward pass.
 
     python lessons/model_parallel/tensor_parallel.py
     torchrun --nproc-per-node 4 lessons/model_parallel/tensor_parallel.py
@@ -29,21 +31,21 @@ from one_process import UPDATES, train, without_state
 # ## The idea
 #
 # In [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), ranks compute with whole
-# layers. If one layer does not fit, cut its weight. A linear layer computes `x @ W`, and
-# there are two ways to cut W for two ranks:
+# layers. If one layer does not fit, cut its weight. A linear layer computes `x @ W`, and there are
+# two ways to cut W for two ranks:
 #
 # - **By columns**: `x @ [W0 W1] = [x @ W0, x @ W1]`. Each rank needs all of `x`, and has some
 #   columns of the result.
 # - **By rows**: `[x0 x1] @ [W0; W1] = x0 @ W0 + x1 @ W1`. Each rank needs only its columns of `x`,
 #   and the sum over all ranks is the result.
 #
-# Cut `up` by columns and `down` by rows: then the input of `down` is in place already, because gelu
-# works on each number alone. Cut `query`, `key` and `value` by columns, so that a rank has whole
-# heads, and `out` by rows. Each of the two pairs needs one `all_reduce` at its end
-# ([Megatron-LM](https://arxiv.org/abs/1909.08053)).
+# The two fit together. Cut `up` by columns and `down` by rows, and each rank already has the
+# columns that `down` needs, because gelu is element-wise. In the same way, cut `query`, `key` and
+# `value` by columns, so that a rank has whole heads, and `out` by rows. So each of the two pairs
+# needs only one `all_reduce`, at its end ([Megatron-LM](https://arxiv.org/abs/1909.08053)).
 #
-# In `backward()`, each rank has the gradient of `x` from its own columns, and needs the sum of all
-# ranks. So each pair needs one `all_reduce` at its beginning, too:
+# In `backward()`, each rank has the gradient of `x` from its own columns, but needs the sum of all
+# ranks. So each pair also needs one `all_reduce` at its beginning:
 #
 # | operation | forward | backward |
 # |---|---|---|
@@ -53,9 +55,9 @@ from one_process import UPDATES, train, without_state
 # %% [markdown]
 # ## The code
 #
-# `nn.Linear` holds W transposed: the columns of W are dimension 0 of its weight. The bias of `up`
-# is cut, too. The bias of a layer that is cut by rows is added once, after the sum. All ranks need
-# the same batch, and 8 heads are enough for at most 8 ranks.
+# `nn.Linear` holds W transposed, so the columns of W are dimension 0 of its weight. The bias of
+# `up` is cut, too, but the bias of a layer that is cut by rows must be added once, after the sum.
+# All ranks need the same batch, and 8 heads are enough for at most 8 ranks.
 
 # %% [markdown]
 # **Predict first.** In data parallel training, a step called `all_reduce` once for each parameter.
@@ -161,20 +163,21 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 8 times: each block has two pairs, and each pair has one call in the forward pass and one in the
-# backward pass. Each call reduces numbers for the whole batch, and no rank can go on without its
-# result. So tensor parallel ranks need fast links. The picture shows weights of a block.
-# [sequence_parallel](../../notebooks/model_parallel/sequence_parallel.ipynb) cuts the text, too.
+# backward pass. These are fewer calls than one for each parameter, but each of them reduces numbers
+# for the whole batch, and no rank can go on without its result. This is why tensor parallel ranks
+# need fast links. The picture shows weights of a block.
 #
 # </details>
 
 # %% [markdown]
 # ### DTensor
 #
-# `parallelize_module` does the same from a plan. The weights become
-# [DTensors](../../docs/glossary.md#dtensor), and hooks on each layer call `all_reduce`.
+# PyTorch does the same from a plan. `parallelize_module` turns the weights into
+# [DTensors](../../docs/glossary.md#dtensor), and its hooks on each layer call `all_reduce`.
 
 # %% [markdown]
-# **Predict first.** `query`, `key`, `value` and `up` have hooks each. How many calls has a step?
+# **Predict first.** `query`, `key`, `value` and `up` have hooks each. Does a step make more calls
+# than our 8, and if so, where?
 
 
 # %%
@@ -213,8 +216,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 12 times. Backward, the gradients of the inputs of `query`, `key` and `value` are reduced one by
-# one. Ours are added up by autograd before `Enter` reduces them.
+# It makes 12. In the backward pass, the gradients of the inputs of `query`, `key` and `value` are
+# reduced one by one, while in our block autograd adds them up before `Enter` reduces them.
 #
 # </details>
 
@@ -249,3 +252,9 @@ STEPS = [tensor_parallel, by_dtensor]
 # ```sh
 # collectives practice column_parallel
 # ```
+
+# %% [markdown]
+# ## Read on
+#
+# Embedding, head and norms are still whole on every rank. Next lesson:
+# [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb), which cuts the first two.

@@ -4,8 +4,11 @@
 
 Each rank holds a part of the text; for attention, it holds all of the text and some of the heads.
 
-You will change the cut of queries, keys and values by one `all_to_all`, and that of the result by
-another, and compare the bytes with those of ring attention.
+Your text is cut over the ranks, and attention needs all of it. A ring brings every key to every
+rank, which is a lot of bytes and a kernel of its own. But eight heads can be computed on eight
+ranks without a single message, if each rank has the whole text for its head. In this lesson you get
+there with two calls of `all_to_all`, keep PyTorch's attention as it is, and can say afterwards when
+the ring is still better.
 
     python lessons/model_parallel/ulysses.py
     torchrun --nproc-per-node 4 lessons/model_parallel/ulysses.py
@@ -28,21 +31,21 @@ from one_process import UPDATES, backward, train
 # ## The idea
 #
 # As in [long_text](../../notebooks/model_parallel/long_text.ipynb), each rank holds a part of the
-# text, and only attention needs the other parts. But attention computes each head by itself. A rank
-# that has all of the text needs no other rank, if it computes only some of the heads. So change
-# what is cut ([DeepSpeed Ulysses](https://arxiv.org/abs/2309.14509)):
+# text, and only attention needs the other parts. But attention computes each head by itself, so a
+# rank that has all of the text for some heads needs no other rank. Therefore change what is cut
+# ([DeepSpeed Ulysses](https://arxiv.org/abs/2309.14509)):
 #
-# 1. An `all_to_all` gives each rank all of the text for its heads: of queries, keys and values.
+# 1. After an `all_to_all` of queries, keys and values, each rank has all of the text for its heads.
 # 2. Each rank computes ordinary attention.
-# 3. A second `all_to_all` gives each rank all heads of its part of the text: of the result.
+# 3. After an `all_to_all` of the result, each rank has all heads for its part of the text again.
 #
 # In `backward()`, the gradients travel the same ways in the other direction.
 
 # %% [markdown]
 # ## The exchange
 #
-# The last three dimensions of a tensor are heads, text and the numbers of one head.
-# `all_to_all_single` sends block i of its input to rank i. So `Exchange` cuts the tensor in one
+# The last three dimensions of a tensor are heads, text and the numbers of one head. Because
+# `all_to_all_single` sends block i of its input to rank i, `Exchange` cuts the tensor in one
 # dimension, and joins the blocks that arrive in the other one.
 
 # %%
@@ -85,8 +88,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Attention
 #
-# Queries, keys and values travel in one call. A rank has all of the text, in order, so `is_causal`
-# is right as it is, and no rank computes more than the others: there is no need for a zigzag.
+# Queries, keys and values can travel in one call. Afterwards a rank has all of the text, in order,
+# so `is_causal` is right as it is, and because no rank computes more than another, there is no need
+# for a zigzag.
 
 # %% [markdown]
 # **Predict first.** Which one sends more bytes, Ulysses or the ring of
@@ -133,30 +137,30 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The ring: 327,680 bytes against 98,304 on four ranks. Let a part be the bytes of a rank's queries,
-# 16,384. With n ranks, a rank sends 3 n - 2 blocks of two parts around the ring. An exchange keeps
-# one block of n, and eight parts are exchanged: queries, keys, values, the result, and four
-# gradients. So it sends 8 (n - 1) / n parts. A part is 1 / n of the text: with more ranks, a rank
-# sends less and less with Ulysses, but not around the ring.
+# The ring: 327,680 bytes against 98,304 on four ranks, and the difference grows. Let a part be the
+# bytes of a rank's queries, 16,384. With n ranks, a rank sends 3 n - 2 blocks of two parts around
+# the ring. With Ulysses it exchanges eight parts, which are queries, keys, values, the result, and
+# four gradients, and keeps one block of n of each, so it sends 8 (n - 1) / n parts. A part is 1 / n
+# of the text, so with more ranks a rank sends less and less with Ulysses, but not around the ring.
 #
 # </details>
 #
 
 # %% [markdown]
-# Three things speak for the ring:
+# Why does anybody still use the ring? There are three reasons:
 #
 # - **Number of ranks.** Ulysses needs a head for each rank. Our 8 heads are enough for 8 ranks.
 # - **Fewer keys.** Many models have one head of keys and values for g heads of queries. Then the
 #   ring sends 2 (3 n - 2) / g parts, and Ulysses 4 (1 + 1 / g) (n - 1) / n. With two ranks and
 #   g = 8, this is 1 part for the ring, and 2.25 for Ulysses.
-# - **Overlap.** A rank of the ring computes with one block while the next one travels. Here it
-#   waits for all blocks first.
+# - **Overlap.** A rank of the ring computes with one block while the next one travels. With Ulysses
+#   it waits for all blocks first.
 
 # %% [markdown]
 # ### Training
 #
-# The rest is as in long_text: every rank has all parameters, computes its part of the text, and
-# averages the gradients.
+# The rest of the training is as in long_text: every rank has all parameters, computes its part of
+# the text, and averages the gradients.
 
 
 # %%
@@ -190,9 +194,10 @@ if __name__ == "__main__":
     run(ulysses)
 
 # %% [markdown]
-# A rank keeps the result of attention twice: that of its heads, for the backward pass of attention,
-# and that of its part of the text, for `out`. One of four ranks keeps 668,680 bytes, and one of the
-# ring 635,912. The table counts the exchanges alone, without the `all_reduce` of the gradients.
+# One of four ranks keeps 668,680 bytes, a little more than the 635,912 with the ring, because it
+# keeps the result of attention twice: that of its heads, for the backward pass of attention, and
+# that of its part of the text, for `out`. The table counts the exchanges alone, without the
+# `all_reduce` of the gradients.
 
 # %%
 STEPS = [heads_for_text, against_the_ring, ulysses]
@@ -220,3 +225,9 @@ STEPS = [heads_for_text, against_the_ring, ulysses]
 #    `Exchange.apply(torch.stack(parts), BY_HEADS, BY_TEXT)` to
 #    `[Exchange.apply(one, BY_HEADS, BY_TEXT) for one in parts]`. It says
 #    `should be [4, 98304] [exchanges and bytes`. The result is right, and the bytes are the same.
+
+# %% [markdown]
+# ## Read on
+#
+# An `all_to_all` can send tokens, too. Next lesson:
+# [experts](../../notebooks/model_parallel/experts.ipynb), where each token chooses its rank.

@@ -2,10 +2,12 @@
 """
 # vocabulary
 
-Each rank holds the embedding and the logits of some letters, and no rank has all logits.
+Each rank holds the embedding and the logits of some tokens, and no rank has all logits.
 
-You will look up letters that are on other ranks, and compute the loss from shards of the logits:
-with a maximum and a sum over all ranks. Gathering the logits would send more bytes.
+A vocabulary of 128,000 tokens makes 128,000 logits for each token of the batch, and suddenly the
+head of your model takes more memory than its blocks. In this lesson you shard embedding and head by
+tokens, and compute the exact loss although no rank ever has all logits. Afterwards you can say what
+that sends, and why gathering the logits would be the mistake.
 
     python lessons/model_parallel/vocabulary.py
     torchrun --nproc-per-node 4 lessons/model_parallel/vocabulary.py
@@ -32,28 +34,28 @@ from tensor_parallel import Enter, Leave
 # ## The idea
 #
 # In [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb), each rank has the
-# whole embedding and the whole head. Both grow with the number of letters, and so do the logits:
-# the head computes one for each letter and each character. The letters of language models are many
-# thousand tokens, the vocabulary. In
-# [vocabulary parallel](../../docs/glossary.md#vocabulary-parallel) training, each rank has its
-# shard of the letters ([Megatron-LM](https://arxiv.org/abs/1909.08053)):
+# whole embedding and the whole head. Both grow with the vocabulary, and so do the logits, because
+# the head computes one for each token of the vocabulary and each position of the text. In
+# [vocabulary parallel](../../docs/glossary.md#vocabulary-parallel) training, each rank has a shard
+# of the vocabulary ([Megatron-LM](https://arxiv.org/abs/1909.08053)). In our model a token is a
+# letter:
 #
-# - **Embedding**: a rank looks up the letters that it has, and has zeros for the others. An
-#   `all_reduce` adds up the results.
+# - **Embedding**: a rank looks up the letters that it has, and puts zeros in the place of all
+#   others. An `all_reduce` adds up the results.
 # - **Head**: a rank computes the logits of its letters.
-# - **Loss**: for a character, it is `log(sum(exp(logits))) - logits[target]`. Only one rank has the
-#   target, and the others have a zero. An `all_reduce` adds up the sums and the targets.
+# - **Loss**: at each position it is `log(sum(exp(logits))) - logits[target]`. Only one rank has the
+#   target, and every other rank puts a zero. An `all_reduce` adds up the sums and the targets.
 #
-# `exp` overflows if a logit is large. So the largest of all logits is subtracted first, which does
-# not change the loss. An `all_reduce` with MAX finds it. The gradient of the logits is
-# `softmax - one_hot`: each rank computes it for its letters, and calls nothing.
+# `exp` overflows if a logit is large. So the ranks first find the largest of all logits, by an
+# `all_reduce` with MAX, and subtract it, which does not change the loss. The gradient of the logits
+# is `softmax - one_hot`, which each rank computes for its letters without any call.
 
 # %% [markdown]
 # ## The code
 #
 # `Enter` and `Leave` come from tensor_parallel: an `all_reduce` in the backward pass, and one in
-# the forward pass. The blocks are whole on every rank. `from_gathered` is for comparison: each rank
-# gathers all logits.
+# the forward pass. The blocks are whole on every rank. `from_gathered` does what you might write
+# first, and gathers all logits on each rank, so that you can compare.
 
 # %% [markdown]
 # **Predict first.** There are 128 letters. The loss needs two calls, each of which goes around the
@@ -179,20 +181,21 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Gathering: 196,608 bytes against 9,216. It sends 128 numbers for each character, and the loss from
-# shards sends 3, each of them twice: 196,608 / 9,216 = 128 / 6 = 21.3. With more letters, only
-# gathering sends more. The other two of the 4 calls belong to the embedding and the head.
+# shards sends 3, each of them twice: 196,608 / 9,216 = 128 / 6 = 21.3. With a larger vocabulary
+# only gathering sends more. The other two of the 4 calls belong to the embedding and the head.
 #
 # </details>
 #
 # The picture shows what a rank holds. Gathering shrinks parameters, gradients and optimizer state,
-# but adds to the activations. In this small model the blocks keep most of them.
+# too, but it adds to the activations. In this small model the blocks keep most of them.
 
 # %% [markdown]
 # ### loss_parallel
 #
-# `loss_parallel` does the same for logits that are a [DTensor](../../docs/glossary.md#dtensor).
-# Inside its block, `cross_entropy` and its backward pass compute with the shards. The head must
-# leave the logits as they are: `Shard(-1)`, and no local tensor.
+# PyTorch's `loss_parallel` does the same for logits that are a
+# [DTensor](../../docs/glossary.md#dtensor). Inside its block, `cross_entropy` and its backward pass
+# compute with the shards. For that the head must leave the logits as they are: `Shard(-1)`, and no
+# local tensor.
 
 # %% [markdown]
 # **Predict first.** Our step had 4 calls. Does `loss_parallel` have more, and does it send more?
@@ -231,7 +234,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It has 5: it reduces sums and targets one after the other. It sends the same 205,824 bytes.
+# It has 5 calls, because it reduces sums and targets one after the other. But it sends the same
+# 205,824 bytes.
 #
 # </details>
 
@@ -257,3 +261,9 @@ STEPS = [vocabulary_parallel, by_loss_parallel]
 #    `relative error`.
 # 4. **Two calls for one.** In `forward`, change `dist.all_reduce(both)` to
 #    `[dist.all_reduce(one) for one in both]`. It says `[shards`. The model is right.
+
+# %% [markdown]
+# ## Read on
+#
+# What remains on every rank are the norms, and the activations around them. Next lesson:
+# [sequence_parallel](../../notebooks/model_parallel/sequence_parallel.ipynb).

@@ -4,8 +4,10 @@
 
 Data parallel ranks hold the same numbers n times, and ZeRO lets each rank keep 1/n of them.
 
-You will shard the optimizer state, then the gradients, with `reduce_scatter` and `all_gather`, and
-count the bytes that each stage holds and sends.
+Adam's state is twice as large as the model, and every data parallel rank stores all of it, although
+all copies are equal. You would like to keep a quarter on each of four ranks, and you expect to pay
+for it with messages. In this lesson you shard the optimizer state, then the gradients, and count
+what each stage holds and sends. The surprise is the price.
 
     python lessons/model_parallel/zero.py
     torchrun --nproc-per-node 4 lessons/model_parallel/zero.py
@@ -31,33 +33,36 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # ## The idea
 #
 # In [memory](../../notebooks/model_parallel/memory.ipynb), every rank held all parameters, all
-# gradients and the whole optimizer state. Adam updates every number by itself. So rank r can update
-# 1/n of the numbers, and needs only the gradients and the state of these.
+# gradients and the whole optimizer state. It does not have to, because Adam updates every number by
+# itself: rank r can update 1/n of the numbers, and needs only their gradients and their state.
 # [ZeRO](../../docs/glossary.md#zero) has three stages:
 #
 # 1. The **optimizer state** is sharded. The gradients are reduced and scattered, each rank updates
 #    its shard, and all ranks gather the new parameters.
-# 2. The **gradients** are sharded, too. Those of a layer are scattered as soon as `backward()` has
-#    them, and then dropped.
+# 2. The **gradients** are sharded, too. The ranks scatter those of a layer as soon as `backward()`
+#    has computed them, and then drop them.
 # 3. The **parameters** are sharded, too. The ranks gather a layer just before they compute it, and
-#    drop it afterwards. This lesson has the first two stages.
+#    drop it afterwards.
+#
+# This lesson has the first two stages, and the next one has the third.
 
 # %% [markdown]
 # ## The code
 #
-# `flattened` puts all parameters of a layer into one tensor. The parameters stay views of it, so
-# that `all_gather_single` writes new ones into the model. The shard of a rank is a view as
-# well, and takes no memory. 2, 4 and 8 ranks cut each of the four layers evenly.
+# `flattened` puts all parameters of a layer into one tensor, because one call for a layer is
+# cheaper than one for each parameter. The parameters stay views of this tensor, so that
+# `all_gather_single` writes new ones into the model. The shard of a rank is a view as well, and
+# takes no memory. 2, 4 and 8 ranks cut each of the four layers evenly.
 #
-# In stage 1, the gradients are scattered after `backward()`. In stage 2, autograd calls
-# `scatter_if_complete` after it has computed the gradient of a parameter. Before each
+# In stage 1, the ranks scatter the gradients after `backward()`. In stage 2, autograd calls
+# `scatter_if_complete` whenever it has computed the gradient of a parameter. Before each
 # `reduce_scatter` we note the bytes of all tensors that live: parameters and gradients, and in
 # stage 2 what `backward()` still needs.
 
 # %% [markdown]
 # **Predict first.** `all_reduce` of the gradients, as in
 # [memory](../../notebooks/model_parallel/memory.ipynb), sends 415,488 bytes from each of four
-# ranks. How many bytes does a step of stage 1 send?
+# ranks. Does a step of stage 1 send more bytes, fewer, or as many?
 
 
 # %%
@@ -172,9 +177,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 415,488 again: a ring's `all_reduce` is a `reduce_scatter` and an `all_gather`. The optimizer runs
-# between the two. Stage 2 sends the same, only earlier. It holds at most 134,656 bytes of
-# gradients: 100,864 of one block, and shards of the layers behind it.
+# As many, 415,488. A ring's `all_reduce` is a `reduce_scatter` and an `all_gather`, and stage 1
+# only lets the optimizer run between the two. So a shard of the state costs no byte. Stage 2 sends
+# the same, only earlier, and holds at most 134,656 bytes of gradients: 100,864 of one block, and
+# shards of the layers behind it.
 #
 # </details>
 
@@ -185,11 +191,12 @@ STEPS = [zero]
 # ## The proof
 #
 # The parameters of every rank are those of one process, and its shard of Adam's state is a part of
-# that of one process, both to 1e-9. The model that PyTorch's
-# [ZeroRedundancyOptimizer](../../docs/glossary.md#zeroredundancyoptimizer) trains beside DDP is
-# equal, too. It gives each rank whole parameters instead of equal shards, and each rank broadcasts
-# its own. The states of all ranks together have the size of one. `check_samples` compares which
-# samples reached the models: a mean of equal gradients would be right, too.
+# that of one process, both to 1e-9. `check_samples` also compares which samples reached the models,
+# because a mean of equal gradients would be right, too.
+#
+# PyTorch has stage 1 as [ZeroRedundancyOptimizer](../../docs/glossary.md#zeroredundancyoptimizer),
+# to use beside DDP. It gives each rank whole parameters instead of equal shards, and each rank
+# broadcasts its own. Its model is equal, and the states of all ranks together have the size of one.
 
 # %% [markdown]
 # ## Make it wrong
@@ -220,10 +227,11 @@ STEPS = [zero]
 # %% [markdown]
 # ## Pitfalls
 #
-# - The norm of all gradients, for clipping, needs an `all_reduce`: each rank knows only its shard.
-# - A checkpoint needs the shards of all ranks. If rank 0 alone gathers them, it waits for the
-#   others.
-# - Layers that n does not divide need padding.
+# - The norm of all gradients, for clipping, needs an `all_reduce`, because each rank has only its
+#   shard.
+# - A checkpoint needs the shards of all ranks. If only rank 0 calls the gathering, it waits for
+#   ranks that never call it.
+# - Layers whose size n does not divide need padding.
 
 # %% [markdown]
 # ## Read on
@@ -234,3 +242,6 @@ STEPS = [zero]
 #
 # - [`reduce_scatter_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_single)
 # - [`all_gather_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_single)
+#
+# The parameters themselves are still on every rank. Next lesson:
+# [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), where they are sharded, too.
