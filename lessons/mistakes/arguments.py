@@ -11,7 +11,7 @@ other six end in wrong numbers, wait, or die without a traceback. At the end of 
 what the ranks must agree on, and how they can.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below.
+open the output, the answer, and the cure below it.
 
     python lessons/mistakes/arguments.py
     torchrun --nproc-per-node 4 lessons/mistakes/arguments.py
@@ -159,8 +159,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>What is wrong?</summary>
 #
-# **Cause: every rank names itself as the root.** Each rank chooses the root from its own data, and
-# finds itself. So both ranks send, and none receives.
+# **Cause: every rank names itself as the root.** Each rank has looked at its own score only, and
+# takes itself for the best. So both ranks send, and none receives.
 #
 # **Cure.** Let the ranks agree first: gather the scores, and take the same best one on every rank.
 #

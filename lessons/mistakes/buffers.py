@@ -10,7 +10,7 @@ in the wrong place, or allocate the wrong size, and six of them get wrong number
 At the end of this lesson you know when you may read a tensor, and which tensors to pass.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below.
+open the output, the answer, and the cure below it.
 
     python lessons/mistakes/buffers.py
     torchrun --nproc-per-node 4 lessons/mistakes/buffers.py

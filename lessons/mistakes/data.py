@@ -10,7 +10,7 @@ worse than it should be, or a number in your report is not true, which makes the
 than any hang. At the end of this lesson you know what to check before a long run.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below.
+open the output, the answer, and the cure below it.
 
     python lessons/mistakes/data.py
     torchrun --nproc-per-node 4 lessons/mistakes/data.py
@@ -56,7 +56,7 @@ if __name__ == "__main__":
 # **Cure.** Add the rank to the seed of whatever should differ. The initial weights should not, so
 # use the same seed for them, or broadcast them, as DDP does.
 #
-# **Early.** Gather one random number from every rank, and look whether they differ.
+# **Early.** Gather one random number from every rank, and check that they differ.
 #
 # </details>
 

@@ -11,7 +11,7 @@ easily confused. At the end of this lesson you can create and use groups so that
 happens.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below.
+open the output, the answer, and the cure below it.
 
     python lessons/mistakes/groups.py
     torchrun --nproc-per-node 4 lessons/mistakes/groups.py

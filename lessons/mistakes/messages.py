@@ -9,7 +9,7 @@ still, and half an hour later an error names a line that may be correct. At the 
 you can find such a deadlock.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below. Nothing here can harm your machine, so break
+open the output, the answer, and the cure below it. Nothing here can harm your machine, so break
 more if you like.
 
     python lessons/mistakes/messages.py

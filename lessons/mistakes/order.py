@@ -10,7 +10,7 @@ one than it should, and the result is a hang, a lost connection, or wrong number
 At the end of this lesson you know where to look for such a call.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below.
+open the output, the answer, and the cure below it.
 
     python lessons/mistakes/order.py
     torchrun --nproc-per-node 4 lessons/mistakes/order.py

@@ -9,7 +9,7 @@ limits. At the end of this lesson you know which error to believe, and how a ran
 without taking all others with it.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below.
+open the output, the answer, and the cure below it.
 
     python lessons/mistakes/processes.py
     torchrun --nproc-per-node 4 lessons/mistakes/processes.py
@@ -58,8 +58,8 @@ if __name__ == "__main__":
 #
 # **Cause: one rank raises an error.** One batch on rank 1 is bad, and "Connection closed by peer"
 # on ranks 0 and 2 only follows from that. (It may also read "Connection reset by peer" or "Broken
-# pipe".) If rank 1 caught its error and continued, the other two would wait for it, or their call
-# would be matched with its next one.
+# pipe".) If rank 1 caught its error and continued, the other two ranks would wait for it, or their
+# call would be matched with its next one.
 #
 # **Cure.** Let the ranks decide together whether to skip the batch, in one small collective before
 # the large one.

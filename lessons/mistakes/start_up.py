@@ -10,8 +10,8 @@ and where they meet. You need not look at them, until a second job or a second m
 them wrong. At the end of this lesson you can tell which one it is.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below. The ranks start as torchrun starts
-them: with its variables, and without a process group.
+open the output, the answer, and the cure below it. The ranks start as torchrun starts them: with
+its variables, and without a process group.
 
     python lessons/mistakes/start_up.py
     torchrun --nproc-per-node 4 lessons/mistakes/start_up.py

@@ -11,7 +11,7 @@ the end of this lesson you know which parts of a training loop to look at again 
 more than one rank.
 
 Find each mistake yourself first: read "You see" and the program, and say which line is wrong. Then
-open the output and the answer. The cure runs below.
+open the output, the answer, and the cure below it.
 
     python lessons/mistakes/training.py
     torchrun --nproc-per-node 4 lessons/mistakes/training.py
