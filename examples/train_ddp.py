@@ -128,11 +128,12 @@ def main(options):
     size = options.batch // n // options.accumulation
     loader = DataLoader(data, size, sampler=sampler, drop_last=True)
     steps = len(loader) // options.accumulation  # in an epoch
-    schedule = CosineAnnealingLR(optimizer, options.epochs * steps)
+    last = options.epochs * steps
+    schedule = CosineAnnealingLR(optimizer, last)
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     step = load(options.checkpoint, **parts)
     if rank == 0:
-        print(f"{n} ranks with batches of {size}, from step {step}", flush=True)
+        print(f"{n} ranks with batches of {size}, from step {step} of {last}", flush=True)
 
     ddp = DistributedDataParallel(model)
     for epoch in range(step // steps, options.epochs):
@@ -144,7 +145,7 @@ def main(options):
             schedule.step()
             step += 1
             stopped = is_stopped(stops, device)
-            if stopped or step % options.save_every == 0 or step == options.epochs * steps:
+            if stopped or step % options.save_every == 0 or step == last:
                 save(options.checkpoint, step, **parts)
             if stopped:
                 del ddp  # see below

@@ -55,11 +55,11 @@ if __name__ == "__main__":
 # The tens name the rank, so afterwards every rank has the numbers of rank 3, the root. In the
 # picture, only the root's colour is left.
 #
-# **Write it yourself**, in your [folder of exercises](../README.md#exercises). The first is a
-# program to fix:
+# **Write it yourself**, in your [folder of exercises](../README.md#exercises). `all_reduce` can
+# broadcast, too, if the other ranks contribute the right thing:
 #
 # ```sh
-# collectives practice repair_the_dtype
+# collectives practice broadcast_from_all_reduce
 # ```
 
 # %% [markdown]
@@ -131,7 +131,7 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
-# More to write: `collectives practice broadcast_from_all_reduce`.
+# More to write: `collectives practice repair_the_dtype`, a program to fix.
 
 # %%
 STEPS = [broadcast, broadcast_length_first, broadcast_every_root]

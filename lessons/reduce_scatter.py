@@ -65,12 +65,6 @@ if __name__ == "__main__":
 # First every rank gets the sum of one piece; then every rank gathers the pieces of all. A ring
 # all_reduce works like this inside. Use the two calls if something has to happen between them, such
 # as an optimizer step on each rank's piece.
-#
-# **Write it yourself**, in your [folder of exercises](../README.md#exercises):
-#
-# ```sh
-# collectives practice all_reduce_from_its_halves
-# ```
 
 # %% [markdown]
 # ### An optimizer that each rank runs on its own piece
@@ -133,8 +127,10 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
-# More to write: `collectives practice which_calls`, a puzzle with all calls; and, once you know
-# [reduce](../notebooks/reduce.ipynb), `collectives practice reduce_scatter_from_reduces`.
+# To write, in your [folder of exercises](../README.md#exercises): `collectives practice
+# all_reduce_from_its_halves`, where the length need not be a multiple of n; `collectives practice
+# which_calls`, a puzzle with all calls; and, once you know [reduce](../notebooks/reduce.ipynb),
+# `collectives practice reduce_scatter_from_reduces`.
 
 # %%
 STEPS = [reduce_scatter, sharded_optimizer]

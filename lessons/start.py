@@ -82,7 +82,6 @@ import torch.distributed as dist
 # print independently. torchrun also warns that it sets `OMP_NUM_THREADS` to 1, which is fine.
 #
 # Look at the weights: two copies, each with half of the work, trained the model of one process.
-# This course makes the same true for real networks, and shows what goes wrong on the way.
 
 # %% [markdown]
 # ## The words
@@ -124,7 +123,8 @@ if __name__ == "__main__":
 #
 # `check(got, expected, call)` fails unless every element is as expected, and the expected value is
 # computed without `torch.distributed`. So `proved on all 4 ranks` means that every rank has what
-# the lesson claims. Your own programs need neither `run` nor `check`.
+# the lesson claims. What follows `# proof` computes it, so predict before you read on there. Your
+# own programs need neither `run` nor `check`.
 
 # %% [markdown]
 # ## Nothing is shared
@@ -174,24 +174,6 @@ if __name__ == "__main__":
 # `Connection closed by peer`. Use `if rank == 0:` for a `print` or a file, but not for a
 # collective. If a program of yours hangs, put `collectives diagnose --` in front of its command: it
 # says which ranks wait, and in which line.
-
-# %% [markdown]
-# ## How the lessons are built
-#
-# The numbers show where data come from. In calls that move data, the tens name the rank, and in
-# calls that add, each rank has a digit of its own:
-#
-# | | rank 0 | rank 1 | rank 2 | rank 3 |
-# |---|---|---|---|---|
-# | calls that move | 1, 2 | 11, 12 | 21, 22 | 31, 32 |
-# | calls that add | 1, 2 | 10, 20 | 100, 200 | 1000, 2000 |
-#
-# The items below "On GPUs" have not been run here, so each names its source. And compare times only
-# with each other: four ranks on two cores needed 6.4 ms to add up 4 KiB, and two GPUs with NVLink
-# need [about 6 microseconds](https://github.com/NVIDIA/nccl/issues/1259), a thousandth.
-#
-# "Write it yourself" is an exercise. `collectives practice start my-exercises` makes a folder for
-# all of them, and the command below an exercise tries what you wrote.
 
 # %% [markdown]
 # ## Pitfalls

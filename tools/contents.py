@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import jupytext
 
 from collectives.course import chapters
+from collectives.course.practice import registry
 from tools import markdown
 
 # The shortest way from a first program to a model that several ranks train.
@@ -16,7 +17,7 @@ ROUTE = (
 
 WORDS_A_MINUTE = 150
 LINES_A_MINUTE = 10
-FOR_A_PREDICTION, FOR_A_CHANGE, FOR_A_PROGRAM = 1, 2, 10
+FOR_A_PREDICTION, FOR_A_CHANGE, FOR_A_PROGRAM, FOR_ITS_LINE, FOR_A_TASK = 1, 2, 3, 1, 10
 
 
 def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
@@ -30,13 +31,20 @@ def minutes(lesson: chapters.Lesson) -> tuple[float, float]:
     changes = len(re.findall(r"^\d+\. ", tasks, re.MULTILINE))
     # A section has a task of its own, or names exercises.
     sections = len(re.findall(r"^## Write it yourself$", prose, re.MULTILINE))
-    programs = max(sections, len(re.findall(r"^collectives practice \w+$", prose, re.MULTILINE)))
+    programs = re.findall(r"^collectives practice (\w+)$", prose, re.MULTILINE)
+    tasks_of_its_own = max(0, sections - len(programs))
     return (
         len(prose.split()) / WORDS_A_MINUTE
         + len(lines) / LINES_A_MINUTE
         + predictions * FOR_A_PREDICTION,
-        changes * FOR_A_CHANGE + programs * FOR_A_PROGRAM,
+        changes * FOR_A_CHANGE + sum(map(_of_program, programs)) + tasks_of_its_own * FOR_A_TASK,
     )
+
+
+def _of_program(name: str) -> float:
+    solution = (registry.find(name).folder / "solution.py").read_text("utf-8")
+    lines = re.findall(r"^ +\S", solution, re.MULTILINE)  # those of a function
+    return FOR_A_PROGRAM + len(lines) * FOR_ITS_LINE
 
 
 def _section(prose: str, heading: str) -> str:
@@ -82,7 +90,8 @@ def page() -> str:
         f"{LINES_A_MINUTE} lines of code a minute, "
         f'and {FOR_A_PREDICTION} minute for each "Predict first". '
         f"*Exercises* counts {FOR_A_CHANGE} minutes for each change to try, "
-        f"and {FOR_A_PROGRAM} for each program to write."
+        f"{FOR_A_PROGRAM} for each program to write and {FOR_ITS_LINE} for each line of our "
+        f"solution, and {FOR_A_TASK} for a larger task."
     )
     return "\n\n".join([rule, *map(_chapter, chapters.read().values())])
 

@@ -18,7 +18,11 @@ from collectives import check, check_samples, check_training, counting, digits, 
 from bucket_order import BucketOrder
 from one_process import batch_loss, network, shuffled, train
 import time
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from collectives.semantics.late_peer import LatePeer
@@ -197,8 +201,52 @@ if __name__ == "__main__":
 #
 # </details>
 
+# %% [markdown]
+# ### DDP's first bucket is small
+#
+# DDP has two limits: its first bucket is full at 1 MiB and the others at 25 MiB, so that the first
+# `all_reduce` starts early (`torch/nn/parallel/distributed.py`: "First bucket optimization: use
+# smaller size when using defaults to reduce latency for early-computed gradients"). A communication
+# hook shows them. DDP calls this function for each full bucket, in place of its own `all_reduce`;
+# ours notes the size, and leaves the rest to `allreduce_hook`. The network has four layers of 1 MiB
+# each.
+
+# %% [markdown]
+# **Predict first.** How many buckets does the second step reduce, and which is larger?
+
+
 # %%
-STEPS = [buckets, order_of_events, calls_and_bytes]
+def first_bucket(rank, world_size, device):
+    def note(found, bucket):
+        found.append(bucket.buffer().nbytes)
+        return allreduce_hook(None, bucket)
+
+    layers = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
+    model = DistributedDataParallel(layers.to(device))
+    model.register_comm_hook(found := [], note)
+    for _ in range(2):
+        model(torch.ones(1, 512, device=device)).sum().backward()
+    first, *second = found
+    check([first, sum(second)], [4 * 2**20] * 2, "bytes of each step")
+    check(second[0], layers[-1].weight.nbytes, "bytes of the first bucket")
+    return {"first step": first, "second step": second}
+
+
+# %%
+if __name__ == "__main__":
+    run(first_bucket)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Two: the first has 1048576 bytes, the gradient of the last layer, and the second has 3145728. In
+# the first step DDP does not know yet in which order the gradients come. So it takes one bucket of
+# 4194304 bytes for all of them, notes their order, and then builds the buckets anew.
+#
+# </details>
+
+# %%
+STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 
 # %% [markdown]
 # ## The proof

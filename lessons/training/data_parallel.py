@@ -24,17 +24,13 @@ from torch.nn.functional import cross_entropy
 # ## The idea
 #
 # Every rank has its own copy of the network. The copies stay equal because they start equal and
-# take equal steps:
-#
-# ![Two ranks, one step: equal weights, other samples, own gradients, one mean, equal
-# weights.](../../docs/data_parallel.svg)
+# take equal steps, as in the picture of [start](../../notebooks/start.ipynb):
 #
 # 1. **Broadcast** the parameters of rank 0 before the first step, and the
 #    [buffers](../../notebooks/training/buffers.ipynb), of which this network has none.
 # 2. **Shard** each batch: every rank takes another piece.
 # 3. **all_reduce** the gradients after `backward()`.
-# 4. **Divide** them by the number of ranks: the sum of n means becomes their mean. AVG would do
-#    both at once, but [shards of unequal size](../../notebooks/training/shards.ipynb) need the sum.
+# 4. **Divide** them by the number of ranks: the sum of n means becomes their mean.
 
 # %% [markdown]
 # ## The code
@@ -158,13 +154,9 @@ STEPS = [data_parallel]
 # 1. **The sum for the mean.** In `average_gradients`, change `parameter.grad /=
 #    dist.get_world_size()` to `pass`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 5`.
 #    For SGD, this is n times the learning rate.
-# 2. **No all_reduce.** In `average_gradients`, change `dist.all_reduce(parameter.grad)` to `pass`.
-#    It says `rank 3/4: 2.bias.momentum_buffer: relative error 1`: each rank trains alone.
-# 3. **Every rank takes the same shard.** In `shard`, change `dist.get_rank() ::` to `0 ::`. It says
+# 2. **Every rank takes the same shard.** In `shard`, change `dist.get_rank() ::` to `0 ::`. It says
 #    `rank 0/4: 2.bias.momentum_buffer: relative error 2`. The ranks are equal, but not right.
-# 4. **No broadcast.** In `data_parallel`, change `dist.broadcast(parameter.data, src=0)` to `pass`.
-#    It says `rank 2/4: 0.bias: relative error 1`: equal steps from other parameters.
-# 5. **Every rank takes the whole batch.** In `shard`, change `batch[dist.get_rank() ::
+# 3. **Every rank takes the whole batch.** In `shard`, change `batch[dist.get_rank() ::
 #    dist.get_world_size()]` to `batch`. It says `computed 64 samples of 64, its share is 16`: the
 #    network is right, and nothing is gained.
 
@@ -175,12 +167,8 @@ STEPS = [data_parallel]
 # - With Adam you will hardly notice a sum in place of a mean, because Adam rescales every gradient.
 # - If a parameter got no gradient on one rank, `.grad` is None there. This loop then raises an
 #   error there, and the others wait.
-# - All ranks must call `all_reduce` for the same parameters in the same order.
 
 # %% [markdown]
 # ## Read on
-#
-# - The lessons [all_reduce](../../notebooks/all_reduce.ipynb) and
-#   [broadcast](../../notebooks/broadcast.ipynb).
 #
 # Next lesson: [ddp](../../notebooks/training/ddp.ipynb), where the library does all this.

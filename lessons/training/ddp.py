@@ -16,10 +16,7 @@ you check that, look at what DDP does otherwise, and take home a whole program t
 from collectives import check, check_samples, check_training, counting, run
 from data_parallel import batch_loss, network, shuffled, train
 from data_parallel import on_my_shard as by_hand
-import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 # %% [markdown]
@@ -30,9 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 # of rank 0. During `backward()`, it divides the gradients by n and sums them over all ranks. You
 # must still give each rank its own shard.
 #
-# DDP does not call `all_reduce` for each parameter. It copies gradients into long tensors, the
-# buckets, and reduces a bucket as soon as all its gradients are there. `loss.backward()` starts
-# this, through a hook on each parameter. The lesson
+# DDP does not call `all_reduce` for each parameter, because every call has a cost of its own. It
+# copies gradients into long tensors, the buckets, and reduces a bucket as soon as all its gradients
+# are there, while `backward()` computes the rest. The lesson
 # [buckets](../../notebooks/training/buckets.ipynb) makes such buckets by hand.
 
 # %% [markdown]
@@ -78,99 +75,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Once in each step, so 28 times: all gradients together fit into the first bucket.
-#
-# </details>
-
-# %% [markdown]
-# ### The buckets and their order
-#
-# A communication hook is a function that DDP calls for each full bucket, in place of its own
-# `all_reduce`. It returns a future, which will hold the averaged bucket. This hook does what DDP
-# does, and notes which parameters each bucket holds. We ask for buckets of 1 kB, because the
-# gradients of this network have only 19.
-
-# %% [markdown]
-# **Predict first.** The last layer of the network is `2`. Which parameters does the first bucket of
-# the second step hold?
-
-# %%
-LAYERS = [["2.bias", "2.weight"], ["0.bias", "0.weight"]]
-
-
-def order_of_buckets(rank, world_size, device):
-    def note_and_average(found, bucket):
-        found.append([names[parameter] for parameter in bucket.parameters()])
-        work = dist.all_reduce(bucket.buffer() / world_size, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
-
-    model = DistributedDataParallel(network(seed=rank, device=device), bucket_cap_mb=0.001)
-    names = {parameter: name for name, parameter in model.module.named_parameters()}
-    model.register_comm_hook(found := [], note_and_average)
-    batches = shuffled().split(64 // world_size * world_size)[:2]
-    trained, _ = train(model, on_my_shard, batches, device)
-
-    expected, _ = train(network(0, device), batch_loss, batches, device)
-    check_training(trained, expected, "DDP with a hook")
-    check([sorted(names) for names in found[1:]], LAYERS, "the buckets of the second step")
-    return {f"call {number}": names for number, names in enumerate(found, 1)}
-
-
-# %%
-if __name__ == "__main__":
-    run(order_of_buckets)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# `2.bias` and `2.weight`: `backward()` begins with the last layer, so its gradients are there
-# first. In the first step DDP does not know the order yet. It takes one bucket for all, notes in
-# which order the gradients come, and then builds the buckets anew.
-#
-# </details>
-
-# %% [markdown]
-# ### The first bucket is small
-#
-# Without `bucket_cap_mb`, the first bucket is full at 1 MiB and the others at 25 MiB, so that the
-# first `all_reduce` starts early (`torch/nn/parallel/distributed.py`: "First bucket optimization:
-# use smaller size when using defaults to reduce latency for early-computed gradients"). This
-# network has four layers of 1 MiB each.
-
-# %% [markdown]
-# **Predict first.** How many buckets does the second step reduce, and which is larger?
-
-
-# %%
-def first_bucket(rank, world_size, device):
-    def note(found, bucket):
-        found.append(bucket.buffer().nbytes)
-        return allreduce_hook(None, bucket)
-
-    layers = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
-    model = DistributedDataParallel(layers.to(device))
-    model.register_comm_hook(found := [], note)
-    for _ in range(2):
-        model(torch.ones(1, 512, device=device)).sum().backward()
-    check(found, [4 * 2**20, 2**20, 3 * 2**20], "bytes of the buckets")
-    return {"first step": found[:1], "second step": found[1:]}
-
-
-# %%
-if __name__ == "__main__":
-    run(first_bucket)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# Two: the first has 1048576 bytes, the gradient of the last layer, and the second has 3145728. With
-# one bucket of 4194304 bytes, as in the first step, nothing is on its way before `backward()` has
-# ended.
+# Once in each step, so 28 times: all four gradients together fit into one bucket.
 #
 # </details>
 
 # %%
-STEPS = [ddp, order_of_buckets, first_bucket]
+STEPS = [ddp]
 
 # %% [markdown]
 # ## A program to take home
@@ -182,6 +92,8 @@ STEPS = [ddp, order_of_buckets, first_bucket]
 # ```sh
 # torchrun --nproc-per-node 2 examples/train_ddp.py
 # ```
+#
+# Start it twice, and the second run has nothing left to do. Delete `checkpoint.pt` to train anew.
 #
 # Is it faster on two ranks? Not here: on two idle cores of a cloud machine, an epoch took 0.08 s on
 # one rank and 0.14 s on two, with one thread for each rank (`python
@@ -206,10 +118,6 @@ STEPS = [ddp, order_of_buckets, first_bucket]
 # 2. **The model inside is called.** In `ddp`, change `trained, _ = train(model, on_my_shard` to
 #    `trained, _ = train(model.module, on_my_shard`. It says `rank 1/4: 2.bias.momentum_buffer:
 #    relative error 2`. Nothing is reduced, and there is no error.
-# 3. **A hook that does not divide.** In `order_of_buckets`, change `bucket.buffer() / world_size`
-#    to `bucket.buffer()`. It says `rank 0/4: 0.weight.momentum_buffer: relative error 3`.
-# 4. **Large buckets.** In `order_of_buckets`, change `bucket_cap_mb=0.001` to `bucket_cap_mb=25`.
-#    It says `[the buckets of the second step`. One bucket holds all four parameters.
 
 # %% [markdown]
 # ## Pitfalls

@@ -15,7 +15,6 @@ from lesson_source import Source
 from processes import finished, free_port, started
 from repository import ROOT
 
-from collectives import launch
 from collectives.backends import availability as backends
 from collectives.course import files, mistakes
 from collectives.course.marks import mistake, needs
@@ -141,17 +140,6 @@ def test_torchrun_tells_a_rank_what_the_table_says(tmp_path):
     (third,) = (one for one in told if one["RANK"] == "3")
     expected = dict(rows) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     assert third == expected | {"NODE_RANK": None, "launched": True}
-
-
-def test_the_numbers_of_the_lessons_follow_the_two_conventions():
-    """The first step of a call that moves data, and of one that adds."""
-    rows = re.findall(r"^\| calls that (?:move|add) \| (.*) \|$", PROSE, re.M)
-    said = [[list(map(int, cell.split(", "))) for cell in row.split(" | ")] for row in rows]
-    found = []
-    for name in ("gather", "all_reduce"):
-        results = launch(files.load(files.find(name)).STEPS[0], 4)
-        found.append([next(iter(result.values())).tolist() for result in results])
-    assert said == found
 
 
 # The steps in ranks that have no group yet.

@@ -132,7 +132,7 @@ def kill_after_next_checkpoint(rank, checkpoint):
 
 
 def first_steps(stdout):
-    return [int(step) for step in re.findall(r"from step (\d+)$", stdout, re.MULTILINE)]
+    return [int(step) for step in re.findall(r"from step (\d+) of \d+$", stdout, re.MULTILINE)]
 
 
 @pytest.mark.slow
