@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from collectives.backends.availability import known_backends
 
@@ -18,6 +18,11 @@ HELP = "Import it in every rank: it registers a backend of your own. Repeatable.
 
 # What was imported here, by name.
 modules: list[str] = []
+
+
+def add_option(add: Callable) -> None:
+    """To a parser, by what it adds options with."""
+    add(OPTION, action="append", default=[], dest="modules", metavar="MODULE", help=HELP)
 
 
 def import_modules(names: Iterable[str]) -> None:

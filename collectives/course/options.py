@@ -26,14 +26,7 @@ def parser_of(lesson: str) -> argparse.ArgumentParser:
         default=60.0,
         help="time limit for each step, in seconds (default %(default)g)",
     )
-    parser.add_argument(
-        imported.OPTION,
-        action="append",
-        default=[],
-        dest="modules",
-        metavar="MODULE",
-        help=imported.HELP,
-    )
+    imported.add_option(parser.add_argument)
     parser.add_argument(
         "--trace",
         type=Path,

@@ -25,14 +25,7 @@ def pytest_addoption(parser):
         help=f"ask this backend alone ({availability.NAMES}, or what --import brings), and run no "
         "other tests than those that ask it; repeatable",
     )
-    group.addoption(
-        imported.OPTION,
-        action="append",
-        default=[],
-        dest="modules",
-        metavar="MODULE",
-        help=imported.HELP,
-    )
+    imported.add_option(group.addoption)
     group.addoption(
         "--world-sizes",
         metavar="N,N",

@@ -2,12 +2,12 @@
 
 WRONG = {
     "without `dist.all_reduce(piece, group=columns[colum...`": {
-        "kind": "another number of ranks",
+        "kind": "the example",
         "change": ("    dist.all_reduce(piece, group=columns[column])\n", ""),
         "says": "every rank: the result is wrong.",
     },
     "`dist.all_reduce(x, group=rows[row]) dist.a...` for `dist.reduce_scatter_single(piece, x, group...`": {
-        "kind": "another number of ranks",
+        "kind": "what is counted",
         "change": (
             "    dist.reduce_scatter_single(piece, x, group=rows[row])\n    dist.all_reduce(piece, group=columns[column])\n    dist.all_gather_single(x, piece, group=rows[row])\n",
             "    dist.all_reduce(x, group=rows[row])\n    dist.all_reduce(x, group=columns[column])\n",

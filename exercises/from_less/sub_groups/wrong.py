@@ -2,12 +2,12 @@
 
 WRONG = {
     "without `, group=group`": {
-        "kind": "another number of ranks",
+        "kind": "the example",
         "change": (", group=group", ""),
         "says": "every rank: the result is wrong.",
     },
     "`total = x` for `total = x.clone()`": {
-        "kind": "another number of ranks",
+        "kind": "the example",
         "change": ("total = x.clone()", "total = x"),
         "says": "`x` was changed",
     },
