@@ -132,7 +132,8 @@ def test_a_message_that_is_quoted_comes(name, monkeypatch):
         if quote.is_from_a_page:
             continue
         how = quote.level, quote.is_after_the_time_limit
-        for _ in range(mistakes_table.TIMES):  # which of two errors a rank gets may be luck
+        # Which of two errors a rank gets may be luck, and that of a busy machine is bad.
+        for _ in range(3 * mistakes_table.TIMES):
             if not any(holds(one.text, quote.text) for one in came[how]):
                 run(*how)
         texts = {one.text for one in came[how]}
