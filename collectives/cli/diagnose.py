@@ -30,11 +30,11 @@ def diagnose(
         ),
     ] = None,
     hang_after: Annotated[
-        float, typer.Option(metavar="S", help="Nothing moves for so many seconds: it hangs.")
+        float, typer.Option(metavar="S", help="Report a hang once nothing has moved for S seconds.")
     ] = 30.0,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="S", help="End the program after so many seconds; no limit."),
+        typer.Option(metavar="S", help="End the program after S seconds; no limit."),
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict there.")

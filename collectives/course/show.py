@@ -101,7 +101,7 @@ class Display:
 def _check_picture(path: Path) -> None:
     if path.suffix not in (".svg", ".png"):
         raise ValueError(
-            f"--save-picture {path}: a picture is written as .svg or .png: let the name end so."
+            f"--save-picture {path}: a picture is written as .svg or .png: choose such a name."
         )
     try:
         from collectives.pictures import picture  # noqa: F401
@@ -156,6 +156,7 @@ def _print_picture(report: StepReport) -> None:
     if _drawable(report) or illustration.order_matters(calls):
         hint = "try --save-picture"
     print(
-        f"{report.name}: no picture: no collective among all ranks shows where data went; {hint}",
+        f"{report.name}: no picture, because no collective of all ranks shows where data went; "
+        f"{hint}",
         file=sys.stderr,
     )

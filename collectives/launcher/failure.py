@@ -165,7 +165,7 @@ def died(rank: int, exitcode: int, stack: str, returned: bool) -> LaunchError:
     when = "after it had returned its result" if returned else "before it returned a result"
     message = f"rank {rank} died: it {cause} {when}"
     if stack:
-        message += f"\n  it stood in {where(stack)}"
+        message += f"\n  it was in {where(stack)}"
     stacks = {rank: stack} if stack else {}
     return LaunchError(
         message, rank=rank, kind="died", exitcode=exitcode, signal=signal, stacks=stacks

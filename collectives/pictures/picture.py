@@ -134,7 +134,7 @@ def save(figure: "Figure", path: str | Path) -> None:
     """Write the figure to a file whose name ends in .svg or .png."""
     path = Path(path)
     if path.suffix not in (".svg", ".png"):
-        raise ValueError(f"{path}: a picture is written as .svg or .png: let the name end so.")
+        raise ValueError(f"{path}: a picture is written as .svg or .png: choose such a name.")
     if path.suffix == ".svg":
         path.write_bytes(svg(figure))
     else:

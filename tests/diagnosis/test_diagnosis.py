@@ -686,7 +686,9 @@ def test_a_rank_that_came_after_another_had_given_up_is_late(late, kind):
         verdict = diagnose(order, states)
         check(verdict, kind, 0 if kind == "slow" else 1)
         if kind == "slow":
-            assert "rank 0 came to all_reduce #0 of group WORLD when rank 1 had" in verdict.says
+            assert (
+                "rank 0 joined all_reduce #0 of group WORLD only after rank 1 had" in verdict.says
+            )
 
 
 @pytest.mark.parametrize(("told", "kind"), [((), "mismatch"), ((0,), "mismatch"), ((0, 1), "ok")])

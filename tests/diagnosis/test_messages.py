@@ -208,7 +208,7 @@ def test_the_watchdogs_calls_alone_say_who_waited(tmp_path):
         "timeout: ranks 1,3 waited too long\n"
         "  rank  1  in BROADCAST #78\n"
         f"  rank  3  in BROADCAST({sizes}) #78\n"
-        "  the log tells neither their group"
+        "  the log does not name their group"
     )
 
 

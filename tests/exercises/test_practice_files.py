@@ -165,7 +165,7 @@ def test_a_rank_that_works_is_slow_and_does_not_hang(told, monkeypatch):
     work = "if rank:\n        while True:\n            pass\n    dist.recv(received, 1)"
     verdict = told(SHIFT.format(work), "shift_right", report=reports.append)
     assert verdict.kind == "slow"
-    assert verdict.says.startswith("rank 1 did not come to an end")
+    assert verdict.says.startswith("rank 1 did not finish in time")
     assert verdict.lines[0] == "rank 0 waits in line 10: dist.recv(received, 1)"
     assert "2 ranks, case 1, slow, still waiting for rank 1" in reports
 

@@ -96,4 +96,4 @@ def test_what_cannot_be_noted_is_told_and_the_answer_is_printed(words, here, mon
     )
     said = practice(*words, status=0 if "--hint" in words else 1)
     assert "rank 0: wrong." in said or "hint 1 of 2" in said
-    assert "It cannot be noted" in said
+    assert "Cannot save" in said

@@ -154,7 +154,7 @@ def _stuck(error: Stuck, ended: Ended, file: str) -> tuple[str, str, list[str]]:
         return "hung", f"it hangs: after {HANGS_AFTER:g} s {who} {verb} still waiting.", lines
     late = [rank for rank in ended.board.unfinished() if not ended.board.places[rank].in_call]
     late = late or ended.board.unfinished()
-    return "slow", f"{_these(late)} did not come to an end, and no rank waits for good.", lines
+    return "slow", f"{_these(late)} did not finish in time, but no rank waits forever.", lines
 
 
 def _standing(ended: Ended, file: str) -> list[str]:

@@ -111,11 +111,11 @@ def _write(file: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Say that something cannot be noted, and go on."""
+    """Say that something cannot be saved, and go on."""
     try:
         yield
     except (OSError, ValueError) as error:
-        print_text(f"It cannot be noted {what}: {error}", stderr=True)
+        print_text(f"Cannot save {what}: {error}", stderr=True)
 
 
 def _read(file: Path) -> tuple[list[str], dict[str, int]]:

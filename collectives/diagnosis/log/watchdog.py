@@ -67,7 +67,7 @@ class Watchdog:
         calls = {
             rank: (f"in {call} #{seq}", "") for (rank, seq), call in reversed(self.calls.items())
         }
-        note = "the log tells neither their group nor how far the others are: look at those first"
+        note = "the log does not name their group: look first at the ranks that it says nothing of"
         return write(f"timeout: {ranks(calls)} waited too long", calls, [note])
 
     def _verdict(self, name: str) -> str:
@@ -87,7 +87,7 @@ class Watchdog:
             headline = f"mismatch: different calls as #{seq} of group {name}: {differing}"
         else:
             headline = f"timeout: {ranks(joined)} joined {call}, and it did not end"
-            notes.append("look at ranks that wrote nothing, else at the network and the GPUs")
+            notes.append("look first at ranks that wrote nothing, then at the network and the GPUs")
         lines = {rank: (self._line(rank, one, seq), "") for rank, one in group.items()}
         return write(headline, lines, notes)
 

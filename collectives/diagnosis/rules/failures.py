@@ -178,6 +178,6 @@ def lost(snapshot: Snapshot) -> Verdict | None:
     seen = {other: states[other].where[:2] for other in snapshot.computing}
     slow = [other for other, line in seen.items() if line[0] and line != (here.file, here.line)]
     if slow and here.name and timed_out(text):
-        what = f"{ranks(slow)} had not come to {kind_of(here)} when rank {rank} gave up"
+        what = f"{ranks(slow)} had not reached {kind_of(here)} when rank {rank} gave up"
         return snapshot.verdict("slow", f"{what}: {text}", map(snapshot.place, slow), here)
     return snapshot.verdict("raised", f"rank {rank}: {text}", [here])

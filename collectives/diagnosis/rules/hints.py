@@ -48,8 +48,8 @@ def _changed(risk: RiskyCall) -> Hint:
     call, (file, line, function) = risk.call, risk.at or NOWHERE
     wait = location(Call("wait", file=file, line=line, function=function))
     cure = (
-        "what was there or what is there now may be taken; "
-        f"change it below that wait() ({wait}), or hand over a clone()"
+        "the call may use the old values or the new ones; "
+        f"change the tensor below that wait() ({wait}), or pass a clone()"
     )
     return Hint(call, f"changed the tensor of {format_call(call)} before its wait()", cure)
 
@@ -60,8 +60,8 @@ def _unawaited(risk: RiskyCall) -> Hint | None:
     if call.device != "cpu" or _gives_only(call):
         return None
     cure = (
-        "what it brings may come after it is read: "
-        "keep the Work that it returns, and wait() for that before you read"
+        "its data may arrive after you have read the tensor: "
+        "keep the Work that it returns, and wait() for it before you read"
     )
     return Hint(call, f"never waited for {format_call(call)}", cure)
 
@@ -90,7 +90,7 @@ def _gaps(risk: RiskyCall) -> Hint | None:
     claim = claims.expected(cell, importlib.metadata.version("torch"))
     if claim is None or claim.state != "wrong":
         return None
-    cure = f"{claim.reason}; hand over a contiguous() copy, and copy the result back"
+    cure = f"{claim.reason}; pass a contiguous() copy, and copy the result back"
     return Hint(call, f"gave {format_call(call)} a tensor with gaps", cure)
 
 

@@ -151,7 +151,7 @@ def came_late(snapshot: Snapshot) -> Verdict | None:
         return None
     waited = (gave_up_at - first.entered) / 1e9
     came_after = (min(call.entered for call in late.values()) - first.entered) / 1e9
-    what = f"{ranks(late)} came to {numbered(first)} when rank {first.rank} had given up"
+    what = f"{ranks(late)} joined {numbered(first)} only after rank {first.rank} had given up"
     note = f"rank {first.rank} gave up after {waited:.1f} s; "
-    note += f"the other side came after {came_after:.1f} s"
+    note += f"the next rank joined after {came_after:.1f} s"
     return snapshot.verdict("slow", what, late.values(), first, calls, [note])

@@ -111,6 +111,8 @@ def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
         if call.name in RECEIVES and states[call.rank].text == LEFT:  # it served others to the end
             continue
         guilty = (call, snapshot.place(call.peer)) if call.peer in states else (call,)
-        what = f"the message of rank {call.rank} has no other end"
+        what = f"no rank received the message of rank {call.rank}"
+        if call.name in RECEIVES:
+            what = f"no rank sent the message for which rank {call.rank} waited"
         return snapshot.verdict("mismatch", what, guilty, call, {call.rank: call}, field="call")
     return None

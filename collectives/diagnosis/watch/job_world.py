@@ -103,7 +103,7 @@ class JobWorld(WatchedWorld):
                 text = f"cannot be asked: the store on {host} does not answer"
             return State("unheard", text, machine=name)
         if self.has_begun:
-            text = "runs on a machine that tells nothing: diagnose its command there, too"
+            text = "runs on another machine: start its command there with diagnose, too"
             return State("elsewhere", text)
         missing = super()._state_of_absent(number)
         if not self.duplicates:
