@@ -20,12 +20,16 @@ _LEGEND = (
 
 
 class Wiring(NamedTuple):
-    """A panel. `machines`: the ranks of each, from top to bottom; `sends`: (from, to)."""
+    """A panel. `machines`: the ranks of each, from top to bottom; `sends`: (from, to).
+
+    `through` says what goes through the cable: it stands at the arrows.
+    """
 
     name: str
     machines: tuple[Sequence[int], Sequence[int]]
     sends: Sequence[tuple[int, int]]
     megabytes: float  # from node0 to node1
+    through: str = ""
 
     @property
     def size(self) -> str:
@@ -35,10 +39,11 @@ class Wiring(NamedTuple):
     def __str__(self) -> str:
         node0, node1 = self.machines
         leaving = [(a, b) for a, b in self.sends if a in node0 and b in node1]
+        through = f" ({self.through})" if self.through else ""
         return (
             f"{self.name}: node0 has ranks {_list(node0)}, node1 {_list(node1)}; "
             f"from node0 to node1 {_list(f'rank {a} sends to rank {b}' for a, b in leaving)}, "
-            f"{self.size}."
+            f"{self.size}{through}."
         )
 
 
@@ -78,6 +83,9 @@ def _list(parts: Iterable) -> str:
 
 def _draw_panel(canvas: Canvas, panel: Wiring, left: float, width: float, top: float) -> None:
     corners = {}
+    if panel.through:
+        middle = left + width / 2, top - 0.6 * LINE
+        canvas.write(*middle, panel.through, colour=_OUT, ha="center", weight="bold")
     for machine, ranks in enumerate(panel.machines):
         x = left + 0.2 if machine == 0 else left + width - CHIP - 0.2
         canvas.frame((x - 0.2, top, CHIP + 0.4, _PITCH * len(ranks)))

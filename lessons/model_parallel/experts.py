@@ -28,6 +28,7 @@ from measure import held
 from mixture import EXPERTS, Mixture, alone, keep_experts, loss_of, network_of_experts, tokens_of
 from model import LENGTH, PARAMETERS, WIDTH
 from one_process import UPDATES, train
+from token_routes import TokenRoutes
 
 # %% [markdown]
 # ## The idea
@@ -162,7 +163,8 @@ def experts(rank, world_size, device):
     check(dropped, UPDATES * 2 * 8 * LENGTH // world_size - sum(sends), "tokens dropped")
     sent = 2 * 8 * WIDTH * (sum(sends) + sum(receives) - 2 * sum(stays)) // UPDATES
     numbers = {"calls": calls // UPDATES, "bytes sent": sent, "dropped": dropped}
-    return numbers | {"first taken": model[1].mixture.log[0], "in all": MemoryBars(bars)}
+    routes = TokenRoutes(model[1].mixture.log[0], 8 * LENGTH // world_size)
+    return numbers | {"first taken": routes, "in all": MemoryBars(bars)}
 
 
 # %%

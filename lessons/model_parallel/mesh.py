@@ -214,7 +214,8 @@ def two_machines(rank, world_size, device):
         links = {(a, b): size for a, sent in enumerate(every) for b, size in sent.items() if size}
         cable = sum(size for (a, b), size in links.items() if a < half <= b)
         machines = range(half), range(half, world_size)
-        panels.append(Wiring(f"{order[-1]} inside", machines, list(links), cable / 1e6))
+        through = f"{order[0]} groups"
+        panels.append(Wiring(f"{order[-1]} inside", machines, list(links), cable / 1e6, through))
     slices = 2 * (12 * WIDTH**2 + 4 * WIDTH) // 2  # that a rank does not hold
     right = [2 * 8 * (PARAMETERS - slices), 2 * 8 * 8 * WIDTH * 4 * LENGTH]
     check([round(1e6 * one.megabytes) for one in panels], right, "bytes from machine to machine")

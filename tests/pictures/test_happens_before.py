@@ -61,6 +61,9 @@ def test_each_message_leads_from_its_send_to_what_ends_with_it(ranks, expected):
         # A late receive does not delay the sender. gloo's send would wait; no backend promises it.
         (["send:1", "barrier barrier recv:0"], {(0, 0): (0, 1)}),
         (["irecv:1 barrier wait:0", "barrier isend:0 wait:1"], {(0, 0): (0, 1)}),
+        # A late rank lets the others come to a call that may wait for it, and not beyond.
+        (["isend:1 span:own wait:0", "span:late recv:0"], {(1, 0): (0, 2), (1, 1): (2, 3)}),
+        (["isend:1 wait:0 span:own", "span:late recv:0"], {(1, 0): (0, 1), (1, 1): (1, 2)}),
         # A call that was never left ends last.
         (["barrier...", "send:2 send:2", "recv:1 recv:1"], {(0, 0): (0, 2)}),
         ([], {}),

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 from drawn import GRID, reductions
-from figures import texts
+from figures import words
 from hand_made import program
 
-from collectives.pictures import illustration, program_text
+from collectives.pictures import illustration, mesh, program_text
 from collectives.recording.call import Call
 
 
@@ -32,19 +32,14 @@ def collective(seq, before, after, name="all_reduce", **fields) -> list[Call]:
     ]
 
 
-def words(figures) -> list[str]:
-    (figure,) = figures
-    return [text.get_text() for text in texts(figure)]
-
-
 def test_several_calls_are_shown_and_counted():
     calls = collective(0, [[1], [2]], [[2], [2]], op="MAX") + collective(1, [[1], [2]], [[3], [3]])
-    written = words(illustration.draw(calls, "softmax"))
+    written = words(*illustration.draw(calls, "softmax"))
     assert {"call 1 of 2", "(MAX)", "call 2 of 2", "(SUM)"} <= set(written)
 
 
 def test_one_call_is_not_counted():
-    written = words(illustration.draw(collective(0, [[1], [2]], [[3], [3]]), "total"))
+    written = words(*illustration.draw(collective(0, [[1], [2]], [[3], [3]]), "total"))
     assert "all_reduce(SUM)" in written
     assert not any("call" in word for word in written)
 
@@ -55,7 +50,7 @@ def test_of_many_calls_one_of_each_kind_is_shown_and_no_call_is_left_out_in_sile
         for seq in range(6)
         for call in collective(seq, [[1], [2]], [[3], [3]], line=20 if seq == 4 else 10)
     ]
-    shown = [word for word in words(illustration.draw(calls, "loop")) if word[1:4] == "all"]
+    shown = [word for word in words(*illustration.draw(calls, "loop")) if word[1:4] == "all"]
     assert shown == ["call 1 of 6", "call 5 of 6", "Calls 2-4, 6 are like call 1."]
 
 
@@ -70,14 +65,14 @@ def test_the_colours_of_a_call_are_carried_over_to_the_next_one():
 
 def test_ranks_that_meet_in_different_lines_are_told():
     calls = collective(0, [[1], [100], [1]], [[102]] * 3, line=[127, 130, 127])
-    told = " ".join(words(illustration.draw(calls, "order")))
+    told = " ".join(words(*illustration.draw(calls, "order")))
     assert "ranks 0,2 in line 127, rank 1 in line 130" in told
 
 
 def test_ranks_that_ask_for_different_reductions_are_told_and_what_came_of_it():
     calls = collective(0, [[1], [2]], [[3], [4]], op=["MAX", "SUM"])
     (figure,) = illustration.draw(calls, "ops")
-    assert "rank 0 for MAX, rank 1 for SUM" in " ".join(words([figure]))
+    assert "rank 0 for MAX, rank 1 for SUM" in " ".join(words(figure))
     assert "rank 0 has 3 reduced from rank 0 and rank 1" in figure.get_label()
     assert "rank 1 has 4, undefined" in figure.get_label()
 
@@ -100,8 +95,8 @@ def test_a_single_message_without_a_tag_has_no_picture_unless_it_is_lost():
 def test_a_step_that_breaks_off_is_shown_by_order_unless_that_is_luck():
     calls = [*collective(0, [[1], [2]], [[3], [3]]), *program("barrier!")]
     calls = [*calls[:2], replace(calls[2], name="all_reduce", number=1, seq=1)]
-    assert "all_reduce\nfailed" in words(illustration.draw(calls, "lost"))
-    assert "before" in words(illustration.draw(calls, "lost", died={0: ""}))
+    assert "all_reduce\nfailed" in words(*illustration.draw(calls, "lost"))
+    assert "before" in words(*illustration.draw(calls, "lost", died={0: ""}))
 
 
 def untraceable(**fields) -> list[Call]:
@@ -121,30 +116,9 @@ def test_such_a_collective_is_shown_by_order_if_the_ranks_go_on_meanwhile():
     calls = untraceable(is_async=True)
     waits = {"number": 1, "name": "wait", "of": 0, "awaited": "all_gather", "is_async": False}
     calls += [replace(call, **waits) for call in calls]
-    written = " ".join(words(illustration.draw(calls, "go_on")))
+    written = " ".join(words(*illustration.draw(calls, "go_on")))
     assert "all_gather" in written
     assert "no rank has the result before the last one has called" in written
-
-
-def outlines(figure) -> dict:
-    found = {patch.get_gid() or "": patch for patch in figure.axes[0].patches}
-    return {gid.removeprefix("group/"): one for gid, one in found.items() if gid[:6] == "group/"}
-
-
-def test_groups_that_are_a_grid_are_outlines_around_their_ranks_and_no_others():
-    (figure,) = illustration.draw(reductions(*GRID, (0, 3)), "grid")
-    figure.draw_without_rendering()
-    names = [text for text in texts(figure) if text.get_text().startswith("rank ")]
-    assert len(names) == 6
-    assert sorted(outlines(figure)) == sorted("-".join(map(str, group)) for group in GRID)
-    for gid, outline in outlines(figure).items():
-        box = outline.get_window_extent()
-        middles = {text.get_text()[5:]: text.get_window_extent() for text in names}
-        inside = [
-            rank for rank, at in middles.items() if box.containsx(at.x0) and box.containsy(at.y0)
-        ]
-        assert sorted(inside) == gid.split("-")
-    assert "Row 3, 4, 5: all_reduce. Column 0, 3: all_reduce, 2 times." in figure.get_label()
 
 
 def test_a_named_group_of_a_grid_bears_its_name():
@@ -162,7 +136,7 @@ def test_a_named_group_of_a_grid_bears_its_name():
     ids=["rows only", "a column is missing", "overlapping", "one group"],
 )
 def test_other_groups_are_no_grid(groups):
-    assert not any(map(outlines, illustration.draw(reductions(*groups), "groups")))
+    assert mesh.grid(reductions(*groups)) is None
 
 
 PROGRAM = """
@@ -204,10 +178,10 @@ def test_buffers_have_the_names_of_the_program(tmp_path, name, line, parameter, 
 def test_the_picture_has_these_names(tmp_path):
     calls = collective(0, [[1], [2]], [[3], [3]], file=str(tmp_path / "program.py"), line=12)
     in_the_program(tmp_path, "all_reduce", 12)
-    assert {"self.loss before", "self.loss after"} <= set(words(illustration.draw(calls, "sum")))
+    assert {"self.loss before", "self.loss after"} <= set(words(*illustration.draw(calls, "sum")))
     # Rank 0 passes x there: no name fits both ranks.
     calls[0] = replace(calls[0], line=13)
-    assert {"before", "after"} <= set(words(illustration.draw(calls, "sum")))
+    assert {"before", "after"} <= set(words(*illustration.draw(calls, "sum")))
 
 
 def test_a_call_of_the_proof_is_not_drawn_unless_it_went_wrong(tmp_path):

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+from dataclasses import replace
 
 import torch
 from hand_made import program
@@ -28,7 +29,9 @@ with files.imports_from(chapters.folder() / "machines"):
 with files.imports_from(chapters.folder() / "model_parallel"):
     from pipeline_slots import PipelineOrders, PipelineSlots
     from slices import Slice, Slices
+    from token_routes import TokenRoutes
     from travelling_blocks import Round, TravellingBlocks
+    from whole_layers import WholeLayers
 with files.imports_from(chapters.folder() / "training"):
     from bucket_order import BucketOrder
     from rank_grid import RankGrid, dealt
@@ -59,8 +62,16 @@ RING = [
 _LONG_RING = [
     " ".join([f"isend:{(r + 1) % 4} irecv:{(r + 3) % 4} wait:{{}} wait:{{}}"] * 4) for r in range(4)
 ]
+_IN_A_ROW = ["recv:any2 recv:any1 barrier recv:any1", "send:0 barrier send:0", "send:0 barrier"]
 TIMELINES = {
     "ring": RING,
+    "chain": ["send:1", "recv:0 send:2", "recv:1"],
+    "from any in a row": _IN_A_ROW,
+    "to and from a root": ["broadcast:1 reduce:1"] * 3,
+    "the last one to come": ["barrier new_group", "isend:0 isend:0 barrier"],
+    "what went wrong": ["send:1!", "recv:0..."],
+    "a late receiver": ["isend:1 span:clear wait:0", "span:late recv:0"],
+    "three rows": ["isend:1 " * 9 + "send:1", "barrier..."],
     "long ring": [words.format(1, 0, 5, 4, 9, 8, 13, 12) for words in _LONG_RING],
     "from any": ["recv:any1 recv:any2 recv:any3 barrier", *["send:0 barrier"] * 3],
     "object list": ["broadcast_object_list:0 reduce:3 barrier"] * 4,
@@ -79,6 +90,22 @@ HANGS = {
     "another call": ["broadcast:0...", "all_reduce...", "all_reduce..."],
     "both are the root": ["broadcast:0...", "broadcast:1..."],
 }
+# What tests/pictures/__snapshots__ has: one figure of each kind, and of each rule.
+SEEN = [
+    *(
+        "all_reduce",
+        "wrong",
+        "repeated",
+        "ring",
+        "chain",
+        "from any in a row",
+        "to and from a root",
+    ),
+    *("the last one to come", "what went wrong", "a late receiver", "three rows", "groups"),
+    *(*HANGS, "in two orders", "grid", "cables", "memory of GPUs", "orders", "blocks", "shards"),
+    *("buckets", "shared rows", "slices", "log", "connections", "slow pairs", "trees", "curve"),
+    *("times", "routes", "layers"),
+]
 GRID = [(0, 1, 2), (3, 4, 5), (0, 3), (1, 4), (2, 5)]
 _ONE_WAY = [(rank, (rank + 1) % 4) for rank in range(4)]
 _LEADERS = [(1, 0), (4, 0), (0, 2), (2, 0), (0, 1), (0, 4)]
@@ -159,6 +186,19 @@ def reductions(*groups: tuple[int, ...]) -> list[Call]:
     ]
 
 
+def in_two_orders() -> list[Call]:
+    """Two collectives that the ranks start in two orders, and wait for in one."""
+    starts = [
+        replace(call, name="all_reduce", group=group, seq=0, is_async=True)
+        for call, group in zip(program("barrier barrier", "barrier barrier"), "abba", strict=True)
+    ]
+    waits = [
+        replace(call, name="wait", of=call.number, number=call.number + 2, is_async=False)
+        for call in starts
+    ]
+    return starts + waits
+
+
 def shared_rows(n: int = 4) -> list[SharedRows]:
     """Ranks that write their rows, add up a piece of all rows, and read row 0."""
     ranks = []
@@ -202,6 +242,8 @@ ROWS = [
     )
     for rank in range(4)
 ]
+ROUTES = [TokenRoutes([3, 0, 5, 2], tokens=12), TokenRoutes([1, 4, 4, 0], tokens=12)]
+LAYERS = WholeLayers({"one by one": [1, 2, 3, 4], "ahead": [2, 2, 4, 4]})
 TREES = Trees("double_tree", 8, number=2)
 
 
@@ -215,6 +257,7 @@ def figures() -> dict:
     found |= {name: timeline.draw(program(*one), title=name) for name, one in TIMELINES.items()}
     found |= {name: waiting.draw(program(*one), title=name) for name, one in HANGS.items()}
     (found["grid"],) = illustration.draw(reductions(*GRID, (0, 3)), "grid")
+    found["in two orders"] = timeline.draw(in_two_orders(), title="in two orders")
     return found | {
         "overview": overview.draw(
             [CallPanel(trace(**PICTURES[name]), caption=name) for name in OVERVIEW]
@@ -236,6 +279,8 @@ def figures() -> dict:
         "slow pairs": SLOW_PAIRS.draw("slow pairs", []),
         "rows": ROWS[0].draw("rows", ROWS),
         "trees": TREES.draw("trees", [TREES] * 4),
+        "routes": ROUTES[0].draw("routes", ROUTES),
+        "layers": LAYERS.draw("layers", [LAYERS] * 2),
     }
 
 
