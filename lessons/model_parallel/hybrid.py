@@ -26,6 +26,7 @@ from collectives.pictures.cables import Cables, Wiring
 from measure import Sends
 from model import PARAMETERS, batch, network
 from one_process import UPDATES, backward, train, without_state
+from whole_layers import WholeLayers
 
 
 # %%
@@ -96,7 +97,9 @@ def gathers_ahead(rank, world_size, device):
 
     check(sum(ahead(by_default, len(model)).values()), 1, "one pass is one layer ahead")
     check(set(ahead(asked_for, len(model)).values()), {1}, "both are, if asked for")
-    return by_default | {"forward, asked for": asked_for["forward"]}
+    counts = {"by default": by_default, "asked for": asked_for}
+    slots = WholeLayers({name: one["forward"] + one["backward"] for name, one in counts.items()})
+    return by_default | {"forward, asked for": asked_for["forward"], "slots": slots}
 
 
 # %%
