@@ -5,9 +5,9 @@
 A process group in Python executes the algorithms of this chapter, and DDP and FSDP2 train on it.
 
 Are the algorithms of this chapter good enough for a training? DDP and FSDP2 call a process group
-and do not ask what is in it, so you can give them one of your own. In this lesson they train on
-these algorithms, and the model is that of one process. Before, you see the fastest way between
-ranks on one machine, in which nothing is sent.
+and do not ask what is in it, so you can pass them one of your own. In this lesson you first see the
+fastest way between ranks on one machine, in which nothing is sent. Then DDP and FSDP2 train on our
+algorithms, and the model is that of one process.
 
     python lessons/algorithms/backend_in_python.py
     torchrun --nproc-per-node 4 lessons/algorithms/backend_in_python.py
@@ -101,7 +101,7 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # The numbers in the pictures say how many times faster than the tree the shared memory of `by_hand`
-# is. It is the fastest at every size.
+# is. Of the three, shared memory is the fastest at every size.
 
 # %% [markdown]
 # ## DDP on a backend made of these algorithms

@@ -171,9 +171,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### One algorithm for all sizes
 #
-# The obvious cure is to pin the algorithm, so that it is the same one for every size.
-# `calls.all_reduce` executes the one that you name, over messages of gloo, and `counting` counts
-# them. Is that enough?
+# The obvious cure is to pin the algorithm, so that it is the same one for every size. Is that
+# enough? `calls.all_reduce` executes the one that you name, over messages of gloo, and `counting`
+# counts these messages.
 
 # %% [markdown]
 # **Predict first.** The ring, recursive doubling, and halving and doubling are pinned, one after
@@ -215,13 +215,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Not for the ring: 1323 sums differ although it is always a ring, because it cuts the tensor into n
-# pieces, and the place of a number decides where its chain begins. Recursive doubling, and halving
-# and doubling, add the same ranks to each other for every number, wherever it lies. Of these two,
-# halving and doubling sends fewer bytes: 3,145,728, as many as the ring, in 4 messages instead of
-# 6. So on four ranks equal bits at every size cost nothing but the choice of the algorithm. With
-#    many ranks they may, because its long-distance messages share cables
-#    ([doubling](../../notebooks/algorithms/doubling.ipynb)).
+# For the ring it is not: 1323 sums differ although it is always a ring, because it cuts the tensor
+# into n pieces, and the place of a number decides where its chain begins. Recursive doubling, and
+# halving and doubling, add the same ranks to each other for every number, wherever it lies. Of
+# these two, halving and doubling sends fewer bytes: 3,145,728, as many as the ring, and it sends
+# them in 4 messages where the ring needs 6. So on four ranks equal bits at every size cost nothing
+# but the choice of the algorithm. With many ranks they may cost time, because the messages of
+# halving and doubling go far and share cables
+# ([doubling](../../notebooks/algorithms/doubling.ipynb)).
 #
 # </details>
 

@@ -142,10 +142,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### What leaves a machine
 #
-# Is that much better than a ring? Put eight ranks on two machines. On a ring, each rank sends `2 *
-# 7 / 8 = 1.75` tensors to its neighbour. If the ranks are placed in blocks, 0 to 3 on one machine
-# and 4 to 7 on the other, one neighbour in four is on the other machine. If they are placed in
-# turn, every neighbour is. The step counts what leaves machine 0, from the schedules.
+# Is that much better than a ring? Put eight ranks on two machines. Each rank of the ring sends
+# `2 * 7 / 8 = 1.75` tensors to its neighbour. If the ranks are placed in blocks, 0 to 3 on one
+# machine and 4 to 7 on the other, one neighbour in four is on the other machine. If they are placed
+# in turn, every neighbour is. The step counts what leaves machine 0, from the schedules.
 
 # %% [markdown]
 # **Predict first.** A ring in blocks, a ring in turn, and a hierarchical `all_reduce`: which of the

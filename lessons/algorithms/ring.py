@@ -110,10 +110,11 @@ if __name__ == "__main__":
 #
 # Every rank sends `2 (n - 1)` pieces of `1/n` of the tensor. That is `2 (n - 1) / n` tensors, and
 # so less than two, however many ranks there are. Could it be less? Each piece needs n - 1 additions
-# and n - 1 copies, and each of these needs a message, so all ranks together send at least `2 (n -
-# 1)` tensors, and the busiest rank at least its share of them. Only a single rank can send less,
-# such as a leaf of a [tree](../../notebooks/algorithms/tree.ipynb), or all ranks if the switches of
-# the network add, as with NVLS ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
+# and n - 1 copies, and each of these needs a message, so all ranks together send at least
+# `2 (n - 1)` tensors, and the busiest rank at least its share of them. A single rank can send less,
+# such as a leaf of a [tree](../../notebooks/algorithms/tree.ipynb), and so can all ranks if the
+# switches of the network add, as with NVLS ([an analysis of
+# NCCL](https://arxiv.org/abs/2507.04786)).
 #
 # What a ring pays instead is time, because its `2 (n - 1)` steps come one after the other, and even
 # the shortest message takes a while.

@@ -5,10 +5,10 @@
 A sum of floating-point numbers depends on the order of its terms. So an algorithm also decides
 which bits come out.
 
-You train twice with the same seed, and the losses differ in the seventh digit. Or you change from
-four ranks to eight, and the model is a little different. Is that a bug? In this lesson you see
-ranks that add the same numbers and get different sums, and why an `all_reduce` still gives every
-rank the same bits. Afterwards you can also say how far such a sum is off.
+You change from four ranks to eight, keep the seed and the batches, and the loss differs in the
+seventh digit. Is that a bug? In this lesson you see ranks that add the same numbers and get
+different sums, and why every rank still gets the same bits from one `all_reduce`. Afterwards you
+can also say how far such a sum is off.
 
     python lessons/algorithms/same_bits.py
     torchrun --nproc-per-node 4 lessons/algorithms/same_bits.py
@@ -131,9 +131,9 @@ if __name__ == "__main__":
 # Equal bits can still be far from the exact sum, and how far depends on the order, too. Let u be
 # the largest relative error of one rounding: 2 to the -8 for bfloat16, 2 to the -11 for float16.
 # Each addition may be off by the factor `1 + u`. Along a chain a number passes through up to n - 1
-# additions, in a tree through `log2(n)`. So the error of a sum of positive numbers is at most `(1 +
-# u)**depth - 1` of the sum. The step adds 1,024 numbers between 0 and 1 in both ways, and checks
-# this bound.
+# additions, in a tree through `log2(n)`. So the error of a sum of positive numbers is at most
+# `(1 + u)**depth - 1` of the sum. The step adds 1,024 numbers between 0 and 1 in both ways, and
+# checks this bound.
 
 
 # %%
@@ -221,5 +221,5 @@ STEPS = [same_bits, five_algorithms, chain_and_tree]
 # - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
 # - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
-# So two runs of one program agree to the bit. Two requests to a server may not. Next lesson:
+# So the same ranks get the same bits again. The same request to a server may not. Next lesson:
 # [every_size](../../notebooks/algorithms/every_size.ipynb), on a row in tensors of different sizes.

@@ -84,15 +84,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Right sums, and too many bytes
 #
-# With such numbers a wrong sum is found. But a result says nothing about how it was made, as in a
-# popular course whose ring sent the whole tensor in each step
+# With such numbers you find a wrong sum. But a result says nothing about how it was made. The ring
+# of a popular course sent the whole tensor in each step
 # ([reported](https://github.com/callummcdougall/ARENA_3.0/pull/407) in 2026). After n - 1 steps
 # every rank has the sum, and then the sums travel around the ring once more. This is that ring:
 
 # %% [markdown]
 # **Predict first.** The lesson before cuts the same 4 numbers into pieces, and a rank sends 48
-# bytes in 6 steps. Does this ring return the right sums in 6 steps, and how many bytes does a rank
-# send?
+# bytes in 6 steps. How many bytes does a rank send here, and which of its 6 steps could you leave
+# out?
 
 
 # %%
@@ -122,9 +122,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The sums are right, and a rank sends 192 bytes, `6 * 4 * 8`, which is four times as many. With n
-# ranks it is n times as many. The result would never show this, but a count does, which is why each
-# step of this chapter checks its bytes, too. In the picture, the last three steps change nothing.
+# It sends 192 bytes, `6 * 4 * 8`, which is four times as many. With n ranks it is n times as many.
+# You could leave out the last three steps, which change nothing in the picture. The result would
+# never show any of this, but a count does, so the steps of this chapter check their bytes, too.
 #
 # The course's ring also hung on NCCL. It started `isend` and `irecv` one by one, and there each
 # waits for the one before it. `batch_isend_irecv` lets NCCL start them together ([its

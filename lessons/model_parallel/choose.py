@@ -128,7 +128,7 @@ if __name__ == "__main__":
 # 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single sequence is too
 #    long. `Plan` has no dimension for them.
 #
-# If two are close, measure both.
+# If two combinations come out close, measure both.
 
 # %% [markdown]
 # ## The table

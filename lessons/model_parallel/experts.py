@@ -186,9 +186,9 @@ if __name__ == "__main__":
 #
 # An expert that gets more tokens learns more, so the router sends it more tokens, and in the end
 # one expert may have them all. Then one rank computes while all other ranks wait. A
-# [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents this. For E experts it is `E *
-# sum(f * p)`, where f is the fraction of the tokens that chose an expert, counted over all ranks,
-# and p is the mean of the router's probability for it.
+# [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents this. For E experts it is
+# `E * sum(f * p)`, where f is the fraction of the tokens that chose an expert, counted over all
+# ranks, and p is the mean of the router's probability for it.
 #
 # The picture shows how many tokens choose the busiest expert of the second layer. To see a collapse
 # within a few steps, the experts have room for all tokens, and Adam's rate is 0.003.

@@ -186,8 +186,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# In order 3, 7, 11 and 15, and in a zigzag 9 each. The zigzag is faster, because in each round all
-# ranks wait for the busiest one.
+# In order 3, 7, 11 and 15, and in a zigzag 9 each. In each round all ranks wait for the busiest
+# one, so only the zigzag keeps all of them at work.
 #
 # </details>
 

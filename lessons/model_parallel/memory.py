@@ -49,7 +49,7 @@ from one_process import UPDATES, backward, train
 # | many experts | [experts](../../notebooks/model_parallel/experts.ipynb) |
 # | several of these | [choose](../../notebooks/model_parallel/choose.ipynb) |
 #
-# Each lesson of this chapter cures one of these troubles. All of them train the same
+# The lessons of this chapter cure these troubles one by one. All of them train the same
 # [model](../../lessons/model_parallel/model.py), two transformer blocks that guess the next
 # character of a text. A batch has 8 sequences of 32 characters. Every result is compared with [one
 # process](../../lessons/model_parallel/one_process.py), in float64.

@@ -94,9 +94,9 @@ if __name__ == "__main__":
 # scales all of them by one factor. Every rank must use the same factor, so the ranks add up the
 # squares of their shards. `clip_grad_norm_` of PyTorch does so if the gradients are DTensors of one
 # mesh. If a model is [tensor parallel](../../notebooks/model_parallel/tensor_parallel.ipynb) as
-# well, the parameters that are not cut have another mesh, and the call raises `must have the same
-# mesh`. So `clip_by_mesh` computes the norm of each mesh, and then the root of the sum of their
-# squares.
+# well, the parameters that are not cut have another mesh, and the call raises
+# `must have the same mesh`. So `clip_by_mesh` computes the norm of each mesh, and then the root of
+# the sum of their squares.
 
 # %% [markdown]
 # **Predict first.** The limit is 0.7. What goes wrong if each rank uses the norm of its shards?
