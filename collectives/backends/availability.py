@@ -177,14 +177,21 @@ def choose(backend: str | None, device: str | None, nproc: int) -> tuple[str, st
 
     Raises ValueError if they do not fit or are not known, Unavailable if this machine lacks them.
     """
-    device = None if device is None else str(device).partition(":")[0]
+    device = None if device is None else str(device)
+    if device is not None and device.startswith("cuda:"):
+        raise ValueError(
+            f"device={device!r} names one GPU, but each rank takes that of its LOCAL_RANK: "
+            "use 'cuda'. CUDA_VISIBLE_DEVICES=1 leaves the GPU with number 1 alone."
+        )
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f"device={device!r} is not known here: use 'cpu' or 'cuda'.")
     if backend is None:
-        if device == "cpu" or unavailable("nccl", "cuda", nproc):
-            backend, device = "gloo", device or "cpu"
-        else:
+        # Ranks share a GPU only if somebody asks for NCCL.
+        is_own = gpu_count() >= nproc and not unavailable("nccl", "cuda", nproc)
+        if device != "cpu" and is_own:
             backend, device = "nccl", "cuda"
+        else:
+            backend, device = "gloo", device or "cpu"
     known = known_backends()
     backend = str(backend).lower()
     if backend not in known:

@@ -77,11 +77,13 @@ def run(
         # Before anything else that imports torch: a lesson starts the server that forks the ranks.
         # It imports torch at the same time, and what else this lesson needs.
         lessons = [] if wrong else [_load(path) for path in paths]
+        from collectives.course.runner import print_note
         from collectives.course.show import Display
 
         display = Display(trace, picture, save_picture)
         imported.import_modules(modules or [])
         world = World.chosen(nproc, backend, device, timeout)
+        print_note(world)
         if wrong:
             return _run_wrong(paths, world)
     except ValueError as error:

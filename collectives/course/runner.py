@@ -90,7 +90,15 @@ def _words(lesson: str, *typed: str) -> tuple[argparse.Namespace, Display]:
 @functools.cache
 def _world(lesson: str, *typed: str) -> World:
     words, _ = _words(lesson, *typed)
-    return World.chosen(words.nproc, words.backend, words.device, words.timeout)
+    world = World.chosen(words.nproc, words.backend, words.device, words.timeout)
+    print_note(world)
+    return world
+
+
+def print_note(world: World) -> None:
+    """On stderr, why the GPUs of this machine are not used."""
+    if world.note and is_alone_or_rank(0):
+        print_text(world.note, stderr=True)
 
 
 def _refused(name: str, error: ValueError) -> tuple[int, str]:

@@ -193,18 +193,23 @@ def from_verdict(verdict: "Verdict", error: LaunchError | None = None) -> Launch
 
 
 def hung(
-    timeout: float, stacks: dict[int, str], returned: list[int], diagnosis: str = ""
+    timeout: float,
+    stacks: dict[int, str],
+    returned: list[int],
+    verdict: "Verdict | None" = None,
 ) -> LaunchError:
-    """Time is up. `stacks` has every rank that has not returned, `diagnosis` explains why."""
-    # A rank outside torch.distributed is the likely cause: the others wait for it.
+    """Time is up. `stacks` has every rank that has not returned, `verdict` explains why."""
+    # A rank outside torch.distributed is the likely cause: the others wait for it. On a GPU they
+    # wait outside, too.
     outside = [rank for rank in sorted(stacks) if not _in_collective(stacks[rank])]
-    rank = outside[0] if outside else min(stacks)
+    guilty = {call.rank for call in verdict.guilty} if verdict else set()
+    rank = min(guilty.intersection(outside) or outside or stacks)
     lines = [f"rank {rank} hung: not every rank had returned after {timeout:g} s"]
     for number in sorted({*stacks, *returned}):
         place = "had returned" if number in returned else where(stacks[number])
         lines.append(f"  rank {number}  {place}")
-    if diagnosis:
-        lines.append(diagnosis)
+    if verdict:
+        lines.append(verdict.says)
     return LaunchError("\n".join(lines), rank=rank, kind="hung", stacks=stacks)
 
 

@@ -94,8 +94,18 @@ def dump_result(result: object) -> bytes:
 class _ResultPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_cuda:
-            return _identity, (value.cpu(),)
+            return _identity, (_on_cpu(value),)
         return super().reducer_override(value)
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of the same kind: an optimizer, for one, takes leaves, and a module its parameters."""
+    if not tensor.is_leaf:
+        return tensor.cpu()
+    copy = tensor.detach().cpu()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(copy, tensor.requires_grad)
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _identity(value: Any) -> Any:

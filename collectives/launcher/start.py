@@ -121,9 +121,9 @@ class _World:
 
     def _hung(self, returned: dict[int, bytes]) -> failure.LaunchError:
         missing = [rank for rank in self.children if rank not in returned]
-        diagnosis = self.calls.last_word() if self.calls else ""
+        verdict = self.calls.last_word() if self.calls else None
         stacks = {rank: self.children[rank].stack() for rank in missing}
-        return failure.hung(self.spec.world.timeout, stacks, sorted(returned), diagnosis)
+        return failure.hung(self.spec.world.timeout, stacks, sorted(returned), verdict)
 
     def _first_failure(self, failed: Event, returned: dict[int, bytes]) -> failure.LaunchError:
         """The cause of a failure. A death outweighs an exception: who loses a peer raises."""

@@ -82,12 +82,12 @@ class LaunchWatch:
         verdict = self._verdict()
         return failure.from_verdict(verdict, error) if verdict.kind in _EXPLAINED else error
 
-    def last_word(self) -> str:
-        """What the calls say of ranks whose time is up; empty if nothing."""
+    def last_word(self) -> "Verdict | None":
+        """What the calls say of ranks whose time is up; None if nothing."""
         if not self.files:
-            return ""
+            return None
         verdict = self._monitor.last_word()
-        return verdict.says if verdict.kind in (*_EXPLAINED, "slow") else ""
+        return verdict if verdict.kind in (*_EXPLAINED, "slow") else None
 
     def tell(self, error: failure.LaunchError) -> None:
         """Add to the error what the function called in each rank. All ranks have ended."""

@@ -72,6 +72,20 @@ class World:
         return self.worker.local_world_size if self.worker else self.nproc
 
     @property
+    def note(self) -> str:
+        """Why the GPUs of this machine are not used, if there are some and nobody has chosen."""
+        gpus = availability.gpu_count()
+        is_default = not {"backend", "device"} & self.asked and self.device == "cpu"
+        if not is_default or not 0 < gpus < self.ranks_here:
+            return ""
+        have, share = ("1 GPU", "it") if gpus == 1 else (f"{gpus} GPUs", "them")
+        newer = ".".join(map(str, availability.NCCL_SEVERAL_RANKS_PER_GPU))
+        return (
+            f"{self.backend} on cpu: {self.ranks_here} ranks, {have}; "
+            f"--backend nccl shares {share} (NCCL {newer} or newer)"
+        )
+
+    @property
     def environment(self) -> dict[str, str]:
         """The environment variables that its ranks on this machine need."""
         on_one_machine = self.ranks_here == self.nproc

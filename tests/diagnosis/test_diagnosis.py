@@ -477,6 +477,22 @@ def test_a_rank_that_waits_for_one_that_computes_is_not_blamed_for_being_absent(
     check(diagnose(program.calls, {1: COMPUTES}), "slow", 1)
 
 
+def test_on_a_gpu_a_rank_waits_in_a_call_that_it_has_left_when_nothing_moves():
+    gpu = {"device": "cuda", "backend": "nccl"}
+    program = Program(4).all("all_reduce", **gpu).all("all_reduce", ranks=[0, 1, 3], **gpu)
+    elsewhere = dict.fromkeys(range(4), COMPUTES)
+    check(diagnose(program.calls, elsewhere), "slow", 2)
+    check(diagnose(program.calls, elsewhere, stalled=False), "ok")
+
+
+def test_on_a_gpu_ranks_whose_first_messages_connect_them_do_not_hang():
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "isend", peer=1 - rank, left=None, device="cuda", backend="nccl")
+    check(diagnose(program.calls, stalled=False), "ok")
+    check(diagnose(program.calls), "hang", 0, 1)
+
+
 def test_ranks_that_sit_in_one_call_together_are_named_with_it_and_not_with_a_later_one():
     """As where new_group(use_local_synchronization=True) gives the group two names."""
     program = Program(3).call(0, "all_reduce", group="1", members=(0, 1), left=None)

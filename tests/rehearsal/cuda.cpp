@@ -65,6 +65,7 @@ using Range = std::pair<const char*, const char*>;
 struct Flight {
   std::string name;
   std::vector<Range> reads, writes;
+  std::vector<Tensor> held;  // so that nobody else gets their memory
   std::function<void()> finish;  // wait for the messages, and write what they brought
   Clock::time_point deadline;
   bool waited = false;
@@ -77,9 +78,8 @@ struct Flight {
     try {
       finish();
     } catch (const std::exception& error) {
-      // NCCL's watchdog ends the process when time is up, whatever the cause. (docs:
-      // "failed async NCCL operations might result in subsequent CUDA operations running on
-      // corrupted data")
+      // NCCL's watchdog ends the process when time is up, whatever the cause. distributed_c10d.py:
+      // "failed async NCCL operations might result in subsequent CUDA operations running on corrupted data"
       std::this_thread::sleep_until(deadline);
       fprintf(stderr, "Watchdog caught collective operation timeout: %s (rehearsed: %s)\n",
               name.c_str(), error.what());
@@ -454,7 +454,7 @@ struct NcclWork final : Work {
   }
   bool isSuccess() const override { return true; }
   void synchronize() override { wait(); }
-  // ProcessGroupNCCL.hpp: "let current stream wait on the completion of the NCCL work"
+  // ProcessGroupNCCL.hpp: "Let current stream wait on the completion of the NCCL work"
   bool wait(std::chrono::milliseconds = kNoTimeout) override {
     for (auto& flight : flights) flight->waited = true;
     if (blocks || getenv("TORCH_NCCL_BLOCKING_WAIT"))
@@ -530,7 +530,7 @@ struct Nccl final : Backend {
     for (int peer = 0; peer < size; ++peer) {
       auto gpu = own->get_to_str(std::to_string(peer));
       auto [user, is_first] = users.emplace(gpu, peer);
-      // docs/nccl "Duplicate GPU detected"; NCCL 2.30 lets ranks share one if it is asked to.
+      // NCCL's own words. Since 2.30 ranks may share a GPU if they ask for it (its release notes).
       TORCH_CHECK_WITH(DistBackendError, is_first || (may_share && *may_share == '1'),
                        "NCCL error (rehearsed): ncclInvalidUsage\nLast error:\nDuplicate GPU detected : rank ",
                        user->second, " and rank ", peer, " both on CUDA device ", gpu);
@@ -625,6 +625,8 @@ struct Nccl final : Backend {
     flight->deadline = Clock::now() + options->timeout;
     for (auto& t : from) flight->reads.push_back(range_of(t));
     for (auto& t : outputs) flight->writes.push_back(range_of(t));
+    flight->held = from;
+    flight->held.insert(flight->held.end(), outputs.begin(), outputs.end());
     {
       std::lock_guard lock(g_flights_lock);
       g_flights.push_back(flight);

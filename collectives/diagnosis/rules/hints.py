@@ -56,8 +56,7 @@ def _changed(risk: RiskyCall) -> Hint:
 
 def _unawaited(risk: RiskyCall) -> Hint | None:
     call = risk.call
-    # On a GPU, kernels that use the result are queued behind the call, with or without wait().
-    if call.device != "cpu" or _gives_only(call):
+    if not call.device or _gives_only(call):  # a barrier brings nothing
         return None
     cure = (
         "its data may arrive after you have read the tensor: "

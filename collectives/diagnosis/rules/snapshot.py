@@ -91,7 +91,21 @@ class Snapshot:
         for call in self.c10d.open.get(rank, {}).values():
             if state.in_torch or (call.file, call.line) == state.where[:2]:
                 return call
-        return None
+        return self._queued(rank) if self.stalled else None
+
+    def _queued(self, rank: int) -> Call | None:
+        """The first call that others lack and that its GPU waits in.
+
+        On a GPU the rank leaves such a call at once, and waits where it reads the result.
+        """
+        queued = [
+            calls[rank]
+            for sequence, seq in self.matching.waiting()
+            if rank in (calls := sequence.pending[seq]) and sequence.absent(seq)
+        ]
+        queued += [call for call in self.matching.messages.unmatched() if call.rank == rank]
+        on_gpu = [call for call in queued if call.device == "cuda" and not call.error]
+        return min(on_gpu, key=lambda call: call.number, default=None)
 
     def _open_call(self, rank: int) -> Call | None:
         """The last call that it is inside, of those that Python made."""
@@ -114,6 +128,8 @@ class Snapshot:
         """
         call = self.inside[rank]
         matching = self.matching_of(call)
+        if call.device == "cuda" and kind_of(call) in POINT_TO_POINT and not self.stalled:
+            return []  # the first message connects two ranks, which takes time
         if self.stalled and kind_of(call) in GROUPS and call.seq is not None:
             return list(matching.of(call).absent(call.seq))
         if kind_of(call) in POINT_TO_POINT and not matching.knows_messages_of(call):
