@@ -2,11 +2,13 @@
 """
 # cables
 
-An `all_reduce` over several machines goes through cables that are much slower than a machine's
-memory. How much goes through them depends on the algorithm, and on who sits where.
+How many bytes an `all_reduce` sends through the cables depends on the algorithm, and on which rank
+is on which machine.
 
-You will see the bytes on each cable, counted at the network interface, for a flat and for a
-hierarchical `all_reduce`; what they cost on a slow cable; and which commands place the ranks well.
+Your job runs on two machines, and the step takes four times as long as it should. The cable between
+the machines is slow, but it was slow before. Only the order of the ranks has changed. At the end of
+this lesson you can say how many bytes cross a cable, count them at the network interface, and start
+your ranks so that few of them do.
 
     python lessons/machines/cables.py
     collectives run machines/cables
@@ -21,9 +23,9 @@ from collectives.lab import slurm
 # ## The idea
 #
 # gloo sums a large tensor around a ring: rank r sends to rank r + 1, and the last rank to the
-# first. Each rank sends `2 (n - 1) / n` times the tensor. With 8 ranks and 4 MiB that is 7.3 MB.
-# What goes from a rank to another one on the same machine costs little. What crosses a cable costs
-# time. So count the places where the ring leaves a machine.
+# first. Each rank sends `2 (n - 1) / n` times the tensor, which is 7.3 MB with 8 ranks and 4 MiB.
+# What goes to a rank on the same machine costs little, but what crosses a cable costs time. So
+# count the places where the ring leaves a machine.
 #
 # With 4 ranks on each of 2 machines:
 #
@@ -32,17 +34,18 @@ from collectives.lab import slurm
 # | in blocks | ranks 0, 1, 2, 3 on node0, the others on node1 | once |
 # | round-robin | ranks 0, 2, 4, 6 on node0, the others on node1 | 4 times |
 #
-# [hierarchical](../../notebooks/algorithms/hierarchical.ipynb) has two other algorithms. Each of
-# these machines has one cable, so one rank that uses it is enough, the leader. The ranks of each
-# machine reduce to their leader, the leaders do an `all_reduce`, and each leader broadcasts the
-# result on its machine. Among 2 leaders each sends 2 (2 - 1) / 2 = 1 times the tensor.
+# A hierarchical `all_reduce` avoids the question. Each machine has one cable, so one rank that uses
+# it is enough, its leader. The ranks of each machine reduce to their leader, the leaders do an
+# `all_reduce`, and each leader broadcasts the result on its machine. Of 2 leaders each sends 2 (2 -
+# 1) / 2 = 1 times the tensor. ([hierarchical](../../notebooks/algorithms/hierarchical.ipynb) has
+# another such algorithm.)
 
 # %% [markdown]
 # ## In the lab
 #
 # The cables of this lab carry 200 Mbit/s, and a message takes 2 ms from machine to machine. The
-# program meets twice, with the ranks in blocks and then round-robin, and lets both algorithms sum
-# 4 MiB.
+# program meets twice, first with the ranks in blocks and then round-robin, and lets both algorithms
+# sum 4 MiB.
 
 # %%
 PROGRAM = """
@@ -152,22 +155,22 @@ if __name__ == "__main__":
 #
 # </details>
 #
-# The table shows the formulas. The step checks that the bytes counted at the interface differ from
-# them by less than 5 %: headers, and now and then a packet that is sent again. It also demands that
-# the flat ring in round-robin takes at least 3 times as long as the hierarchical one. In blocks a
-# busy machine can hide the difference.
+# The table shows what the formulas say. The step checks that the bytes counted at the interface
+# differ from them by less than 5 %, because there are headers, and now and then a packet that is
+# sent again. It also demands that the flat ring in round-robin takes at least 3 times as long as
+# the hierarchical sum. In blocks a busy machine can hide the difference.
 #
-# A part of this time is delay, not rate: in each of the ring's 2 (n - 1) rounds a message must
-# cross a cable, which takes 2 ms each time.
+# A part of this time is latency and not bandwidth: in each of the ring's 2 (n - 1) rounds a message
+# must cross a cable, which takes 2 ms each time.
 
 # %% [markdown]
 # ### Who decides who sits where
 #
-# The launcher does. torchrun always numbers in blocks, machine by machine. Slurm asks you:
+# So the placement decides. And who decides the placement? The launcher. torchrun always numbers in
+# blocks, machine by machine, but Slurm asks you:
 
 # %% [markdown]
-# **Predict first.** 8 ranks on 2 machines, with `-m cyclic`. On which machine is rank 5? Write the
-# number down.
+# **Predict first.** 8 ranks on 2 machines, with `-m cyclic`. On which machine is rank 5?
 
 
 # %%
@@ -186,8 +189,9 @@ def who_sits_where():
                 node: [int(r) for r, name in pairs if name == node] for node in ("node0", "node1")
             }
             found.append(row)
-    check([found[0]["node0"], found[0]["node1"]], [[0, 1, 2, 3], [4, 5, 6, 7]], "block")
-    check([found[1]["node0"], found[1]["node1"]], [[0, 2, 4, 6], [1, 3, 5, 7]], "cyclic")
+    ranks = list(range(8))
+    block, cyclic = [ranks[:4], ranks[4:]], [ranks[0::2], ranks[1::2]]
+    check([[row["node0"], row["node1"]] for row in found], [block, cyclic], "node0 and node1")
     return found
 
 
@@ -198,8 +202,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On node1: `cyclic` deals the ranks like cards. One word in a script decides whether four times as
-# many bytes go through the cables.
+# On node1, because `cyclic` deals the ranks like cards. So one word in a script decides whether
+# four times as many bytes go through the cables.
 #
 # </details>
 
@@ -209,24 +213,25 @@ STEPS = [cables, who_sits_where]
 # %% [markdown]
 # ## On your cluster
 #
-# Count the bytes of your own job: `ip -s link show eth0`, before and after. Let each rank print its
-# number and its host name once, and look whether neighbours sit on the same machine.
+# Count the bytes of your own job with `ip -s link show eth0`, before and after. Let each rank print
+# its number and its host name once, and see whether neighbours are on the same machine.
 #
 # NCCL looks at the machines and their links, and builds its rings and trees accordingly. With
-# `NCCL_DEBUG=INFO` it prints what it has found
-# ([its manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)). gloo takes the
-# ranks as they come.
+# `NCCL_DEBUG=INFO` it prints what it has found ([its
+# manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)). gloo uses the ranks
+# in the order of their numbers.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - `new_group` is a collective: all ranks make all groups in the same order, also those to which
+# - `new_group` is a collective, so all ranks make all groups in the same order, also those to which
 #   they do not belong ([groups](../../notebooks/mistakes/groups.ipynb)).
-# - On one machine, or for small tensors, the hierarchical algorithm is slower: it has three calls.
+# - On one machine, or for small tensors, the hierarchical algorithm is slower, because it has three
+#   calls.
 # - Hierarchical and flat add in different orders, so the last bits of floating-point sums differ.
-# - An `all_reduce` of the leaders alone keeps one card of each machine busy. With several, take the
-#   form of [hierarchical](../../notebooks/algorithms/hierarchical.ipynb) in which every rank
-#   works.
+# - An `all_reduce` of the leaders alone keeps one card of each machine busy. If there are several,
+#   use the form of [hierarchical](../../notebooks/algorithms/hierarchical.ipynb) in which every
+#   rank works.
 
 # %% [markdown]
 # ## Read on
@@ -243,4 +248,5 @@ STEPS = [cables, who_sits_where]
 # - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
 # - [`TCPStore`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore)
 #
-# Next lesson: [elastic](../../notebooks/machines/elastic.ipynb), in which machines go and come.
+# All this supposes that the machines stay. Next lesson:
+# [elastic](../../notebooks/machines/elastic.ipynb), in which they go and come.

@@ -2,11 +2,13 @@
 """
 # elastic
 
-A rank, an agent or a machine goes, or a machine comes. torchrun starts the training again with who
-is left, and it continues from its checkpoint.
+A rank, an agent or a machine goes, or a machine comes, and torchrun starts the training again with
+the machines that are there.
 
-You will see accidents on two machines: for each, with how many ranks the training goes on, and that
-it ends with the parameters of a training that nobody disturbed.
+Your training has two machines, and one of them loses its power at night. You would rather train on
+with the other one than find a dead job in the morning, and use the second machine again when it is
+back. At the end of this lesson you can start such a training, and say of each accident with how
+many ranks it goes on, and which accident it does not notice.
 
     python lessons/machines/elastic.py
     collectives run machines/elastic
@@ -19,11 +21,11 @@ from elastic_job import AGENT, WORKER, Job, sh
 # %% [markdown]
 # ## The idea
 #
-# A collective needs all ranks of its group. With torchrun, if one of them is lost, everybody is
-# stopped, the agents meet again at the store, and they start a new world with new ranks. (Others
-# keep the rest at work: torch has `shrink_group` for NCCL, and
-# [torchft](https://github.com/meta-pytorch/torchft) goes on with the other replicas.) It may have
-# another size: `--nnodes 1:2` means that one machine is enough and that two are the most.
+# A collective needs all ranks of its group. So if torchrun loses one of them, it stops all ranks,
+# the agents meet again at the store, and they start a new world with new ranks. This world may have
+# another size: `--nnodes 1:2` means that one machine is enough and that two are the most. (There
+# are other ways: torch has `shrink_group` for NCCL, and
+# [torchft](https://github.com/meta-pytorch/torchft) goes on with the replicas that are left.)
 #
 # Three parts must outlive the accident:
 #
@@ -36,19 +38,19 @@ from elastic_job import AGENT, WORKER, Job, sh
 #    whole batches, and without rounding. [seeds](../../notebooks/training/seeds.ipynb) counts what
 #    a rank computes, and [different_bits](../../notebooks/training/different_bits.ipynb) rounds.
 #
-# An accident is noticed late, because nobody tells a machine that another one is gone. Each agent
-# sends a sign of life to the store, and the others count how many are missing. Ranks notice it in
-# their next collective, some at its time limit.
+# An accident is noticed late, because a machine that is gone tells nobody. Each agent sends a sign
+# of life to the store, and all other agents count how many are missing. Ranks notice the loss in
+# their next collective, some only at its time limit.
 
 # %% [markdown]
 # ## In the lab
 #
 # The store is on the host `login`, and this is the command on each machine that trains. The numbers
-# at the end make this lesson quick: an agent is given up after 3 seconds without a sign of life.
+# at the end make this lesson quick: the agents give one up after 3 seconds without a sign of life.
 #
-# The variable in front is the cure for a restart that finds the addresses of the old ranks. The
-# prefix of [failover](../../notebooks/training/failover.ipynb) is none here: each agent counts its
-# own restarts, so the prefixes of two machines may differ.
+# The variable in front keeps a restart from finding the addresses of the old ranks. The prefix of
+# [failover](../../notebooks/training/failover.ipynb) does not help here, because each agent counts
+# its own restarts, so two machines may have different prefixes.
 
 # %%
 TORCHRUN = """
@@ -65,11 +67,12 @@ env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 1:2 --nproc-per-node 
 # %% [markdown]
 # ### Processes die
 #
-# The worker of node1 gets SIGKILL, and later its agent SIGTERM, as a cluster sends it: the agent
-# tells the store that it leaves.
+# We begin with what a single machine can do. The worker of node1 gets SIGKILL. Later its agent gets
+# SIGTERM, as a cluster sends it, and tells the store that it leaves.
 
 # %% [markdown]
-# **Predict first.** The worker of node1 is killed. Does the training go on with node0 alone?
+# **Predict first.** The worker of node1 is killed. Who notices it first, and does node1 take part
+# in the training again?
 
 
 # %%
@@ -91,17 +94,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No, with 2 ranks: the agent of node1 lives and sees that its worker has died. Both agents meet
-# again. If an agent is terminated, its machine leaves, and the training goes on with 1 rank. Each
-# time it continues from the last checkpoint.
+# The agent of node1 notices it, because the worker is its child. It lives, so both agents meet
+# again, and the training goes on with 2 ranks. But if the agent is terminated, its machine leaves,
+# and the training goes on with 1 rank. Each time it continues from the last checkpoint.
 #
 # </details>
 
 # %% [markdown]
 # ### Machines go and come
 #
-# In the second training node1 loses its power. Then it is back, with an empty disk, and somebody
-# starts an agent there. At last somebody pulls its cable.
+# An agent that ends can say so. A machine without power cannot. In the second training node1 loses
+# its power. Then it comes back, with an empty disk, and we start an agent on it. At last we pull
+# its cable.
 
 # %% [markdown]
 # **Predict first.** Nothing has failed when the new machine comes. Does it disturb the training?
@@ -132,20 +136,20 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Yes: the agents see it at the store, and restart with 2 ranks. That costs all steps since the last
-# checkpoint.
+# Yes: the agents see the new one at the store, and restart with 2 ranks, which costs all steps
+# since the last checkpoint.
 #
-# Power and cable look the same to node0: silence. Its rank waits in `all_reduce` for the time limit
-# of its group.
+# A lost power supply and a pulled cable look the same to node0: silence. So its rank waits in
+# `all_reduce` for the time limit of its group.
 #
 # </details>
 
 # %% [markdown]
 # ### An agent that can tell nobody
 #
-# SIGKILL leaves an agent no time to say anything. In the second job the agent that is killed also
-# holds the store: `--rdzv-endpoint node0:29400` asks for that. Afterwards, somebody types the
-# command again on node1, with the store on `login`.
+# SIGKILL leaves an agent no time to say anything, while its machine stays and its worker, too. In
+# the second job the agent that is killed also holds the store, as `--rdzv-endpoint node0:29400`
+# demands. Afterwards we type the command again on node1, with the store on `login`.
 
 # %% [markdown]
 # **Predict first.** The agent of node1 is killed, its worker is not. Does the worker train on?
@@ -182,12 +186,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Yes: the training ends with 2 ranks. Nobody notices the accident.
+# Yes: the training ends with 2 ranks, and nobody notices the accident. But now no agent would start
+# this worker again.
 #
 # In the second job torchrun on node1 ends with `RendezvousConnectionError`. Agents may come and go,
-# but the store may not. The command that is typed again continues from the checkpoint, here with
-# node1 alone. If the machine of the store loses its power, nothing ends: in our try torchrun on
-# node1 still waited after a minute.
+# but the store must stay. The command that we typed again continues from the checkpoint, here with
+# node1 alone. If the machine of the store loses its power, nothing ends at all: in our try torchrun
+# on node1 still waited after a minute.
 #
 # </details>
 
@@ -211,10 +216,10 @@ STEPS = [elastic, machines_go_and_come, agents_that_say_nothing]
 #
 # - Without `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` a restart fails or hangs, or works by luck
 #   ([pytorch#135712](https://github.com/pytorch/pytorch/issues/135712)).
-# - By default the time limit of a group is 30 minutes with gloo, and 10 with NCCL: so long ranks
-#   wait for a silent machine.
+# - By default the time limit of a group is 30 minutes with gloo, and 10 with NCCL, and ranks wait
+#   as long for a silent machine.
 # - `--max-restarts` is 0 by default. Each agent counts its own failures. A new machine costs none.
-# - `--nnodes 2` is not elastic: after the loss of a machine, the other one waits.
+# - `--nnodes 2` is not elastic: after the loss of one machine, the other one waits.
 # - With `keep_alive_max_attempt=2` a busy machine was once given up, and two worlds wrote the same
 #   checkpoint.
 # - A learning rate that depends on the world size makes the result depend on the accidents.
@@ -226,4 +231,5 @@ STEPS = [elastic, machines_go_and_come, agents_that_say_nothing]
 #
 # - [failover](../../notebooks/training/failover.ipynb) kills ranks on one machine.
 #
-# Next lesson: [slurm](../../notebooks/machines/slurm.ipynb), in which a scheduler starts the ranks.
+# Here you started every agent by hand. Next lesson: [slurm](../../notebooks/machines/slurm.ipynb),
+# in which a scheduler starts them.

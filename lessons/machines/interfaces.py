@@ -2,11 +2,13 @@
 """
 # interfaces
 
-The store tells each rank the addresses of the others. An address that cannot be reached from
-another machine is the most common reason why a first job on two machines fails.
+An address that no other machine can reach is the most common reason why a first job on two machines
+fails.
 
-You will see which address gloo chooses, how `GLOO_SOCKET_IFNAME` changes it, what `127.0.1.1` in
-/etc/hosts does, and who opens which ports.
+`ping` works, the store is open, both ranks have started, and then nothing happens, or one of them
+says "Connection refused" with an address that is its own. At the end of this lesson you know which
+address gloo puts into the store and why it may be the wrong one, you can choose it by
+`GLOO_SOCKET_IFNAME`, and you can tell your administrator which ports must be open.
 
     python lessons/machines/interfaces.py
     collectives run machines/interfaces
@@ -20,18 +22,18 @@ from connections import Connections
 # ## The idea
 #
 # A machine has several network **interfaces**, each with an address: `lo` for itself alone, one or
-# more network cards, often a bridge of Docker or a VPN. gloo must choose one of them. It takes the
+# more network cards, often a bridge of Docker or a VPN. gloo must choose one of them. It uses the
 # address that the machine's own host name resolves to, opens a port there, and writes both into the
-# store. If `GLOO_SOCKET_IFNAME` is set, it takes the address of that interface.
+# store. If `GLOO_SOCKET_IFNAME` is set, it uses the address of that interface.
 #
-# Debian and Ubuntu write a line such as `127.0.1.1 node1` into /etc/hosts. The name of node1 then
-# resolves to an address that every machine uses for itself. node1 tells it to node0, and node0
-# connects to itself.
+# Debian and Ubuntu write a line such as `127.0.1.1 node1` into /etc/hosts. On node1 its own name
+# then resolves to an address that every machine uses for itself. node0 reads this address in the
+# store, tries to connect to node1, and reaches itself.
 #
 # ## In the lab
 #
 # This program meets three times, each time with another interface. Both machines have the line with
-# 127.0.1.1 before it starts.
+# 127.0.1.1, as after a normal installation.
 
 # %%
 MEET = r"""
@@ -93,17 +95,19 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # With `eth0` alone. An interface that does not exist is an error at once, on the machine that lacks
-# it. Without the variable, node0 connects to 127.0.1.1, which is node0 itself, and nobody listens
-# there: usually it says "Connection refused, remote=[127.0.1.1]". node1 waits for five times the
-# time limit, and then only says "Connect timeout". So read the messages of all machines.
+# it. Without the variable, node0 connects to 127.0.1.1, which is node0 itself, where no process
+# listens, so it usually says "Connection refused, remote=[127.0.1.1]". node1 waits for five times
+# the time limit, and then only says "Connect timeout", which is why you should read the messages of
+# all machines.
 #
 # </details>
 
 # %% [markdown]
 # ### Who opens which ports
 #
-# A firewall between two machines must let through what the ranks open. This program asks the
-# system, while its ranks are connected: `ss -tln` lists the sockets that listen.
+# With the right address, a connection can still fail at a firewall, which must let through what the
+# ranks open. This program asks the system while its ranks are connected: `ss -tln` lists the
+# sockets that listen.
 
 # %%
 PORTS = r"""
@@ -146,9 +150,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Yes. Each rank opens one port of gloo, on the interface that it has chosen. The system chooses its
-# number from `net.ipv4.ip_local_port_range`, so no one can write it into a firewall's list
-# beforehand. Rank 0's process also opens the store's port, 29500, on all interfaces.
+# Yes. Each rank opens one port of gloo, on the interface that it has chosen. The system chooses the
+# number from `net.ipv4.ip_local_port_range`, so you cannot write it into a firewall's list
+# beforehand: you must open the whole range. Rank 0's process also opens the store's port, 29500, on
+# all interfaces.
 #
 # </details>
 
@@ -158,7 +163,7 @@ STEPS = [interfaces, who_opens_which_ports]
 # %% [markdown]
 # ## On your cluster
 #
-# Three commands, on each machine, before the first job:
+# Before the first job, type three commands on each machine:
 #
 # ```sh
 # ip -br addr                  # the interfaces and their addresses
@@ -173,12 +178,12 @@ STEPS = [interfaces, who_opens_which_ports]
 # %% [markdown]
 # ## Pitfalls
 #
-# - The interface may have another name on each machine. Set the variable on each.
+# - The interface may have another name on each machine, so set the variable on each.
 # - `GLOO_SOCKET_IFNAME=lo` works on one machine, and fails on two.
 # - If only the store's port is open, the ranks meet at the store and then wait for five times the
 #   time limit: [what goes wrong between machines](../../docs/machines.md) has this message and
 #   those of other closed ports.
-# - Nobody asks for a password at any of these ports. Use a network that you trust.
+# - None of these ports asks for a password, so use a network that you trust.
 
 # %% [markdown]
 # ## Read on
@@ -188,5 +193,5 @@ STEPS = [interfaces, who_opens_which_ports]
 # - [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier)
 # - [`init_process_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)
 #
-# Next lesson: [cables](../../notebooks/machines/cables.ipynb), on what goes through the
-# cables.
+# The machines are connected. Next lesson: [cables](../../notebooks/machines/cables.ipynb), how much
+# goes through the cable between them.

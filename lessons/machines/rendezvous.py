@@ -2,12 +2,12 @@
 """
 # rendezvous
 
-Ranks on several machines meet at a store, whose address all of them know. They do not know each
-other's addresses.
+Ranks on several machines meet at a store, whose address all of them know.
 
-You will see what a store is and what gloo writes into it, three ways to name it, which names a
-machine must be able to resolve, and who gives each process its rank: on two machines, which this
-lesson makes on yours, out of namespaces of Linux.
+Your program runs on one machine, and you have got a second one. You start it on both, and both
+wait: neither knows where the other one is. At the end of this lesson you know how ranks find each
+other, you can choose among three ways to tell them, and you can say who gives each process its
+rank. You need no second machine, because the lesson makes two on yours, out of namespaces of Linux.
 
     python lessons/machines/rendezvous.py
     collectives run machines/rendezvous
@@ -21,17 +21,18 @@ from connections import Connections
 # ## The idea
 #
 # A **store** is a table of keys and values, which one process holds and all others read and write
-# over the network. `init_process_group` needs one. Every rank writes its own address into it and
-# reads those of the others. Then the ranks connect to each other, and the data does not go through
-# the store. So every rank must first know where the store is, its own rank, and the world size. The
-# meeting is called the rendezvous.
+# over the network. `init_process_group` needs one, because the ranks do not know each other's
+# addresses: every rank writes its own address into the store and reads those of all other ranks.
+# Then the ranks connect to each other directly, and no data goes through the store. So three things
+# are all that a rank must know beforehand: where the store is, its own rank, and the world size.
+# This meeting is called the rendezvous.
 #
 # ## In the lab
 #
 # `Lab(2)` makes two machines, node0 and node1. Each has its own address, host name, /etc/hosts,
-# processes and files in /run/disk. All machines see the folder /run/shared. `lab.run` runs a
-# command on all of them at once; you would type it on each. In the command, `{node}` stands for the
-# number of the machine. This program runs once on each machine, and makes a store by hand:
+# processes and files in /run/disk, and both see the folder /run/shared. `lab.run` runs a command on
+# both at once, where you would type it on each, and `{node}` in the command stands for the number
+# of the machine. This program runs once on each machine, and makes a store by hand:
 
 # %%
 STORE = """
@@ -81,16 +82,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 5: `node0`, `node1`, `count`, and the addresses of ranks 0 and 1. Both machines print the same:
-# rank 0's process holds the only store, and node1 reads it over the network.
+# 5: `node0`, `node1`, `count`, and the addresses of ranks 0 and 1. Both machines print the same,
+# because there is only one store: rank 0's process holds it, and node1 reads it over the network.
 #
 # </details>
 #
 # ### Three ways to name the store
 #
-# Usually you do not make the store. `init_process_group` makes one where `init_method` says. This
-# program meets four times. The last file is on a disk that the machines do not share. And node0 has
-# forgotten the name of node1:
+# Usually you do not make the store yourself, because `init_process_group` makes one where
+# `init_method` says. This program meets four times, at four places. The last is a file on a disk
+# that the machines do not share. And to make it harder, node0 does not know the name of node1:
 
 # %%
 MEET = """
@@ -147,26 +148,27 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# In all but `file:///run/disk/meet`, although node0 does not know any node1.
+# In all but `file:///run/disk/meet`, although node0 cannot resolve the name of node1.
 #
 # - `env://` is the default. It reads `MASTER_ADDR` and `MASTER_PORT`, and rank 0 opens the store
 #   there. torchrun sets these variables.
 # - `tcp://node0:29501` does the same without variables.
 # - `file://` keeps the table in a file, which all machines must see. In /run/disk each machine has
-#   one of its own, and its rank waits for the other one until the time limit. The file must be new:
-#   what an earlier job has left in it leads to wrong addresses.
+#   a file of its own, so its rank waits for the other one until the time limit. The file must be
+#   new, because what an earlier job has left in it leads to wrong addresses.
 #
-# A machine must resolve one name of another one: `MASTER_ADDR`. Besides, each machine resolves its
-# *own* host name, and gloo writes the address into the store.
-# [interfaces](../../notebooks/machines/interfaces.ipynb) shows what happens if the others cannot
+# So a machine must resolve only one name of another machine: `MASTER_ADDR`. Besides, each machine
+# resolves its *own* host name, and gloo writes that address into the store.
+# [interfaces](../../notebooks/machines/interfaces.ipynb) shows what happens if no other machine can
 # reach it.
 #
 # </details>
 #
 # ### Who gives the numbers
 #
-# Each machine runs one **agent** (`torchrun`), which starts and numbers the ranks of that machine,
-# here two. This program shows what a rank finds in its environment.
+# A rank must also know its number. With torchrun, each machine runs one **agent** (`torchrun`),
+# which starts and numbers the ranks of that machine, here two. This program shows what a rank finds
+# in its environment.
 
 # %%
 WHO = r"""
@@ -209,15 +211,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1: `LOCAL_RANK` counts on the machine, and chooses the GPU. `GROUP_RANK` is the number of the
-# machine, which torchrun calls the node rank.
+# 1, because `LOCAL_RANK` counts on the machine, which is why it chooses the GPU. `GROUP_RANK` is
+# the number of the machine, which torchrun calls the node rank.
 #
 # </details>
 #
-# - `torchrun --node-rank`: you number the machines. The command differs from machine to machine.
-# - `torchrun --rdzv-backend c10d`: the agents meet at a store and agree on the numbers. The command
-#   is the same everywhere, and which machine becomes number 0 may differ from run to run. Only this
-#   one can replace a machine: see [elastic](../../notebooks/machines/elastic.ipynb).
+# - With `torchrun --node-rank` you number the machines, so the command differs from machine to
+#   machine.
+# - With `torchrun --rdzv-backend c10d` the agents meet at a store and agree on the numbers. The
+#   command is the same everywhere, but which machine becomes number 0 may differ from run to run.
+#   Only this way can replace a machine: see [elastic](../../notebooks/machines/elastic.ipynb).
 # - `python -m torch.distributed.launch` is the old name of torchrun, and deprecated. It also passes
 #   the option `--local-rank=1` to the program, which should read `LOCAL_RANK` today.
 
@@ -236,9 +239,9 @@ STEPS = [rendezvous, three_ways_to_name_it, who_gives_the_numbers]
 # - Under torchrun use `env://`, or no `init_method`. With `tcp://` on a port of your own all ranks
 #   of torch 2.13 are clients and wait for a store that nobody opens
 #   ([pytorch#192113](https://github.com/pytorch/pytorch/issues/192113)). Torch 2.14 opens it.
-# - `MASTER_ADDR=localhost` works on one machine. On two, each waits for itself.
-# - A wrong name, a closed port and a rank 0 that has not started give the same message:
-#   [what goes wrong between machines](../../docs/machines.md) tells them apart.
+# - `MASTER_ADDR=localhost` works on one machine. On two, each waits for ranks that look elsewhere.
+# - A wrong name, a closed port and a rank 0 that has not started give the same message. In [what
+#   goes wrong between machines](../../docs/machines.md) you see how to tell them apart.
 # - Two jobs that meet at the same store at the same time need different `--rdzv-id`s.
 
 # %% [markdown]
@@ -246,5 +249,5 @@ STEPS = [rendezvous, three_ways_to_name_it, who_gives_the_numbers]
 #
 # [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html), in PyTorch's documentation.
 #
-# Next lesson: [interfaces](../../notebooks/machines/interfaces.ipynb), on the addresses that ranks
-# tell each other.
+# The ranks have met, and now each has an address of every other. Next lesson:
+# [interfaces](../../notebooks/machines/interfaces.ipynb), why that address is sometimes wrong.

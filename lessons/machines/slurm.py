@@ -2,11 +2,14 @@
 """
 # slurm
 
-A scheduler starts the ranks, and queues a job again that lost a machine. On a cluster you seldom
-log in to the machines on which you train: you ask the scheduler for them.
+On a cluster a scheduler starts the ranks, and queues a job again that lost a machine.
 
-You will see a real Slurm on two machines: what `srun` tells each rank, torchrun under `srun`, a job
-that is queued again after one of its machines has died, and which signals reach the ranks.
+You seldom log in to the machines on which you train: you ask the scheduler for them, here Slurm,
+and your program must find out from it who it is. At the end of this lesson you can start ranks with
+`srun`, with and without torchrun, write a job that survives the loss of a machine, and have your
+ranks warned before their time is over.
+
+The lab runs a real Slurm on its machines.
 
     python lessons/machines/slurm.py
     collectives run machines/slurm
@@ -21,17 +24,19 @@ from connections import Connections
 # %% [markdown]
 # ## The idea
 #
-# Slurm has a controller, here on the host `login`, and a daemon on each machine. The main commands:
+# Slurm has a controller, here on the host `login`, and a daemon on each machine. You use these
+# commands:
 #
 # - `sbatch job.sh` queues a script. When machines are free, the script runs on the first of them.
 # - `srun command` in that script runs the command on all machines of the job at once, as many times
-#   as there are **tasks**. One task for each rank is one way, one task for each agent another.
+#   as there are **tasks**. A task can be a rank, or an agent of torchrun that starts ranks.
 # - `scancel` and `scontrol` end and change jobs; `squeue` and `sinfo` show them, and the machines.
 #
 # ## In the lab
 #
-# `scheduler.start` starts the daemons of Slurm, unchanged, on the machines of the lab. `srun` is
-# then called on `login`, where it asks for machines itself. Four tasks print what they are told:
+# `scheduler.start` starts the daemons of Slurm, unchanged, on the machines of the lab. We call
+# `srun` on `login`, where it asks for machines itself, and four tasks print what Slurm has put into
+# their environment:
 
 # %% [markdown]
 # **Predict first.** Which variables are `RANK` and `LOCAL_RANK` of torchrun? Which values do they
@@ -82,8 +87,8 @@ if __name__ == "__main__":
 #
 # </details>
 #
-# Nothing here is an address. `init_process_group` reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
-# `MASTER_PORT`, so a script for `srun python train.py` sets them:
+# So a task knows its numbers, but no address. `init_process_group` reads `RANK`, `WORLD_SIZE`,
+# `MASTER_ADDR` and `MASTER_PORT`, so a script for `srun python train.py` must set all four:
 #
 # ```sh
 # export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29500
@@ -91,7 +96,7 @@ if __name__ == "__main__":
 # srun sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python train.py'
 # ```
 #
-# The other way starts one torchrun on each machine, and needs no variables:
+# The other way starts one torchrun on each machine, and leaves the variables to it:
 #
 # ### torchrun under srun, in a batch script
 
@@ -136,16 +141,17 @@ if __name__ == "__main__":
     run(torchrun_under_srun)
 
 # %% [markdown]
-# The tasks are the agents, and each starts one rank. With `--ntasks-per-node 2` there would be two
-# agents on each machine, and `--nnodes 2` would be wrong. This is the usual mistake: the number of
-# GPUs belongs behind `--nproc-per-node`, and `--ntasks-per-node` stays 1.
+# Here the tasks are the agents, and each starts one rank. The usual mistake is `--ntasks-per-node
+# 2` for two GPUs: then there are two agents on each machine, and `--nnodes 2` is wrong. The number
+# of GPUs belongs behind `--nproc-per-node`, and `--ntasks-per-node` stays 1.
 
 # %% [markdown]
 # ### A machine dies, and the job is queued again
 #
-# With `#SBATCH --requeue`, Slurm puts a job back into the queue when it has lost a machine. The
-# script then runs from its beginning, so it must find its own checkpoint. In place of a training,
-# this job counts to 40 on two of three machines, and keeps the number in a file.
+# The job runs, and then one of its machines dies. With `#SBATCH --requeue`, Slurm puts the job back
+# into the queue. The script then runs from its beginning, so it must find its own checkpoint. In
+# place of a training, this job counts to 40 on two of three machines, and keeps the number in a
+# file.
 
 # %%
 COUNT_JOB = r"""#!/bin/sh
@@ -212,20 +218,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: Slurm takes node2 in the place of node1, and the script runs once more. An elastic torchrun
-# would go on with one machine; Slurm waits until it can give `--nodes 2`.
+# No: Slurm gives the job node2 in place of node1, and the script runs once more. An elastic
+# torchrun would go on with one machine, but Slurm waits until it can give `--nodes 2`.
 #
 # </details>
 #
-# Slurm asks its machines from time to time whether they answer, and gives one up after
-# `SlurmdTimeout`, which is short in the lab. Until then the ranks on node0 wait.
+# Slurm notices late, because it asks its machines only from time to time whether they answer, and
+# gives one up after `SlurmdTimeout`, which is short in the lab. Until then the ranks on node0 wait.
 
 # %% [markdown]
 # ### Who is warned
 #
-# `#SBATCH --signal=TERM@120` warns a job 120 seconds before its time is over, so that it can save.
-# With `B:TERM` Slurm sends the signal to the script alone. `scancel` has the same two ways, so we
-# need not wait for the end: here the script gets USR1, and then the ranks get TERM.
+# A dead machine gives no warning, but the end of your time does. `#SBATCH --signal=TERM@120` sends
+# a signal 120 seconds before it, so that the ranks can save. With `B:TERM` Slurm sends the signal
+# to the script alone. `scancel` has the same two ways, so we need not wait for the end: here the
+# script gets USR1, and then the ranks get TERM.
 
 # %%
 RANK = r"""
@@ -255,7 +262,8 @@ srun python /run/shared/rank.py
 """
 
 # %% [markdown]
-# **Predict first.** USR1 was sent first. Which ranks get it, and when does the script say so?
+# **Predict first.** You send USR1 to save before the time is over. Does the script's trap run soon
+# enough for that?
 
 
 # %%
@@ -274,7 +282,8 @@ def who_is_warned():
         (out,) = lab.run("cat /run/shared/out", on=["login"])
     lines = [line for line in out.stdout.splitlines() if line.startswith(("rank", "script"))]
     lines[:2] = sorted(lines[:2])  # of the ranks
-    check(lines, ["rank 0: SIGTERM", "rank 1: SIGTERM", "script: SIGUSR1"], "signals")
+    expected = [*(f"rank {rank}: SIGTERM" for rank in (0, 1)), "script: SIGUSR1"]
+    check(lines, expected, "signals")
     return {"login": lines}
 
 
@@ -285,8 +294,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No rank gets it. The shell waits for `srun`, and runs its trap only when the ranks have ended: too
-# late to save anything. TERM without `--batch` reaches both ranks, and not the script.
+# No. USR1 goes to the script alone, whose shell waits for `srun` and runs its trap only when the
+# ranks have ended, which is too late to save anything. TERM without `--batch` reaches both ranks,
+# and not the script.
 #
 # </details>
 
@@ -296,22 +306,22 @@ STEPS = [slurm, torchrun_under_srun, queued_again, who_is_warned]
 # %% [markdown]
 # ## On your cluster
 #
-# Leave out the machines' names: Slurm chooses. Ask for GPUs with `--gpus-per-node`, and for a time
-# with `--time`. To be warned before the time is over, add `--signal=TERM@120`, without `B:`.
-# [Several machines](../../docs/clusters.md#slurm) has more scripts. To try one of yours in the lab:
-# `collectives lab 2 --slurm --login -- sbatch --wait job.sh`.
+# Leave out the machines' names, because Slurm chooses them. Ask for GPUs with `--gpus-per-node`,
+# and for a time with `--time`. To be warned before the time is over, add `--signal=TERM@120`,
+# without `B:`. [Several machines](../../docs/clusters.md#slurm) has more scripts. To try one of
+# yours in the lab: `collectives lab 2 --slurm --login -- sbatch --wait job.sh`.
 
 # %% [markdown]
 # ## Pitfalls
 #
-# - `srun python train.py` with a program that expects torchrun's variables: every rank believes
-#   that it is alone, or stops at `RANK expected, but not set`.
-# - One task on each machine, and several ranks in it, as with torchrun: ask for their cores with
-#   `--cpus-per-task`. Without it all ranks of the machine may share one core
-#   ([Several machines](../../docs/clusters.md#slurm)).
-# - Two jobs on a machine must not both take port 29500. Derive it from `$SLURM_JOB_ID`.
-# - Output goes to a file in the folder of `sbatch`, which all machines must see.
-# - `--requeue` without a checkpoint begins again from 0, and nobody notices.
+# - If you call `srun python train.py` and the program expects torchrun's variables, every rank
+#   believes that it is alone, or stops at `RANK expected, but not set`.
+# - If one task starts several ranks, as with torchrun, ask for their cores with `--cpus-per-task`.
+#   Otherwise all ranks of the machine may share one core ([Several
+#   machines](../../docs/clusters.md#slurm)).
+# - Two jobs on a machine must not use the same port, so derive it from `$SLURM_JOB_ID`.
+# - The output goes to a file in the folder in which you call `sbatch`, so all machines must see it.
+# - A job with `--requeue` and without a checkpoint begins again from 0, and nobody notices.
 
 # %% [markdown]
 # ## Read on
@@ -319,4 +329,5 @@ STEPS = [slurm, torchrun_under_srun, queued_again, who_is_warned]
 # [sbatch](https://slurm.schedmd.com/sbatch.html) and [srun](https://slurm.schedmd.com/srun.html),
 # in Slurm's documentation.
 #
-# Next lesson: [mpi](../../notebooks/machines/mpi.ipynb), in which mpiexec starts the ranks.
+# Not every cluster has Slurm. Next lesson: [mpi](../../notebooks/machines/mpi.ipynb), in which
+# mpiexec starts the ranks.

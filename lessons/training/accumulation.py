@@ -4,8 +4,10 @@
 
 A step adds up the gradients of several micro-batches on each rank, and reduces them once.
 
-You will see how many reductions `no_sync` saves, with which weight each token of a batch must
-count, and when to clip the gradient.
+The batch that you want does not fit into the memory of your GPUs, so you compute it in parts. With
+DDP that works at once, but every part sends all gradients, and if the parts have different numbers
+of tokens, the result is quietly wrong. At the end of this lesson you can accumulate on several
+ranks with one reduction in a step, give each token its weight, and clip at the right place.
 
     python lessons/training/accumulation.py
     torchrun --nproc-per-node 4 lessons/training/accumulation.py
@@ -26,21 +28,21 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # %% [markdown]
 # ## The idea
 #
-# If the batch of a rank does not fit into memory, cut it into micro-batches and let `.grad` add up,
-# as in [one_process](../../notebooks/training/one_process.ipynb). But DDP reduces the gradients in
-# every `backward()`. Only the last reduction of a step is needed: it reduces what has been added up
-# so far. `model.no_sync()` turns the others off.
+# You cut the batch of a rank into micro-batches and let `.grad` add up, as in
+# [one_process](../../notebooks/training/one_process.ipynb). But DDP reduces the gradients in every
+# `backward()`, and only the last reduction of a step is needed, because it reduces all that has
+# been added up so far. `model.no_sync()` turns the others off.
 #
-# The loss of a batch is a mean over all that counts in it: images, or the tokens (pieces) of a
-# text. If the micro-batches have different numbers of tokens, the mean of their means is not the
-# mean of the batch. So count the tokens of all ranks first, and divide each sum of losses by this
+# The loss of a batch is a mean over all that counts in it: images, or the tokens of a text. If the
+# micro-batches have different numbers of tokens, the mean of their means is not the mean of the
+# batch. That is why you count the tokens of all ranks first, and divide each sum of losses by this
 # count.
 
 # %% [markdown]
 # ## The code
 #
-# `cross_entropy` leaves out the labels that are -100. Texts are padded with them to equal length.
-# The factor n is there because DDP divides by n.
+# `cross_entropy` ignores labels that are -100, with which texts are padded to equal length.
+# `add_gradient` multiplies by n, because DDP will divide by n.
 
 
 # %%
@@ -67,8 +69,8 @@ def accumulate(model, images, labels):
 
 
 # %% [markdown]
-# First no label is -100: each image is a token. The list `counts` gets a 0 for each micro-batch,
-# and a communication hook adds 1 when its gradients are reduced, as in
+# We begin without padding, so each image is a token. The list `counts` gets a 0 for each
+# micro-batch, and a communication hook adds 1 when its gradients are reduced, as in
 # [ddp](../../notebooks/training/ddp.ipynb). All gradients fit into one bucket.
 
 # %% [markdown]
@@ -103,16 +105,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: `.grad` holds the sum of all, and this sum is reduced, 28 times. Without `no_sync` every
-# `backward()` reduces, and the parameters are the same.
+# No: `.grad` holds the sum of all four, and this sum is reduced, 28 times in all. Without `no_sync`
+# every `backward()` reduces. The parameters would be the same, so you would notice it only by the
+# clock.
 #
 # </details>
 
 # %% [markdown]
 # ### Tokens as weights
 #
-# Now the digits 0, 1 and 2 count as padding. So the number of tokens differs from rank to rank and
-# from micro-batch to micro-batch.
+# So far all micro-batches were equally large, and any mean was right. Now the digits 0, 1 and 2
+# count as padding, so the number of tokens differs from rank to rank and from micro-batch to
+# micro-batch.
 
 # %% [markdown]
 # **Predict first.** If a program divided by the number of images instead of tokens, would its
@@ -141,17 +145,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Too small, by the share of the padding. With SGD that is a smaller learning rate, which differs
-# from batch to batch. The second wrong program below does it.
+# Too small, by the share of the padding. With SGD that acts like a smaller learning rate, and one
+# that differs from batch to batch. The second wrong program below makes this mistake.
 #
 # </details>
 
 # %% [markdown]
 # ### Clipping
 #
-# Clip once in a step, after the last `backward()`. Then `.grad` holds the gradient of the whole
-# batch on every rank, and all ranks scale it by the same factor. Here its norm may be at most 0.5.
-# One process does the same by hand.
+# Clipping needs the norm of the whole gradient, so do it once in a step, after the last
+# `backward()`. Then `.grad` holds the gradient of the whole batch on every rank, and all ranks
+# scale it by the same factor. Here the norm may be at most 0.5, and one process does the same by
+# hand.
 
 # %% [markdown]
 # **Predict first.** Would the ranks still have one model if each clipped the gradients of its own
@@ -191,8 +196,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No: before the reduction each rank has a norm and a factor of its own. Clipped after it, 11 of the
-# 28 steps are scaled on every rank and in one process, and the largest norm is 0.9754.
+# No: before the reduction each rank has a norm of its own, and so a factor of its own. After it,
+# all ranks and the one process scale the same 11 of the 28 steps. The largest norm is 0.9754.
 #
 # </details>
 
@@ -203,8 +208,8 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # ## The proof
 #
 # One process trains with the whole batch and the mean that `cross_entropy` computes over it.
-# `check` compares the number of reductions, because parameters do not show it: a program without
-# `no_sync` is right, too, and only slower.
+# `check` also compares the number of reductions, because the parameters do not show it: a program
+# without `no_sync` is right, too, but slower.
 
 # %% [markdown]
 # ## Make it wrong
@@ -242,10 +247,10 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 #
 # - Without `no_sync`, all ranks must compute equally many micro-batches. With it, only the last one
 #   of each rank takes part in a reduction.
-# - Count the tokens before the first `backward()`, for the whole step and on all ranks. Trainers
-#   have counted each micro-batch by itself ([a thread on
+# - Count the tokens before the first `backward()`, for the whole step and on all ranks. Well-known
+#   trainers have counted each micro-batch by itself ([a thread on
 #   it](https://github.com/huggingface/transformers/issues/34242)).
-# - Under `no_sync`, each rank has gradients of its own in `.grad`. Do not step or clip there.
+# - Under `no_sync`, each rank has gradients of its own in `.grad`, so neither step nor clip there.
 
 # %% [markdown]
 # ## Read on
@@ -256,5 +261,6 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 # - [clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html),
 #   in PyTorch's documentation.
 #
-# Next lesson: [validation](../../notebooks/training/validation.ipynb), exact metrics on shards that
-# are not equally large.
+# The training is right now, but the loss that a rank prints is still that of its own shard. Next
+# lesson: [validation](../../notebooks/training/validation.ipynb), which measures the model on all
+# data.

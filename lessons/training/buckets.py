@@ -2,11 +2,13 @@
 """
 # buckets
 
-The gradients are averaged in buckets, and the first bucket is on its way while `backward()`
-computes the rest.
+DDP reduces gradients in buckets, and the first bucket is on its way while `backward()` computes the
+rest.
 
-You will see a hook on each parameter, buckets in reverse order, the order of events in a step, and
-how the size of the buckets decides the number of calls.
+Your gradients are averaged, and the training is right, but in each step the ranks first compute and
+send nothing, and then send and compute nothing. You would like to do both at once. At the end of
+this lesson you can: you build what DDP does inside, see which bucket starts when, and know what the
+size of a bucket changes.
 
     python lessons/training/buckets.py
     torchrun --nproc-per-node 4 lessons/training/buckets.py
@@ -30,14 +32,13 @@ from collectives.semantics.late_peer import LatePeer
 # %% [markdown]
 # ## The idea
 #
-# [data_parallel](../../notebooks/training/data_parallel.ipynb) has two faults. It calls
-# `all_reduce` once for each parameter, and every call has a cost of its own, however small the
-# tensor is. And it begins only when `backward()` has ended: first nothing is sent, and then nothing
-# is computed. Buckets cure both:
+# The loop in [data_parallel](../../notebooks/training/data_parallel.ipynb) wastes time twice. It
+# calls `all_reduce` once for each parameter, and every call has a cost of its own, however small
+# the tensor is. And it begins only when `backward()` has ended. Buckets help against both:
 #
 # 1. **Fewer calls.** Gradients are copied into one long tensor, a bucket, and reduced together.
-# 2. **In reverse order.** `backward()` begins with the last layer. So the first bucket holds the
-#    last parameters, and it is full first.
+# 2. **In reverse order.** `backward()` begins with the last layer, so the first bucket holds the
+#    last parameters, because their gradients are complete first.
 # 3. **Asynchronous.** When a bucket is full, `all_reduce` starts and returns immediately, and
 #    `backward()` goes on with the other layers.
 #
@@ -49,9 +50,9 @@ from collectives.semantics.late_peer import LatePeer
 # ### Buckets
 #
 # `with_buckets` goes from the last parameter to the first, and begins another bucket when one holds
-# `limit` bytes. PyTorch calls the hook of a parameter when its gradient is complete. The last
-# gradient of a bucket starts the `all_reduce` of the whole bucket. `async_op=True` returns
-# immediately, with a `Work` to wait for.
+# `limit` bytes. PyTorch calls the hook of a parameter as soon as its gradient is complete, and the
+# hook of the last one in a bucket starts the `all_reduce` of the whole bucket. `async_op=True`
+# returns immediately, with a `Work` to wait for.
 
 
 # %%
@@ -105,18 +106,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The last layer, and it is the smaller bucket: 2640 bytes against 16640. The training calls
-# `all_reduce` twice in a step, and data_parallel four times.
+# The last layer, and it is the smaller bucket: 2640 bytes against 16640. So each step calls
+# `all_reduce` twice, where data_parallel calls it four times.
 #
 # </details>
 
 # %% [markdown]
 # ### The order of events
 #
-# One step shows the order. A hook on each parameter notes how many buckets have been started. The
-# gradient of the first weight comes last. There another hook keeps `backward()` waiting until the
-# first bucket has been reduced, for at most 20 seconds. Nobody has called `wait()` yet. And rank 0
-# is late on purpose: it starts its first bucket when the others have come to this place.
+# Two buckets mean fewer calls. Do they also overlap with `backward()`? One step shows it. A hook on
+# each parameter notes how many buckets have been started. Another, at the gradient that comes last,
+# keeps `backward()` waiting until the first bucket has been reduced, for at most 20 seconds,
+# although `wait()` has not been called yet. And rank 0 is late on purpose: it starts its first
+# bucket only when all other ranks have come to this hook.
 
 # %% [markdown]
 # **Predict first.** How many of the two buckets have been started when the last gradient is
@@ -157,15 +159,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1, and it is reduced while `backward()` goes on: another thread does the work.
+# 1, and it is reduced while `backward()` goes on, because another thread of the process does the
+# work.
 #
 # </details>
 
 # %% [markdown]
 # ### The size of a bucket
 #
-# Small buckets start earlier, and large ones need fewer calls. The table shows the bytes of each
-# call of a step.
+# Small buckets start earlier, but large ones need fewer calls, so the size is a compromise. The
+# table shows the bytes of each call of a step.
 
 # %% [markdown]
 # **Predict first.** The parameters take 19,280 bytes in all. A bucket is full from 1, 100 or 1,000
@@ -195,9 +198,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The largest: all 19280 bytes go in one call, which starts after the last gradient. Smaller
-# limits give more calls, and the same bytes in all. The last call holds 16384 bytes or more, and it
-# never overlaps, because the last gradient is in it.
+# The largest: all 19280 bytes go in one call, which starts after the last gradient. Smaller limits
+# make more calls with the same bytes in all. What surprises is the last call of each: it holds
+# 16384 bytes or more, and it never overlaps, because the last gradient is in it.
 #
 # </details>
 
@@ -252,13 +255,13 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 # ## The proof
 #
 # `check_training` compares `buckets` with one process, on every rank. `order_of_events` proves an
-# order, not a time: the others compute while rank 0 has not joined. `counting` counts below the
-# lesson, in the process group.
+# order and no time: all other ranks compute while rank 0 has not joined. `counting` counts below
+# the lesson, in the process group.
 #
-# How much time is gained depends on the network. On Linux, `collectives lab 2` makes two machines
+# How much time you gain depends on the network. On Linux, `collectives lab 2` makes two machines
 # out of one, here with a cable of 50 megabits per second.
-# [overlap.py](../../lessons/training/overlap.py) trains eight layers there, each of which sleeps
-# 0.1 s in `backward()`. DDP has one bucket for each layer, and then one for all of them:
+# [overlap.py](../../lessons/training/overlap.py) trains eight layers on them, each of which sleeps
+# 0.1 s in `backward()`, first with one bucket for each layer, and then with one for all:
 #
 # ```console
 # $ collectives lab 2 --rate 50mbit -- torchrun --nnodes 2 --node-rank {node} \
@@ -300,8 +303,8 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 #   ([buffers](../../notebooks/mistakes/buffers.ipynb)).
 # - All ranks must start the buckets in the same order. DDP does, even if a later one is full
 #   earlier.
-# - A parameter that the loss does not use gets no gradient. Its bucket is never full, and here no
-#   error says so. DDP raises one in the next step.
+# - A parameter that the loss does not use gets no gradient, so its bucket is never full. Here no
+#   error says so, but DDP raises one in the next step.
 # - With gradient accumulation, `.grad` is there before `backward()` begins. The test in `start`
 #   then starts a bucket too early; DDP counts the gradients of each step instead.
 
@@ -312,5 +315,5 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 #   bucket size changes the speed of DDP, on several machines.
 # - The lesson [isend_irecv](../../notebooks/isend_irecv.ipynb): calls that return a `Work`.
 #
-# Next lesson: [faster](../../notebooks/training/faster.ipynb), which asks when more ranks are
-# faster.
+# Now the ranks send while they compute. Whether that makes more ranks faster depends on how long
+# each takes. Next lesson: [faster](../../notebooks/training/faster.ipynb), which measures it.

@@ -2,10 +2,12 @@
 """
 # buffers
 
-Batch norm keeps statistics of the data in buffers. They have no gradient, so nobody reduces them.
+Batch norm keeps statistics of the data in buffers, which have no gradient, so no gradient reduction
+makes them equal.
 
-You will see four ranks with equal parameters that disagree on the same images, what DDP does with
-buffers, and a batch norm that normalizes over all ranks.
+Your ranks have the same parameters to the last bit, and yet they validate the same images with
+different results. The cause is a batch norm. At the end of this lesson you know what DDP does with
+its buffers and what it does not, and you can normalize over the images of all ranks.
 
     python lessons/training/buffers.py
     torchrun --nproc-per-node 4 lessons/training/buffers.py
@@ -28,8 +30,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # A module has parameters, which the optimizer changes, and buffers, which `forward` changes. Batch
 # norm has both. In training it normalizes with the mean and the variance of the batch, and keeps
 # running averages of them in its buffers `running_mean` and `running_var`. After `model.eval()` it
-# normalizes with these. In data parallel training, each rank sees only its shard of the batch. So
-# it keeps averages of its own, and normalizes with other numbers, which changes the gradients, too.
+# normalizes with these. In data parallel training each rank sees only its shard of the batch, so it
+# keeps averages of its own. It also normalizes with other numbers than one process would, which
+# changes the gradients, too.
 
 # %% [markdown]
 # ## The code
@@ -53,10 +56,13 @@ def batches(n):
 # ### The statistics drift
 #
 # Each rank trains with its shards. One process can do the same: it normalizes each shard by itself,
-# and shard 0 last, so that only its statistics stay. After the training, a rank compares its
-# running means with those of rank 0, and counts how many of all 1,797 images its network
-# recognizes. `model.module` uses the buffers of its own rank. Calling `model` broadcasts rank 0's
-# first; DDP does this before every training forward, and before the first `eval` forward.
+# and shard 0 last, so that the statistics of shard 0 stay. After the training, each rank compares
+# its running means with those of rank 0, and counts how many of all 1,797 images its network
+# recognizes.
+#
+# It counts twice, because there are two ways to call the network. `model.module` uses the buffers
+# of its own rank. `model` first broadcasts those of rank 0: DDP does this before every training
+# forward, and before the first `eval` forward.
 
 # %% [markdown]
 # **Predict first.** All ranks have equal parameters and equal images. Do they recognize equally
@@ -107,21 +113,25 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No: 1718, 1716, 1718 and 1717. The running means of ranks 1 to 3 are 5.3 %, 6.1 % and 3.5 % away
-# from those of rank 0. The picture shows one of them: it is equal before each step, between two
-# marks, and not after it. With the buffers of rank 0, all ranks count 1718: now it does not matter
-# which rank validates. But these are still the statistics of one shard of each batch.
+# from those of rank 0. The picture shows one of them: between two marks, before each step, it is
+# equal on all ranks, and after the step it is not. With the buffers of rank 0, all ranks count
+# 1718, so it no longer matters which rank validates. But these are still the statistics of one
+# shard of each batch, and not of the batch.
 #
 # </details>
 
 # %% [markdown]
 # ### Normalize over all ranks
 #
-# This batch norm sums over all ranks before it divides, also the numbers of images, because shards
-# may be unequal. The gradient must flow through these sums, too: the mean depends on the images of
-# every rank. `dist.all_reduce` would cut it off. This `all_reduce` returns a new tensor, and its
-# backward pass is an `all_reduce` of the gradients. (Its module has an underscore, but
-# `torch.distributed.nn` is deprecated in its favour.) `lerp_` moves a running average towards the
-# new value, by the share `momentum`. After `eval()` nothing is summed.
+# To get the statistics of the batch, this batch norm sums over all ranks before it divides. It also
+# sums the numbers of images, because shards may be unequal. The mean now depends on the images of
+# every rank, so the gradient must flow back through these sums, and `dist.all_reduce` would cut it
+# off. The functional `all_reduce` returns a new tensor, and its backward pass is an `all_reduce` of
+# the gradients. (Its module has an underscore, but `torch.distributed.nn` is deprecated in its
+# favour.)
+#
+# `lerp_` moves a running average towards the new value, by the share `momentum`. After `eval()`
+# nothing is summed.
 
 
 # %%
@@ -168,14 +178,15 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # In both: 5 calls in a step, three in `forward` and two in `backward()`, for the gradients of two
-# sums. Parameters and buffers are now those of one process.
+# sums. In return, parameters and buffers are now those of one process.
 #
 # </details>
 
 # %% [markdown]
 # ### Unequal shards
 #
-# Rank r has 2 + r images here. Each of them must count once.
+# If shards are unequal, a mean of the ranks' means would be wrong. Here rank r has 2 + r images,
+# and each of them must count once.
 
 
 # %%
@@ -235,11 +246,11 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Validate with `model(...)`, not `model.module(...)`, or broadcast the buffers first. A rank that
-#   validates alone must use `model.module`: the forward pass of DDP contains collectives
-#   ([training](../../notebooks/mistakes/training.ipynb)).
+# - Validate with `model(...)`, not `model.module(...)`, or broadcast the buffers first. But a rank
+#   that validates alone must use `model.module`, because the forward pass of DDP contains
+#   collectives ([training](../../notebooks/mistakes/training.ipynb)).
 # - The option `forward_sync_buffers=False`, formerly `broadcast_buffers`, turns the broadcast off.
-# - Layer norm and group norm normalize each image by itself. They have no such buffers.
+# - Layer norm and group norm normalize each image by itself, so they have no such buffers.
 
 # %% [markdown]
 # ## Read on
@@ -247,5 +258,6 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 # - The thread on [DDP and buffers](https://github.com/pytorch/pytorch/issues/22095).
 # - [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html).
 #
-# Next lesson: [functional](../../notebooks/training/functional.ipynb), which sends gradients
-# through the other calls, too.
+# Here a gradient went through an `all_reduce`. Next lesson:
+# [functional](../../notebooks/training/functional.ipynb), which sends gradients through the other
+# calls, too.

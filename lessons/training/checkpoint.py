@@ -5,8 +5,10 @@
 A training that stops in the middle of an epoch continues from a file, and ends with the bits of a
 training that never stopped.
 
-You will see what the file must hold, how it is written so that a crash cannot spoil it, and how a
-damaged file is noticed.
+Your training runs for days, and one night it stops. You have a file with the parameters, but when
+you continue from it, the loss jumps, because the parameters are only a part of what a training
+knows. At the end of this lesson you can write a file that holds all of it, that a crash cannot
+spoil, and whose damage you notice.
 
     python lessons/training/checkpoint.py
     torchrun --nproc-per-node 4 lessons/training/checkpoint.py
@@ -41,8 +43,9 @@ from torch import nn
 # | the random numbers, for dropout | `torch.get_rng_state()`, which differs from rank to rank |
 #
 # All but the last are equal on all ranks, so one rank writes the file, with the random states of
-# all. Half a file must not replace the older one. So rank 0 writes a draft, waits until the disk
-# has it (`fsync`), reads it again, and only then gives it its name.
+# all. If it is killed while it writes, half a file must not replace the older one. That is why rank
+# 0 writes a draft, waits until the disk has it (`fsync`), reads it again, and only then gives it
+# its name.
 
 # %% [markdown]
 # ## The code
@@ -81,10 +84,12 @@ def train(model, backward, batches, device, folder=None):
 # %% [markdown]
 # ### Save and load
 #
-# `torch.save` writes a zip archive with a check sum for each tensor. `torch.load` does not look at
-# them, and `testzip` does. Rank 0 broadcasts the newest checkpoint that is whole. If the newest one
-# is damaged, the training continues from the one before. On another number of ranks it continues,
-# too, but for rounding errors: other ranks add in another order, and dropout draws other numbers.
+# `torch.save` writes a zip archive with a checksum for each tensor. `torch.load` does not look at
+# the checksums, but `testzip` does. So rank 0 can pass over a damaged file, and it broadcasts the
+# newest checkpoint that is whole.
+#
+# On another number of ranks the training continues, too, but not with the same bits, because the
+# ranks add in another order, and dropout draws other numbers.
 
 
 # %%
@@ -132,7 +137,7 @@ def load(folder, model, *others):
 # ### Stop and continue
 #
 # The first training gets only 12 of the 28 batches. The second one starts as a new process would,
-# with other parameters, and finds the folder.
+# with other parameters, and finds the folder that the first has left.
 
 # %% [markdown]
 # **Predict first.** Every fifth step is saved, and the first training stops after step 12. How many
@@ -164,15 +169,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It makes 18 steps, so it goes on after step 28 - 18 = 10, the last one that was saved. The two
-# steps after it are made again, and nothing else is lost.
+# It makes 18 steps, so it goes on after step 28 - 18 = 10, the last one that was saved. It makes
+# the two steps after it once more, and nothing else is lost.
 #
 # </details>
 
 # %% [markdown]
 # ### A damaged file
 #
-# Here rank 0 changes one bit in the middle of the newest file, that of step 10.
+# A crash is not the only thing that spoils a file. Here rank 0 changes one bit in the middle of the
+# newest one, that of step 10.
 
 # %% [markdown]
 # **Predict first.** The training has saved the steps 5 and 10. Does `torch.load` notice the bit?
@@ -203,7 +209,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No, but `is_whole` does: 23 steps are made, after step 28 - 23 = 5, with the same bits.
+# No, it raises no error, and you would train on without noticing. But `is_whole` notices: the
+# training makes 23 steps, so it goes on after step 28 - 23 = 5, and ends with the same bits.
 #
 # </details>
 
@@ -215,7 +222,8 @@ STEPS = [checkpoint, damaged_file]
 #
 # `limit=0.0` demands the same bits in every parameter and in the momentum. In the tests the newest
 # file is also cut off or empty, rank 0 is killed while it writes, and the disk is full. No test
-# cuts the power. So `fsync` is not proved; nor is the draft, since `load` passes over half a file.
+# cuts the power, so `fsync` is not proved, and neither is the draft, because `load` passes over
+# half a file anyway.
 
 # %% [markdown]
 # ## Make it wrong
@@ -245,8 +253,9 @@ STEPS = [checkpoint, damaged_file]
 #
 # - Load before you wrap the model in DDP, which then broadcasts what was loaded. Save
 #   `model.module.state_dict()`, whose names also fit the bare model.
-# - DDP does not continue bit for bit: it builds its buckets again, and adds in another order.
-# - Write on rank 0, not on local rank 0: every machine has a local rank 0.
+# - DDP does not continue bit for bit, because it builds its buckets again, and then adds in another
+#   order.
+# - Write on rank 0, not on local rank 0, because every machine has a local rank 0.
 # - Delete an old checkpoint only when a newer one has its name, and keep two.
 # - If each rank holds a part of the model, use `torch.distributed.checkpoint`.
 
@@ -258,4 +267,6 @@ STEPS = [checkpoint, damaged_file]
 # - In the program to take home, [`load`](../../examples/train_ddp.py) has it:
 #   `dist.broadcast_object_list(found)`.
 #
-# Next lesson: [failover](../../notebooks/training/failover.ipynb), where ranks are killed.
+# Now the training can continue, but you have to start it again yourself. Next lesson:
+# [failover](../../notebooks/training/failover.ipynb), where ranks are killed and torchrun starts
+# them again.

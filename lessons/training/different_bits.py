@@ -2,11 +2,13 @@
 """
 # different_bits
 
-Several ranks train the model of one process, but not to the last bit. The last bits depend on the
-order of additions.
+Several ranks train the model of one process, but not to the last bit, because the last bits depend
+on the order of additions.
 
-You will see a difference that grows with the steps, a sum that depends on its order, and gradients
-on a grid, which any number of ranks adds to the same bits.
+You compare your four ranks with one process, and after some hundred steps the parameters have
+nothing in common. Is your program wrong, or is this rounding? At the end of this lesson you can
+tell the two apart, you know where the difference comes from, and you can make any number of ranks
+add to the same bits.
 
     python lessons/training/different_bits.py
     torchrun --nproc-per-node 4 lessons/training/different_bits.py
@@ -28,7 +30,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 #
 # A floating-point number is rounded after each addition, so a sum depends on the order of its
 # terms. One process adds the gradients of 64 images in one order. Four ranks add 16 each, and then
-# their four sums. The results differ in the last digits.
+# their four sums, so the results differ in the last digits.
 #
 # The next step starts from parameters that differ a little, and can make the difference smaller or
 # larger. With a high learning rate it grows from step to step, until the two models have little in
@@ -59,8 +61,9 @@ def train(model, backward, batches, device, lr):
 
 
 # %% [markdown]
-# A batch of 64 images is cut into 8 parts, whatever the number of ranks. Rank r computes the parts
-# r, r + n, r + 2 n and so on. One `all_reduce` adds the sums of all ranks, as one long tensor.
+# Each batch of 64 images is cut into 8 parts, however many ranks there are. Rank r computes the
+# parts r, r + n, r + 2 n and so on, and one `all_reduce` adds the sums of all ranks, as one long
+# tensor.
 
 
 # %%
@@ -110,15 +113,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# In none with the learning rate 0.7: the error is above 1e6 * 1.2e-7 = 0.12. With 0.1, a step
-# hardly enlarges a difference. The table shows no errors: they differ from machine to machine.
+# In none with the learning rate 0.7: the error is above 1e6 * 1.2e-7 = 0.12. With 0.1 it stays
+# small, because a step hardly enlarges a difference. The table shows no errors, because they differ
+# from machine to machine.
 #
 # </details>
 
 # %% [markdown]
 # ### The order of additions
 #
-# Rank r has (r + 1) / 10. Every rank collects all of them, and adds them in two orders.
+# Where does the first difference come from? Rank r has the number (r + 1) / 10. Every rank collects
+# all of them, and adds them in two orders.
 
 # %% [markdown]
 # **Predict first.** 0.1 + 0.2 + 0.3 + 0.4 is 1.0. Is 0.4 + 0.3 + 0.2 + 0.1 more, less or the same?
@@ -141,19 +146,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Less: 0.9999999999999999. `all_reduce` does not promise an order. It depends on the number of
-# ranks, on the length of the tensor and on the backend. But on gloo all ranks get the same bits:
-# `check_training` compares them in every lesson of this chapter.
+# Less: 0.9999999999999999. `all_reduce` promises no order: it depends on the number of ranks, on
+# the length of the tensor and on the backend. But on gloo all ranks get the same bits, which
+# `check_training` compares in every lesson of this chapter.
 #
 # </details>
 
 # %% [markdown]
 # ### Gradients on a grid
 #
-# Round each gradient to a multiple of `2**-40`, about 1e-12. A float64 has 53 binary digits, so the
-# sum of such numbers is exact as long as it is below `2**13`. An exact sum does not depend on the
-# order of its terms. PyTorch calls a hook with the gradient of each part, before it is added to
-# `.grad`.
+# If the order matters only because sums are rounded, use sums that need no rounding. A hook rounds
+# the gradient of each part to a multiple of `2**-40`, about 1e-12, before PyTorch adds it to
+# `.grad`. A float64 has 53 binary digits, so the sum of such numbers is exact as long as it is
+# below `2**13`, and an exact sum does not depend on the order of its terms.
 
 # %% [markdown]
 # **Predict first.** The network has 2,410 parameters. How many of them have the bits of one process
@@ -180,8 +185,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# All 2,410, with any number of ranks up to the number of parts. This has a price: each gradient is
-# off by up to half of `2**-40`, and the number of parts must never change.
+# All 2,410, with any number of ranks up to the number of parts. The price is that each gradient is
+# off by up to half of `2**-40`, and that the number of parts must never change.
 #
 # </details>
 
@@ -194,8 +199,8 @@ STEPS = [different_bits, order_of_additions, on_the_grid]
 # `different_bits` checks that the error is below 1,000 `eps` after 50 steps, and after 200 steps
 # above 1,000,000 `eps` with the learning rate 0.7 and below 1,000 `eps` with 0.1.
 #
-# Compare parameters and optimizer state in float64 after a few steps. The copies on all ranks start
-# equal and take equal steps, so compare their bits.
+# In your own tests, compare parameters and optimizer state in float64 after a few steps. The copies
+# on all ranks start equal and take equal steps, so there compare the bits.
 
 # %% [markdown]
 # ## On GPUs
@@ -224,7 +229,8 @@ STEPS = [different_bits, order_of_additions, on_the_grid]
 # ## Pitfalls
 #
 # - There is nothing wrong with training in float32: each of the two models is as good as the other.
-#   Only the comparison needs float64. After hundreds of steps, rounding looks like a mistake there.
+#   Only the comparison needs float64, because after hundreds of steps in float32 rounding looks
+#   like a mistake.
 # - Do not compare losses in a few digits: two different models can print the same ones.
 # - More ranks, another batch size for each process, another number of threads or another machine:
 #   each changes the order of additions, and so the bits.
@@ -235,5 +241,6 @@ STEPS = [different_bits, order_of_additions, on_the_grid]
 # - D. Goldberg, [*What Every Computer Scientist Should Know About Floating-Point
 #   Arithmetic*](https://docs.oracle.com/cd/E19957-01/806-3568/ncg_goldberg.html) (1991).
 #
-# Next lesson: [checkpoint](../../notebooks/training/checkpoint.ipynb), a training that stops and
-# continues.
+# With the same ranks and the same order, the bits are the same again. Next lesson:
+# [checkpoint](../../notebooks/training/checkpoint.ipynb), a training that stops and continues with
+# the bits that it would have had.

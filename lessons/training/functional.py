@@ -184,9 +184,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### What the plain call does to a gradient
 #
-# `dist.all_reduce` writes the sum into the tensor, and autograd takes no notice. So the gradient of
-# a rank has the weight of its own loss, and lacks those of the other ranks. torch 2.13 warns of it,
-# when `backward()` comes to this place.
+# And if you simply use the call that you know? `dist.all_reduce` writes the sum into the tensor,
+# and autograd takes no notice. So the gradient of a rank has the weight of its own loss, and lacks
+# those of all other ranks. torch 2.13 warns about it when `backward()` comes to this call.
 
 
 # %%
@@ -220,11 +220,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The result is not there yet
 #
-# A functional collective returns at once. Its result is an `AsyncCollectiveTensor`: a tensor that
-# stands for the memory `elem`, into which the call is still writing. The first operation that needs
-# the numbers waits for them, and gives a plain tensor. A view needs no numbers, so it does not
-# wait. In this step the last rank makes its call only after all ranks have met in a barrier of
-# another group; before this barrier, the other ranks look at what they have.
+# The functional calls have one more surprise: they return at once. The result is an
+# `AsyncCollectiveTensor`, a tensor that stands for the memory `elem`, into which the call is still
+# writing. The first operation that needs the numbers waits for them, and gives a plain tensor. A
+# view needs no numbers, so it does not wait. In this step the last rank makes its call only after
+# all ranks have met in a barrier of another group; before this barrier, the other ranks look at
+# what they have.
 
 
 # %%
@@ -259,8 +260,8 @@ if __name__ == "__main__":
     run(result_is_late)
 
 # %% [markdown]
-# So nothing must be waited for by hand as long as torch's operations use the result. Code that does
-# not go through them, such as a kernel of your own that gets the address of the memory, reads what
+# So you need not wait by hand as long as torch's operations use the result. But code that does not
+# go through them, such as a kernel of your own that gets the address of the memory, reads what
 # happens to lie there. `result.wait()` returns a plain tensor that is complete.
 
 # %% [markdown]
@@ -374,5 +375,6 @@ STEPS = [
 #   large](https://github.com/pytorch/pytorch/issues/58005).
 # - [`torch.compile`](https://docs.pytorch.org/docs/stable/generated/torch.compile.html).
 #
-# Next lesson: [unused_parameters](../../notebooks/training/unused_parameters.ipynb), for which DDP
-# waits.
+# Every gradient arrived here. Next lesson:
+# [unused_parameters](../../notebooks/training/unused_parameters.ipynb), whose gradients never come,
+# while DDP waits for them.

@@ -5,8 +5,10 @@
 DistributedSampler tells each rank which samples to load. Together, the ranks load all samples once
 in an epoch, in another order each time.
 
-You will see that it deals the shuffled images out like cards, which images it takes twice, and what
-`Join` does when the ranks do not have equally many batches.
+So far every rank held all images and used a part of them. With a real data set that is too slow:
+each rank should load only its own part, and no image should be missing or be there twice. At the
+end of this lesson you can give every rank its share, say which images still count twice, and let a
+rank run out of data before all others without a hang.
 
     python lessons/training/sampler.py
     torchrun --nproc-per-node 4 lessons/training/sampler.py
@@ -27,20 +29,20 @@ from torch.utils.data import DataLoader, DistributedSampler
 # ## The idea
 #
 # In [ddp](../../notebooks/training/ddp.ipynb), every rank had the whole batch and took every n-th
-# image of it. A `DataLoader` loads only the images of its own rank. It asks a sampler for their
-# numbers, and `DistributedSampler` gives each rank different ones:
+# image of it. A `DataLoader` loads only the images of its own rank, because it asks a sampler for
+# their numbers, and `DistributedSampler` gives each rank different ones:
 #
 # 1. It shuffles all numbers with the seed `seed + epoch`, which is equal on all ranks.
 # 2. It repeats the first numbers at the end until n divides their count.
 # 3. Rank r takes the numbers at the positions r, r + n, r + 2 n and so on.
 #
-# The sampler does not know when an epoch begins. `set_epoch` tells it.
+# The sampler does not know when an epoch begins, so you call `set_epoch` at the start of each.
 
 # %% [markdown]
 # ## The code
 #
-# `shuffled` gets the epoch as its seed. The loader loads only the numbers of the images, and
-# `train` looks the images up.
+# To compare, `shuffled` in the one process gets the epoch as its seed, as the sampler does. The
+# loader loads only the numbers of the images, and `train` looks the images up.
 
 # %% [markdown]
 # **Predict first.** Every rank shuffles all 1,797 numbers itself, and the ranks send each other
@@ -74,16 +76,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Here they do not: all ranks shuffle with the same seed, and each takes other positions, like cards
-# that are dealt. Each rank loads 1792 / 4 = 448 images: the loader's `drop_last=True` drops the
-# rest.
+# Here they do not: all ranks shuffle with the same seed, and each takes other positions, as when
+# cards are dealt. Each rank loads 1792 / 4 = 448 images, because the loader's `drop_last=True`
+# drops the rest.
 #
 # </details>
 
 # %% [markdown]
 # ### The images that are taken twice
 #
-# Four ranks cannot share 1,797 images equally, but DDP needs equally many batches on each.
+# Dropping the rest hid a problem. Four ranks cannot share 1,797 images equally, but DDP needs
+# equally many batches on each.
 
 # %% [markdown]
 # **Predict first.** Does the sampler leave images out, or does it give some of them to two ranks?
@@ -117,13 +120,13 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Ranks with fewer batches
 #
-# If each rank has its own file, one may run out of batches first. The others wait for
-# it in the next `backward()`. `Join` lets them go on: a rank that has finished takes part in the
-# `all_reduce` of the others with zeros. This costs two short calls more in each step
-# ([counted](../../docs/exactness.md)).
+# A sampler can only help if all ranks see the same data. If each rank has its own file, one may run
+# out of batches first, and all others then wait for it in the next `backward()`. `Join` lets them
+# go on: a rank that has finished takes part in every further `all_reduce` with zeros. This costs
+# two short calls more in each step ([counted](../../docs/exactness.md)).
 #
-# DDP still divides by the number of all ranks. With `divide_by_initial_world_size=False`, it
-# divides by the number of those that have a batch.
+# DDP still divides by the number of all ranks, so the gradients become smaller. With
+# `divide_by_initial_world_size=False`, it divides by the number of ranks that have a batch.
 
 # %% [markdown]
 # **Predict first.** Three ranks have 500 images and the last has 297, so it runs out of batches
@@ -151,10 +154,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Those of the others, to the last bit. Rank 3 trains 18 steps, and the others train 31. The
-# parameters are those of one process whose last 31 - 18 = 13 batches lack the images of rank 3. In
-# the end, `Join` copies the parameters of a rank that trained all steps. It does not copy the
-# optimizer's state: this step has no momentum.
+# Those of all other ranks, to the last bit. Rank 3 trains 18 steps, and the others train 31, and at
+# the end `Join` copies the parameters of a rank that trained all steps. They are those of one
+# process whose last 31 - 18 = 13 batches lack the images of rank 3. `Join` does not copy the
+# optimizer's state, which is why this step trains without momentum.
 #
 # </details>
 
@@ -165,8 +168,8 @@ STEPS = [sampler, padding, uneven_inputs]
 # ## The proof
 #
 # One process trains with the batches of all ranks put together. If the sampler took other images,
-# or another order, the parameters would differ; if ranks took the same ones, `check_samples` says
-# so. `padding` counts the numbers of all ranks.
+# or another order, the parameters would differ, and if two ranks took the same ones,
+# `check_samples` would say so. `padding` counts the numbers of all ranks.
 
 # %% [markdown]
 # ## Make it wrong
@@ -193,11 +196,11 @@ STEPS = [sampler, padding, uneven_inputs]
 #
 # - Without `set_epoch` there is no error: the order of the first epoch repeats
 #   ([hearsay](../../notebooks/hearsay.ipynb) tests what is said of it).
-# - Call `set_epoch` before the loader is iterated: then the order is drawn.
+# - Call `set_epoch` before you iterate over the loader, because that is when the order is drawn.
 # - Without `Join`, a rank with one batch fewer stops all others
 #   ([order](../../notebooks/mistakes/order.ipynb)).
-# - `Join` knows the collectives of DDP. If the loop itself calls `all_reduce`, the ranks that have
-#   finished do not take part.
+# - `Join` knows the collectives of DDP only. If the loop itself calls `all_reduce`, the ranks that
+#   have finished do not take part.
 
 # %% [markdown]
 # ## Write it yourself
@@ -245,5 +248,5 @@ STEPS = [sampler, padding, uneven_inputs]
 # - The thread on [uneven inputs](https://github.com/pytorch/pytorch/issues/33148), from which
 #   `Join` came, and the one on [set_epoch](https://github.com/pytorch/pytorch/issues/31771).
 #
-# Next lesson: [accumulation](../../notebooks/training/accumulation.ipynb), where a step takes
-# several small batches.
+# Each rank now loads what it needs, as long as the batch fits into its memory. Next lesson:
+# [accumulation](../../notebooks/training/accumulation.ipynb), for a batch that does not.

@@ -5,8 +5,10 @@
 All ranks need the same random numbers for the start of a network, and different ones for dropout
 and augmentation. Both are a matter of seeds.
 
-You will see which units each rank drops, one process that repeats the dropout of all ranks, loader
-workers that draw the same numbers on every rank, and the same run twice, bit for bit.
+You set one seed at the top of the program, as you always do, and now all ranks drop the same units
+and augment their images in the same way, so four ranks give you less variety than you think. At the
+end of this lesson you know which random numbers must be equal and which must differ, where to set
+which seed, and how to get the same run twice, bit for bit.
 
     python lessons/training/seeds.py
     torchrun --nproc-per-node 4 lessons/training/seeds.py
@@ -29,20 +31,22 @@ from torch.utils.data import DataLoader
 # %% [markdown]
 # ## The idea
 #
-# Equal seeds give equal random numbers. A training on several ranks needs both kinds:
+# Equal seeds give equal random numbers. A training on several ranks needs equal numbers for some
+# things, and different ones for others:
 #
 # - **Equal on all ranks**: the first parameters, and the order of the images, of which each rank
 #   takes another shard.
 # - **Different on each rank**: dropout, noise, crops and flips.
 #
 # So set one seed, make the network, and then set a seed that contains the rank. Python's `random`
-# and numpy have generators of their own: set them, too, by `random.seed` and `numpy.random.seed`.
-# Each worker of a `DataLoader` is a process with its own generators.
+# and numpy have generators of their own, which you set by `random.seed` and `numpy.random.seed`.
+# And each worker of a `DataLoader` is a process with its own generators again.
 
 # %% [markdown]
 # ## The code
 #
-# Dropout sets half of its inputs to 0, chosen at random. Here they are the 32 hidden units.
+# We begin with dropout, which sets half of its inputs to 0, chosen at random. Here the inputs are
+# the 32 hidden units.
 
 # %% [markdown]
 # **Predict first.** Four ranks call dropout. How many different patterns are there with each seed?
@@ -67,16 +71,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1 and 4. With one seed, n images share a pattern. One process draws another one for each image.
+# 1 and 4. With one seed, n images share each pattern, while one process would draw a new one for
+# each image.
 #
 # </details>
 
 # %% [markdown]
 # ### One process with the generators of all ranks
 #
-# The network of one_process gets a dropout layer. To prove its training, one process must drop the
-# same units. It draws for one shard after the other: it puts the state of that rank's generator in
-# place, and afterwards keeps the new state. Then it computes the whole batch.
+# Different patterns on each rank are right, but are they provable? The network of one_process gets
+# a dropout layer, and one process must drop the same units as all ranks. So it draws for one shard
+# after the other: it restores the state of that rank's generator, draws, and keeps the new state.
+# Then it computes the whole batch.
 
 
 # %%
@@ -127,9 +133,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Workers of a loader
 #
-# With `num_workers=2` a `DataLoader` starts two processes on each rank, which load and augment the
-# images: four ranks have eight. When an epoch begins, it draws a number from torch's generator, and
-# gives each worker a seed made of this number and the worker's index. Each worker draws twice here.
+# Augmentation happens in other processes. With `num_workers=2` a `DataLoader` starts two processes
+# on each rank, which load and augment the images, so four ranks have eight. When an epoch begins,
+# the loader draws a number from torch's generator, and gives each worker a seed made of this number
+# and the worker's index. Each worker draws twice here.
 
 # %% [markdown]
 # **Predict first.** Four ranks draw 16 numbers from each generator. How many of them are different
@@ -159,16 +166,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Four: the workers of all ranks get the same seeds, so every rank augments alike. With another seed
-# for torch on each rank, all 16 are different, those of numpy and `random` too: the worker sets all
-# three.
+# Four: the workers of all ranks get the same seeds, so every rank augments in the same way. With
+# another seed for torch on each rank, all 16 are different, also those of numpy and `random`,
+# because the worker sets all three.
 #
 # </details>
 
 # %% [markdown]
 # ### The same run twice
 #
-# The same seeds, numbers of ranks and threads, and order of additions give the same bits.
+# With the right seeds you can also repeat a run. The same seeds, the same numbers of ranks and
+# threads, and the same order of additions give the same bits.
 
 # %% [markdown]
 # **Predict first.** How many of the 2,410 parameters are equal after two runs with dropout?
@@ -244,9 +252,10 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 # ## Pitfalls
 #
 # - A seed for each rank must not be set before the network is made, unless its parameters are
-#   broadcast. DDP broadcasts them.
-# - The sampler must shuffle with the same seed on all ranks. If it takes the generator of torch,
-#   one more draw on one rank gives that rank another order, and images are taken twice or never.
+#   broadcast, as DDP does.
+# - The sampler must shuffle with the same seed on all ranks. If it uses torch's generator, one more
+#   draw on one rank gives that rank another order, and then it takes some images twice and some
+#   never.
 # - A worker's seed of `rank + worker` is the same for worker 1 of rank 0 and worker 0 of rank 1.
 #   Leave it to the loader.
 
@@ -256,4 +265,5 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 # In the program to take home, [`main`](../../examples/train_ddp.py) has it:
 # `torch.manual_seed(step * n + rank)`.
 #
-# Next lesson: [buffers](../../notebooks/training/buffers.ipynb), what no gradient reaches.
+# Parameters stay equal because their gradients are averaged. Next lesson:
+# [buffers](../../notebooks/training/buffers.ipynb), which no gradient reaches.

@@ -5,8 +5,10 @@
 The last batch of an epoch rarely divides by the number of ranks, and then the mean of the ranks'
 means is not the mean of the batch.
 
-You know data parallel training with equal shards. In this lesson you weight unequal ones, and see
-what a larger batch means for the learning rate.
+You divide each batch evenly, and at the end of an epoch 5 images are left for four ranks. You could
+drop them, but then you never train on them. At the end of this lesson you can weight unequal shards
+so that each image counts the same, and you know what the larger batch of several ranks means for
+the learning rate.
 
     python lessons/training/shards.py
     torchrun --nproc-per-node 4 lessons/training/shards.py
@@ -36,15 +38,15 @@ from torch.nn.functional import cross_entropy
 # %% [markdown]
 # ### Weighted shards
 #
-# An epoch of 1,797 images ends with a batch of 5, which four ranks cannot divide evenly. Then the
-# mean of the ranks' means is not the mean of the batch. So divide the sum of the losses by the size
-# of the whole batch. `average_gradients` also divides by n, as DDP does, so each rank first
-# multiplies by n. With 5 images, whose losses are a to e, and four ranks:
+# An epoch of 1,797 images ends with a batch of 5, which four ranks cannot divide evenly. So each
+# rank divides the sum of its losses by the size of the whole batch, and not by that of its shard.
+# `average_gradients` also divides by n, as DDP does, so each rank first multiplies by n. With 5
+# images, whose losses are a to e, and four ranks:
 #
 #     rank 0: (a + e) * 4 / 5     rank 1: b * 4 / 5     rank 2: c * 4 / 5     rank 3: d * 4 / 5
 #     their sum, divided by 4: (a + b + c + d + e) / 5, the mean of the batch
 #
-# A rank without any image adds zeros. All ranks start with seed 0, which replaces the broadcast.
+# A rank without any image adds zeros. All ranks start with seed 0, so no broadcast is needed.
 
 # %% [markdown]
 # **Predict first.** If the ranks averaged the means of their own images, which of the 5 images of
@@ -78,16 +80,17 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Those of ranks 1 to 3. Rank 0 has 2 of 5 and rank 3 has 1, which would count twice as much as one
-# of rank 0.
+# Those of ranks 1 to 3. Rank 0 has 2 of 5 and rank 3 has 1, and in a mean of means this one would
+# count twice as much as each of rank 0.
 #
 # </details>
 
 # %% [markdown]
 # ### The batch size and the learning rate
 #
-# In most programs, the batch size is that of one rank. If each rank takes 64 images, an epoch has
-# fewer steps. We train with the learning rate as it was, and with n times as much.
+# Until now the ranks divided a batch of 64. In most programs, 64 would be the batch of each rank,
+# so the whole batch is n times as large, and an epoch has fewer steps. We train with the learning
+# rate as it was, and with n times as much.
 
 # %% [markdown]
 # **Predict first.** Four ranks train one epoch, and so does one process with batches of 64. Who
@@ -116,10 +119,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The one process, by far: four ranks make 7 steps, a quarter of its steps, and their loss is
-# 2.2228. With n times the learning rate it is 1.8872, and one process reaches 0.8232. The linear
-# scaling rule ([Goyal and others](https://arxiv.org/abs/1706.02677)), a rule of thumb, multiplies
-# the learning rate by n, after some steps of warm-up.
+# The one process, by far: four ranks make 7 steps, a quarter as many, and their loss is 2.2228.
+# With n times the learning rate it is 1.8872, but one process reaches 0.8232. The linear scaling
+# rule ([Goyal and others](https://arxiv.org/abs/1706.02677)), a rule of thumb, multiplies the
+# learning rate by n, after some steps of warm-up.
 #
 # </details>
 
@@ -147,4 +150,5 @@ STEPS = [weighted_shards, batch_size]
 # - P. Goyal and others, [*Accurate, Large Minibatch SGD*](https://arxiv.org/abs/1706.02677) (2017):
 #   the linear scaling rule, its warm-up, and where it ends.
 #
-# Next lesson: [buckets](../../notebooks/training/buckets.ipynb), which overlap with `backward()`.
+# The model is right now for shards of any size. Next lesson:
+# [buckets](../../notebooks/training/buckets.ipynb), which make the training fast, too.

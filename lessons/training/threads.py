@@ -4,8 +4,10 @@
 
 Threads of one process run Python one at a time, so training starts processes.
 
-You will train with threads, as `nn.DataParallel` does, see what that copies in every step and which
-work lets another thread run meanwhile, and so why it gave way to DistributedDataParallel.
+You find `nn.DataParallel` in old code, one line instead of `torchrun`, and ask why anybody bothers
+with processes. At the end of this lesson you can answer: you train with threads, as that line does,
+count what goes through the first GPU in every step, and see which work lets another thread run
+meanwhile.
 
     python lessons/training/threads.py
     torchrun --nproc-per-node 4 lessons/training/threads.py
@@ -28,12 +30,12 @@ from torch.nn.functional import cross_entropy
 # %% [markdown]
 # ## The idea
 #
-# Python runs one thread at a time: the one that holds the global interpreter lock (GIL). A function
-# of numpy or torch can give it back while it computes in C.
+# Python runs one thread at a time, the one that holds the global interpreter lock (GIL). But a
+# function of numpy or torch can give the lock back while it computes in C.
 #
-# `nn.DataParallel` trains with threads: a thread for each GPU works on its part of the batch.
-# Between the kernels (the computations on a GPU), each thread runs Python. So if the kernels are
-# short, the threads wait for one another. PyTorch recommends DDP instead, also on one machine
+# `nn.DataParallel` trains with a thread for each GPU, which works on its part of the batch. Between
+# the kernels (the computations on a GPU), each thread runs Python, so if the kernels are short, the
+# threads wait for one another. PyTorch recommends DDP instead, also on one machine
 # (`torch/nn/parallel/data_parallel.py`: "It is recommended to use
 # :class:`~torch.nn.parallel.DistributedDataParallel`, instead of this class, to do multi-GPU
 # training, even if there is only a single node.").
@@ -50,9 +52,9 @@ from torch.nn.functional import cross_entropy
 #
 # `nn.DataParallel(model, device_ids=[0, 1, 2, 3])` is all that a program needs, but it needs GPUs.
 # `in_threads` does the same by hand. In every step it replicates the model for four threads, each
-# of which computes the outputs of a part of the batch. They are gathered, so there is one loss,
-# that of the whole batch. After `backward()` the gradients of the replicas are added up in the
-# model. Every rank does all of this alone.
+# of which computes the outputs of a part of the batch. All outputs go into one loss, that of the
+# whole batch, and after `backward()` the gradients of the replicas are added up in the model. Every
+# rank of this step does all of that alone.
 
 # %% [markdown]
 # **Predict first.** Data parallel training averages the gradients of the ranks. Here they are
@@ -95,19 +97,22 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Yes: the loss is the mean over the whole batch, so each replica holds its share of one gradient.
-# With DDP each rank has a loss of its own, the mean over its part: their gradients are averaged.
+# With DDP each rank has a loss of its own, the mean over its part, which is why their gradients are
+# averaged.
 #
 # </details>
 #
 # ### What goes through the first GPU
 #
-# With `nn.DataParallel`, the batch, the model, the loss and the optimizer are on one GPU. So in
-# every step it sends parameters and images to the others, gets their outputs, returns the gradients
-# of the outputs, and gets those of the parameters. With DDP, every GPU sends and receives gradients
-# only. The step counts the bytes at the first GPU for a whole batch.
+# So threads give the right model. What they cost shows at the first GPU. With `nn.DataParallel`,
+# the batch, the model, the loss and the optimizer are all on it, so in every step it sends
+# parameters and images to all other GPUs, receives their outputs, returns the gradients of the
+# outputs, and receives those of the parameters. With DDP, every GPU sends and receives gradients
+# only. The step computes the bytes at the first GPU for a whole batch.
 
 # %% [markdown]
-# **Predict first.** The number of GPUs doubles. Which of the two doubles as well?
+# **Predict first.** You double the number of GPUs. Whose bytes at least double, too: those of
+# `nn.DataParallel`, or those of DDP?
 
 
 # %%
@@ -129,20 +134,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# `nn.DataParallel`: each further GPU gets a copy of the model from the first one, so all wait for
-# it. The bytes of DDP stay below `4 * 19,280 = 77,120`, however many GPUs there are.
+# Those of `nn.DataParallel`: each further GPU gets a copy of the model from the first one, so all
+# wait for it. The bytes of DDP stay below `4 * 19,280 = 77,120`, however many GPUs there are.
 #
 # </details>
 #
 # ### The GIL
 #
-# `others_run` works in one thread, while another one counts. `setswitchinterval` makes a thread
-# keep the GIL for a minute unless it gives it back. So if the counter moves, the work has given it
-# back, however fast or busy the machine is.
+# Even with one GPU for each thread the threads share one interpreter. `others_run` works in one
+# thread, while another one counts. `setswitchinterval` makes a thread keep the GIL for a minute
+# unless it gives it back. So if the counter moves, the work has given the GIL back, however fast or
+# busy the machine is.
 
 # %% [markdown]
-# **Predict first.** Which of the four keeps the other thread from running: a loop in Python, a sort
-# in numpy, a sort in torch, or waiting for a socket?
+# **Predict first.** You divide each of these among two threads: a loop in Python, a sort in numpy,
+# a sort in torch, waiting for a socket. Which of the four becomes no faster?
 
 
 # %%
@@ -193,9 +199,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The loop in Python: however many cores there are, two threads of Python code keep one of them
-# busy. A thread gives the GIL back during I/O, so threads suit programs that mostly wait for disks
-# and networks. Training computes, so ranks are processes, each with a GIL of its own.
+# The loop in Python, because it never lets another thread run: however many cores there are, two
+# threads of Python code keep one of them busy. A thread gives the GIL back during I/O, so threads
+# suit programs that mostly wait for disks and networks. Training computes, so ranks are processes,
+# each with a GIL of its own.
 #
 # </details>
 
@@ -248,4 +255,6 @@ STEPS = [threads, through_gpu_0, gil]
 # - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)
 # - [Free-threaded Python](https://docs.python.org/3/howto/free-threading-python.html)
 #
-# Next lesson: [to_the_gpu](../../notebooks/training/to_the_gpu.ipynb), the same program on GPUs.
+# So one process for each GPU it is. Next lesson:
+# [to_the_gpu](../../notebooks/training/to_the_gpu.ipynb), which takes the programs of this chapter
+# there.

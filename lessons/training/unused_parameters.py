@@ -2,11 +2,13 @@
 """
 # unused_parameters
 
-DDP waits for the gradient of every parameter. If one takes no part in the loss, the next forward
+DDP waits for the gradient of every parameter, so if one takes no part in the loss, the next forward
 pass raises an error.
 
-You will see the error, the option that finds unused parameters, and the collectives that it adds to
-each step.
+You wrap a model with two heads in DDP, and the second step fails with `Expected to have finished
+reduction in the prior iteration`. Every page tells you to set `find_unused_parameters=True`, and it
+helps. At the end of this lesson you know what the message means, what the option then does to your
+gradients, and what it costs in each step.
 
     python lessons/training/unused_parameters.py
     torchrun --nproc-per-node 4 lessons/training/unused_parameters.py
@@ -27,8 +29,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # ## The idea
 #
 # DDP reduces a bucket when it has the gradients of all parameters in it. A parameter that takes no
-# part in the loss gets no gradient. Its bucket is never full, and DDP notices in the next forward
-# pass:
+# part in the loss gets no gradient, so its bucket is never full. DDP notices that in the next
+# forward pass:
 #
 # ```text
 # RuntimeError: Expected to have finished reduction in the prior iteration before starting a new
@@ -36,18 +38,19 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # ... Parameter indices which did not receive grad for rank 0: 4 5
 # ```
 #
-# Some pages quote it as "Expected to have gradients for all parameters", which torch does not say.
+# (Some pages quote it as "Expected to have gradients for all parameters", which torch does not
+# say.)
 #
 # Many networks have such parameters: a head (the last layers, for one task) that is no longer
-# trained, a layer that is sometimes skipped, an expert that gets no token. And a parameter may be
+# trained, a layer that is sometimes skipped, an expert that gets no token. Often a parameter is
 # unused on one rank and used on another. With `find_unused_parameters=True`, DDP searches the graph
-# of each forward pass, and takes zeros for what this rank does not use.
+# of each forward pass, and reduces zeros for what this rank does not use.
 
 # %% [markdown]
 # ## The code
 #
 # This network has two heads: head 0 names the digit, head 1 tells even from odd. The first label of
-# a batch decides which one is trained. So the ranks use different heads in the same step.
+# a rank's shard decides which head it trains, so the ranks use different heads in the same step.
 
 
 # %%
@@ -115,16 +118,16 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It divides by n, not by the number of ranks that used the head: the others add zeros, and count.
-# Our one process does the same. So a head that few ranks use gets small gradients. The third wrong
-# program below tries to make up for it.
+# It makes it smaller. DDP divides by n, not by the number of ranks that used the head, because all
+# other ranks add zeros and count, too. Our one process does the same. So a head that few ranks use
+# gets small gradients, and the third wrong program below tries to make up for that.
 #
 # </details>
 
 # %% [markdown]
 # ### The error
 #
-# Here DDP is made without the option, and computes two gradients of the same images. The first
+# What happens without the option? Here DDP computes two gradients of the same images. The first
 # label of rank r is r, so even ranks name digits. The parameters are numbered in the order of
 # `model.parameters()`: the body has 0 and 1, head 0 has 2 and 3, and head 1 has 4 and 5.
 
@@ -153,19 +156,19 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 2 and 3, the head that rank 1 did not use. Each rank names its own. The first step raised no
-# error, but its only bucket was not reduced: the gradients stayed those of each rank.
-# `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names ([training](../../notebooks/mistakes/training.ipynb)
-# shows them).
+# 2 and 3, the head that rank 1 did not use: each rank names its own. The surprise is the first
+# step. It raised no error, but its only bucket was not reduced, so each rank was left with
+# gradients of its own. `TORCH_DISTRIBUTED_DEBUG=INFO` adds the names
+# ([training](../../notebooks/mistakes/training.ipynb) shows them).
 #
 # </details>
 
 # %% [markdown]
 # ### What the options cost
 #
-# `static_graph=True` promises that every step uses the same parameters. So rank r always has task r
-# modulo 2 here, and four steps are trained with each option. `counting` counts the calls of each
-# step.
+# The option is not free, and there is a second one. `static_graph=True` promises that every step
+# uses the same parameters, so here rank r always has task r modulo 2. We train four steps with each
+# option, and `counting` counts the calls of each step.
 
 # %% [markdown]
 # **Predict first.** Which option needs fewer calls in the long run?
@@ -200,7 +203,8 @@ if __name__ == "__main__":
 #
 # `static_graph`. With `find_unused_parameters` there are always 2 calls: the gradients, and one
 # number for each parameter that says whether any rank used it. With `static_graph` this happens in
-# the first step only. Two broadcasts of the third step agree on new buckets. Then 1 call is left.
+# the first step only. In the third step two broadcasts agree on new buckets, and from then on 1
+# call is left.
 #
 # </details>
 
@@ -235,13 +239,14 @@ STEPS = [unused_parameters, second_forward, cost_of_options]
 # %% [markdown]
 # ## Pitfalls
 #
-# - The first step raises no error: try two steps.
+# - The first step raises no error, so test with two.
 # - If the error comes with `find_unused_parameters=True`, the network returns what DDP cannot
 #   search, such as an object of your own. Return tensors, in lists or dicts.
 # - To freeze a layer, set `requires_grad = False` before DDP is made.
-# - `static_graph=True` promises that every step uses the same parameters. Here that is not so, and
-#   DDP raises an error in the first step in which a rank uses others.
-# - If every parameter is used, leave the option out: it costs a search and a call in each step.
+# - If you break the promise of `static_graph=True`, DDP raises an error in the first step in which
+#   a rank uses other parameters.
+# - If every parameter is used, leave the option out, because it costs a search and a call in each
+#   step.
 
 # %% [markdown]
 # ## Read on
@@ -249,5 +254,5 @@ STEPS = [unused_parameters, second_forward, cost_of_options]
 # [Notes on DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html), in PyTorch's documentation:
 # how it searches the graph.
 #
-# Next lesson: [different_bits](../../notebooks/training/different_bits.ipynb), how equal two
-# trainings can be.
+# All lessons so far compared several ranks with one process, within a limit. Next lesson:
+# [different_bits](../../notebooks/training/different_bits.ipynb), why there must be a limit.

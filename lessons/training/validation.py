@@ -5,8 +5,10 @@
 Every rank validates its share of the images, and the result is that of one process: no image is
 forgotten, and none counts twice.
 
-You will see sums that are exact for unequal shards, a sampler that repeats an image, and the loss
-of one rank that looks like the loss of all.
+Your program prints a validation loss, and it looks plausible. But is it the loss of all images, or
+only that of the images on rank 0? At the end of this lesson you can measure a model on all ranks
+exactly, also when the shards are unequal, and you recognize two ways in which such a number is
+quietly wrong.
 
     python lessons/training/validation.py
     torchrun --nproc-per-node 4 lessons/training/validation.py
@@ -24,9 +26,9 @@ from torch.utils.data import DistributedSampler
 # %% [markdown]
 # ## The idea
 #
-# An accuracy is a quotient: correct images by all images. Quotients of unequal shards cannot be
-# averaged, but their parts can be summed. So each rank counts, `all_reduce` adds up, and every rank
-# divides at the end:
+# An accuracy is a quotient: correct images by all images. You cannot average the quotients of
+# unequal shards, but you can sum their parts. So each rank counts, `all_reduce` adds up, and every
+# rank divides at the end:
 #
 # | rank | images | correct | accuracy |
 # |---|---|---|---|
@@ -40,12 +42,12 @@ from torch.utils.data import DistributedSampler
 # ## The code
 #
 # Every rank trains the model of [one_process](../../notebooks/training/one_process.ipynb) on 1,498
-# images. The other 299 are for validation: 2, 3, 4 or 5 ranks cannot share them equally.
+# images. The other 299 are for validation, a number that 2, 3, 4 or 5 ranks cannot share equally.
 #
 # ### Sums
 #
-# `measured` returns sums, and their last number is that of the images. A rank without images adds
-# three zeros. So this also works with more ranks than images.
+# `measured` returns sums, the last of which is the number of images. A rank without images adds
+# three zeros, so this also works with more ranks than images.
 
 # %% [markdown]
 # **Predict first.** All ranks have the same model. Does each find the model's loss on its own 74 or
@@ -88,17 +90,19 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No: the loss of its own images is different on every rank, between 1.1605 and 1.2281. Each of
-# these numbers looks like a loss of the model. Only 1.1958 is the loss of all images.
+# these numbers looks like the loss of the model, but only 1.1958 is the loss of all images.
 #
 # </details>
 
 # %% [markdown]
 # ### A sampler that pads
 #
-# `DistributedSampler` gives each rank equally many images. If there are too few, it repeats the
-# first ones. In a training that hardly matters, but a validation counts them twice. A median, for
-# example, cannot be computed from sums. For such a metric gather the predictions, put them in the
-# order of the images, and cut off the repeated ones.
+# The sums are exact if each image is on one rank. `DistributedSampler` breaks that: it gives each
+# rank equally many images, and if there are too few, it repeats the first ones. In a training that
+# hardly matters, but a validation counts them twice.
+#
+# Sums can't repair this, and for a metric such as a median they don't exist at all. For both,
+# gather the predictions, put them in the order of the images, and cut off the repeated ones.
 
 # %% [markdown]
 # **Predict first.** The sampler repeats the first image. Is the accuracy then too high or too low,
@@ -129,9 +133,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Here a little too high: 238 images count as correct, and 237 are. In the picture, ranks 0 and 3
-# both take image 0. If its prediction were wrong, the accuracy would be too low. The fewer the
-# images, the larger the difference.
+# Here a little too high: 238 images count as correct, and 237 are. In the picture you see why:
+# ranks 0 and 3 both take image 0. If its prediction were wrong, the accuracy would be too low. The
+# fewer images you have, the larger the difference.
 #
 # </details>
 
@@ -170,12 +174,12 @@ STEPS = [validation, padded_validation]
 #   then averages its own tensor prints the loss of one rank, a plausible number.
 # - All ranks must validate. If only rank 0 calls `validated`, the others wait, as
 #   [training](../../notebooks/mistakes/training.ipynb) shows.
-# - Print and save on rank 0, not on local rank 0: each machine has one of those.
+# - Print and save on rank 0, not on local rank 0, because each machine has a local rank 0.
 # - Call `model.eval()` before the validation and `model.train()` after it if the network has
 #   dropout or batch norm. This one has neither, so the proof would not notice.
-# - Do not validate a DDP model on some ranks only: its forward pass may broadcast buffers. That of
-#   `model.module` contains no collective.
-# - The sums are float64. In float32, integers are exact up to 16,777,216.
+# - Do not validate a DDP model on some ranks only, because its forward pass may broadcast buffers.
+#   That of `model.module` contains no collective.
+# - The sums are float64, because in float32 integers are exact only up to 16,777,216.
 
 # %% [markdown]
 # ## Write it yourself
@@ -226,5 +230,5 @@ STEPS = [validation, padded_validation]
 #   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler),
 #   in PyTorch's documentation.
 #
-# Next lesson: [seeds](../../notebooks/training/seeds.ipynb), which random numbers are equal on all
-# ranks.
+# This network draws no random numbers while it trains. Many networks do. Next lesson:
+# [seeds](../../notebooks/training/seeds.ipynb), which of them must be equal on all ranks.

@@ -4,8 +4,9 @@
 
 Hugging Face Accelerate wraps a model, its optimizer and its loader, with DDP and a sampler inside.
 
-You will see that it trains the same model as DDP with DistributedSampler, which images each rank
-takes, what `gather_for_metrics` drops, and where Accelerate does not fit.
+Your team uses Accelerate, and its loop contains no rank, no sampler and no DDP. You know what has
+to happen, but not whether it does. At the end of this lesson you can translate each of its calls,
+prove that it trains the same model as DDP with DistributedSampler, and say where it does not fit.
 
     python lessons/training/with_accelerate.py
     torchrun --nproc-per-node 4 lessons/training/with_accelerate.py
@@ -45,8 +46,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 # %% [markdown]
 # ## The code
 #
-# `train` is the loop of both programs: two epochs, 128 images of all ranks in each step. By hand,
-# the sampler gives out shard `rank` of `replicas`. With one replica that is one process.
+# `train` is the loop of both programs: two epochs, with 128 images of all ranks in each step. By
+# hand, the sampler gives each rank shard `rank` of `replicas`, and with one replica that is one
+# process.
 
 
 # %%
@@ -101,11 +103,13 @@ if __name__ == "__main__":
     run(with_accelerate)
 
 # %% [markdown]
-# The losses of a rank are not those by hand, although both have the model of one process.
+# Both have the model of one process. But look at the losses of a rank: with Accelerate they are not
+# those by hand. The ranks must have seen other images.
 #
 # ### Who takes which image
 #
-# This step asks both loaders for a batch of 8 images on each rank, without shuffling.
+# To see which ones, this step asks both loaders for a batch of 8 images on each rank, without
+# shuffling.
 
 # %% [markdown]
 # **Predict first.** Each of four ranks takes 8 of the first 32 images. By hand, rank 1 begins with
@@ -134,15 +138,17 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No, with 8, 9 and 10. Accelerate cuts the order into batches of 8, and gives every fourth batch to
-# a rank. The images of a step are the same, and so is the mean of their gradients.
+# a rank. The images of a step are the same in all, and so is the mean of their gradients, which is
+# why the model is the same, too.
 #
 # </details>
 
 # %% [markdown]
 # ### Exact metrics
 #
-# With four ranks, 1,797 images are 14 rounds of 4 batches, and 5 images are left. By default,
-# Accelerate fills the last round with images from the beginning. They must not be counted twice.
+# For a training it does not matter who takes which image. For a validation it matters that each
+# counts once. With four ranks, 1,797 images are 14 rounds of 4 batches, and 5 images are left, so
+# Accelerate fills the last round with images from the beginning.
 
 # %% [markdown]
 # **Predict first.** Does the accuracy of what `all_gather` collects differ from that of the data?
@@ -174,15 +180,16 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Yes: it collects 1920 predictions of 1797 images, so 1920 - 1797 = 123 are there twice.
-# `gather_for_metrics` knows the length of the data, and cuts the last round.
+# `gather_for_metrics` knows the length of the data, and cuts them off.
 #
 # </details>
 
 # %% [markdown]
 # ### Some ranks train, others do not
 #
-# Ranks 0, 1 and 2 train in a group, by hand. Rank 3 is an engine that only uses the model, as in
-# reinforcement learning, and gets the parameters from rank 0.
+# So far all ranks did the same. In reinforcement learning some train, and some only use the model.
+# Here ranks 0, 1 and 2 train in a group, by hand, and rank 3 is an engine that gets the parameters
+# from rank 0.
 
 
 # %%
@@ -207,8 +214,9 @@ if __name__ == "__main__":
     run(trainers_and_engine)
 
 # %% [markdown]
-# An Accelerator has no option for a group: it counts 4 ranks, on the engine, too. So `prepare`
-# would wrap the model for a rank that never calls `backward()`, and the trainers would wait for it.
+# By hand that works. An Accelerator has no option for a group, and it counts 4 ranks, also on the
+# engine. So `prepare` would wrap the model for a rank that never calls `backward()`, and the
+# trainers would wait for it.
 
 # %%
 STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
@@ -236,7 +244,8 @@ STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
 # ## Pitfalls
 #
 # - `accelerator.gather(x)` returns the tensors of all ranks and leaves `x` as it is.
-# - `accelerator.backward` divides the loss by `gradient_accumulation_steps`. Do not divide again.
+# - `accelerator.backward` divides the loss by `gradient_accumulation_steps`, so do not divide
+#   again.
 # - The batch size of the loader is that of one rank. With `split_batches=True` it is that of all.
 # - `accelerate launch --num_processes 2` starts two ranks on GPUs, as torchrun does, and needs no
 #   `accelerate config`. With `--cpu` it starts one process (`accelerate/commands/launch.py`: "elif
@@ -248,4 +257,5 @@ STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
 #
 # [Accelerate](https://huggingface.co/docs/accelerate), its documentation: also DeepSpeed and FSDP.
 #
-# Next lesson: [threads](../../notebooks/training/threads.ipynb), why processes and not threads.
+# Accelerate hides the processes, and `nn.DataParallel` starts none. Next lesson:
+# [threads](../../notebooks/training/threads.ipynb), why PyTorch left them for processes.
