@@ -38,9 +38,9 @@ from elastic_job import AGENT, WORKER, Job, sh
 #    whole batches, and without rounding. [seeds](../../notebooks/training/seeds.ipynb) counts what
 #    a rank computes, and [different_bits](../../notebooks/training/different_bits.ipynb) rounds.
 #
-# An accident is noticed late, because a machine that is gone tells nobody. Each agent sends a sign
-# of life to the store, and all other agents count how many are missing. Ranks notice the loss in
-# their next collective, some only at its time limit.
+# An accident is noticed late, because a machine that is gone sends no message about it. Each agent
+# sends a sign of life to the store, and all other agents count how many are missing. Ranks notice
+# the loss in their next collective, some only at its time limit.
 
 # %% [markdown]
 # ## In the lab
@@ -67,8 +67,9 @@ env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 1:2 --nproc-per-node 
 # %% [markdown]
 # ### Processes die
 #
-# We begin with what a single machine can do. The worker of node1 gets SIGKILL. Later its agent gets
-# SIGTERM, as a cluster sends it, and tells the store that it leaves.
+# We begin with accidents that leave the machine itself alive. First the worker of node1 gets
+# SIGKILL. Later its agent gets SIGTERM, as a cluster sends it, which gives the agent time to write
+# into the store that it leaves.
 
 # %% [markdown]
 # **Predict first.** The worker of node1 is killed. Who notices it first, and does node1 take part
@@ -103,9 +104,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Machines go and come
 #
-# An agent that ends can say so. A machine without power cannot. In the second training node1 loses
-# its power. Then it comes back, with an empty disk, and we start an agent on it. At last we pull
-# its cable.
+# An agent that is terminated can still say so, but a machine without power cannot. In the second
+# training node1 loses its power. Then it comes back, with an empty disk, so we start an agent on
+# it. At last we pull its cable.
 
 # %% [markdown]
 # **Predict first.** Nothing has failed when the new machine comes. Does it disturb the training?
@@ -218,7 +219,8 @@ STEPS = [elastic, machines_go_and_come, agents_that_say_nothing]
 #   ([pytorch#135712](https://github.com/pytorch/pytorch/issues/135712)).
 # - By default the time limit of a group is 30 minutes with gloo, and 10 with NCCL, and ranks wait
 #   as long for a silent machine.
-# - `--max-restarts` is 0 by default. Each agent counts its own failures. A new machine costs none.
+# - `--max-restarts` is 0 by default, so set it. Each agent counts its own failures, and a new
+#   machine does not count as one.
 # - `--nnodes 2` is not elastic: after the loss of one machine, the other one waits.
 # - With `keep_alive_max_attempt=2` a busy machine was once given up, and two worlds wrote the same
 #   checkpoint.

@@ -5,9 +5,9 @@
 One `mpiexec` starts the ranks of a torch program on all machines.
 
 On some clusters there is neither Slurm nor a way to type `torchrun` on every machine: their manual
-says `mpiexec`, the launcher of MPI. Your training uses gloo or NCCL, and MPI has no part in it. It
-can be started like that all the same. At the end of this lesson you can translate what mpiexec
-tells each rank, and decide on which machine each rank runs.
+says `mpiexec`, the launcher of MPI. Your training uses gloo or NCCL, and MPI has no part in it, but
+you can start it like that all the same. At the end of this lesson you can translate what mpiexec
+gives each rank, and decide on which machine each rank runs.
 
     python lessons/machines/mpi.py
     collectives run machines/mpi
@@ -20,8 +20,8 @@ from connections import Connections
 # %% [markdown]
 # ## The idea
 #
-# You start torchrun on every machine, but mpiexec on one: it logs in to the others by ssh and
-# starts its ranks there. A file says which machines there are, and how many ranks each gets.
+# You start torchrun on every machine, but mpiexec on one: it logs in to all other machines by ssh
+# and starts its ranks there. A file says which machines there are, and how many ranks each gets.
 #
 # Each rank then needs what you know from `env://`: its number, the world size, and the address of
 # the store. mpiexec gives it the first two, but under names of its own. It knows nothing of a

@@ -29,10 +29,11 @@ from connections import Connections
 #
 # ## In the lab
 #
-# `Lab(2)` makes two machines, node0 and node1. Each has its own address, host name, /etc/hosts,
-# processes and files in /run/disk, and both see the folder /run/shared. `lab.run` runs a command on
-# both at once, where you would type it on each, and `{node}` in the command stands for the number
-# of the machine. This program runs once on each machine, and makes a store by hand:
+# `Lab(2)` makes two machines, node0 and node1. They behave like real ones, because each has its own
+# address, host name, /etc/hosts, processes and files in /run/disk. Both see the folder /run/shared.
+# `lab.run` runs a command on both at once, where you would type it on each, and `{node}` in the
+# command stands for the number of the machine. This program runs once on each machine, and makes a
+# store by hand:
 
 # %%
 STORE = """
@@ -240,8 +241,8 @@ STEPS = [rendezvous, three_ways_to_name_it, who_gives_the_numbers]
 #   of torch 2.13 are clients and wait for a store that nobody opens
 #   ([pytorch#192113](https://github.com/pytorch/pytorch/issues/192113)). Torch 2.14 opens it.
 # - `MASTER_ADDR=localhost` works on one machine. On two, each waits for ranks that look elsewhere.
-# - A wrong name, a closed port and a rank 0 that has not started give the same message. In [what
-#   goes wrong between machines](../../docs/machines.md) you see how to tell them apart.
+# - A wrong name, a closed port and a rank 0 that has not started give the same message. [What goes
+#   wrong between machines](../../docs/machines.md) says how to distinguish them.
 # - Two jobs that meet at the same store at the same time need different `--rdzv-id`s.
 
 # %% [markdown]

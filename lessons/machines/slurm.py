@@ -142,8 +142,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # Here the tasks are the agents, and each starts one rank. The usual mistake is `--ntasks-per-node
-# 2` for two GPUs: then there are two agents on each machine, and `--nnodes 2` is wrong. The number
-# of GPUs belongs behind `--nproc-per-node`, and `--ntasks-per-node` stays 1.
+# 2` for two GPUs: then there are two agents on each machine, and `--nnodes 2` is wrong. So the
+# number of GPUs belongs behind `--nproc-per-node`, and `--ntasks-per-node` stays 1.
 
 # %% [markdown]
 # ### A machine dies, and the job is queued again

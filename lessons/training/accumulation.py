@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # You cut the batch of a rank into micro-batches and let `.grad` add up, as in
 # [one_process](../../notebooks/training/one_process.ipynb). But DDP reduces the gradients in every
 # `backward()`, and only the last reduction of a step is needed, because it reduces all that has
-# been added up so far. `model.no_sync()` turns the others off.
+# been added up so far. `model.no_sync()` turns off all reductions before it.
 #
 # The loss of a batch is a mean over all that counts in it: images, or the tokens of a text. If the
 # micro-batches have different numbers of tokens, the mean of their means is not the mean of the
@@ -71,7 +71,7 @@ def accumulate(model, images, labels):
 # %% [markdown]
 # We begin without padding, so each image is a token. The list `counts` gets a 0 for each
 # micro-batch, and a communication hook adds 1 when its gradients are reduced, as in
-# [ddp](../../notebooks/training/ddp.ipynb). All gradients fit into one bucket.
+# [buckets](../../notebooks/training/buckets.ipynb). All gradients fit into one bucket.
 
 # %% [markdown]
 # **Predict first.** In each of 28 steps, a rank computes 4 micro-batches, and only the `backward()`

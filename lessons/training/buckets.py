@@ -207,12 +207,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### DDP's first bucket is small
 #
-# DDP has two limits: its first bucket is full at 1 MiB and the others at 25 MiB, so that the first
-# `all_reduce` starts early (`torch/nn/parallel/distributed.py`: "First bucket optimization: use
-# smaller size when using defaults to reduce latency for early-computed gradients"). A communication
-# hook shows them. DDP calls this function for each full bucket, in place of its own `all_reduce`;
-# ours notes the size, and leaves the rest to `allreduce_hook`. The network has four layers of 1 MiB
-# each.
+# DDP makes this compromise with two limits: its first bucket is full at 1 MiB and all later ones at
+# 25 MiB, so that the first `all_reduce` starts early (`torch/nn/parallel/distributed.py`: "First
+# bucket optimization: use smaller size when using defaults to reduce latency for early-computed
+# gradients"). A communication hook shows them: a function that DDP calls for each full bucket in
+# place of its own `all_reduce`. Ours notes the size, and leaves the rest to `allreduce_hook`. The
+# network has four layers of 1 MiB each.
 
 # %% [markdown]
 # **Predict first.** How many buckets does the second step reduce, and which is larger?
@@ -243,8 +243,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Two: the first has 1048576 bytes, the gradient of the last layer, and the second has 3145728. In
-# the first step DDP does not know yet in which order the gradients come. So it takes one bucket of
-# 4194304 bytes for all of them, notes their order, and then builds the buckets anew.
+# the first step DDP does not know yet in which order the gradients come, so it puts all of them
+# into one bucket of 4194304 bytes, notes their order, and then builds the buckets anew.
 #
 # </details>
 

@@ -28,11 +28,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # ## The idea
 #
 # A module has parameters, which the optimizer changes, and buffers, which `forward` changes. Batch
-# norm has both. In training it normalizes with the mean and the variance of the batch, and keeps
-# running averages of them in its buffers `running_mean` and `running_var`. After `model.eval()` it
-# normalizes with these. In data parallel training each rank sees only its shard of the batch, so it
-# keeps averages of its own. It also normalizes with other numbers than one process would, which
-# changes the gradients, too.
+# norm has both. In training it normalizes with the mean and the variance of the batch. Because
+# there may be no batch later, it also keeps running averages of the two in its buffers
+# `running_mean` and `running_var`, and after `model.eval()` it normalizes with these. In data
+# parallel training each rank sees only its shard of the batch, so it keeps averages of its own. It
+# also normalizes with other numbers than one process would, which changes the gradients, too.
 
 # %% [markdown]
 # ## The code
@@ -217,8 +217,8 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 # %% [markdown]
 # ## On GPUs
 #
-# - `nn.SyncBatchNorm.convert_sync_batchnorm(model)` replaces every batch norm of a model. Call it
-#   before `DDP(model)`. It needs GPUs (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm expected
+# - `nn.SyncBatchNorm.convert_sync_batchnorm(model)` replaces every batch norm of a model, so call
+#   it before `DDP(model)`. It needs GPUs (`torch/nn/modules/batchnorm.py`: "SyncBatchNorm expected
 #   input tensor to be on GPU").
 # - Its forward gathers the statistics and counts of all ranks, so shards may differ in size
 #   (`torch/nn/modules/_functions.py`: "Use allgather instead of allreduce because count could be

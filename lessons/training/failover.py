@@ -239,13 +239,13 @@ STEPS = [failover, killed_in_a_step, killed_in_an_all_reduce, killed_while_it_sa
 #   of its dead peer. gloo connects from the larger address to the smaller one, so that rank fails
 #   if its own address is the larger one. [15 of 20
 #   runs](../../docs/machines.md#torchruns-restart-that-never-comes-back) failed.
-# - On several machines with `--rdzv-backend c10d`, ranks can have different prefixes: each agent
-#   counts its own restarts. There, set `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and leave out the
+# - On several machines with `--rdzv-backend c10d`, ranks can have different prefixes, because each
+#   agent counts its own restarts. So set `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and leave out the
 #   prefix. With a static rendezvous, as with `--master-port`, the variable changes nothing.
-# - A rank that dies takes the others with it: their next collective raises `Connection closed by
-#   peer` or `Connection reset by peer`. Let the rank end, so that torchrun restarts it.
-# - When one rank has failed, torchrun sends SIGTERM to the others. Their handler must not wait for
-#   a collective, which would never end.
+# - A rank that dies ends all other ranks, too, because their next collective raises `Connection
+#   closed by peer` or `Connection reset by peer`. Let the rank end, so that torchrun restarts it.
+# - When one rank has failed, torchrun sends SIGTERM to all that are left. Their handler must not
+#   wait for a collective, which would never end.
 
 # %% [markdown]
 # ## Read on

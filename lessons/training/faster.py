@@ -41,7 +41,8 @@ from torch.nn.utils import parameters_to_vector
 # `speed.py` beside this lesson trains a network with S = 3.3 MB of gradients, in float32 and with
 # DDP. We measured three of its steps: one with 256 images, one with 256 images and gradients in
 # float16, and one with 2,048 images, on one rank and on two. The two have one core each, and a
-# cable of 500 or of 50 Mbit/s between them. The formula gets c, S and the bandwidth.
+# cable of 500 or of 50 Mbit/s between them. For the formula we use only c, S and the bandwidth, so
+# it is a prediction.
 
 # %% [markdown]
 # **Predict first.** One rank computes about 15,800 images in a second. In which of the three steps

@@ -330,8 +330,8 @@ STEPS = [
 # ## The proof
 #
 # The gradients of the first two steps are compared with those of one process that has the inputs of
-# all ranks, and computes the sum of all losses; those of the others with a formula. All numbers are
-# whole, and small enough for float32, so they must be equal to the last bit.
+# all ranks, and computes the sum of all losses; those of the later steps with a formula. All
+# numbers are whole, and small enough for float32, so they must be equal to the last bit.
 
 # %% [markdown]
 # ## Make it wrong

@@ -3,7 +3,7 @@
 # sampler
 
 DistributedSampler tells each rank which samples to load. Together, the ranks load all samples once
-in an epoch, in another order each time.
+in an epoch, in another order in each epoch.
 
 So far every rank held all images and used a part of them. With a real data set that is too slow:
 each rank should load only its own part, and no image should be missing or be there twice. At the
@@ -154,9 +154,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Those of all other ranks, to the last bit. Rank 3 trains 18 steps, and the others train 31, and at
-# the end `Join` copies the parameters of a rank that trained all steps. They are those of one
-# process whose last 31 - 18 = 13 batches lack the images of rank 3. `Join` does not copy the
+# Those of all other ranks, to the last bit. Rank 3 trains 18 steps while all other ranks train 31,
+# and at the end `Join` copies the parameters of a rank that trained all steps. They are those of
+# one process whose last 31 - 18 = 13 batches lack the images of rank 3. `Join` does not copy the
 # optimizer's state, which is why this step trains without momentum.
 #
 # </details>

@@ -6,9 +6,9 @@ DDP waits for the gradient of every parameter, so if one takes no part in the lo
 pass raises an error.
 
 You wrap a model with two heads in DDP, and the second step fails with `Expected to have finished
-reduction in the prior iteration`. Every page tells you to set `find_unused_parameters=True`, and it
-helps. At the end of this lesson you know what the message means, what the option then does to your
-gradients, and what it costs in each step.
+reduction in the prior iteration`. Every page that you find says to set
+`find_unused_parameters=True`, and it helps. At the end of this lesson you know what the message
+means, what the option then does to your gradients, and what it costs in each step.
 
     python lessons/training/unused_parameters.py
     torchrun --nproc-per-node 4 lessons/training/unused_parameters.py

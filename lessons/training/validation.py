@@ -172,7 +172,7 @@ STEPS = [validation, padded_validation]
 #
 # - `gather` and `all_gather` put their result into other tensors. A program that calls them and
 #   then averages its own tensor prints the loss of one rank, a plausible number.
-# - All ranks must validate. If only rank 0 calls `validated`, the others wait, as
+# - All ranks must validate. If only rank 0 calls `validated`, the whole training stops there, as
 #   [training](../../notebooks/mistakes/training.ipynb) shows.
 # - Print and save on rank 0, not on local rank 0, because each machine has a local rank 0.
 # - Call `model.eval()` before the validation and `model.train()` after it if the network has

@@ -113,7 +113,7 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # **Predict first.** Each of four ranks takes 8 of the first 32 images. By hand, rank 1 begins with
-# the images 1, 5 and 9. Does it with Accelerate?
+# the images 1, 5 and 9. Does Accelerate give it the same ones?
 
 
 # %%
