@@ -220,8 +220,8 @@ STEPS = [shared_memory, shared_memory_measured, ddp_by_hand, fsdp_by_hand]
 # %% [markdown]
 # ## Read on
 #
-# - The page [Algorithms](../../docs/algorithms.md): which algorithm `by_hand` takes, and how fast
-#   it is.
+# - The page [Algorithms](../../docs/algorithms.md): which algorithm `by_hand` uses, and how fast it
+#   is.
 # - [`group.py`](../../collectives/process_groups/by_hand/group.py): the process group.
 #
 # This was the last lesson on algorithms. Back to [all chapters](../../README.md).

@@ -87,8 +87,8 @@ if __name__ == "__main__":
 # ## A barrier
 #
 # What if there is nothing to gather? Then only the news remains that a rank has come, and the same
-# messages make a barrier, the dissemination barrier. To prove the step, each message carries a 1
-# for each rank that the sender has heard of. A real barrier sends empty ones, because it is enough
+# messages make a barrier, the dissemination barrier. For the proof, each message carries a 1 for
+# each rank whose news has reached the sender. A real barrier sends empty ones, because it is enough
 # that a message arrives.
 
 
@@ -211,7 +211,7 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # %% [markdown]
 # ## The count
 #
-# For n ranks, each with S bytes in all (of an `all_gather`: after it):
+# For n ranks with S bytes each, which for an `all_gather` is what a rank has after it:
 #
 # | algorithm | messages of a rank | bytes that it sends |
 # |---|---|---|

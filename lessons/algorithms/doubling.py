@@ -206,8 +206,8 @@ STEPS = [doubling, halving]
 #   of this project calls MPICH if that is installed.
 # - NCCL has rings and trees for `all_reduce`, and where the switches of the network can add also
 #   CollNet and NVLS ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
-# - Our backend `by_hand` takes recursive doubling over sockets for an `all_reduce` of up to 128
-#   KiB, then halving and doubling up to 1024 KiB, and a ring for more.
+# - Our backend `by_hand` uses recursive doubling over sockets for an `all_reduce` of up to 128 KiB,
+#   then halving and doubling up to 1024 KiB, and a ring for more.
 # - Both are schedules here:
 #   [`recursive_doubling.py`](../../collectives/algorithms/recursive_doubling.py) and
 #   [`halving_doubling.py`](../../collectives/algorithms/halving_doubling.py).

@@ -135,7 +135,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Below all of it: the table predicts 319 to 1523, and 1446 if every hop takes the same time.
+# It is below all of it: the table predicts 319 to 1523, and 1446 if every hop takes the same time.
 #
 # Why is the measured number lower? With LL of 2019 the ring takes 44.24 ms and the tree 0.1294 ms.
 # If the tree took 0.2458 ms, the ratio would be 180, so about 0.1 ms more is enough. The table has

@@ -233,12 +233,13 @@ STEPS = [which_one_when, algorithms_measured, packed]
 # | 4 KiB | 6.4 | 1 | 3.2 | - | 0.07 |
 # | 16 MiB | 31 | - | - | 68 | 4.8 |
 #
-# 4 KiB cost mostly latency, and 16 MiB mostly bandwidth, so pack small tensors into one call.
+# The calls of 4 KiB cost mostly latency, and those of 16 MiB mostly bandwidth. So pack small
+# tensors into one call.
 
 # %% [markdown]
 # ## What libraries do
 #
-# - NCCL computes such times from tables of latencies and bandwidths in `tuning.cc`, and takes the
+# - NCCL computes such times from tables of latencies and bandwidths in `tuning.cc`, and chooses the
 #   best algorithm. `NCCL_ALGO=Ring` forces one, and `NCCL_DEBUG=INFO` shows what it has found ([its
 #   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
 # - Open MPI has such tables too, and files in which you can change them ([its

@@ -120,12 +120,12 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Shards inside a machine
 #
-# To gather ahead hides the time of a cable, but not if the cable is too slow. Two machines have
-# half of the ranks each. If all ranks share one model, each layer travels through the cable between
-# the machines three times. [Hybrid FSDP](../../docs/glossary.md#hybrid-fsdp), or HSDP, needs a mesh
-# with two dimensions. Each machine has all shards, so `all_gather` and `reduce_scatter` stay
-# inside, and only the ranks with the same shard add up its gradients by `all_reduce`, from machine
-# to machine.
+# Gathering ahead hides the time that a layer travels, but not if the cable is too slow. Suppose
+# that two machines have half of the ranks each. If all ranks share one model, each layer travels
+# through the cable between the machines three times. [Hybrid
+# FSDP](../../docs/glossary.md#hybrid-fsdp), or HSDP, needs a mesh with two dimensions. Each machine
+# has all shards, so `all_gather` and `reduce_scatter` stay inside, and only the ranks with the same
+# shard add up its gradients by `all_reduce`, from machine to machine.
 #
 # `Sends` counts the bytes of each call as if it went around a ring of its group.
 

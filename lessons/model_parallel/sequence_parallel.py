@@ -55,7 +55,8 @@ from tensor_parallel import sliced, sliced_training
 # %% [markdown]
 # ## The code
 #
-# The slices of the weights are those of tensor_parallel. A batch is cut in dimension 1, the text.
+# The slices of the weights are those of tensor_parallel. What is new is that each rank takes its
+# part of a batch in dimension 1, which is the text.
 
 
 # %%
@@ -238,8 +239,9 @@ STEPS = [sequence_parallel, norms_by_dtensor]
 # %% [markdown]
 # ## The proof
 #
-# Every rank compares its parameters and Adam's state with those of one process, to 1e-9. Calls and
-# bytes are compared with those of tensor_parallel, counted, and activations with a closed form.
+# Every rank compares its parameters and Adam's state with those of one process, to 1e-9. It
+# compares calls and bytes with those counted in a step of tensor_parallel, and activations with a
+# closed form.
 
 # %% [markdown]
 # ## Make it wrong

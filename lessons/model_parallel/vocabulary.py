@@ -59,7 +59,7 @@ from tensor_parallel import Enter, Leave
 
 # %% [markdown]
 # **Predict first.** There are 128 letters. The loss needs two calls, each of which goes around the
-# ring twice. To gather the logits takes one call, which goes around once. What sends more bytes?
+# ring twice. Gathering the logits needs one call, which goes around once. What sends more bytes?
 
 
 # %%

@@ -37,8 +37,8 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # itself: rank r can update 1/n of the numbers, and needs only their gradients and their state.
 # [ZeRO](../../docs/glossary.md#zero) has three stages:
 #
-# 1. The **optimizer state** is sharded. The gradients are reduced and scattered, each rank updates
-#    its shard, and all ranks gather the new parameters.
+# 1. The **optimizer state** is sharded. The ranks reduce and scatter the gradients, each rank
+#    updates its shard, and then all ranks gather the new parameters.
 # 2. The **gradients** are sharded, too. The ranks scatter those of a layer as soon as `backward()`
 #    has computed them, and then drop them.
 # 3. The **parameters** are sharded, too. The ranks gather a layer just before they compute it, and
@@ -178,7 +178,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # As many, 415,488. A ring's `all_reduce` is a `reduce_scatter` and an `all_gather`, and stage 1
-# only lets the optimizer run between the two. So a shard of the state costs no byte. Stage 2 sends
+# only lets the optimizer run between the two. So sharding the state costs no byte. Stage 2 sends
 # the same, only earlier, and holds at most 134,656 bytes of gradients: 100,864 of one block, and
 # shards of the layers behind it.
 #
