@@ -13,8 +13,9 @@ FIRST = ("the example", "what is counted", "what the text demands")
 
 
 def wrong_answers(exercise: Exercise) -> dict[str, dict]:
-    """By title. What those of several exercises share lies in the folder of the chapter."""
-    with files.imports_from(exercise.folder.parent):
+    """By title. What several exercises share lies in the folder of their chapter, or of all."""
+    chapter = exercise.folder.parent
+    with files.imports_from(chapter.parent), files.imports_from(chapter):
         return runpy.run_path(str(exercise.folder / "wrong.py"))["WRONG"]
 
 

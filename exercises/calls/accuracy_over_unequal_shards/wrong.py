@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`len(labels)` for `counts[1].double()`": {
         "kind": "the example",
@@ -19,17 +21,5 @@ WRONG = {
         ),
         "says": "the result is wrong.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def accuracy(predictions, labels):
-    if not KEPT:
-        KEPT.append(right(predictions, labels))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("accuracy(predictions, labels)"),
 }

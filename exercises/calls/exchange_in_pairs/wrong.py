@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_whole_numbers, keeps_the_first
+
 WRONG = {
     "`return x` for `return received`": {
         "kind": "the example",
@@ -11,27 +13,8 @@ WRONG = {
         "change": ("    dist.recv(received, peer)\n", ""),
         "says": "it hangs: after 2 s ",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def exchange(x, peer):
-    if not KEPT:
-        KEPT.append(right(x, peer))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
-    "it computes in float32": {
-        "kind": "fractions",
-        "around": """\
-def exchange(x, peer):
-    return right(x.long(), peer).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("exchange(x, peer)"),
+    "it computes with whole numbers": in_whole_numbers("exchange(x, peer)"),
     "even ranks send first": {
         "kind": "any pair",
         "change": (

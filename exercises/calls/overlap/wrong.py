@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`dist.all_reduce(gradient)` for `works.append(dist.all_reduce(gradient, asy...`": {
         "kind": "the example",
@@ -24,19 +26,7 @@ WRONG = {
         "change": ("for gradient in gradients", "for gradient in list(gradients)"),
         "says": "it asks for tensor 2 before it starts the all_reduce of tensor 1",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def overlapped(gradients):
-    if not KEPT:
-        KEPT.append(right(gradients))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("overlapped(gradients)"),
     "exactly three tensors": {
         "kind": "another length",
         "around": """\

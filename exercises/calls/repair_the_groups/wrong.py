@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`reversed(range(dist.get_world_size() - 1))` for `range(dist.get_world_size() - 1)`": {
         "kind": "the example",
@@ -19,17 +21,5 @@ WRONG = {
         "change": ("range(dist.get_world_size() - 1)", "range(min(1, dist.get_world_size() - 1))"),
         "says": "the result is wrong.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def sums_of_pairs(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("sums_of_pairs(x)"),
 }

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`if dist.get_rank() == 0: dist.broadcast(sh...` for `dist.broadcast(shared, src=0)`": {
         "kind": "the example",
@@ -19,19 +21,7 @@ WRONG = {
         "change": ("return shared.item(), total.item()", "return shared, total"),
         "says": "every rank: it returned (a Tensor, a Tensor), not (a float, an int).",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def agree(rate, samples):
-    if not KEPT:
-        KEPT.append(right(rate, samples))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("agree(rate, samples)"),
     "the largest rate": {
         "kind": "data that do not rise with the rank",
         "change": (

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_float32, keeps_the_first
+
 WRONG = {
     "`total = before` for `total += before`": {
         "kind": "the example",
@@ -21,27 +23,8 @@ WRONG = {
         "change": ("total = x.clone()", "total = x"),
         "says": "`x` was changed",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def running_total(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
-    "it computes in float32": {
-        "kind": "numbers too large for float32",
-        "around": """\
-def running_total(x):
-    return right(x.float()).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("running_total(x)"),
+    "it computes in float32": in_float32("running_total(x)"),
     "rank 0 sends to all": {
         "kind": "more than two ranks",
         "change": ("rank > 0", "rank == 1"),

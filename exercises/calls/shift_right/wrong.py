@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_float32, keeps_the_first
+
 WRONG = {
     "`dist.send(x, (rank + 1) % n)` for `work = dist.isend(x, (rank + 1) % n)`": {
         "kind": "the example",
@@ -31,27 +33,8 @@ WRONG = {
         "change": ("    work.wait()\n", ""),
         "says": "it does not wait for its isend in line 10: call `wait()` of the Work",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def shift(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
-    "it computes in float32": {
-        "kind": "numbers too large for float32",
-        "around": """\
-def shift(x):
-    return right(x.float()).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("shift(x)"),
+    "it computes in float32": in_float32("shift(x)"),
     "the left neighbour is the right one": {
         "kind": "more than two ranks",
         "change": ("(rank - 1) % n", "(rank + 1) % n"),

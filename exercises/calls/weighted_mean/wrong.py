@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`sums[0] / dist.get_world_size()` for `sums[0] / sums[1]`": {
         "kind": "the example",
@@ -11,19 +13,7 @@ WRONG = {
         "change": ("dist.all_reduce(sums)", "dist.reduce(sums, 0)"),
         "says": "it calls dist.reduce: write `weighted_mean` with all_reduce alone.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def weighted_mean(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("weighted_mean(x)"),
     "it computes with whole numbers": {
         "kind": "fractions",
         "around": """\

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`in totals` for `in sorted(totals)`": {
         "kind": "the example",
@@ -11,19 +13,7 @@ WRONG = {
         "change": ("return list(totals.items())", "return sorted(totals.items())"),
         "says": "the result is wrong.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def add_up(numbers):
-    if not KEPT:
-        KEPT.append(right(numbers))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("add_up(numbers)"),
     "whole numbers": {
         "kind": "fractions",
         "around": """\

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`return from_right, from_left` for `return from_left, from_right`": {
         "kind": "more than two ranks",
@@ -11,19 +13,7 @@ WRONG = {
         "change": ("dist.isend(x, right)]", "dist.isend(x, left)]"),
         "says": "it hangs: after 2 s ",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def neighbours_values(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("neighbours_values(x)"),
     "whole numbers": {
         "kind": "fractions",
         "around": """\

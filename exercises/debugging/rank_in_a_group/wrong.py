@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_whole_numbers, keeps_the_first
+
 WRONG = {
     "`src=0` for `src=1`": {
         "kind": "the example",
@@ -11,27 +13,8 @@ WRONG = {
         "change": ("range(1, dist", "range(0, dist"),
         "says": "every rank: the result is wrong.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def sum_of_the_others(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
-    "it computes in float32": {
-        "kind": "fractions",
-        "around": """\
-def sum_of_the_others(x):
-    return right(x.long()).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("sum_of_the_others(x)"),
+    "it computes with whole numbers": in_whole_numbers("sum_of_the_others(x)"),
     "only the members call new_group": {
         "kind": "a call that must be made",
         "around": """\

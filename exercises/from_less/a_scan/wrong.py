@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_float32, keeps_the_first
+
 WRONG = {
     "`x` for `below + x`": {
         "kind": "more than two ranks",
@@ -11,27 +13,8 @@ WRONG = {
         "change": ("return below", "return below + x"),
         "says": "every rank: the result is wrong.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def exclusive_scan(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0].clone()
-""",
-        "says": "run 2",
-    },
-    "it computes in float32": {
-        "kind": "numbers too large for float32",
-        "around": """\
-def exclusive_scan(x):
-    return right(x.float()).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("exclusive_scan(x)", says="run 2"),
+    "it computes in float32": in_float32("exclusive_scan(x)"),
     "only rank 1 receives": {
         "kind": "more than two ranks",
         "change": ("rank > 0", "rank == 1"),

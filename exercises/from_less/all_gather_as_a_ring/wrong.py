@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_float32, keeps_the_first
+
 WRONG = {
     "`range(n)` for `range(n - 1)`": {
         "kind": "the example",
@@ -24,27 +26,8 @@ WRONG = {
         ),
         "says": "it sent 32 bytes; 16 are enough",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def ring_all_gather(x):
-    if not KEPT:
-        KEPT.append(right(x))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
-    "it computes in float32": {
-        "kind": "numbers too large for float32",
-        "around": """\
-def ring_all_gather(x):
-    return right(x.float()).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("ring_all_gather(x)"),
+    "it computes in float32": in_float32("ring_all_gather(x)"),
     "the left neighbour is the right one": {
         "kind": "more than two ranks",
         "change": ("(rank - 1) % n", "(rank + 1) % n"),

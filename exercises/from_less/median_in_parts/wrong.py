@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_whole_numbers
+
 WRONG = {
     "`x.split(size)[:1]` for `x.split(size)`": {
         "kind": "the example",
@@ -24,12 +26,5 @@ WRONG = {
         ),
         "says": "the result is wrong.",
     },
-    "whole numbers": {
-        "kind": "fractions",
-        "around": """\
-def median_of_all(x, size):
-    return right(x.long(), size).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it computes with whole numbers": in_whole_numbers("median_of_all(x, size)"),
 }

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_float32, keeps_the_first
+
 WRONG = {
     "`total, received = x` for `total, received = x.clone()`": {
         "kind": "the example",
@@ -16,27 +18,8 @@ WRONG = {
         "change": ("rank != me", "rank != 0"),
         "says": "itself, which a rank cannot do",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def reduce(x, dst):
-    if not KEPT:
-        KEPT.append(right(x, dst))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
-    "it computes in float32": {
-        "kind": "numbers too large for float32",
-        "around": """\
-def reduce(x, dst):
-    return right(x.float(), dst).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("reduce(x, dst)"),
+    "it computes in float32": in_float32("reduce(x, dst)"),
     "it adds one other rank only": {
         "kind": "more than two ranks",
         "change": ("if rank != me", "if rank == (me + 1) % dist.get_world_size() != me"),

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_whole_numbers, keeps_the_first
+
 WRONG = {
     "without `, group=group`": {
         "kind": "the example",
@@ -11,27 +13,8 @@ WRONG = {
         "change": ("total = x.clone()", "total = x"),
         "says": "`x` was changed",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def sum_of_my_row(x, width):
-    if not KEPT:
-        KEPT.append(right(x, width))
-    return KEPT[0].clone()
-""",
-        "says": "the result is wrong.",
-    },
-    "it computes in float32": {
-        "kind": "fractions",
-        "around": """\
-def sum_of_my_row(x, width):
-    return right(x.long(), width).to(x.dtype)
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("sum_of_my_row(x, width)"),
+    "it computes with whole numbers": in_whole_numbers("sum_of_my_row(x, width)"),
     "only its own row": {
         "kind": "a race",
         "change": (

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`result + new` for `result * (log_sum - total).exp() + new * (...`": {
         "kind": "the example",
@@ -45,17 +47,7 @@ WRONG = {
         "change": ("range(n - 1)", "range(min(1, n - 1))"),
         "says": "the result is wrong.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def ring_attention(query, key, value):
-    if not KEPT:
-        KEPT.append(right(query, key, value))
-    return KEPT[0]
-""",
-        "says": "it sent 0 messages; at least 1 must be sent.",
-    },
+    "it keeps the first result": keeps_the_first(
+        "ring_attention(query, key, value)", says="it sent 0 messages; at least 1 must be sent."
+    ),
 }

@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import in_whole_numbers, keeps_the_first
+
 WRONG = {
     "`return answers` for `result[order] = answers return result`": {
         "kind": "the example",
@@ -29,25 +31,6 @@ WRONG = {
         ),
         "says": "all to expert 0, run 2: ",
     },
-    "whole numbers": {
-        "kind": "fractions",
-        "around": """\
-def through_experts(tokens, choice, expert):
-    return right(tokens.long(), choice, expert).to(tokens.dtype)
-""",
-        "says": "the result is wrong.",
-    },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def through_experts(tokens, choice, expert):
-    if not KEPT:
-        KEPT.append(right(tokens, choice, expert))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it computes with whole numbers": in_whole_numbers("through_experts(tokens, choice, expert)"),
+    "it keeps the first result": keeps_the_first("through_experts(tokens, choice, expert)"),
 }

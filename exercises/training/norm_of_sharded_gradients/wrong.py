@@ -1,5 +1,7 @@
 """What learners really write: by name the change, the kind of case that refutes it, and what they are told."""
 
+from around import keeps_the_first
+
 WRONG = {
     "`gradient.norm()` for `gradient.square().sum()`": {
         "kind": "the example",
@@ -19,19 +21,7 @@ WRONG = {
         ),
         "says": "it made 2 calls; 1 is enough.",
     },
-    "it keeps the first result": {
-        "kind": "a second call",
-        "around": """\
-KEPT = []
-
-
-def norm(gradients):
-    if not KEPT:
-        KEPT.append(right(gradients))
-    return KEPT[0]
-""",
-        "says": "the result is wrong.",
-    },
+    "it keeps the first result": keeps_the_first("norm(gradients)"),
     "whole numbers": {
         "kind": "fractions",
         "around": """\
