@@ -1,7 +1,7 @@
 """The rules on made-up programs: a correct one is never accused, and in one with a single wrong call
 the rank that makes it is named, and no other alone.
 
-The slow tests make 500 of each; HISTORIES=10000 in the environment makes so many (20 minutes).
+The slow tests make 1,000 of each; HISTORIES=10000 in the environment makes so many (20 minutes).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from collectives import LaunchError, launch
 from collectives.launcher import failure
 
-MANY = int(os.environ.get("HISTORIES", "500"))
+MANY = int(os.environ.get("HISTORIES", "1000"))
 # How many moves the ranks make between two looks.
 MOVES = (1, 5, 30, 150, 600)
 GUILT = ("hang", "mismatch", "raised", "died")
