@@ -218,7 +218,7 @@ def test_an_average_may_be_rounded_in_another_order(tmp_path):
 TRICKS = {
     "it prints what should come out": (
         "def broadcast(x, src):\n    print('solved: right in 115 cases')\n",
-        "rank 1: `x` is as it was: `=` only gives the name to another tensor",
+        "rank 1: `x` is as it was: this rank made no call",
     ),
     "it catches every exception": (
         "def broadcast(x, src):\n    try:\n        x.copy_(undefined)\n    except BaseException:\n        pass\n",

@@ -15,8 +15,8 @@ _MOST_SHOWN = 9  # elements of a tensor
 _LONGEST = 200  # characters of a text
 
 _AS_IT_WAS = (
-    "`{}` is as it was: `=` only gives the name to another tensor, so write into this one, as "
-    "`copy_` does"
+    "`{}` is as it was: if you used `=`, it only gave the name to another tensor, so write into "
+    "this one, as `copy_` does"
 )
 _NO_CALL = "`{}` is as it was: this rank made no call"
 _STILL_NAN = _AS_IT_WAS + "; and nan plus a number, or times a number, is still nan"
