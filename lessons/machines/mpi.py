@@ -157,9 +157,10 @@ STEPS = [mpi, round_robin]
 # %% [markdown]
 # ## Pitfalls
 #
-# - If `mpiexec` is of one MPI and `mpi4py` of another, each process is rank 0 of 1.
-# - Variables that you export reach the ranks with MPICH. With Open MPI only those do that `-x`
-#   names.
+# - If a program calls MPI itself, and `mpiexec` is of one MPI and `mpi4py` of another, each process
+#   is rank 0 of 1.
+# - With MPICH the ranks get every variable that you export. With Open MPI they get only those that
+#   you name with `-x`.
 # - If one rank dies, mpiexec ends all of them, and nothing starts them again.
 
 # %% [markdown]
