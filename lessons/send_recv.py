@@ -160,7 +160,7 @@ STEPS = [send_recv, stages]
 # Make one change, run its cell and the next one, and undo it.
 #
 # 1. In `send_recv`, change `dist.send(x, dst=rank + 1)` to `dist.send(x, dst=rank + 1, tag=rank)`.
-#    Each `recv` has the tag 0. Which ranks return? The answer takes a minute, the time limit.
+#    Each `recv` has the tag 0. Which ranks return? You see it after a minute, the time limit.
 #
 #    <details><summary>Answer</summary>
 #

@@ -29,7 +29,7 @@ import torch.distributed as dist
 # weights.](../docs/data_parallel.svg)
 #
 # This is data parallel training, and the whole of it fits on one screen. Save this as
-# `first_training.py`:
+# `first_training.py`, or take [the file](../examples/first_training.py):
 #
 # ```python
 # import torch
@@ -121,10 +121,10 @@ if __name__ == "__main__":
 # `run(step)` replaces torchrun: it starts four processes, connects them, calls the step in each,
 # and prints what each one returned. `device` is where tensors belong: with gloo, on the CPU.
 #
-# `check(got, expected, call)` fails unless every element is as expected, and the expected value is
-# computed without `torch.distributed`. So `proved on all 4 ranks` means that every rank has what
-# the lesson claims. What follows `# proof` computes it, so predict before you read on there. Your
-# own programs need neither `run` nor `check`.
+# `check(got, expected, call)` fails unless every element is as expected. The lines below `# proof`
+# compute the expected value, without `torch.distributed`, so answer a question before you read
+# them. `proved on all 4 ranks` means that every rank has that value. Your own programs need neither
+# `run` nor `check`.
 
 # %% [markdown]
 # ## Nothing is shared

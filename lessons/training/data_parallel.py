@@ -107,7 +107,7 @@ def data_parallel(rank, world_size, device):
     # a multiple of n, so that all shards are equal; drop the smaller last batch
     batches = shuffled().split(64 // world_size * world_size)[:-1]
     trained, losses = train(model, on_my_shard, batches, device)
-
+    # proof: one process with the whole batches
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, expected, "equal shards")
     check_samples(trained, expected, "equal shards")
@@ -141,10 +141,9 @@ STEPS = [data_parallel]
 # ## The proof
 #
 # Each step trains a second network in one process, with the same whole batches, and
-# `check_training` compares the two on every rank. It cannot see whether the work is divided: if
-# every rank computes the whole batch, the mean of equal gradients is right, too. So `check_samples`
-# looks at the images that reach the models. In each step those of all ranks must be the batch, each
-# once, and no rank may compute more than its share.
+# `check_training` compares the two on every rank. It cannot see whether the work is divided,
+# because the mean of equal gradients is right, too. So `check_samples` looks at the images that
+# reach the models: in each step those of all ranks must be the batch, each once.
 
 # %% [markdown]
 # ## Make it wrong

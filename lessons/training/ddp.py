@@ -54,7 +54,7 @@ def ddp(rank, world_size, device):
     batches = shuffled().split(64 // world_size * world_size)[:-1]
     with counting() as counts:
         trained, _ = train(model, on_my_shard, batches, device)
-
+    # proof: our own program, and one process
     ours, _ = train(network(0, device), by_hand, batches, device)
     expected, _ = train(network(0, device), batch_loss, batches, device)
     check_training(trained, ours, "DDP and ours")
