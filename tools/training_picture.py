@@ -13,7 +13,9 @@ from collectives.pictures.page import LINE, MARGIN, WIDEST, Canvas, default_styl
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "first_training.py"
 _RANKS = 2
-_LINE = r"rank (\d), step 1: own gradient (\S+), mean (\S+), weight (\S+)"
+# The lines of two ranks may run together.
+_NUMBER = r"(-?\d+\.\d\d)"
+_LINE = rf"rank (\d), step 1: own gradient {_NUMBER}, mean {_NUMBER}, weight {_NUMBER}"
 _LEFT, _WIDTH, _BETWEEN, _HEIGHT, _ROW = 2.3, 2.75, 0.7, 0.5, 0.92
 _ROWS = (
     ("equal copies", "of one model"),
