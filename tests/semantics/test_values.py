@@ -1,7 +1,8 @@
-"""The numbers that ranks hold tell one reduction from another."""
+"""The numbers that ranks hold, and how many: they tell reductions and ranks apart."""
 
 import torch
 
+from collectives.semantics.form import Case
 from collectives.semantics.values import reduced
 
 
@@ -17,3 +18,8 @@ def test_five_places_tell_all_reductions_of_integers_apart():
     for size in (3, 4, 5):
         found = {tuple(reduced(op, size, (5,), torch.int64).tolist()) for op in ops}
         assert len(found) == len(ops), size
+
+
+def test_uneven_lengths_are_one_more_for_each_rank():
+    case = Case(1, (0, 1, 2), 0, None, torch.device("cpu"), torch.float32, None, "uneven")
+    assert (case.lengths(), case.lengths(1)) == ([1, 2, 3], [2, 3, 4])
