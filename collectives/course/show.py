@@ -140,7 +140,9 @@ def _figures(report: StepReport) -> list[Figure]:
 
     outcomes = enumerate(report.outcomes)
     died = {rank: str(outcome) for rank, outcome in outcomes if outcome.kind == "died"}
-    return pictures.draw(report.calls or [], report.name, died=died)
+    rows = [one if isinstance(one, dict) else {} for one in report.results]
+    roles = [row["role"] for row in rows if "role" in row]
+    return pictures.draw(report.calls or [], report.name, died=died, roles=roles)
 
 
 def _print_picture(report: StepReport) -> None:

@@ -31,6 +31,7 @@ class CallPanel:
     caption: str = ""  # "call 1 of 3"
     notes: tuple[str, ...] = ()
     names: tuple[str, str] = ("before", "after")  # of the buffers, as the program calls them
+    absent: tuple[int, ...] = ()  # the ranks that are not in the group
 
     @property
     def arrow(self) -> list[str]:
@@ -124,13 +125,15 @@ def _block(call: CallPanel) -> Block:
     cells = [cell for rows in panels.values() for row in rows for cell in row or ()]
     wide = max([0.5, *(cell_width(cell.text) for cell in cells)])
     narrow = max([0.34, *(cell_width(cell.text, spare=0.08) for cell in cells)])
-    small = max([0.34, *(cell_width(cell.text, 0.06, SMALLER) for cell in cells)])
+    small = max([0.28, *(cell_width(cell.text, 0.06, SMALLER) for cell in cells)])
     pitch = CELL + (0.16 if has_labels(call) else 0)
     gap = 0.3 + max([0.7, *(1.17 * breadth(line, ARROW_SIZE) for line in call.arrow)])
     least = {
         side: max(0.5 if all(rows) else 0.66, breadth(name))  # "no buffer"
         for (side, rows), name in zip(panels.items(), call.names, strict=True)
     }
+    if call.absent:
+        least["before"] = max(least["before"], breadth("not in the group"))
     pieces = 1 + max((cell.piece for cell in cells), default=0)
     longest = max((_longest_line(row) for rows in panels.values() for row in rows), default=1)
     tries = [

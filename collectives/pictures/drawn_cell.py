@@ -3,7 +3,7 @@
 A value from another rank has a thick edge. A value of several ranks has a stripe for each of them.
 """
 
-from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink
+from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink, tint
 from collectives.pictures.origin import PictureCell
 from collectives.pictures.page import VALUE, Box, Canvas
 
@@ -13,6 +13,7 @@ _PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}
 # Edges and patterns by state; all other states look plain.
 _LOOKS = {
     "received": {"edgecolor": DARK, "linewidth": 2.2},
+    "padding": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "////"},
     "undefined": {"edgecolor": WRONG, "linewidth": 1.6, "hatch": "////"},
     "unknown": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "|||"},
 }
@@ -28,7 +29,7 @@ def draw_cell(canvas: Canvas, box: Box, cell: PictureCell, gid: str, size: float
     ground = fill(canvas, box, cell, gid)
     x, y, width, height = box
     # Text cannot be read on a pattern.
-    if len(cell.ranks) > 1 or _look(cell) in ("undefined", "unknown"):
+    if len(cell.ranks) > 1 or _look(cell) in ("padding", "undefined", "unknown"):
         canvas.box((x + 0.05 * width, y + 0.17 * height, 0.9 * width, 0.66 * height), ground)
     style = {"colour": ink(ground), "ha": "center"}
     canvas.write(x + width / 2, y + height / 2, cell.text, size, weight="bold", **style)
@@ -43,6 +44,8 @@ def fill(canvas: Canvas, box: Box, cell: PictureCell, gid: str | None = None) ->
         ground = LIGHT
     else:
         ground = colour_of(cell.ranks[0]) if cell.ranks else _NO_RANK
+    if cell.state == "padding":
+        ground = tint(ground)
     canvas.box(box, ground, gid, **_LOOKS.get(_look(cell), _PLAIN))
     if len(cell.ranks) > 1:
         x, y, width, height = box

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.origin import Row, trace
-from collectives.pictures.program_text import buffer_name, is_for_the_proof
+from collectives.pictures.program_text import buffer_name, is_for_the_proof, padding
 from collectives.pictures.promise import Promise
 from collectives.recording.call import SPAN, WORLD, Call
 from collectives.semantics.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
@@ -40,21 +40,25 @@ def draw(
     title: str,
     *,
     died: Mapping[int, str] | None = None,
+    roles: Sequence[str] = (),
 ) -> list["Figure"]:
     """The figure of a run, for `picture.svg` and `picture.save`; none if there is nothing to see.
 
-    `calls`: of all ranks, recorded with their tensors. `died`: how a rank died, by rank.
+    `calls`: of all ranks, recorded with their tensors. `died`: how a rank died, by rank. `roles`:
+    what each rank is, to be written below its name where data is shown.
     """
     if died:  # which calls of the other ranks failed is luck, and so is how far they came
         calls = [
             replace(call, error=died.get(call.rank)) if call.left is None else call
             for call in calls
         ]
-    figure = _draw_calls(calls, title, breaks_are_luck=bool(died))
+    figure = _draw_calls(calls, title, breaks_are_luck=bool(died), roles=roles)
     return [figure] if figure is not None else []
 
 
-def _draw_calls(calls: Sequence[Call], title: str, breaks_are_luck: bool) -> "Figure | None":
+def _draw_calls(
+    calls: Sequence[Call], title: str, breaks_are_luck: bool, roles: Sequence[str]
+) -> "Figure | None":
     from collectives.pictures import mesh, picture, timeline, waiting
 
     calls = [
@@ -70,12 +74,14 @@ def _draw_calls(calls: Sequence[Call], title: str, breaks_are_luck: bool) -> "Fi
         return mesh.draw(calls, grid, title)
     # Ranks that meet by mistake are shown by their data; what else went wrong, by its order.
     went_wrong = not breaks_are_luck and _went_wrong(calls)
-    if order_matters(calls) or (went_wrong and not any(one.notes for _, one in all_data(calls))):
+    by_mistake = any(one.notes for _, one in all_data(calls))
+    by_order = order_matters(calls) and not (_in_one_group(calls) and all_data(calls))
+    if by_order or (went_wrong and not by_mistake):
         # A call needs at least one step. Words in place of a picture only disturb a reader.
         most = max(Counter(call.rank for call in calls).values())
         return timeline.draw(calls, title=title) if most <= timeline.MOST_STEPS else None
     if shown := data(calls):
-        return picture.draw(shown)
+        return picture.draw(shown, roles)
     return timeline.draw(calls, title=title) if _goes_on(calls) else None
 
 
@@ -110,16 +116,33 @@ def _goes_on(calls: Sequence[Call]) -> bool:
 
 
 def _together(calls: Sequence[Call]) -> list[list[Call]]:
-    """The collectives of all ranks that move data, each as the calls of its ranks, in order."""
-    ranks = {call.rank for call in calls}
+    """The collectives that move data among all ranks, or all of them in one group.
+
+    Each is the calls of its ranks, in order.
+    """
+    moving = _moving(calls)
+    group = moving[0].group if _in_one_group(calls) else WORLD
+    ranks = {*moving[0].members} if _in_one_group(calls) else {call.rank for call in calls}
     found: dict[tuple[int, str], dict[int, Call]] = defaultdict(dict)
-    for call in calls:
-        if call.name == "wait" or call.seq is None or call.group != WORLD:
-            continue
-        if BY_NAME[call.name].buffers:
-            found[call.seq, call.name][call.rank] = call
+    for call in moving:
+        if call.group == group:
+            found[call.seq or 0, call.name][call.rank] = call
     whole = (found[key] for key in sorted(found, key=lambda key: key[0]))
     return [[one[rank] for rank in sorted(ranks)] for one in whole if one.keys() == ranks]
+
+
+def _moving(calls: Sequence[Call]) -> list[Call]:
+    """The collectives that move data."""
+    found = (call for call in calls if call.name not in (SPAN, "wait") and call.seq is not None)
+    return [call for call in found if BY_NAME[call.name].buffers]
+
+
+def _in_one_group(calls: Sequence[Call]) -> bool:
+    """Whether some ranks make a group, and nothing happens but collectives in it."""
+    moving = _moving(calls)
+    others = {call.name for call in calls if call not in moving}
+    groups = {call.group for call in moving}
+    return len(groups) == 1 and WORLD not in groups and others == {"new_group"}
 
 
 def data(calls: Sequence[Call]) -> list[CallPanel]:
@@ -158,12 +181,13 @@ def all_data(calls: Sequence[Call]) -> list[tuple[int, CallPanel]]:
         return []
     found: list[tuple[int, CallPanel]] = []
     for number, one in enumerate(together, 1):
-        if panel := _traced(one, [earlier.origins.after for _, earlier in found]):
+        results = [earlier.origins.after for _, earlier in found]
+        if panel := _traced(one, 1 + max(call.rank for call in calls), results):
             found.append((number, panel))
     return found
 
 
-def _traced(together: list[Call], earlier: Sequence[Sequence[Row]]) -> CallPanel | None:
+def _traced(together: list[Call], ranks: int, earlier: Sequence[Sequence[Row]]) -> CallPanel | None:
     """The data of one collective; None if half of the values or more cannot be traced."""
     first = together[0]
     spec = BY_NAME[first.name]
@@ -171,21 +195,28 @@ def _traced(together: list[Call], earlier: Sequence[Sequence[Row]]) -> CallPanel
         return None
     if any(buffer.layout is Layout.SEVERAL for buffer in spec.buffers):  # nobody knows how many
         return None
-    before, after = ([getattr(call, when) for call in together] for when in ("before", "after"))
+    of_rank = {call.rank: call for call in together}
+    absent = tuple(rank for rank in range(ranks) if rank not in of_rank)
+    nothing = replace(first, before={}, after={}, splits=None)
+    all_calls = [of_rank.get(rank, nothing) for rank in range(ranks)]
+    before, after = ([getattr(call, when) for call in all_calls] for when in ("before", "after"))
     if None in before or None in after:
         return None  # it was recorded without copies, or nobody waited for it
     ops = sorted({call.op for call in together if call.op})
     root = first.peer if spec.peer else None
     agree = len(ops) <= 1 and len({call.peer for call in together}) == 1
+    splits = [call.splits for call in all_calls]
+    promise = Promise(spec, root, splits, absent)
     origins = trace(
         [tensors.get(spec.gives) for tensors in before],
         [tensors.get(spec.gets) for tensors in after],
         op=first.op if len(ops) == 1 else None,
         root=root,
         in_place=spec.in_place,
-        promise=Promise(spec, root, [call.splits for call in together]) if agree else None,
+        promise=promise if agree else None,
         asked=ops,
         earlier=earlier,
+        padding=_padding(together, spec),
     )
     if origins is None:
         return None
@@ -193,9 +224,14 @@ def _traced(together: list[Call], earlier: Sequence[Sequence[Row]]) -> CallPanel
     is_clear = states.count("unknown") * 2 < len(states)
     if not is_clear:
         return None
-    return CallPanel(
-        origins, first.name, notes=tuple(_notes(together)), names=_names(together, spec)
-    )
+    names, notes = _names(together, spec), tuple(_notes(together))
+    return CallPanel(origins, first.name, notes=notes, names=names, absent=absent)
+
+
+def _padding(together: list[Call], spec: CallSpec) -> float | None:
+    """The value with which the program fills up what it passes."""
+    name = buffer_name(together[0], spec.gives)
+    return padding(together[0], name) if name else None
 
 
 def _names(together: list[Call], spec: CallSpec) -> tuple[str, str]:

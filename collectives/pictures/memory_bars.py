@@ -68,5 +68,7 @@ class MemoryBars:
         legend = f"The bytes that {self.whose} holds, all bars on one scale."
         if self.limit:
             canvas.box((limit, top - 0.1, 0.02, bottom - top + 0.1), DARK, "limit")
-            legend += f" The line stands at {self._text(self.limit)}."
+            text = self._text(self.limit)
+            canvas.write(limit, bottom + 0.1, text, ha="center", weight="bold")
+            legend += f" The line stands at {self._text(self.limit)}, all that there is."
         return canvas.end_with(legend, bottom, f"{title}. {' '.join(told)}")

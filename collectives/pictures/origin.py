@@ -22,6 +22,7 @@ STATES = {
     "own": "the rank's own value",
     "untouched": "as it was before, in the same place",
     "overwritten": "replaced by the call",
+    "padding": "not data: it makes all buffers equally long",
     "received": "another rank's value",
     "reduced": "made from the values of the ranks named",
     "undefined": "no rank's values give this",
@@ -78,6 +79,7 @@ def trace(
     promise: Promise | None = None,
     asked: Sequence[str] = (),
     earlier: Sequence[Sequence[Row]] = (),
+    padding: float | None = None,
 ) -> Origins | None:
     """Find where every element of `after` came from.
 
@@ -85,8 +87,9 @@ def trace(
     tensors, or None if the rank has no such buffer. `in_place`: whether `after` has the same
     buffers as `before`. `promise`: what the call should have done, if its ranks agree. `asked`:
     the reductions, if they do not. `earlier`: what earlier calls of the run left on the ranks: a
-    call that passes one of these results on shows where they came from. None if there are too many
-    ranks or elements, or for another reduction.
+    call that passes one of these results on shows where they came from. `padding`: the value that
+    fills the end of a buffer. None if there are too many ranks or elements, or for another
+    reduction.
     """
     lengths = [length(entry) for entry in (*before, *after)]
     ops = (op,) if op else tuple(asked)
@@ -96,6 +99,7 @@ def trace(
     kept = _kept(promise, before, old, new, op)
     sources = Sources(old, ops)
     carried = None if ops else _carried(old, earlier)
+    pads = {(rank, place) for rank, row in enumerate(old) for place in _pads(row or [], padding)}
 
     def cell_before(rank, place, element):
         lost = in_place and new[rank] is not None
@@ -103,7 +107,7 @@ def trace(
             lost = made[place] != [(rank, place)]
         elif lost:
             lost = _key_at(new[rank], place) != element.key
-        state = "overwritten" if lost else "own"
+        state = "overwritten" if lost else "padding" if (rank, place) in pads else "own"
         ranks = carried[rank][place] if carried else (rank,)
         return PictureCell(element.text, element.piece, state, ranks, element.line)
 
@@ -113,6 +117,8 @@ def trace(
             if carried:
                 ((source, at),) = made[place]
                 found = found[0], carried[source][at]
+            if {*made[place]} <= pads:
+                found = "padding", found[1]
         else:
             stayed = in_place and _key_at(old[rank], place) == element.key
             # subtle: try the elements at the same place first if the reduction is in place. Sums
@@ -156,6 +162,14 @@ def _kept(
             if not (is_reduction(op, values, element) if op else values[0].key == element.key):
                 return nothing
     return found
+
+
+def _pads(row: list[Element], value: float | None) -> Iterator[int]:
+    """The places at the end of a rank's buffer that have this value."""
+    for place in reversed(range(len(row))):
+        if value is None or row[place].value != value:
+            return
+        yield place
 
 
 def _carried(old: list, earlier: Sequence[Sequence[Row]]) -> Carried | None:

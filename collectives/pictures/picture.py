@@ -45,13 +45,14 @@ _COLOUR = "Colour: the rank that a value came from"
 _SAMPLES = {
     "received": "from another rank",
     "reduced": "made from these ranks' values",
+    "padding": "padding",
     "undefined": "no rank's values give this",
     "unknown": "several ranks or sums give this value",
 }
 
 
 @default_style
-def draw(calls: Sequence[CallPanel]) -> Canvas:
+def draw(calls: Sequence[CallPanel], roles: Sequence[str] = ()) -> Canvas:
     """Draw calls of the same ranks in one picture.
 
     Cells have the gid `before/r<rank>/e<index>` or `after/...`; those of the second call begin with
@@ -63,7 +64,7 @@ def draw(calls: Sequence[CallPanel]) -> Canvas:
     notes = dict.fromkeys(note for call in calls for note in (*call.origins.notes, *call.notes))
     canvas = Canvas(width=page + MARGIN)
     for band in bands:
-        _chips(canvas, band)
+        _chips(canvas, band, roles)
         for block in band.blocks:
             number = next(at for at, call in enumerate(calls, 1) if call is block.call)
             _block(canvas, block, band.tops, f"call{number}/" if number > 1 else "")
@@ -142,10 +143,17 @@ def save(figure: "Figure", path: str | Path) -> None:
         figure.savefig(path, dpi=200, metadata=metadata)
 
 
-def _chips(canvas: Canvas, band: Band) -> None:
-    """The names of the ranks. A root is marked, of a further call with another root beside it."""
+def _chips(canvas: Canvas, band: Band, roles: Sequence[str]) -> None:
+    """The names of the ranks, with their roles or the root below them.
+
+    The root of a further call stands beside it if it is another one.
+    """
     for rank, y in enumerate(band.tops[:-1]):
         canvas.chip(MARGIN, y + CELL / 2, rank)
+    for role, y in zip(roles, band.tops[:-1], strict=False):
+        canvas.write(MARGIN + CHIP / 2, y + CELL / 2 + 0.22, role, ha="center")
+    if roles:
+        return
     roots = [block.call.origins.root for block in band.blocks]
     for block, root in zip(band.blocks, roots, strict=True):
         if root is None:
@@ -169,6 +177,8 @@ def _block(canvas: Canvas, block: Block, tops: list[float], prefix: str) -> None
             top = tops[rank]
             if not row:
                 text = "no buffer" if row is None else "empty"
+                if rank in block.call.absent:
+                    text = "not in the group" if name == "before" else ""
                 canvas.write(left, top + CELL / 2, text, style="italic")
             for number, (cell, (x, y)) in enumerate(
                 zip(row or (), block.places[name][rank], strict=True)

@@ -17,11 +17,12 @@ Made = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Promise:
-    """A collective of all ranks. `splits`: by rank, as `Call.splits` has them."""
+    """A collective of all ranks but `absent`. `splits`: by rank, as `Call.splits` has them."""
 
     spec: CallSpec
     root: int | None = None
     splits: Sequence[tuple | None] = ()
+    absent: Sequence[int] = ()
 
     def lengths(self, rank: int, entry, ranks: int, gives: bool) -> list[int]:
         """How many elements the pieces of a rank's buffer have, in order."""
@@ -32,14 +33,15 @@ class Promise:
             return [length(part) for part in entry]
         split = self.splits[rank] if self.splits else None
         sizes = split[1 if gives else 0] if split else None
-        sizes = sizes or [1] * ranks
+        sizes = sizes or [1] * (ranks - len(self.absent))
         return [length(entry) * size // max(1, sum(sizes)) for size in sizes]
 
     def made(self, given: list, rank: int) -> list[Made] | None:
         """What each element that the rank gets is made from; None if it gets nothing."""
-        if self.spec.name in TO_ROOT and rank != self.root:
+        if rank in self.absent or (self.spec.name in TO_ROOT and rank != self.root):
             return None
-        givers = range(len(given)) if self.spec.name not in FROM_ROOT else [self.root or 0]
+        members = [rank for rank in range(len(given)) if rank not in self.absent]
+        givers = members if self.spec.name not in FROM_ROOT else [self.root or 0]
         pieces = [self._piece(giver, given, rank) for giver in givers]
         if self.spec.reduces:
             return [list(column) for column in zip(*pieces, strict=True)]
@@ -48,7 +50,8 @@ class Promise:
     def _piece(self, giver: int, given: list, rank: int) -> list[tuple[int, int]]:
         """The elements that `giver` has for a rank."""
         ends = [0, *accumulate(self.lengths(giver, given[giver], len(given), gives=True))]
-        piece = 0 if self._buffer(gives=True).layout is Layout.ONE else rank
+        place = rank - sum(one < rank for one in self.absent)
+        piece = 0 if self._buffer(gives=True).layout is Layout.ONE else place
         return [(giver, place) for place in range(ends[piece], ends[piece + 1])]
 
     def _buffer(self, gives: bool) -> BufferSpec:

@@ -27,7 +27,9 @@ def text(call: CallPanel) -> Group:
     table = Table("", *map(escape, call.names), box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for rank, rows in enumerate(zip(origins.before, origins.after, strict=True)):
         name = f"rank {rank}" + " root" * (rank == origins.root)
-        values = (_values(row, origins.op) for row in rows)
+        values = [_values(row, origins.op) for row in rows]
+        if rank in call.absent:
+            values = [Text("not in the group", style="dim"), Text()]
         table.add_row(Text(name, style=_style(rank), no_wrap=True), *values)
     parts.append(table)
     signs = {"undefined": "(none)", "unknown": "(?)"}
@@ -63,6 +65,7 @@ def _origin(rank: int, state: str, ranks: tuple[int, ...]) -> str:
         "own": "" if ranks == (rank,) else f" from {names}",
         "untouched": " untouched",
         "overwritten": ", to be overwritten",
+        "padding": f" of padding from {names}",
         "received": f" received from {names}",
         "reduced": f" reduced from {names}",
         "undefined": ", undefined",
@@ -83,6 +86,8 @@ def _values(row: Row, op: str | None) -> Text:
 
 
 def _source(cell: PictureCell, op: str | None) -> str:
+    if cell.state == "padding":
+        return f"{cell.label}, padding"
     if not cell.ranks:
         return "none" if cell.state == "undefined" else "?"
     if len(cell.ranks) == 1:

@@ -86,8 +86,10 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     transfers = _transfers(calls)
     legend = _legend(messages, together, met, ticks)
     legend += ["Thin bar: a transfer, from its start to its wait."] * bool(transfers)
-    legend += ["Arrows of a call with a root: who gives to whom, not the way."] * bool(with_root)
+    legend += ["Arrows of a call with a root: whose data a rank gets."] * bool(with_root)
     legend += ["White: the rank's own work."] * has_spans
+    places = Counter(max(entered.values()) for entered in met.values())
+    legend += ["Dots of one shape: one call."] * any(count > 1 for count in places.values())
     canvas = _page(title, legend, lanes.right, lanes.bottom, told)
     for row in range(lanes.rows):
         for rank in ranks:
@@ -122,7 +124,7 @@ def _transfers(calls: list[Call]) -> dict[tuple[int, int], Call]:
     starts = {call.key: call for call in calls if call.is_async}
     found: dict[tuple[int, int], Call] = {}
     for wait in calls:
-        start = starts.get((wait.rank, wait.of)) if wait.name == "wait" else None
+        start = starts.get((wait.rank, wait.of or 0)) if wait.name == "wait" else None
         if start and start.key not in found:
             meanwhile = [
                 call

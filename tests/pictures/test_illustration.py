@@ -166,7 +166,7 @@ def in_the_program(tmp_path, name, line) -> Call:
         ("gather", 3, "tensor", "x"),
         ("gather", 3, "gather_list", "pieces"),
         ("all_gather_single", 4, "output_tensor", "out"),
-        ("all_gather_single", 6, "input_tensor", ""),
+        ("all_gather_single", 6, "input_tensor", "x.view(-1)"),
         ("all_reduce", 12, "tensor", "self.loss"),
         ("all_reduce", 3, "tensor", ""),
     ],
