@@ -100,7 +100,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 8, 1 and 1: its first number is 21, and its halo is 13, the last number of rank 1. In the picture
-# "two differences" is between the start of the messages and the `wait`.
+# a thin bar below "two differences" shows that the messages travel meanwhile, from their start to
+# the `wait`.
 #
 # </details>
 

@@ -105,10 +105,10 @@ def _depths(block: Block, rank: int) -> list[float]:
 
 
 def has_labels(call: CallPanel) -> bool:
-    """Whether the ranks stand below the reduced cells: where some rank is not among them."""
-    ranks = range(len(call.origins.before))
+    """Whether the ranks stand below the reduced cells: where some member is not among them."""
+    ranks = {*range(len(call.origins.before))} - {*call.absent}
     return any(
-        cell.state == "reduced" and set(cell.ranks) != set(ranks)
+        cell.state == "reduced" and set(cell.ranks) != ranks
         for row in call.origins.after
         for cell in row or ()
     )

@@ -39,8 +39,11 @@ def padding(call: Call, name: str) -> float | None:
 def _fill(value: ast.AST) -> float | None:
     if not isinstance(value, ast.Call) or _called(value) != "pad":
         return None
-    fills = [ast.literal_eval(word.value) for word in value.keywords if word.arg == "value"]
-    return fills[0] if fills else 0
+    fills = [word.value for word in value.keywords if word.arg == "value"]
+    try:
+        return ast.literal_eval(fills[0]) if fills else 0
+    except ValueError:  # the program computes it
+        return None
 
 
 def is_for_the_proof(call: Call) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from drawn import GRID, reductions
 from figures import words
 from hand_made import program
@@ -139,8 +140,20 @@ def test_other_groups_are_no_grid(groups):
     assert mesh.grid(reductions(*groups)) is None
 
 
+def test_the_data_of_one_group_is_shown_and_who_is_not_in_it():
+    zeros = [torch.zeros(2)] * 2
+    calls = collective(0, zeros, zeros, name="broadcast", op=None, peer=2, group="pair")
+    calls = [replace(call, rank=call.rank + 1, members=(1, 2)) for call in calls]
+    calls += program(*["new_group"] * 3)
+    (figure,) = illustration.draw(calls, "pair", roles=["guest", "copy", "root"])
+    assert {"not in the group", "guest", "copy"} <= {*words(figure)}
+    assert "Before, rank 0 has no buffer" in figure.get_label()
+    assert "After, rank 1 has 0, 0 received from rank 2" in figure.get_label()
+
+
 PROGRAM = """
 def step(rank, device):
+    out = torch.nn.functional.pad(x, (0, 1), value=-7)
     dist.gather(x, pieces if rank == 0 else None, dst=0)
     dist.all_gather_single(
         output_tensor=out,
@@ -163,33 +176,38 @@ def in_the_program(tmp_path, name, line) -> Call:
 @pytest.mark.parametrize(
     ("name", "line", "parameter", "expected"),
     [
-        ("gather", 3, "tensor", "x"),
-        ("gather", 3, "gather_list", "pieces"),
-        ("all_gather_single", 4, "output_tensor", "out"),
-        ("all_gather_single", 6, "input_tensor", "x.view(-1)"),
-        ("all_reduce", 12, "tensor", "self.loss"),
-        ("all_reduce", 3, "tensor", ""),
+        ("gather", 4, "tensor", "x"),
+        ("gather", 4, "gather_list", "pieces"),
+        ("all_gather_single", 5, "output_tensor", "out"),
+        ("all_gather_single", 7, "input_tensor", "x.view(-1)"),
+        ("all_reduce", 13, "tensor", "self.loss"),
+        ("all_reduce", 4, "tensor", ""),
     ],
 )
 def test_buffers_have_the_names_of_the_program(tmp_path, name, line, parameter, expected):
     assert program_text.buffer_name(in_the_program(tmp_path, name, line), parameter) == expected
 
 
+@pytest.mark.parametrize(("line", "value"), [(2, None), (5, -7)])
+def test_what_a_program_fills_a_buffer_up_with(tmp_path, line, value):
+    assert program_text.padding(in_the_program(tmp_path, "all_gather_single", line), "out") == value
+
+
 def test_the_picture_has_these_names(tmp_path):
-    calls = collective(0, [[1], [2]], [[3], [3]], file=str(tmp_path / "program.py"), line=12)
-    in_the_program(tmp_path, "all_reduce", 12)
+    calls = collective(0, [[1], [2]], [[3], [3]], file=str(tmp_path / "program.py"), line=13)
+    in_the_program(tmp_path, "all_reduce", 13)
     assert {"self.loss before", "self.loss after"} <= set(words(*illustration.draw(calls, "sum")))
     # Rank 0 passes x there: no name fits both ranks.
-    calls[0] = replace(calls[0], line=13)
+    calls[0] = replace(calls[0], line=14)
     assert {"before", "after"} <= set(words(*illustration.draw(calls, "sum")))
 
 
 def test_a_call_of_the_proof_is_not_drawn_unless_it_went_wrong(tmp_path):
-    lines = [3, 4, 9, 12]
+    lines = [4, 5, 10, 13]
     calls = [in_the_program(tmp_path, "all_reduce", line) for line in lines]
     assert [program_text.is_for_the_proof(call) for call in calls] == [False, False, True, False]
     file = str(tmp_path / "program.py")
-    calls = collective(0, [[1], [2]], [[3], [3]], file=file, line=9)
+    calls = collective(0, [[1], [2]], [[3], [3]], file=file, line=10)
     assert illustration.draw(calls, "proof") == []
     assert len(illustration.draw([replace(call, error="lost") for call in calls], "proof")) == 1
 

@@ -15,8 +15,10 @@ from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
 from collectives.pictures.origin import trace
+from collectives.pictures.promise import Promise
 from collectives.recording.call import Call
 from collectives.recording.counts import Count, Counts
+from collectives.semantics.calls import CALLS
 from tools import overview
 
 # The pictures of one chapter lie beside its lessons.
@@ -48,6 +50,12 @@ PICTURES = {
     },
     "repeated": {"before": [torch.ones(2)] * 3, "after": [torch.ones(2)] * 3, "in_place": True},
     "without one rank": {"before": SUM, "after": [sum(SUM[1:])] * 4, "op": "SUM", "in_place": True},
+    "padded": {
+        "before": [(short := torch.tensor([1, -1])), (long := torch.tensor([11, 12]))],
+        "after": [[short, long]] * 2,
+        "promise": Promise(CALLS["all_gather"]),
+        "padding": -1,
+    },
     "eight": {
         "before": [torch.tensor([rank])[None] for rank in range(8)],
         "after": [torch.arange(8)] * 8,
@@ -96,6 +104,7 @@ SEEN = [
         "all_reduce",
         "wrong",
         "repeated",
+        "padded",
         "ring",
         "chain",
         "from any in a row",

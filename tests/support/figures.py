@@ -62,6 +62,7 @@ def _drawing(element: ElementTree.Element, gid: str) -> Iterator[str]:
     style = element.get("style") or ""
     fill, stroke = (re.search(rf"\b{what}: (\S+?)(;|$)", style) for what in ("fill", "stroke"))
     colour = next((one[1] for one in (fill, stroke) if one and one[1] != "none"), "")
+    colour = "hatched" if colour.startswith("url") else colour
     if name == "path":
         xs, ys = _points(element.get("d") or "")
         if fill and fill[1] == "none":
