@@ -6,9 +6,9 @@ tensor before you wait. Return the sums. A tensor belongs to its call until you 
 
 Rank 1 is slow: it has its first tensor only when rank 0 asks for its second.
 
-    rank  gradients           returned
-    0     [1, 2], [3, 4]      [[11, 22], [33, 44]]
-    1     [10, 20], [30, 40]  [[11, 22], [33, 44]]
+    rank  gradients                     returned
+    0     [1, 2], [2, 4], [3, 6]        [[11, 22], [22, 44], [33, 66]]
+    1     [10, 20], [20, 40], [30, 60]  [[11, 22], [22, 44], [33, 66]]
 
 You may call all_reduce, and no other collective.
 """
