@@ -35,8 +35,8 @@ from torch.nn.functional import cross_entropy
 # %% [markdown]
 # ## The code
 #
-# Up to here, a program knows nothing of other ranks: a small network for 1,797 images of
-# handwritten digits, and a loop. `gradients` is the function that computes the gradients of a
+# The first cell knows nothing of other ranks: a small network for 1,797 images of handwritten
+# digits, and a loop. `gradients` is the function that computes the gradients of a
 # batch. We use float64 so that rounding stays tiny, and one thread for each rank, because the ranks
 # share the cores. `note_samples` notes which images the model sees, for the proof.
 
