@@ -108,7 +108,11 @@ def unused_parameters(rank, world_size, device):
     expected, _ = train(TwoTasks(device), one_process, batches(), device)
     check_training(trained, expected, "two tasks")
     rows = {f"head {head}": [task == head for task in tasks] for head in (0, 1)}
-    return {"steps": RankGrid(rows, "step", "Filled: the rank used this head in this step.")}
+    legend = (
+        "Filled: the rank used this head in this step. Look for columns with one filled box: there "
+        "the head's gradient is divided by all ranks, though one rank used it."
+    )
+    return {"steps": RankGrid(rows, "step", legend)}
 
 
 # %%
