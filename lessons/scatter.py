@@ -7,7 +7,8 @@ receives number r.
 
 One rank has read a file, and each rank needs its own share of it. A `broadcast` would work, but it
 sends the whole to every rank, and each rank throws most of it away. At the end of this lesson you
-can hand out shares, even when they do not divide evenly, and you know what a share costs in memory.
+can hand out shares, even when the rows do not divide evenly, and you know what a share costs in
+memory.
 
     python lessons/scatter.py
     torchrun --nproc-per-node 4 lessons/scatter.py
@@ -21,9 +22,9 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The call
 #
-# `src` names the root. It passes the list of n pieces, its own among them, and every other rank
-# passes `None`. Every rank, the root too, also passes a tensor `x`, into which it receives its
-# piece. Here `x` is [-1, -1] at first.
+# `src` names the root. The root passes the list of n pieces, its own among them, and every other
+# rank passes `None`. Every rank, the root too, also passes a tensor `x`, into which it receives its
+# piece. `x` starts as [-1, -1], so you see that both numbers arrive.
 
 
 # %%
@@ -55,16 +56,17 @@ if __name__ == "__main__":
 # | 2 | - | [21, 22] |
 # | 3 | [[1, 2], [11, 12], [21, 22], [31, 32]] | [31, 32] |
 #
-# The tens name the rank that a piece is for. In the picture, all pieces have the colour of rank 3,
-# the root, because all come from there.
+# The tens digit of each number is the rank that the piece is for. In the picture, all pieces have
+# the colour of rank 3, the root, because all of them come from it.
 
 # %% [markdown]
 # ### Nine rows for four ranks
 #
-# All pieces must have the same shape, but nine rows do not divide by four. So the root tells each
-# rank how many rows it gets, [pads](../docs/glossary.md#padding) all pieces to the longest, and
-# each rank cuts off its padding. The root cuts the rows with `tensor_split`, because `chunk` may
-# return fewer than n pieces.
+# All pieces must have the same shape, but nine rows do not divide by four. So the root scatters
+# twice: first the number of rows that each rank gets, and then the rows, with all pieces
+# [padded](../docs/glossary.md#padding) to the length of the longest. Each rank cuts off its
+# padding. The root cuts the rows with `tensor_split`, because `chunk` may return fewer than n
+# pieces.
 
 # %% [markdown]
 # **Predict first.** The longest piece has three rows. How many rows of padding do the four ranks
@@ -109,13 +111,14 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### The share in memory
 #
-# Back to the `broadcast` of the whole, out of which each rank cuts its share. Every rank then
-# receives four times as much, but only for a moment: once the share is cut out, the whole can be
-# deleted. Both shares have 1024 numbers of 4 bytes, which are 4096 bytes.
+# What if the root does broadcast the whole, and each rank cuts out its share? Every rank then
+# receives four times as much, but only for a moment, it seems, because once the share is cut out,
+# the rank can delete the whole. The next step gets the share in both ways. It has 1024 numbers of 4
+# bytes, which are 4096 bytes.
 
 # %% [markdown]
-# **Predict first.** After `del whole`, nothing but the share of 4096 bytes is left. How many bytes
-# does rank 3 keep in memory for it?
+# **Predict first.** After `del whole`, rank 3 has only `cut_out`, its share of 4096 bytes. How many
+# bytes of memory does it keep for that?
 
 
 # %%
@@ -145,8 +148,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16384 after the broadcast, but 4096 after the scatter. A slice is a
-# [view](../docs/glossary.md#view), and as long as it exists, the whole tensor stays in memory.
+# 16384, which is the whole. A slice is a [view](../docs/glossary.md#view), and as long as it
+# exists, the whole tensor stays in memory: `del` deletes only the name. For the share that came by
+# `scatter`, rank 3 keeps 4096 bytes.
 #
 # </details>
 
@@ -169,13 +173,15 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 # ## Pitfalls
 #
 # - As in `gather`, only the root passes the list, and it must be a `list` of n tensors. The tuple
-#   that `chunk` returns is a TypeError, and `chunk(4)` cuts nine rows into three pieces.
+#   that `chunk` returns raises a TypeError, and it may be too short as well, because `chunk(4)`
+#   cuts nine rows into three pieces.
 # - `torch.arange(4)` is int64 and `torch.empty(4)` is float32, but `scatter` converts nothing, and
 #   only the root compares dtypes. On gloo, int64 pieces [kill a
-#   rank](../notebooks/mistakes/buffers.ipynb) that has room for as many float32, because the
-#   message is longer than its tensor. With dtypes of the same size the rank gets [other numbers,
-#   and no error](../notebooks/mistakes/arguments.ipynb).
-# - On the root, do not use one of the pieces as the output, because its own piece overwrites it.
+#   rank](../notebooks/mistakes/buffers.ipynb) whose output is float32 of the same length, because
+#   the message has twice the bytes of the output. With dtypes of the same size the rank gets [other
+#   numbers, and no error](../notebooks/mistakes/arguments.ipynb).
+# - On the root, do not use one of the pieces as the output, because the root's own piece overwrites
+#   it.
 # - Without `src`, the root is rank 0.
 
 # %% [markdown]
@@ -206,9 +212,10 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `rank 0 raised RuntimeError: ProcessGroupGloo::scatter: Incorrect input list size 3.
-#    Input list size should be 4, same as size of the process group.` `chunk` returns three pieces
-#    of three rows, so none is left for rank 3, which would wait until the time limit.
+#    Nothing, because the run ends with `rank 0 raised RuntimeError: ProcessGroupGloo::scatter:
+#    Incorrect input list size 3. Input list size should be 4, same as size of the process group.`
+#    `chunk` returns three pieces of three rows, so none is left for rank 3, which would wait until
+#    the time limit.
 #
 #    </details>
 #
@@ -217,8 +224,8 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 #
 #    <details><summary>Answer</summary>
 #
-#    You get `3 4096 4096`, and the same on the other three ranks, because a clone has memory of its
-#    own.
+#    Each keeps as many bytes for the clone as for the scattered share: rank 3 prints `3 4096 4096`,
+#    because a clone has memory of its own.
 #
 #    </details>
 
@@ -246,4 +253,5 @@ STEPS = [scatter, scatter_uneven_rows, share_in_memory]
 # - [`gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.gather)
 #
 # Here one rank has something for every rank. Next lesson:
-# [all_to_all](../notebooks/all_to_all.ipynb), in which every rank has: n scatters in one call.
+# [all_to_all](../notebooks/all_to_all.ipynb), in which every rank has something for every rank, so
+# that one call does the work of n scatters.

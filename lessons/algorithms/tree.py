@@ -2,12 +2,13 @@
 """
 # tree
 
-A broadcast and a reduce along a tree: the number of ranks that have the data doubles in each step.
+In a broadcast along a tree, the number of ranks that have the data doubles in each step; a reduce
+runs the same way backwards.
 
-Rank 0 has loaded a model, and 1,023 other ranks need it. If rank 0 sends it to each of them, it
-sends for a very long time, while everybody else waits. In this lesson you let the ranks pass it on,
-and need ten steps. You also see who is idle in such a tree, and how two trees at once keep nearly
-every rank busy.
+Rank 0 has loaded a model, and 1,023 other ranks need it. If rank 0 sends it to one after the other,
+the last of them waits for 1,023 messages. In this lesson the ranks pass the model on, and ten steps
+are enough. You also see who is idle in such a tree, and how two trees at once keep nearly every
+rank busy.
 
     python lessons/algorithms/tree.py
     torchrun --nproc-per-node 4 lessons/algorithms/tree.py
@@ -25,9 +26,9 @@ import torch.distributed as dist
 # ## The idea
 #
 # Rank 0 wants to send a tensor to all others. If it does so itself, it sends n - 1 messages, one
-# after the other. If every rank that has the tensor helps, one rank has it at first, then two,
-# four, eight, and so on, so all have it after `log2(n)` steps, rounded up. The messages form a
-# tree, whose root is rank 0.
+# after the other. But every rank that has the tensor can help. Then one rank has it at first, then
+# two, four, eight, and so on, so all have it after `log2(n)` steps, rounded up. The messages form a
+# tree, whose root is rank 0. It is called the binomial tree.
 
 
 # %%
@@ -42,9 +43,10 @@ def distances(n):
 # %% [markdown]
 # ## Down the tree
 #
-# The first message goes half of the way, to rank 2 of 4 or rank 4 of 8, and then the distances
-# become smaller. A rank receives once, and from then on it sends in each step. If n is no power of
-# two, some distances lead to no rank.
+# The first message goes half of the way, to rank 2 of 4 or rank 4 of 8, so that each half of the
+# ranks has one that can serve it. Then the distance is halved in each step. A rank receives once,
+# and from then on it sends in each step. If n is no power of two, some distances lead past the last
+# rank, and nothing is sent there.
 
 # %% [markdown]
 # **Predict first.** How many messages do all four ranks send together, in how many steps? Write
@@ -81,8 +83,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 3 messages in 2 steps, because every rank but the root receives one. The second picture is that of
-# eight ranks: 7 messages in 3 steps.
+# 3 messages in 2 steps, because every rank but the root receives exactly one. The second picture
+# shows eight ranks, with 7 messages in 3 steps.
 #
 # </details>
 
@@ -131,9 +133,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The root receives 2, and rank 3 none, so in each step some ranks are idle. All ranks together send
-# 3 + 3 messages. On a [ring](../../notebooks/algorithms/ring.ipynb) they send four times as many,
-# each of a quarter of the size, and nobody is idle.
+# The root receives 2, and rank 3 none, because no rank lies behind it: it is a leaf of the tree. So
+# in each step some ranks are idle. All ranks together send 3 + 3 messages. On a
+# [ring](../../notebooks/algorithms/ring.ipynb) they send four times as many, each of a quarter of
+# the size, and nobody is idle.
 #
 # </details>
 
@@ -141,16 +144,20 @@ if __name__ == "__main__":
 # ## Two trees at once
 #
 # Can a tree be as busy as a ring? A long tensor can be cut into chunks, so that a rank passes on
-# one chunk while it receives the next. But in a binary tree a rank in the middle sends each chunk
-# to two children, and half of the ranks, the leaves, send nothing. So take two trees, and send one
-# half of the tensor down each. The second tree has the ranks in reverse order or one place further,
-# so that a leaf of one tree is in the middle of the other. Then each rank has two children in one
-# tree only, and sends one tensor in all.
+# one chunk while it receives the next. In a chain, where each rank passes on to one other, this
+# keeps all ranks busy, but the first chunk reaches the last rank only after n - 1 steps. A binary
+# tree is not so deep, but a rank in its middle sends each chunk to two children, and half of the
+# ranks, the leaves, send nothing.
+#
+# So take two trees, and send one half of the tensor down each. Rank 0 serves the top of both. The
+# second tree has the other ranks in reverse order or one place further, so that a leaf of one tree
+# is in the middle of the other. Then each rank has two children in one tree only, and each of them
+# gets half a tensor from it. So it sends one tensor in all, as much as it receives.
 #
 # The hard part is the timetable, because no rank may send to two others, or receive from two, in
 # the same step. So each link is used in even steps or in odd steps only. The schedule is
-# [`double_tree.py`](../../collectives/algorithms/double_tree.py). The step runs it on your four
-# ranks, and the picture is computed for eight.
+# [`double_tree.py`](../../collectives/algorithms/double_tree.py). `double_tree` runs it on your
+# four ranks, and its picture is computed for eight.
 
 # %% [markdown]
 # **Predict first.** In the first tree of eight ranks, rank 4 passes its half on to two others, and
@@ -184,8 +191,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Rank 4 is a leaf in the second tree, and rank 5 is in its middle. Only rank 7 is a leaf in both,
-# because seven ranks cannot be paired.
+# Rank 4 is a leaf in the second tree, and rank 5 is in its middle. Only rank 7 is a leaf in both:
+# each tree of seven ranks has four leaves, and the middle of the other tree has room for three of
+# them.
 #
 # </details>
 
@@ -195,7 +203,7 @@ STEPS = [tree, up_and_down, double_tree]
 # %% [markdown]
 # ## The count
 #
-# For a broadcast of S bytes to n ranks, in k chunks where there are chunks:
+# This is what a broadcast of S bytes to n ranks costs. The chain and the double tree send k chunks:
 #
 # | algorithm | steps | bytes that the busiest rank sends |
 # |---|---|---|
@@ -210,27 +218,28 @@ STEPS = [tree, up_and_down, double_tree]
 # %% [markdown]
 # ## What libraries do
 #
-# - NCCL has double binary trees since 2.4, for `all_reduce`
-#   ([its article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
-#   The trees connect nodes. Inside a node the GPUs form a chain
-#   ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
+# - NCCL has double binary trees since version 2.4, for `all_reduce` ([its
+#   article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
+#   The trees connect nodes. Inside a node the GPUs form a chain ([an analysis of
+#   NCCL](https://arxiv.org/abs/2507.04786)).
 # - MPICH broadcasts short tensors along a binomial tree ([its
 #   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/bcast)).
 # - gloo's `broadcast` is a binomial tree, too ([its
 #   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)).
-# - Our backend `by_hand` uses a binomial tree over sockets for a `broadcast` of up to 256 KiB, and
-#   for a `reduce` of up to 256 KiB.
+# - Our backend `by_hand` uses a binomial tree over sockets for a `broadcast` or a `reduce` of up to
+#   256 KiB.
 
 # %% [markdown]
 # ## Change and try
 #
 # 1. In `tree`, change `in reversed(distances(n)):` to `in distances(n):`. Now the first message
-#    goes to the neighbour. <details><summary>Answer</summary> You get `rank 3/4: got [-1, -1, -1,
-#    -1], should be [1, 2, 3, 4] [broadcast, int64[4], gloo]`. Rank 3 receives from rank 2, which
-#    has nothing yet. </details>
+#    goes to the neighbour. What does rank 3 have in the end? <details><summary>Answer</summary> You
+#    get `rank 3/4: got [-1, -1, -1, -1], should be [1, 2, 3, 4] [broadcast, int64[4], gloo]`,
+#    because rank 3 receives from rank 2 in the first step, when rank 2 has nothing yet. </details>
 # 2. In `up_and_down`, change `x += arriving` to `x.copy_(arriving)`. What does the root have in the
 #    end? <details><summary>Answer</summary> You get `rank 0/4: got [1000, 2000, 3000, 4000], should
-#    be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. What arrives last at each rank wins.
+#    be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. Nobody adds any more, so each rank
+#    keeps what arrives last: rank 2 the numbers of rank 3, and the root what rank 2 then has.
 #    </details>
 
 # %% [markdown]
@@ -249,5 +258,6 @@ STEPS = [tree, up_and_down, double_tree]
 # - P. Sanders, J. Speck and J. L. Träff, [*Two-tree algorithms for full bandwidth broadcast,
 #   reduction and scan*](https://doi.org/10.1016/j.parco.2009.09.001) (2009).
 #
-# Two calls are still missing, `all_gather` and `all_to_all`, in which every rank has something for
-# all others. Next lesson: [bruck](../../notebooks/algorithms/bruck.ipynb).
+# A tree starts from one root, but in `all_gather` and in `all_to_all` every rank has something for
+# all others. Next lesson: [bruck](../../notebooks/algorithms/bruck.ipynb), in which these calls
+# need few steps, too.

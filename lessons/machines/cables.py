@@ -24,8 +24,8 @@ from collectives.lab import slurm
 #
 # gloo sums a large tensor around a ring: rank r sends to rank r + 1, and the last rank to the
 # first. Each rank sends `2 (n - 1) / n` times the tensor, which is 7.3 MB with 8 ranks and 4 MiB.
-# What goes to a rank on the same machine costs little, but what crosses a cable costs time. So
-# count the places where the ring leaves a machine.
+# That costs little if the next rank is on the same machine, but much if a cable lies between them.
+# So count the places where the ring leaves a machine.
 #
 # With 4 ranks on each of 2 machines:
 #
@@ -34,18 +34,20 @@ from collectives.lab import slurm
 # | in blocks | ranks 0, 1, 2, 3 on node0, the others on node1 | once |
 # | round-robin | ranks 0, 2, 4, 6 on node0, the others on node1 | 4 times |
 #
-# A hierarchical `all_reduce` avoids the question. Each machine has one cable, so one rank that uses
-# it is enough, its leader. The ranks of each machine reduce to their leader, the leaders do an
-# `all_reduce`, and each leader broadcasts the result on its machine. Of 2 leaders each sends 2 (2 -
-# 1) / 2 = 1 times the tensor. ([hierarchical](../../notebooks/algorithms/hierarchical.ipynb) has
-# another such algorithm.)
+# A hierarchical `all_reduce` sends the same bytes in both placements. Each machine has one cable,
+# so it is enough that one rank of each machine uses it, the leader. The ranks of each machine
+# reduce to their leader, the leaders do an `all_reduce`, and each leader broadcasts the result on
+# its machine. With 2 leaders, each of them sends 2 (2 - 1) / 2 = 1 times the tensor.
+#
+# The lesson [hierarchical](../../notebooks/algorithms/hierarchical.ipynb) has this algorithm and
+# another one. Here the ring over all ranks is called flat.
 
 # %% [markdown]
 # ## In the lab
 #
 # The cables of this lab carry 200 Mbit/s, and a message takes 2 ms from machine to machine. The
-# program meets twice, first with the ranks in blocks and then round-robin, and lets both algorithms
-# sum 4 MiB.
+# ranks meet twice, first in blocks and then round-robin, and each time they sum 4 MiB with both
+# algorithms.
 
 # %%
 PROGRAM = """
@@ -105,8 +107,8 @@ for order in ("blocks", "round-robin"):
 """
 
 # %% [markdown]
-# **Predict first.** The ranks sit in round-robin in place of blocks. For which of the two
-# algorithms do more bytes go through the cable of node0?
+# **Predict first.** In round-robin in place of blocks, how many MB does each of the two algorithms
+# send through the cable of node0?
 
 
 # %%
@@ -150,27 +152,30 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# For the flat ring: 29.4 MB in place of 7.3, because each of the 4 ranks of node0 sends all that it
-# sends through the cable. The hierarchical `all_reduce` sends 4.2 MB, with both placements.
+# The flat ring sends 29.4 MB in place of 7.3, because each of the 4 ranks of node0 now sends
+# everything through the cable. The hierarchical `all_reduce` sends 4.2 MB in both placements,
+# because it has one leader on each machine either way.
 #
 # </details>
 #
-# The table shows what the formulas say. The step checks that the bytes counted at the interface
-# differ from them by less than 5 %, because there are headers, and now and then a packet that is
-# sent again. It also demands that the flat ring in round-robin takes at least 3 times as long as
-# the hierarchical sum. In blocks a busy machine can hide the difference.
+# The table shows what the formulas say. The bytes counted at the interface are a few more, because
+# packets have headers, and now and then one is sent again, so the step checks that they differ by
+# less than 5 %. It also demands that the flat ring in round-robin takes at least 3 times as long as
+# the hierarchical sum. It demands nothing of the flat ring in blocks, which sends less than twice
+# as much as the leaders, so that a busy machine can hide the difference.
 #
-# A part of this time is latency and not bandwidth: in each of the ring's 2 (n - 1) rounds a message
-# must cross a cable, which takes 2 ms each time.
+# Not all of the ring's time is bandwidth. In each of its 2 (n - 1) rounds a message must cross a
+# cable, which adds a latency of 2 ms to every round, in either placement.
 
 # %% [markdown]
 # ### Who decides who sits where
 #
-# So the placement decides. And who decides the placement? The launcher. torchrun always numbers in
-# blocks, machine by machine, but Slurm asks you:
+# So the traffic depends on the placement, and the placement on the launcher. torchrun always
+# numbers in blocks, machine by machine, but Slurm lets you choose, by the option `-m`:
 
 # %% [markdown]
-# **Predict first.** 8 ranks on 2 machines, with `-m cyclic`. On which machine is rank 5?
+# **Predict first.** Slurm starts 8 ranks on 2 machines, with `-m cyclic`. On which machine is rank
+# 5?
 
 
 # %%
@@ -202,8 +207,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On node1, because `cyclic` deals the ranks like cards. So one word in a script decides whether
-# four times as many bytes go through the cables.
+# On node1, because `cyclic` deals the ranks like cards, one to each machine in turn. This is the
+# round-robin of above, so one word in a script decides whether four times as many bytes go through
+# the cables.
 #
 # </details>
 
@@ -213,13 +219,16 @@ STEPS = [cables, who_sits_where]
 # %% [markdown]
 # ## On your cluster
 #
-# Count the bytes of your own job with `ip -s link show eth0`, before and after. Let each rank print
-# its number and its host name once, and see whether neighbours are on the same machine.
+# Count the bytes of your own job with `ip -s link show eth0`, before and after. (InfiniBand
+# bypasses the kernel, and counts in `/sys/class/infiniband/*/ports/*/counters/port_xmit_data`, in
+# units of 4 bytes.) Let each rank print its number and its host name once, and see whether
+# neighbours are on the same machine.
 #
-# NCCL looks at the machines and their links, and builds its rings and trees accordingly. With
-# `NCCL_DEBUG=INFO` it prints what it has found ([its
-# manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)). gloo uses the ranks
-# in the order of their numbers.
+# gloo uses the ranks in the order of their numbers, so their placement is up to you. NCCL looks at
+# the machines and their links, and builds its rings and trees accordingly. With `NCCL_DEBUG=INFO`
+# it prints what it has found ([its
+# manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)). But it cannot help a
+# small group whose ranks you have put on different machines.
 
 # %% [markdown]
 # ## Pitfalls
@@ -229,9 +238,9 @@ STEPS = [cables, who_sits_where]
 # - On one machine, or for small tensors, the hierarchical algorithm is slower, because it has three
 #   calls.
 # - Hierarchical and flat add in different orders, so the last bits of floating-point sums differ.
-# - An `all_reduce` of the leaders alone keeps one card of each machine busy. If there are several,
-#   use the form of [hierarchical](../../notebooks/algorithms/hierarchical.ipynb) in which every
-#   rank works.
+# - An `all_reduce` of the leaders alone keeps only one network card of each machine busy. If there
+#   are several, use the form of [hierarchical](../../notebooks/algorithms/hierarchical.ipynb) in
+#   which every rank works.
 
 # %% [markdown]
 # ## Read on
@@ -248,5 +257,5 @@ STEPS = [cables, who_sits_where]
 # - [`reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce)
 # - [`TCPStore`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore)
 #
-# All this supposes that the machines stay. Next lesson:
+# In this lesson the machines stayed. Next lesson:
 # [elastic](../../notebooks/machines/elastic.ipynb), in which they go and come.

@@ -2,7 +2,8 @@
 """
 # zero
 
-Data parallel ranks hold the same numbers n times, and ZeRO lets each rank keep 1/n of them.
+Data parallel training keeps n copies of the same numbers, one on each rank, and ZeRO lets each rank
+keep 1/n of them.
 
 Adam's state is twice as large as the model, and every data parallel rank stores all of it, although
 all copies are equal. You would like to keep a quarter on each of four ranks, and you expect to pay
@@ -33,14 +34,16 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # ## The idea
 #
 # In [memory](../../notebooks/model_parallel/memory.ipynb), every rank held all parameters, all
-# gradients and the whole optimizer state. It does not have to, because Adam updates every number by
-# itself: rank r can update 1/n of the numbers, and needs only their gradients and their state.
-# [ZeRO](../../docs/glossary.md#zero) has three stages:
+# gradients and the whole optimizer state. It does not have to, because Adam updates each number
+# without looking at the others: rank r can update 1/n of the numbers, and needs only their
+# gradients and their state. [ZeRO](../../docs/glossary.md#zero) has three stages:
 #
-# 1. The **optimizer state** is sharded. The ranks reduce and scatter the gradients, each rank
-#    updates its shard, and then all ranks gather the new parameters.
-# 2. The **gradients** are sharded, too. The ranks scatter those of a layer as soon as `backward()`
-#    has computed them, and then drop them.
+# 1. The **optimizer state** is sharded. After `backward()` the ranks reduce and scatter the
+#    gradients, each rank updates its shard of the parameters, and then all ranks gather the new
+#    parameters.
+# 2. The **gradients** are sharded, too. The ranks reduce and scatter those of a layer as soon as
+#    `backward()` has computed them, and each rank keeps only its shard, so that the gradients of
+#    all layers are never in memory at once.
 # 3. The **parameters** are sharded, too. The ranks gather a layer just before they compute it, and
 #    drop it afterwards.
 #
@@ -52,17 +55,18 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # `flattened` puts all parameters of a layer into one tensor, because one call for a layer is
 # cheaper than one for each parameter. The parameters stay views of this tensor, so that
 # `all_gather_single` writes new ones into the model. The shard of a rank is a view as well, and
-# takes no memory. 2, 4 and 8 ranks cut each of the four layers evenly.
+# takes no memory. The model has four layers, and each has a size that 2, 4 and 8 ranks divide
+# evenly.
 #
 # In stage 1, the ranks scatter the gradients after `backward()`. In stage 2, autograd calls
-# `scatter_if_complete` whenever it has computed the gradient of a parameter. Before each
-# `reduce_scatter` we note the bytes of all tensors that live: parameters and gradients, and in
-# stage 2 what `backward()` still needs.
+# `scatter_if_complete` whenever it has computed the gradient of a parameter, and the last one of a
+# layer starts the `reduce_scatter`. Just before each `reduce_scatter` we note the bytes of all
+# tensors that live: parameters and gradients, and in stage 2 what `backward()` still needs.
 
 # %% [markdown]
-# **Predict first.** `all_reduce` of the gradients, as in
-# [memory](../../notebooks/model_parallel/memory.ipynb), sends 415,488 bytes from each of four
-# ranks. Does a step of stage 1 send more bytes, fewer, or as many?
+# **Predict first.** With four ranks, the `all_reduce` of the gradients in
+# [memory](../../notebooks/model_parallel/memory.ipynb) makes each rank send 415,488 bytes. Does a
+# step of stage 1 send more bytes, fewer, or as many?
 
 
 # %%
@@ -178,9 +182,11 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # As many, 415,488. A ring's `all_reduce` is a `reduce_scatter` and an `all_gather`, and stage 1
-# only lets the optimizer run between the two. So sharding the state costs no byte. Stage 2 sends
-# the same, only earlier, and holds at most 134,656 bytes of gradients: 100,864 of one block, and
-# shards of the layers behind it.
+# only lets the optimizer run between the two. So sharding the state costs no byte.
+#
+# Stage 2 sends the same bytes, only earlier. It holds at most 134,656 bytes of gradients: 100,864
+# of one block that is still whole, and the shards of the layers behind it. Together with parameters
+# and state that makes 550,160 bytes, about half of the 1,108,096 of one process.
 #
 # </details>
 
@@ -190,30 +196,36 @@ STEPS = [zero]
 # %% [markdown]
 # ## The proof
 #
-# The parameters of every rank are those of one process, and its shard of Adam's state is a part of
-# that of one process, both to 1e-9. `check_samples` also compares which samples reached the models,
-# because a mean of equal gradients would be right, too.
+# The parameters of every rank must be those of one process, and its shard of Adam's state must be
+# the same part of the state of one process, both to 1e-9. `check_samples` also compares which
+# samples each rank has computed. Without it the proof would accept ranks that all compute the whole
+# batch, because the mean of n equal gradients is right, too.
 #
 # PyTorch has stage 1 as [ZeroRedundancyOptimizer](../../docs/glossary.md#zeroredundancyoptimizer),
-# to use beside DDP. It gives each rank whole parameters instead of equal shards, and each rank
-# broadcasts its own. Its model is equal, and the states of all ranks together have the size of one.
+# which you use beside DDP. It gives each rank whole parameters instead of equal shards, and each
+# rank updates its own and broadcasts them. The step trains with it, too: the model is equal, and
+# the states of all ranks together are as large as the state of one process.
 
 # %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.
 #
-# 1. **No gathering.** In `train_sharded`, change `dist.all_gather_single(flat,
-#    shard.detach())` to `pass`. It says `relative error`: each rank updates its shard alone.
-# 2. **Gathered twice.** In `train_sharded`, change `dist.all_gather_single(flat,
-#    shard.detach())` to `[dist.all_gather_single(flat, shard.detach()) for _ in range(2)]`. It
-#    says `should be 415488 [bytes sent in a step`. The model is right.
+# 1. **No gathering.** In `train_sharded`, change `dist.all_gather_single(flat, shard.detach())` to
+#    `pass`. It says `relative error`, because each rank updates its own shard, and never sees what
+#    the others have updated.
+# 2. **Gathered twice.** In `train_sharded`, change `dist.all_gather_single(flat, shard.detach())`
+#    to `[dist.all_gather_single(flat, shard.detach()) for _ in range(2)]`. It says `should be
+#    415488 [bytes sent in a step`. Only the bytes show it, because the second gathering writes what
+#    is there already, so the model is right.
 # 3. **The sum for the mean.** In `scatter_gradients`, change `gradients / dist.get_world_size()` to
-#    `gradients`. It says `relative error`.
+#    `gradients`. It says `relative error`, and the error is only about 3e-05, because Adam rescales
+#    every gradient.
 # 4. **Gradients are kept.** In `scatter_gradients`, change `parameter.grad = None` to `pass`. It
-#    says `relative error`: the next step adds to them.
-# 5. **Scattered late.** In `train_sharded`, change `if early else ()` to `if False else ()` and
-#    `if not early else ()` to `if True else ()`. It says `[gradients in stage 2`.
+#    says `relative error`, because `backward()` adds the gradients of the next step to them.
+# 5. **Scattered late.** In `train_sharded`, change `if early else ()` to `if False else ()` and `if
+#    not early else ()` to `if True else ()`. It says `[gradients in stage 2`, because the gradients
+#    of all layers are in memory at once, as in stage 1.
 
 # %% [markdown]
 # ## Write it yourself
@@ -229,9 +241,9 @@ STEPS = [zero]
 #
 # - The norm of all gradients, for clipping, needs an `all_reduce`, because each rank has only its
 #   shard.
-# - A checkpoint needs the shards of all ranks. If only rank 0 calls the gathering, it waits for
-#   ranks that never call it.
-# - Layers whose size n does not divide need padding.
+# - A checkpoint needs the shards of all ranks. If only rank 0 calls `all_gather_single`, it waits
+#   for ranks that never call it.
+# - A layer whose size is no multiple of n needs padding.
 
 # %% [markdown]
 # ## Read on

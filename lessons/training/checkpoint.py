@@ -2,8 +2,8 @@
 """
 # checkpoint
 
-A training that stops in the middle of an epoch continues from a file, and ends with the bits of a
-training that never stopped.
+A training that stops in the middle of an epoch continues from a file, and ends bit for bit with the
+model of a training that never stopped.
 
 Your training runs for days, and one night it stops. You have a file with the parameters, but when
 you continue from it, the loss jumps, because the parameters are only a part of what a training
@@ -42,17 +42,22 @@ from torch import nn
 # | the position in the data | the number of steps; the seed gives the order of the images |
 # | the random numbers, for dropout | `torch.get_rng_state()`, which differs from rank to rank |
 #
-# All but the last are equal on all ranks, so one rank writes the file, with the random states of
-# all. If it is killed while it writes, half a file must not replace the older one. That is why rank
-# 0 writes a draft, waits until the disk has it (`fsync`), reads it again, and only then gives it
-# its name.
+# All but the last are equal on all ranks, so one rank can write the file for all of them, together
+# with the random states that it collects from every rank. (The buffers of a batch norm
+# [differ](../../notebooks/training/buffers.ipynb), too, but this network has none.)
+#
+# If rank 0 is killed while it writes, half a file must not replace the older one. That is why it
+# writes a draft, waits until the disk has it (`fsync`), reads it again, and only then gives the
+# draft the name of a checkpoint.
 
 # %% [markdown]
 # ## The code
 #
-# [one_process](../../notebooks/training/one_process.ipynb) shuffles the images, and
-# [data_parallel](../../notebooks/training/data_parallel.ipynb) averages the gradients. Here `train`
-# loads what is in a folder, skips the batches that are done, and saves after every fifth step.
+# `shuffled`, which draws the order of the images, is that of
+# [one_process](../../notebooks/training/one_process.ipynb), and `on_my_shard`, which averages the
+# gradients, that of [data_parallel](../../notebooks/training/data_parallel.ipynb). New here is that
+# `train` loads the newest checkpoint of a folder, skips the batches that are done, and saves after
+# every fifth step.
 
 
 # %%
@@ -85,11 +90,12 @@ def train(model, backward, batches, device, folder=None):
 # ### Save and load
 #
 # `torch.save` writes a zip archive with a checksum for each tensor. `torch.load` does not look at
-# the checksums, but `testzip` does. So rank 0 can pass over a damaged file, and it broadcasts the
-# newest checkpoint that is whole.
+# the checksums, but `testzip` of Python's `zipfile` does. So rank 0 can pass over a damaged file,
+# and it broadcasts the newest checkpoint that is whole. Every rank calls both functions, because
+# each contains a collective.
 #
-# On another number of ranks the training continues, too, but not with the same bits, because the
-# ranks add in another order, and dropout draws other numbers.
+# You may also continue on another number of ranks, but not with the same bits, because the ranks
+# add in another order, and dropout draws other numbers.
 
 
 # %%
@@ -137,7 +143,8 @@ def load(folder, model, *others):
 # ### Stop and continue
 #
 # The first training gets only 12 of the 28 batches. The second one starts as a new process would,
-# with other parameters, and finds the folder that the first has left.
+# with other parameters, and continues from what the first has left in the folder. A third one is
+# never disturbed, and the second must end with its bits.
 
 # %% [markdown]
 # **Predict first.** Every fifth step is saved, and the first training stops after step 12. How many
@@ -169,19 +176,21 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# It makes 18 steps, so it goes on after step 28 - 18 = 10, the last one that was saved. It makes
-# the two steps after it once more, and nothing else is lost.
+# 18. The newest checkpoint is not that of the last step, but that of the tenth, after which 28 - 10
+# = 18 steps are left. Two of them the first training had already made, so they are made once more,
+# and nothing else is lost.
 #
 # </details>
 
 # %% [markdown]
 # ### A damaged file
 #
-# A crash is not the only thing that spoils a file. Here rank 0 changes one bit in the middle of the
-# newest one, that of step 10.
+# A crash is not the only thing that spoils a file: a disk can return a wrong bit, too. Here rank 0
+# changes one bit in the middle of the newest checkpoint, that of step 10.
 
 # %% [markdown]
-# **Predict first.** The training has saved the steps 5 and 10. Does `torch.load` notice the bit?
+# **Predict first.** The training has saved the steps 5 and 10. How many of the 28 steps does the
+# second training make now?
 
 
 # %%
@@ -209,8 +218,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No, it raises no error, and you would train on without noticing. But `is_whole` notices: the
-# training makes 23 steps, so it goes on after step 28 - 23 = 5, and ends with the same bits.
+# 23, because `is_whole` notices the bit, so the training passes over the newest file, continues
+# after step 5, and still ends with the same bits. `torch.load` alone raises no error, and you would
+# train on with a wrong number and never know.
 #
 # </details>
 
@@ -221,9 +231,9 @@ STEPS = [checkpoint, damaged_file]
 # ## The proof
 #
 # `limit=0.0` demands the same bits in every parameter and in the momentum. In the tests the newest
-# file is also cut off or empty, rank 0 is killed while it writes, and the disk is full. No test
-# cuts the power, so `fsync` is not proved, and neither is the draft, because `load` passes over
-# half a file anyway.
+# file is also cut off or empty, rank 0 is killed while it writes, and the disk is full. But no test
+# cuts the power, so nothing proves that `fsync` is needed. The draft is not proved either, because
+# `load` would pass over half a file anyway.
 
 # %% [markdown]
 # ## Make it wrong
@@ -231,13 +241,15 @@ STEPS = [checkpoint, damaged_file]
 # Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **The schedule is forgotten.** In `train`, change `others = optimizer, schedule` to `others =
-#    (optimizer,)`. It says `relative error`: the learning rate is another one, without an error.
+#    (optimizer,)`. It says `relative error`, because the schedule begins at step 0 again. The
+#    learning rates are wrong from then on, but no call raises an error.
 # 2. **The optimizer is forgotten.** In `train`, change `others = optimizer, schedule` to `others =
-#    (schedule,)`. It says `relative error`.
+#    (schedule,)`. It says `relative error`, because the momentum begins at zero again.
 # 3. **All ranks take the random numbers of rank 0.** In `load`, change `[dist.get_rank()])` to
-#    `[0])`. It says `[dropout 0.5]`.
+#    `[0])`. It says `[dropout 0.5]`, because the other ranks now drop other units than before.
 # 4. **Only rank 0 loads.** In `load`, change `one.load_state_dict(kept)` to `dist.get_rank() or
-#    one.load_state_dict(kept)`. It says `rank 1/4: 3.bias`.
+#    one.load_state_dict(kept)`. It says `rank 1/4: 3.bias`, because the other ranks go on with the
+#    parameters that they were made with.
 
 # %% [markdown]
 # ## Write it yourself
@@ -253,19 +265,20 @@ STEPS = [checkpoint, damaged_file]
 #
 # - Load before you wrap the model in DDP, which then broadcasts what was loaded. Save
 #   `model.module.state_dict()`, whose names also fit the bare model.
-# - DDP does not continue bit for bit, because it builds its buckets again, and then adds in another
+# - DDP does not continue bit for bit, because it chooses its buckets anew, and then adds in another
 #   order.
 # - Write on rank 0, not on local rank 0, because every machine has a local rank 0.
-# - Delete an old checkpoint only when a newer one has its name, and keep two.
+# - Delete an old checkpoint only when a newer one has its name, and keep two, because the newest
+#   may be damaged.
 # - If each rank holds a part of the model, use `torch.distributed.checkpoint`.
 
 # %% [markdown]
 # ## Read on
 #
-# - In the program to take home, [`save`](../../examples/train_ddp.py) has it:
-#   `draft.replace(file)`.
-# - In the program to take home, [`load`](../../examples/train_ddp.py) has it:
-#   `dist.broadcast_object_list(found)`.
+# - The draft is renamed when it is complete: in the program to take home,
+#   [`save`](../../examples/train_ddp.py) has it: `draft.replace(file)`.
+# - One rank reads the file for all: in the program to take home,
+#   [`load`](../../examples/train_ddp.py) has it: `dist.broadcast_object_list(found)`.
 #
 # Now the training can continue, but you have to start it again yourself. Next lesson:
 # [failover](../../notebooks/training/failover.ipynb), where ranks are killed and torchrun starts
