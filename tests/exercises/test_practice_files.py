@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from collectives.cli import app
-from collectives.course.practice import checker, progress, registry, world
+from collectives.course.practice import board, checker, progress, registry, world
 from collectives.course.practice.answer import block, tables
 from collectives.course.practice.checker import ExerciseVerdict, try_program
 from collectives.course.practice.exercise import ExerciseCase
@@ -200,6 +200,18 @@ def test_the_rule_is_told_with_what_is_wrong():
     with out.capture() as text:
         out.print(block(exercise, ExerciseVerdict("wrong", "every rank: the result is wrong.")))
     assert "The rule: write `train` with all_reduce alone." in text.get()
+
+
+def test_a_rank_that_is_ahead_and_wrong_there_does_not_end_the_case_before(tmp_path, monkeypatch):
+    """The other would leave, and this one wait for it until the world is given up."""
+    two = board.Board(tmp_path / "board", 2)
+
+    def rank_0_goes_on(seconds):
+        two.places[0].finished = two.places[0].wrong = 2
+
+    monkeypatch.setattr(board.time, "sleep", rank_0_goes_on)
+    assert two.finish(1, False)
+    assert not two.finish(1, False)
 
 
 STOPS = """import os, signal, threading

@@ -28,14 +28,14 @@ _DISTRIBUTED = os.path.dirname(dist.__file__) + os.sep
 class Place(ctypes.Structure):
     """Where a rank is.
 
-    finished: so many cases. is_wrong: whether one of them was wrong. calls: how many it began and
-    ended. ticks: for how long it has begun and ended none. in_call: whether it is inside one now.
-    line: of the reader's file; 0 if it is not there.
+    finished: so many cases. wrong: the number of the first wrong one of them, from 1, or 0. calls:
+    how many it began and ended. ticks: for how long it has begun and ended none. in_call: whether
+    it is inside one now. line: of the reader's file; 0 if it is not there.
     """
 
     _fields_ = [
         (name, ctypes.c_int64)
-        for name in ("finished", "is_wrong", "calls", "ticks", "in_call", "line")
+        for name in ("finished", "wrong", "calls", "ticks", "in_call", "line")
     ]
 
 
@@ -61,11 +61,15 @@ class Board:
 
     def finish(self, rank: int, is_wrong: bool) -> bool:
         """Wait until all ranks have finished this case. Whether it was right on all of them."""
-        self.places[rank].is_wrong |= is_wrong
-        self.places[rank].finished += 1
-        while self.case < self.places[rank].finished:
+        place = self.places[rank]
+        number = place.finished + 1
+        if is_wrong and not place.wrong:
+            place.wrong = number
+        place.finished = number
+        while self.case < number:
             time.sleep(0.001)
-        return not any(place.is_wrong for place in self.places)
+        # subtle: another rank may be ahead of this one, and wrong in the next case.
+        return not any(0 < other.wrong <= number for other in self.places)
 
     def show(self, rank: int, file: str, calls: Callable[[], int]) -> None:
         """From now on a thread shows where the main thread of this process is.
