@@ -26,8 +26,8 @@ import torch.distributed as dist
 # ## The idea
 #
 # Rank 0 wants to send a tensor to all others. If it does so itself, it sends n - 1 messages, one
-# after the other. But every rank that has the tensor can help. Then one rank has it at first, then
-# two, four, eight, and so on, so all have it after `log2(n)` steps, rounded up. The messages form a
+# after the other. But every rank that has the tensor can help: one rank has it at first, then two,
+# four, eight, and so on, so all have it after `log2(n)` steps, rounded up. The messages form a
 # tree, whose root is rank 0. It is called the binomial tree.
 
 
@@ -151,8 +151,8 @@ if __name__ == "__main__":
 #
 # So take two trees, and send one half of the tensor down each. Rank 0 serves the top of both. The
 # second tree has the other ranks in reverse order or one place further, so that a leaf of one tree
-# is in the middle of the other. Then each rank has two children in one tree only, and each of them
-# gets half a tensor from it. So it sends one tensor in all, as much as it receives.
+# is in the middle of the other. Then each rank has two children in one tree only, and because it
+# sends half a tensor to each of them, it sends one tensor in all, as much as it receives.
 #
 # The hard part is the timetable, because no rank may send to two others, or receive from two, in
 # the same step. So each link is used in even steps or in odd steps only. The schedule is

@@ -24,8 +24,8 @@ from collectives.lab import slurm
 #
 # gloo sums a large tensor around a ring: rank r sends to rank r + 1, and the last rank to the
 # first. Each rank sends `2 (n - 1) / n` times the tensor, which is 7.3 MB with 8 ranks and 4 MiB.
-# That costs little if the next rank is on the same machine, but much if a cable lies between them.
-# So count the places where the ring leaves a machine.
+# Sending costs little if the next rank is on the same machine, but much if a cable lies between the
+# two. So count the places where the ring leaves a machine.
 #
 # With 4 ranks on each of 2 machines:
 #
@@ -107,8 +107,8 @@ for order in ("blocks", "round-robin"):
 """
 
 # %% [markdown]
-# **Predict first.** In round-robin in place of blocks, how many MB does each of the two algorithms
-# send through the cable of node0?
+# **Predict first.** When the ranks sit round-robin and not in blocks, how many MB does each of the
+# two algorithms send through the cable of node0?
 
 
 # %%
@@ -162,7 +162,7 @@ if __name__ == "__main__":
 # packets have headers, and now and then one is sent again, so the step checks that they differ by
 # less than 5 %. It also demands that the flat ring in round-robin takes at least 3 times as long as
 # the hierarchical sum. It demands nothing of the flat ring in blocks, which sends less than twice
-# as much as the leaders, so that a busy machine can hide the difference.
+# as much as the leaders, because a busy machine can hide so small a difference.
 #
 # Not all of the ring's time is bandwidth. In each of its 2 (n - 1) rounds a message must cross a
 # cable, which adds a latency of 2 ms to every round, in either placement.
@@ -207,9 +207,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On node1, because `cyclic` deals the ranks like cards, one to each machine in turn. This is the
-# round-robin of above, so one word in a script decides whether four times as many bytes go through
-# the cables.
+# On node1, because `cyclic` deals the ranks like cards, one to each machine in turn, which is
+# round-robin again. So one word in a script decides whether four times as many bytes go through the
+# cables.
 #
 # </details>
 

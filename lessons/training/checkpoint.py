@@ -53,9 +53,9 @@ from torch import nn
 # %% [markdown]
 # ## The code
 #
-# `shuffled`, which draws the order of the images, is that of
-# [one_process](../../notebooks/training/one_process.ipynb), and `on_my_shard`, which averages the
-# gradients, that of [data_parallel](../../notebooks/training/data_parallel.ipynb). New here is that
+# `shuffled` draws the order of the images, as in
+# [one_process](../../notebooks/training/one_process.ipynb), and `on_my_shard` averages the
+# gradients, as in [data_parallel](../../notebooks/training/data_parallel.ipynb). New here is that
 # `train` loads the newest checkpoint of a folder, skips the batches that are done, and saves after
 # every fifth step.
 
@@ -177,8 +177,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 18. The newest checkpoint is not that of the last step, but that of the tenth, after which 28 - 10
-# = 18 steps are left. Two of them the first training had already made, so they are made once more,
-# and nothing else is lost.
+# = 18 steps are left. The first training had already made two of these, so the second makes them
+# once more, and nothing else is lost.
 #
 # </details>
 
@@ -220,7 +220,7 @@ if __name__ == "__main__":
 #
 # 23, because `is_whole` notices the bit, so the training passes over the newest file, continues
 # after step 5, and still ends with the same bits. `torch.load` alone raises no error, and you would
-# train on with a wrong number and never know.
+# train on with a wrong number without noticing.
 #
 # </details>
 
