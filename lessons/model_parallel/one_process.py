@@ -22,7 +22,8 @@ def train(model, device, backward=backward, steps=UPDATES, rate=0.001, live=None
     `live` counts the memory of forward and backward passes.
     """
     torch.set_num_threads(1)  # the ranks of one machine share its cores
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    # On a GPU the default is foreach=True, which refuses DTensors among plain tensors.
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, foreach=False)
     note_samples(model, optimizer)
     for step in range(steps):
         optimizer.zero_grad()
