@@ -6,7 +6,7 @@ Nothing here keeps the Work or a tensor alive.
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.distributed import distributed_c10d as c10d
@@ -36,7 +36,10 @@ class PendingWork:
     given: its arguments, if they are to be kept.
     is_settled: no hint is due any more, because the program knows that the Work is done, or because
         somebody else waits for it.
+    others: the other calls of a batch that has this one Work, with their arguments.
     """
+
+    others: Sequence[tuple] = ()
 
     def __init__(self, work, noted, kept: dict, given: dict, on_collected: Callable):
         self.end = weakref.ref(work, on_collected)

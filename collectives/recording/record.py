@@ -2,8 +2,8 @@
 
 The public functions are wrapped in place, in `torch.distributed` and where they are defined, and so
 is `Work.wait`. The call itself does what it does without us. Calls that torch makes inside it
-(all_gather_object calls all_gather) are not noted. `batch_isend_irecv` and `new_subgroups` are not
-wrapped: the calls that they consist of (isend, irecv, new_group) are noted one by one.
+(all_gather_object calls all_gather) are not noted. Of `batch_isend_irecv` and `new_subgroups` the
+calls that they consist of (isend, irecv, new_group) are noted one by one.
 """
 
 import contextlib
@@ -36,6 +36,8 @@ class _Inside(threading.local):
     """Whether this thread is inside a noted call. Calls that torch makes there are not noted."""
 
     call = False
+    # In batch_isend_irecv, the calls that have begun, with their Works and arguments.
+    batch: list[tuple[Any, "_NotedCall", dict]] | None = None
 
 
 class Recorder:
@@ -53,9 +55,9 @@ class Recorder:
         self.work_types: set[type] = set()  # those that are wrapped
 
     def install(self) -> None:
-        for name in BY_NAME:
+        for name in (*BY_NAME, "batch_isend_irecv"):
             if (real := getattr(c10d, name, None)) is not None:  # an older torch lacks some
-                wrapper = self._wrap(name, real)
+                wrapper = self._wrap(name, real) if name in BY_NAME else self._wrap_batch(real)
                 for module in (c10d, dist):
                     if module.__dict__.get(name) is real:
                         self._replace(module, name, wrapper)
@@ -87,7 +89,8 @@ class Recorder:
     def _collected(self, key: int) -> None:
         pending = self.works.pop(key, None)
         if pending is not None and not pending.is_settled:
-            pending.noted.sink.notice("unawaited", pending.noted.call_args, None)
+            for noted in (pending.noted, *(noted for noted, _ in pending.others)):
+                noted.sink.notice("unawaited", noted.call_args, None)
 
     def _replace(self, place, name: str, wrapper: Callable) -> None:
         self.originals.append((place, name, place.__dict__[name]))
@@ -117,6 +120,30 @@ class Recorder:
         wrapper.recorder = self  # type: ignore[attr-defined]
         return wrapper
 
+    def _wrap_batch(self, real: Callable) -> Callable:
+        """NCCL gives the program one Work for the whole batch, and gloo that of each call."""
+
+        @functools.wraps(real)
+        @hide_frame
+        def batch(*args, **kwargs):
+            self.inside.batch = begun = []
+            try:
+                works = real(*args, **kwargs)
+            finally:
+                self.inside.batch = None
+            if len(works) == 1 and begun and works[0] is not begun[0][0]:
+                (_, noted, given), *others = begun
+                self._follow(works[0], noted, given)
+                self.works[id(works[0])].others = [
+                    (noted, given if noted.sink.tensors else {}) for _, noted, given in others
+                ]
+            else:
+                for work, noted, given in begun:
+                    self._follow(work, noted, given)
+            return works
+
+        return batch
+
     def _wrap_wait(self, work_type: Any) -> None:
         real = work_type.wait
 
@@ -140,6 +167,11 @@ class Recorder:
             self.works.pop(id(work), None)
             if sink.tensors:
                 sink.done(noted.number, pending.given)
+            for noted, given in pending.others:
+                call_args = wait_for(noted.call_args, place)
+                sink.leave(sink.enter(noted.seq, noted.number, call_args, {}), None, None)
+                if sink.tensors:
+                    sink.done(noted.number, given)
             return result
 
         self._replace(work_type, "wait", wait)
@@ -200,6 +232,9 @@ class Recorder:
 
     def _follow(self, work, noted: _NotedCall, given: dict) -> None:
         """Keep an eye on the Work until somebody waits for it, or it is gone."""
+        if self.inside.batch is not None:
+            self.inside.batch.append((work, noted, given))
+            return
         key, kept = id(work), given if noted.sink.tensors else {}
         self.works[key] = PendingWork(work, noted, kept, given, lambda _: self._collected(key))
         if type(work) not in self.work_types:
