@@ -44,9 +44,9 @@ class Digits(Dataset):
 
 
 def start():
-    """Meet the other ranks. Each rank of a machine takes one of its GPUs, or else the CPU."""
+    """Meet the other ranks. Each takes a GPU of its machine; where there are too few, the CPU."""
     device = torch.device("cpu")
-    if torch.cuda.is_available():
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     store, rank, n = next(rendezvous("env://"))

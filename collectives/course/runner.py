@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from collectives.backends import imported
+from collectives.backends import availability, imported
 from collectives.backends.availability import Unavailable
 from collectives.course import files, lab_output
 from collectives.course.console import check_stdout, drop_stdout, print_text
@@ -191,7 +191,8 @@ def _reason_to_skip(name: str, needed: WorldSpec, world: World) -> str | None:
         return f"it tests what is said of {needed.backend}"
     if not needed.symptom and world.named("nproc") not in (None, needed.ranks):
         return f"it starts {needed.ranks} ranks of its own: leave nproc out"
-    return claims.refusal(name, backend or "gloo", device or "cpu")
+    backend = backend or "gloo"
+    return claims.refusal(name, backend, device or availability.devices_of(backend)[0])
 
 
 def _run_isolated(step: Callable, world: World, record: str | None) -> StepReport:
@@ -224,6 +225,8 @@ def _run_isolated(step: Callable, world: World, record: str | None) -> StepRepor
     if mistakes.symptom(outcomes) != expected and (on_plain_gloo or not needed.symptom):
         raise Mismatch(f"{text}should have been: {expected}")
     text = text if needed.symptom else table(name, results)
+    if world.named("backend") not in (None, own_world.backend):
+        text += f"  on {own_world.backend}: fresh ranks choose their backend themselves\n"
     calls = results.calls if record and worker is None else None
     return StepReport(name, text, results=results, outcomes=outcomes, calls=calls)
 

@@ -10,7 +10,8 @@ from lesson_source import QUICK
 from collectives import LaunchError, launch, needs
 from collectives.backends import availability as backends
 from collectives.backends import claims
-from collectives.course import chapters, files
+from collectives.course import chapters, files, runner
+from collectives.course.marks import WorldSpec
 from collectives.course.runner import run_step
 from collectives.launcher.world import World
 from collectives.verify.lessons import faults_of
@@ -89,6 +90,12 @@ def test_every_claim_names_a_step_and_a_device_that_exist():
 def test_a_step_about_gloo_is_skipped_on_another_backend():
     step = files.load(files.find("algorithms/every_size")).one_more_row
     assert "it shows what gloo does" in run_step(step, World.chosen(3, "by_hand")).text
+
+
+def test_an_isolated_step_is_skipped_for_what_its_own_backend_refuses():
+    world = World(4, "nccl", "cuda", asked=frozenset({"backend"}))
+    reason = runner._reason_to_skip("receive_from_any", WorldSpec(isolated=True), world)
+    assert reason.startswith("nccl on cuda: ")
 
 
 @needs(ranks=1, seconds=TIMEOUT)

@@ -333,6 +333,13 @@ static at::Scalar item(const Tensor& t) {
   return at::_local_scalar_dense(as_cpu(t));
 }
 
+// Its schema has no generator, so the fallback would take that of the CPU.
+static std::tuple<Tensor, Tensor> native_dropout(const Tensor& t, double p, std::optional<bool> train) {
+  if (!train.value_or(true)) return {t.clone(), at::ones_like(t, t.options().dtype(at::kBool))};
+  auto mask = at::empty_like(t, t.options().dtype(at::kBool)).bernoulli_(1 - p);
+  return {t * mask * (p < 1 ? 1 / (1 - p) : 0), mask};
+}
+
 // Every other operator is that of the CPU, after the checks that a GPU makes.
 static void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
@@ -388,6 +395,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_copy_from_and_resize", &resized_copy_from);
   m.impl("resize_", &cuda_resize);
   m.impl("_local_scalar_dense", &item);
+  m.impl("native_dropout", &native_dropout);
   m.impl("record_stream", [](Tensor&, c10::Stream) {});
   // These make another view of the same memory, so the memory stays where it is.
   m.impl("view", [](const Tensor& t, Sizes size) { return native::view(t, size); });
@@ -811,7 +819,8 @@ struct Nccl final : Backend {
     return exchange("barrier", OpType::BARRIER, world(t.device()), all(t), all(t), {}, [](auto&) {}, true);
   }
 
-  // Outside a batch, and without a device_id, each pair of ranks has a communicator of its own. Tags count for nothing.
+  // Outside a batch, and without a device_id, each pair of ranks has a communicator of its own.
+  // distributed_c10d.py: "``tag`` is not supported with the NCCL backend."
   template <typename Call>
   WorkPtr message(const char* name, OpType type, const Tensor& t, int peer, const Tensors& from, const Tensors& to, Call call) {
     check(t, true);
@@ -824,6 +833,9 @@ struct Nccl final : Backend {
     TORCH_CHECK(peer != rank_, "ncclInvalidUsage: a message to oneself needs a batch (rehearsed)");
     auto key = std::to_string(std::min(rank_, peer)) + ":" + std::to_string(std::max(rank_, peer));
     return {communicator(key, rank_ > peer, 2, device), rank_ < peer};
+  }
+  WorkPtr recvAnysource(Tensors&, int) override {
+    TORCH_CHECK(false, "ProcessGroupNCCL does not support recvAnysource");
   }
   WorkPtr send(Tensors& tensors, int peer, int) override {
     auto t = tensors[0];

@@ -58,13 +58,18 @@ def _exchange_device(index):
     return before if index >= 0 else -1
 
 
+def _maybe_exchange_device(index):  # a function of its own, for the compiler
+    return _exchange_device(index)
+
+
 _C._has_cuda = True
 _C._cuda_getDeviceCount = device_count
 _C._cuda_init = _init
 _C._cuda_isInBadFork = cuda._is_in_bad_fork = _is_bad_fork
 _C._cuda_setDevice = _initialised(gpus.set_device)
 _C._cuda_getDevice = _initialised(gpus.get_device)
-_C._cuda_exchangeDevice = _C._cuda_maybeExchangeDevice = _exchange_device
+_C._cuda_exchangeDevice = _exchange_device
+_C._cuda_maybeExchangeDevice = _maybe_exchange_device
 _C._cuda_synchronize = _initialised(gpus.synchronize)
 _C._cuda_getCompiledVersion = lambda: 13000
 _C._cuda_getArchFlags = lambda: "sm_90"
@@ -73,7 +78,7 @@ _C._cuda_getCurrentRawStream = lambda device=0: 0
 _C._cuda_emptyCache = lambda: None
 _C._cuda_memoryStats = lambda device: {}
 _C._cuda_resetPeakMemoryStats = _C._cuda_resetAccumulatedMemoryStats = lambda device: None
-cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+cuda._exchange_device, cuda._maybe_exchange_device = _exchange_device, _maybe_exchange_device
 cuda._cudart = SimpleNamespace(cudaMemGetInfo=lambda device: (70 * 2**30, 80 * 2**30))
 cuda._device_count_nvml = lambda: -1  # ask device_count
 cuda.memory_allocated = cuda.max_memory_allocated = cuda.memory_reserved = lambda device=None: 0
@@ -123,11 +128,15 @@ class Stream:
         gpus.synchronize()
 
 
+class StreamContext(contextlib.nullcontext):
+    pass
+
+
 cuda.Event = cuda.streams.Event = Event
 cuda.Stream = cuda.streams.Stream = Stream
 cuda.current_stream = cuda.default_stream = lambda device=None: Stream(device)
 cuda.set_stream = lambda stream: None
-cuda.stream = cuda.StreamContext = lambda stream: contextlib.nullcontext()
+cuda.stream = cuda.StreamContext = StreamContext
 
 _resize = torch.UntypedStorage.resize_
 

@@ -39,6 +39,7 @@ def built() -> Path:
     name = f"{NAME}-{hashlib.sha256(text).hexdigest()[:12]}{sysconfig.get_config_var('EXT_SUFFIX')}"
     library = Path(sys.prefix, "rehearsal", name)
     if not library.exists():
+        print("building what plays the GPUs: a minute", file=sys.stderr, flush=True)
         library.parent.mkdir(exist_ok=True)
         torch = Path(importlib.metadata.distribution("torch").locate_file("torch"))
         includes = [torch / "include", torch / "include/torch/csrc/api/include"]
@@ -55,6 +56,8 @@ def built() -> Path:
             ],
             check=True,
         )
+        for older in library.parent.glob(f"{NAME}-*.so"):
+            older.unlink()
         unfinished.rename(library)
     return library
 

@@ -164,7 +164,7 @@ def test_what_nccl_refuses():
         "gaps": "ValueError: Tensors must be contiguous",
         "BAND": "ValueError: Cannot use ReduceOp.BAND with NCCL",
         "AVG of bool": "TypeError: Cannot use ReduceOp.AVG with boolean inputs",
-        "from any source": "RuntimeError: Backend nccl does not support recvAnysource",
+        "from any source": "RuntimeError: ProcessGroupNCCL does not support recvAnysource",
     }
 
 
