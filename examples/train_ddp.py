@@ -5,7 +5,7 @@
 It needs torch, and scikit-learn for its data, and nothing of this repository. If it is killed,
 torchrun starts it again; if it is stopped, type the same command again. Both times it continues
 from its checkpoint. On several machines with --rdzv-backend c10d, put
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of torchrun.
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of torchrun, because a restart needs a new store.
 """
 
 import argparse

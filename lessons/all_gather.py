@@ -91,7 +91,7 @@ if __name__ == "__main__":
 # another length than the rank's own piece [raises an error](../notebooks/mistakes/arguments.ipynb),
 # and a longer piece from another rank kills the process. So gather the lengths,
 # [pad](../docs/glossary.md#padding) every piece to the longest, gather the pieces, and trim them.
-# Here rank r holds r + 1 numbers.
+# Here rank r holds r + 1 numbers. Padding is -1, and a buffer that is not yet filled holds -2.
 
 # %% [markdown]
 # **Predict first.** The four ranks hold 1, 2, 3 and 4 numbers, ten together. How many numbers do
@@ -123,7 +123,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 16: four pieces, each as long as the longest.
+# 16: four pieces, each as long as the longest, so six of the numbers are padding.
 #
 # </details>
 

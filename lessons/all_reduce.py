@@ -4,10 +4,10 @@
 
 `all_reduce` adds up one tensor of every rank, and every rank gets the sum.
 
-Four GPUs train copies of the same model, each on its own quarter of the batch. After `backward()`
-every copy has a gradient of its own, and if each took a step with it, the four models would drift
-apart. What they all need is the average, and `all_reduce` brings it. At the end of this lesson you
-can train on four ranks and get the model of one process.
+In [start](../notebooks/start.ipynb), copies of a model stayed one model because they averaged their
+gradients before each step. `all_reduce` brings that average: you divide its sum by the number of
+ranks. At the end of this lesson you can write this step for four ranks and get the model of one
+process, and you know when a mean of means is wrong.
 
     python lessons/all_reduce.py
     torchrun --nproc-per-node 4 lessons/all_reduce.py
@@ -69,8 +69,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### A training step on all ranks
 #
-# The model is one weight, and computes `weight * x`. Its target is 3, and every rank starts at 1.
-# Each rank computes the gradient of two samples of its own. `all_reduce` and the division turn the
+# The model is that of start: one weight, whose target is 3, and every rank starts at 1. Each rank
+# computes the gradient of two samples of its own. `all_reduce` and the division turn the
 # ranks' gradients into their mean, and because all ranks have equally many samples, this mean is
 # the gradient of all samples.
 #
@@ -112,7 +112,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 2.02 on both. The mean of the gradients is -102, so every rank takes the same step, from 1 to 1 +
-# 1.02. With a real model, [a loop](../notebooks/training/data_parallel.ipynb) makes this call for
+# 1.02. One process and two got the same weight in start, because the eight samples are the same.
+# With a real model, [a loop](../notebooks/training/data_parallel.ipynb) makes this call for
 # each parameter, or [DDP](../docs/glossary.md#ddp) does it in `backward()`.
 #
 # </details>

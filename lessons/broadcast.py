@@ -91,7 +91,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Every rank is the root once
 #
-# Rank r fills row r of its table. All other rows are -1. Then each rank in turn broadcasts its row.
+# Often each rank has computed one part of a result that all ranks need. Here rank r has filled row
+# r of its table, and all other rows are -1, so each rank in turn broadcasts its row.
 
 # %% [markdown]
 # **Predict first.** Row 1 of rank 1 is [11, 12]. The call gets `table[root]`, which is a new tensor
@@ -179,4 +180,4 @@ STEPS = [broadcast, broadcast_length_first, broadcast_every_root]
 # - [`broadcast`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast)
 #
 # Both calls so far involve every rank. Next lesson: [send_recv](../notebooks/send_recv.ipynb), for
-# two ranks that have something to say to each other alone.
+# what two ranks exchange and no other rank needs.

@@ -348,6 +348,10 @@ if __name__ == "__main__":
 # group, it ends the group while it holds the lock of Python, and can wait forever for a thread of
 # gloo that needs this lock. The program to [take home](../examples/train_ddp.py) deletes it.
 #
+# A rank may return from `init_process_group` while two others still connect. If it ends its group
+# then, another rank fails with `Connection closed by peer`. So make a collective that needs all
+# ranks, such as `dist.barrier()`, before `destroy_process_group`.
+#
 # Call `destroy_process_group` in the ranks only. A parent that started them has no group to
 # destroy. A `finally` has none either, if `init_process_group` failed before it, so ask
 # `is_initialized()` there:

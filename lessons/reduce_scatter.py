@@ -62,9 +62,9 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### reduce_scatter + all_gather = all_reduce
 #
-# First every rank gets the sum of one piece; then every rank gathers the pieces of all. A ring
-# all_reduce works like this inside. Use the two calls if something has to happen between them, such
-# as an optimizer step on each rank's piece.
+# First every rank gets the sum of one piece; then every rank gathers the pieces of all. A
+# [ring](../notebooks/algorithms/ring.ipynb) works like this inside. Use the two calls if something
+# has to happen between them, such as an optimizer step on each rank's piece.
 
 # %% [markdown]
 # ### An optimizer that each rank runs on its own piece
@@ -74,9 +74,8 @@ if __name__ == "__main__":
 # updates only piece r, its [shard](../docs/glossary.md#shard), and keeps the optimizer's state only
 # for this piece. Then all_gather gives every rank the new weights.
 #
-# The optimizer is SGD with momentum: its state is a moving sum of the past gradients. The state
-# starts at zero, so it matters only from the second step on: we make two, with the same made-up
-# gradients.
+# The optimizer is SGD with momentum: its state is a moving sum of the past gradients. It
+# shows only from the second step on, so we take two, with the same made-up gradients.
 
 # %% [markdown]
 # **Predict first.** All weights are 1, and the learning rate is 0.5. The four ranks' gradients for
@@ -119,10 +118,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # -0.25 on both. The mean gradient is 2.5, so rank 0 computes 1 - 0.5 * 2.5, and all_gather gives
-# the result to rank 3. In the second step the state is 0.25 * 2.5 + 2.5 = 3.125, and the weight
-# becomes -0.25 - 0.5 * 3.125 = -1.8125. Every rank gets the weights of plain data parallelism, with
-# the state of two weights in place of eight. This is the first idea of
-# [ZeRO](../docs/glossary.md#zero).
+# the result to rank 3. In the second step, with momentum, the weight becomes -1.8125. Every rank
+# gets the weights of plain data parallelism, with the state of two weights in place of eight. This
+# is the first idea of [ZeRO](../docs/glossary.md#zero).
 #
 # </details>
 

@@ -4,9 +4,9 @@
 
 `send` sends a tensor to one other rank, which receives it with `recv`; no third rank takes part.
 
-A model that is too large for one GPU is cut into stages, one on each rank. A stage has nothing to
-say to all ranks: it hands its output to the next one, and nobody else needs it. At the end of this
-lesson you can run a model in stages, forwards and backwards.
+A model that is too large for one GPU is cut into stages, one on each rank. A stage hands its
+output to the next one, and no other rank needs it. At the end of this lesson you can run a model in
+stages, forwards and backwards.
 
     python lessons/send_recv.py
     torchrun --nproc-per-node 4 lessons/send_recv.py
@@ -29,7 +29,7 @@ import torch.distributed as dist
 # |---|---|
 # | `tensor` | what is sent, or what is filled |
 # | `dst`, `src` | the other rank, in the whole job; `recv` without `src`: any rank |
-# | `group` | the ranks that know each other |
+# | `group` | one that both ranks are in; None is all ranks |
 # | `tag` | a number on the message: a `recv` on gloo takes only its own |
 # | `group_dst`, `group_src` | the other rank in the group, in place of `dst` or `src` |
 #
@@ -117,6 +117,10 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
+# Stages are one use of messages, and inference has another. Where some GPUs read the prompt and
+# others write the answer, the first send the [key-value
+# cache](../docs/glossary.md#key-value-cache) to the second.
+#
 # More to write: `collectives practice exchange_in_pairs`, `collectives practice left_first` and
 # `collectives practice broadcast_from_sends`; harder: `collectives practice running_total`,
 # `collectives practice whose_message`, `collectives practice a_scan`, `collectives practice
@@ -147,12 +151,6 @@ STEPS = [send_recv, stages]
 # - A CPU tensor at one end and a GPU tensor at the other do not meet
 #   (`torch/distributed/distributed_c10d.py`: "The ``gloo`` backend will be used for collectives
 #   with CPU tensors and the ``nccl`` backend will be used for collectives with CUDA tensors").
-
-# %% [markdown]
-# ## Where it is used
-#
-# Where some GPUs read the prompt and others write the answer, the first send the [key-value
-# cache](../docs/glossary.md#key-value-cache) to the second.
 
 # %% [markdown]
 # ## Change and try

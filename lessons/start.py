@@ -6,8 +6,7 @@ Distributed PyTorch is one script, started once per GPU. Each copy is an ordinar
 own memory, and the copies talk to each other through `torch.distributed`.
 
 In this lesson you start two copies of a small training, see that they stay one model, and pick up
-the few words that everything else here is built on. You need no GPU: two processes on a laptop
-behave the same way.
+the few words that everything else here is built on.
 
     python lessons/start.py
     torchrun --nproc-per-node 4 lessons/start.py
@@ -21,9 +20,9 @@ import torch.distributed as dist
 # %% [markdown]
 # ## The result first
 #
-# Training is slow, and you have more than one GPU. So give each GPU a copy of the model, and give
-# each copy other samples. After `backward()` every copy has a gradient of its own, and if each took
-# a step with it, the copies would drift apart. So they average their gradients first:
+# Training is slow, and you have more than one GPU. So give each GPU a copy of the model and other
+# samples. After `backward()` every copy has a gradient of its own, and if each took a step with it,
+# the copies would drift apart. So they average their gradients first:
 #
 # ![Two ranks, one step: equal weights, other samples, own gradients, one mean, equal
 # weights.](../docs/data_parallel.svg)
@@ -43,7 +42,7 @@ import torch.distributed as dist
 # weight = torch.tensor([1.0 + rank], requires_grad=True)  # each copy has another first weight ...
 # dist.broadcast(weight.data, src=0)  # ... and now all have that of rank 0
 #
-# for step in range(1, 4):
+# for step in range(1, 3):
 #     weight.grad = None
 #     loss = ((weight * x - y) ** 2).mean()
 #     loss.backward()
@@ -63,31 +62,28 @@ import torch.distributed as dist
 # $ torchrun --nproc-per-node 1 first_training.py
 # rank 0, step 1: own gradient -102.00, mean -102.00, weight 2.02
 # rank 0, step 2: own gradient -49.98, mean -49.98, weight 2.52
-# rank 0, step 3: own gradient -24.49, mean -24.49, weight 2.76
 # ```
 #
-# And now two, each with 4 of them:
+# Then two, with 4 each:
 #
 # ```console
 # $ torchrun --nproc-per-node 2 first_training.py
 # rank 0, step 1: own gradient -84.00, mean -102.00, weight 2.02
 # rank 0, step 2: own gradient -41.16, mean -49.98, weight 2.52
-# rank 0, step 3: own gradient -20.17, mean -24.49, weight 2.76
 # rank 1, step 1: own gradient -120.00, mean -102.00, weight 2.02
 # rank 1, step 2: own gradient -58.80, mean -49.98, weight 2.52
-# rank 1, step 3: own gradient -28.81, mean -24.49, weight 2.76
 # ```
 #
 # On your screen the lines may come out in another order, or run together, because the processes
-# print independently. torchrun also warns that it sets `OMP_NUM_THREADS` to 1, which is fine.
+# print independently. The warning about `OMP_NUM_THREADS` is harmless.
 #
 # Look at the weights: two copies, each with half of the work, trained the model of one process.
 
 # %% [markdown]
 # ## The words
 #
-# Each process is called a [rank](../docs/glossary.md#rank), and so is its number: 0, 1, 2, 3. Their
-# number is the [world size](../docs/glossary.md#world-size), or n. A
+# Each process is called a [rank](../docs/glossary.md#rank), and so is its number: 0, 1, 2, 3. How
+# many there are is the [world size](../docs/glossary.md#world-size), or n. A
 # [group](../docs/glossary.md#group) is a set of ranks that communicate: all of them, or a chosen
 # few. The [backend](../docs/glossary.md#backend) is the library that moves the data: here gloo,
 # which needs no GPU.
@@ -100,7 +96,7 @@ import torch.distributed as dist
 # %% [markdown]
 # ## run and check
 #
-# In the lessons, a step is a function that every rank calls:
+# In the lessons, a step is a function that every rank calls. This one adds up a number of each:
 
 
 # %%
@@ -119,7 +115,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # `run(step)` replaces torchrun: it starts four processes, connects them, calls the step in each,
-# and prints what each one returned. `device` is where tensors belong: with gloo, on the CPU.
+# and prints what each one returned, here 1111, a digit from every rank. `device` is where tensors
+# belong: with gloo, on the CPU.
 #
 # `check(got, expected, call)` fails unless every element is as expected. The lines below `# proof`
 # compute the expected value, without `torch.distributed`, so answer a question before you read
@@ -133,7 +130,7 @@ if __name__ == "__main__":
 # returns on a rank only when every rank has called it.
 
 # %% [markdown]
-# **Predict first.** Four ranks do so. Which list does rank 2 return?
+# **Predict first.** Which list does rank 2 of four return?
 
 # %%
 visitors = []
@@ -171,24 +168,15 @@ if __name__ == "__main__":
 # ```
 #
 # Rank 0 waits until gloo's time limit, 30 minutes, or until the other ranks end: then it fails with
-# `Connection closed by peer`. Use `if rank == 0:` for a `print` or a file, but not for a
-# collective. If a program of yours hangs, put `collectives diagnose --` in front of its command: it
-# says which ranks wait, and in which line.
-
-# %% [markdown]
-# ## Pitfalls
-#
-# - A rank may return from `init_process_group` while two others still connect. If it ends its group
-#   then, another rank fails with `Connection closed by peer`. So make a collective that needs all
-#   ranks, such as `dist.barrier()`, before `destroy_process_group`.
+# `Connection closed by peer`. Use `if rank == 0:` for a `print`, but not for a collective. If your
+# program hangs, put `collectives diagnose --` in front of its command to see who waits, and where.
 
 # %% [markdown]
 # ## On GPUs
 #
-# - Use the backend "nccl", and one process for each GPU (`torch/distributed/run.py`: "each
-#   distributed process will be operating on a single GPU").
-# - Select the GPU by `LOCAL_RANK`, because every machine counts its GPUs from 0
-#   (`torch/distributed/run.py`: "from *GPU 0 to GPU (nproc_per_node - 1)*").
+# - Use the backend "nccl", and one process for each GPU. Select the GPU by `LOCAL_RANK`, because
+#   every machine counts its GPUs from 0 (`torch/distributed/run.py`: "each process will be
+#   operating on a single GPU from *GPU 0 to GPU (nproc_per_node - 1)*").
 
 # %%
 STEPS = [start, no_shared_memory]

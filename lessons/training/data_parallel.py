@@ -26,8 +26,7 @@ from torch.nn.functional import cross_entropy
 # Every rank has its own copy of the network. The copies stay equal because they start equal and
 # take equal steps, as in the picture of [start](../../notebooks/start.ipynb):
 #
-# 1. **Broadcast** the parameters of rank 0 before the first step, and the
-#    [buffers](../../notebooks/training/buffers.ipynb), of which this network has none.
+# 1. **Broadcast** the parameters of rank 0 before the first step.
 # 2. **Shard** each batch: every rank takes another piece.
 # 3. **all_reduce** the gradients after `backward()`.
 # 4. **Divide** them by the number of ranks: the sum of n means becomes their mean.
@@ -35,10 +34,10 @@ from torch.nn.functional import cross_entropy
 # %% [markdown]
 # ## The code
 #
-# The first cell knows nothing of other ranks: a small network for 1,797 images of handwritten
-# digits, and a loop. `gradients` is the function that computes the gradients of a
-# batch. We use float64 so that rounding stays tiny, and one thread for each rank, because the ranks
-# share the cores. `note_samples` notes which images the model sees, for the proof.
+# The first cell knows nothing of other ranks: a network for 1,797 images of digits, and a loop, in
+# which `gradients` computes the gradients of a batch. We use float64 so that rounding stays tiny,
+# and one thread for each rank, because the ranks share the cores. `note_samples` notes for the
+# proof which images the model sees, and `dealt`, below, draws them.
 
 
 # %%
@@ -123,7 +122,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # The losses differ: the first ones lie between 2.2591 and 2.3897, because each rank knows only its
-# own shard. The networks are equal, to the last bit.
+# own shard. For the loss of the batch, reduce it too. The networks are equal, to the last bit.
 #
 # </details>
 
@@ -140,10 +139,9 @@ STEPS = [data_parallel]
 # %% [markdown]
 # ## The proof
 #
-# Each step trains a second network in one process, with the same whole batches, and
-# `check_training` compares the two on every rank. It cannot see whether the work is divided,
-# because the mean of equal gradients is right, too. So `check_samples` looks at the images that
-# reach the models: in each step those of all ranks must be the batch, each once.
+# Every rank also trains a network alone, with the whole batches, and `check_training` compares the
+# two. It cannot see whether the work is divided, because the mean of equal gradients is right, too.
+# So `check_samples` looks at the images: in each step, those of all ranks must be the batch.
 
 # %% [markdown]
 # ## Make it wrong
@@ -152,20 +150,11 @@ STEPS = [data_parallel]
 #
 # 1. **The sum for the mean.** In `average_gradients`, change `parameter.grad /=
 #    dist.get_world_size()` to `pass`. It says `rank 0/4: 0.bias.momentum_buffer: relative error 5`.
-#    For SGD, this is n times the learning rate.
-# 2. **Every rank takes the same shard.** In `shard`, change `dist.get_rank() ::` to `0 ::`. It says
-#    `rank 0/4: 2.bias.momentum_buffer: relative error 2`. The ranks are equal, but not right.
-# 3. **Every rank takes the whole batch.** In `shard`, change `batch[dist.get_rank() ::
+#    For SGD, this is n times the learning rate. With Adam you would hardly notice, because Adam
+#    rescales every gradient.
+# 2. **Every rank takes the whole batch.** In `shard`, change `batch[dist.get_rank() ::
 #    dist.get_world_size()]` to `batch`. It says `computed 64 samples of 64, its share is 16`: the
 #    network is right, and nothing is gained.
-
-# %% [markdown]
-# ## Pitfalls
-#
-# - The loss on rank 0 is that of its shard. For the loss of the batch, reduce it too.
-# - With Adam you will hardly notice a sum in place of a mean, because Adam rescales every gradient.
-# - If a parameter got no gradient on one rank, `.grad` is None there. This loop then raises an
-#   error there, and the others wait.
 
 # %% [markdown]
 # ## Read on

@@ -6,7 +6,7 @@ DistributedDataParallel (DDP) is the data parallel training of PyTorch. It broad
 and averages the gradients, and your training loop stays as it is.
 
 You have written all of this by hand, so you know what to expect: the same network. In this lesson
-you check that, look at what DDP does otherwise, and take home a whole program that trains with it.
+you check that, see what DDP does differently, and take home a whole program that trains with it.
 
     python lessons/training/ddp.py
     torchrun --nproc-per-node 4 lessons/training/ddp.py
@@ -93,7 +93,11 @@ STEPS = [ddp]
 # torchrun --nproc-per-node 2 examples/train_ddp.py
 # ```
 #
-# Start it twice, and the second run has nothing left to do. Delete `checkpoint.pt` to train anew.
+# It begins with `2 ranks with batches of 16`. A step takes 64 images, and each rank
+# [accumulates](../../notebooks/training/accumulation.ipynb) the gradients of two batches in it. So
+# the batch size of a loader is that of one rank, while with `nn.DataParallel` it is that of all
+# GPUs. Start the program twice, and the second run has nothing left to do. Delete `checkpoint.pt`
+# to train anew.
 #
 # Is it faster on two ranks? Not here: on two idle cores of a cloud machine, an epoch took 0.08 s on
 # one rank and 0.14 s on two, with one thread for each rank (`python
