@@ -6,7 +6,7 @@ Every rank computes the gradient of its share of the batch, and all ranks take t
 the average.
 
 You know the calls; now you put them together. In this lesson you train a network on four ranks, and
-prove that it is the network that one process would have trained.
+prove that one process would have trained the same network.
 
     python lessons/training/data_parallel.py
     torchrun --nproc-per-node 4 lessons/training/data_parallel.py
@@ -18,7 +18,6 @@ from rank_grid import dealt
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 # %% [markdown]
 # ## The idea
@@ -36,8 +35,8 @@ from torch.nn.functional import cross_entropy
 #
 # The first cell knows nothing of other ranks: a network for 1,797 images of digits, and a loop, in
 # which `gradients` computes the gradients of a batch. We use float64 so that rounding stays tiny,
-# and one thread for each rank, because the ranks share the cores. `note_samples` notes for the
-# proof which images the model sees, and `dealt`, below, draws them.
+# and one thread for each rank, because the ranks share the cores. `note_samples` is for the proof,
+# and `dealt`, below, for the picture.
 
 
 # %%
@@ -51,7 +50,7 @@ def shuffled():
 
 
 def batch_loss(model, images, labels):
-    loss = cross_entropy(model(images), labels)  # the mean over the batch
+    loss = nn.functional.cross_entropy(model(images), labels)  # the mean over the batch
     loss.backward()
     return loss.item()
 
@@ -94,8 +93,8 @@ def on_my_shard(model, images, labels):
 
 
 # %% [markdown]
-# **Predict first.** In each step every rank sees other images. Do the ranks have equal losses, and
-# do they have equal networks?
+# **Predict first.** Every rank sees other images. Do the ranks have equal losses, and do they have
+# equal networks?
 
 
 # %%
@@ -139,9 +138,9 @@ STEPS = [data_parallel]
 # %% [markdown]
 # ## The proof
 #
-# Every rank also trains a network alone, with the whole batches, and `check_training` compares the
-# two. It cannot see whether the work is divided, because the mean of equal gradients is right, too.
-# So `check_samples` looks at the images: in each step, those of all ranks must be the batch.
+# Every rank also trains a network alone, and `check_training` compares the two. But the mean of
+# equal gradients is right, too, so it cannot see whether the work is divided. `check_samples` can:
+# in each step, the images of all ranks must be the batch.
 
 # %% [markdown]
 # ## Make it wrong
