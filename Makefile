@@ -63,7 +63,7 @@ mutations: $(VENV)/installed-for-tests
 
 # With .venv if it is there, else with PYTHON and what that has: a machine with GPUs may have no network.
 gpu:
-	@PYTHONPATH=. $(if $(wildcard $(BIN)),$(BIN),$(PYTHON)) -m tools.first_gpu_run $(ARGS)
+	@$(if $(wildcard $(BIN)),$(BIN),$(PYTHON)) -m tools.first_gpu_run $(ARGS)
 
 notebooks: $(VENV)/installed-for-tests
 	$(BIN) -m tools.notebooks $(ARGS)

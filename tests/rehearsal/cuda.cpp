@@ -561,6 +561,9 @@ struct Nccl final : Backend {
       TORCH_WARN_ONCE("Detected non-contiguous tensor in P2P operations. It is user responsibility to "
                       "guarantee that source and destination tensors have the same contiguity format.");
     }
+    check_type(t);
+  }
+  static void check_type(const Tensor& t) {
     // NCCLUtils.hpp: "static std::map<at::ScalarType, ncclDataType_t> ncclDataType"
     static const std::set<at::ScalarType> known{
         at::kChar, at::kByte, at::kFloat, at::kDouble, at::kInt, at::kLong, at::kHalf, at::kBool, at::kBFloat16,
@@ -570,6 +573,10 @@ struct Nccl final : Backend {
   }
   static void check(const Tensor& t, const ReduceOp& op) {
     check(t);
+    check_reduction(t, op);
+  }
+  static void check_reduction(const Tensor& t, const ReduceOp& op) {
+    check_type(t);
     TORCH_CHECK_WITH(TypeError, t.scalar_type() != at::kBool || op.op_ != ReduceOp::AVG,
                      "Cannot use ReduceOp.AVG with boolean inputs");
     static const std::map<ReduceOp::RedOpType, std::string> bitwise{
@@ -583,6 +590,12 @@ struct Nccl final : Backend {
     for (auto& t : pieces)
       TORCH_CHECK_WITH(TypeError, t.scalar_type() == like.scalar_type(),
                        "Tensor list operands to scatter/gather must have the same dtype");
+  }
+  // c10d/Utils.hpp: "invalid tensor size at index "
+  static void check_same_size(const Tensors& pieces, const Tensor& like) {
+    for (size_t i = 0; i < pieces.size(); ++i)
+      TORCH_CHECK_WITH(ValueError, pieces[i].sizes() == like.sizes(), "invalid tensor size at index ", i,
+                       " (expected ", like.sizes(), ", got ", pieces[i].sizes(), ")");
   }
 
   // --- messages
@@ -760,8 +773,7 @@ struct Nccl final : Backend {
     TORCH_CHECK_WITH(TypeError, in.dtype() == out.dtype(), "input tensor must be the same type as the output tensor.");
     TORCH_CHECK_WITH(ValueError, in.numel() == out.numel() * size_,
                      "input tensor must be the same size as output size times world size");
-    check(out, o.reduceOp);
-    check(in);
+    check_reduction(out, o.reduceOp);  // its layout is not asked for
     return scatter_sums("reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, out, cut(in), o.reduceOp);
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outs, Tensors& ins, const c10d::ReduceScatterOptions& o) override {
@@ -800,17 +812,19 @@ struct Nccl final : Backend {
                      is_root ? "Incorrect output list size" : "requires empty output on non-root");
     auto pieces = is_root ? outs[0] : all(nothing(in));
     check_alike(pieces, in);
+    if (is_root) check_same_size(pieces, in);
     return move("gather", OpType::GATHER, only(o.rootRank, in), pieces, is_root ? pieces : Tensors{});
   }
   WorkPtr scatter(Tensors& outs, std::vector<Tensors>& ins, const c10d::ScatterOptions& o) override {
     auto out = outs[0];
     const bool is_root = o.rootRank == rank_;
-    check(out);
+    check_type(out);  // its layout is not asked for
     TORCH_CHECK_WITH(ValueError, is_root ? ins.size() == 1 && int(ins[0].size()) == size_ : ins.empty(),
                      is_root ? "Incorrect input list size" : "requires empty input on non-root");
     auto pieces = is_root ? ins[0] : all(nothing(out));
-    for (auto& t : pieces) check(t);
+    for (auto& t : pieces) check_type(t);
     check_alike(pieces, out);
+    if (is_root) check_same_size(pieces, out);
     return move("scatter", OpType::SCATTER, pieces, only(o.rootRank, out), {out});
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {

@@ -29,6 +29,13 @@ def test_the_program_to_take_away_trains_on_as_many_gpus_as_there_are_ranks_or_o
         (tmp_path / "checkpoint.pt").unlink()
 
 
+def test_the_matrix_finds_what_is_claimed_of_nccl():
+    """Both were read in the same sources: what differs is a fault of the rehearsal, or of a claim."""
+    words = [sys.executable, "-m", "collectives", "matrix", "--backend", "nccl", "--quick"]
+    done = finished(words, env=VISIBLE)
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_step_whose_ranks_choose_their_backend_says_which():
     step = next(one for one in files.load(files.find("launching")).STEPS if one.world.fresh)
     text = run_step(step, World.chosen(backend="nccl", timeout=100)).text

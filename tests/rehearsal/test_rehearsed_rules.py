@@ -8,7 +8,7 @@ import torch
 from repository import ROOT
 
 SOURCE = (ROOT / "tests" / "rehearsal" / "cuda.cpp").read_text()
-QUOTED = re.findall(r'(\w+\.(?:hpp|py)):\s+(?:// )?"(.+)"', SOURCE)
+QUOTED = re.findall(r'([\w/]+\.(?:hpp|py)):\s+(?:// )?"(.+)"', SOURCE)
 
 
 def one_line(text: str) -> str:
@@ -16,7 +16,7 @@ def one_line(text: str) -> str:
 
 
 def test_there_are_quotations():
-    assert len(QUOTED) == len(re.findall(r"\w\.(?:hpp|py):", SOURCE)) == 4
+    assert len(QUOTED) == len(re.findall(r"\w\.(?:hpp|py):", SOURCE)) == 5
 
 
 @pytest.mark.parametrize(("name", "words"), QUOTED)
