@@ -80,7 +80,7 @@ if __name__ == "__main__":
 #
 # How long does an `all_reduce` take if nothing is sent? This step looks the times up on the page
 # [Algorithms](../../docs/algorithms.md), where 4 ranks and 2 ranks had an idle machine with two
-# cores. `python benchmarks/algorithms.py` measures on your machine.
+# cores.
 
 
 # %%

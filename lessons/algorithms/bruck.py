@@ -227,9 +227,7 @@ STEPS = [bruck, dissemination, pairwise, bruck_all_to_all]
 # - MPICH uses Bruck's `all_to_all` for short pieces, and pairwise exchange for long ones ([its
 #   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/alltoall)).
 # - NCCL's `all_gather` is a ring. Since 2.23 it also has PAT, which is a variation of Bruck's
-#   algorithm ([its paper](https://arxiv.org/abs/2506.20252)). An `all_to_all` is made of a send and
-#   a receive for each rank ([its
-#   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html)).
+#   algorithm ([its paper](https://arxiv.org/abs/2506.20252)).
 
 # %% [markdown]
 # ## Change and try

@@ -46,8 +46,7 @@ def exchange(sent, received, peer):
 #
 # Five ranks do not form pairs, so one of them has to stand aside. Let p be the largest power of two
 # that is not greater than n. Ranks p and above pass their tensors to ranks 0, 1, ... first, do
-# nothing meanwhile, and get the result afterwards. With four ranks nothing of this happens. In
-# `rows`, each row is a piece of the tensor.
+# nothing meanwhile, and get the result afterwards. In `rows`, each row is a piece of the tensor.
 
 
 # %%
@@ -202,8 +201,7 @@ STEPS = [doubling, halving]
 # ## What libraries do
 #
 # - MPICH uses recursive doubling for short tensors, and halving and doubling for long ones ([its
-#   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/allreduce)). The backend `mpi`
-#   of this project calls MPICH if that is installed.
+#   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/allreduce)).
 # - NCCL has rings and trees for `all_reduce`, and where the switches of the network can add also
 #   CollNet and NVLS ([an analysis of NCCL](https://arxiv.org/abs/2507.04786)).
 # - Our backend `by_hand` uses recursive doubling over sockets for an `all_reduce` of up to 128 KiB,
@@ -239,14 +237,6 @@ STEPS = [doubling, halving]
 #
 # - R. Thakur, R. Rabenseifner and W. Gropp, [*Optimization of Collective Communication Operations
 #   in MPICH*](https://doi.org/10.1177/1094342005051521) (2005): which algorithm for which size.
-#
-# In PyTorch's documentation:
-#
-# - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
-# - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
-# - [`isend`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.isend)
-# - [`recv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.recv)
-# - [`send`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.send)
 #
 # In an `all_reduce` all ranks do the same. A broadcast has a root, and needs another shape. Next
 # lesson: [tree](../../notebooks/algorithms/tree.ipynb).

@@ -274,8 +274,7 @@ if __name__ == "__main__":
 #
 # n times as many: 8,388,608 and 2,097,152. So this is for small tensors, such as those of a server
 # that makes one token at a time. For large ones, reduce pieces of one fixed size, such as a row,
-# each in a call of its own. Then nothing depends on the batch but the number of calls, which grows
-# with it.
+# each in a call of its own. Then only the number of calls depends on the batch.
 #
 # </details>
 
@@ -302,10 +301,6 @@ STEPS = [one_more_row, switch_by_size, pinned, gathered_first]
 # - NCCL chooses the number of its channels by the size, and each channel has a tree of another
 #   shape. SGLang pinned the tree, and still had other bits until it pinned the channels, too
 #   ([sglang#34159](https://github.com/sgl-project/sglang/pull/34159)).
-# - TorchTitan first pinned NCCL's ring, and then changed to a tree
-#   ([torchtitan#2994](https://github.com/pytorch/torchtitan/pull/2994)).
-# - RCCL had other bits in about 34 % of the elements of a larger tensor
-#   ([rocm-systems#11661](https://github.com/ROCm/rocm-systems/issues/11661)).
 
 # %% [markdown]
 # ## Change and try
@@ -320,17 +315,9 @@ STEPS = [one_more_row, switch_by_size, pinned, gathered_first]
 # %% [markdown]
 # ## Read on
 #
-# - The lesson [different_bits](../../notebooks/training/different_bits.ipynb): what rounding does
-#   to a training.
 # - H. He, [*Defeating nondeterminism in LLM
 #   inference*](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) (2025):
 #   the other half of batch invariance, which is the kernels of one GPU.
-#
-# In PyTorch's documentation:
-#
-# - [`all_reduce`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
-# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
-# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
 # Up to here the algorithms have added rows of numbers. Next lesson:
 # [backend_in_python](../../notebooks/algorithms/backend_in_python.ipynb), where DDP and FSDP2 train

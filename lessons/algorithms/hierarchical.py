@@ -213,9 +213,8 @@ STEPS = [hierarchical, leaders_only, between_machines]
 #   NVLink, PCIe or shared memory ([its
 #   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
 # - The backend `by_hand` uses shared memory for an `all_reduce` if all its ranks are on one machine
-#   with an x86 processor. Other processors do not keep the order of writes, so a rank could see
-#   that data is there before it is. On several machines it uses the hierarchical algorithm for more
-#   than 1 MiB.
+#   with an x86 processor. On several machines it uses the hierarchical algorithm for more than 1
+#   MiB.
 
 # %% [markdown]
 # ## Change and try
@@ -243,7 +242,6 @@ STEPS = [hierarchical, leaders_only, between_machines]
 # ## Read on
 #
 # - The page [Several machines](../../docs/clusters.md): a lab that measures the two rings.
-# - The lesson [new_group](../../notebooks/new_group.ipynb): groups, and who must create them.
 #
 # You now know several ways to an `all_reduce`. Next lesson:
 # [which_one_when](../../notebooks/algorithms/which_one_when.ipynb), which computes their times.

@@ -187,14 +187,6 @@ STEPS = [ring, uneven_ring]
 # - P. Patarasuk and X. Yuan, [*Bandwidth optimal all-reduce
 #   algorithms*](https://doi.org/10.1016/j.jpdc.2008.09.002) (2009): the ring, and why nothing sends
 #   less.
-# - The lesson [reduce_scatter](../../notebooks/reduce_scatter.ipynb): an `all_reduce` is one of
-#   these and an `all_gather`.
-#
-# In PyTorch's documentation:
-#
-# - [`P2POp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.P2POp)
-# - [`batch_isend_irecv`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)
-# - [`reduce_scatter`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter)
 #
 # How do you know that a ring is right? Next lesson:
 # [wrong_rings](../../notebooks/algorithms/wrong_rings.ipynb), which tests two that are not.

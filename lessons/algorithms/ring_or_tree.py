@@ -90,7 +90,6 @@ if __name__ == "__main__":
 # The second claim is a measurement. In 2019 NVIDIA found that double binary trees make an
 # `all_reduce` up to 180 times faster than rings, on 24,576 GPUs ([its
 # article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
-# Copies of the article say 24,756 GPUs, and turn the factor into times, 180 ms and 1 ms.
 #
 # We have no such machine, but NCCL itself chooses by a table of latencies in its source
 # ([`tuning.cc`](https://github.com/NVIDIA/nccl/blob/v2.5.6-1/src/graph/tuning.cc)), for each of its
@@ -161,10 +160,6 @@ STEPS = [rule_of_thumb, claim_of_180]
 
 # %% [markdown]
 # ## Read on
-#
-# - S. Jeaugey, [*Massively Scale Your Deep Learning Training with NCCL
-#   2.4*](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/), 2019.
-# - The page [Algorithms](../../docs/algorithms.md): what each algorithm sends, how long it takes.
 #
 # An algorithm decides more than the time. Next lesson:
 # [same_bits](../../notebooks/algorithms/same_bits.ipynb), on what it does to the result.

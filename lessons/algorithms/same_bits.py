@@ -190,11 +190,7 @@ STEPS = [same_bits, five_algorithms, chain_and_tree]
 #
 # - With NCCL all ranks always get the same bits ([say its
 #   maintainers](https://github.com/NVIDIA/nccl/issues/855)). Two runs can differ if NVLS adds in
-#   the switch ([nccl#1497](https://github.com/NVIDIA/nccl/issues/1497)). One user's model converged
-#   only after rings were switched off, which a maintainer explains by a tree's fewer roundings
-#   ([nccl#1055](https://github.com/NVIDIA/nccl/issues/1055)).
-# - MPI recommends that the same call gives the same result, on the same ranks
-#   ([MPI 4.1](https://www.mpi-forum.org/docs/mpi-4.1/mpi41-report.pdf), on `MPI_Reduce`).
+#   the switch ([nccl#1497](https://github.com/NVIDIA/nccl/issues/1497)).
 # - With [`all_reduce`](../../notebooks/all_reduce.ipynb) on gloo, all ranks get the same bits, too,
 #   because it is a ring.
 
@@ -211,15 +207,6 @@ STEPS = [same_bits, five_algorithms, chain_and_tree]
 #
 # - N. Higham, [*The accuracy of floating point summation*](https://doi.org/10.1137/0914050) (1993):
 #   the bounds.
-# - The lesson [different_bits](../../notebooks/training/different_bits.ipynb): what rounding does
-#   to a training.
-#
-# In PyTorch's documentation:
-#
-# - [`ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp)
-# - [`all_gather`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
-# - [`all_gather_object`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object)
-# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
 # So the same ranks get the same bits again. The same request to a server may not. Next lesson:
 # [every_size](../../notebooks/algorithms/every_size.ipynb), on a row in tensors of different sizes.

@@ -84,7 +84,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 3 messages in 2 steps, because every rank but the root receives exactly one. The second picture
-# shows eight ranks, with 7 messages in 3 steps.
+# shows eight ranks.
 #
 # </details>
 
@@ -222,9 +222,7 @@ STEPS = [tree, up_and_down, double_tree]
 #   article](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)).
 #   The trees connect nodes. Inside a node the GPUs form a chain ([an analysis of
 #   NCCL](https://arxiv.org/abs/2507.04786)).
-# - MPICH broadcasts short tensors along a binomial tree ([its
-#   source](https://github.com/pmodels/mpich/tree/main/src/mpi/coll/bcast)).
-# - gloo's `broadcast` is a binomial tree, too ([its
+# - gloo's `broadcast` is a binomial tree ([its
 #   source](https://github.com/pytorch/gloo/blob/main/gloo/broadcast.cc)).
 # - Our backend `by_hand` uses a binomial tree over sockets for a `broadcast` or a `reduce` of up to
 #   256 KiB.
@@ -236,11 +234,6 @@ STEPS = [tree, up_and_down, double_tree]
 #    goes to the neighbour. What does rank 3 have in the end? <details><summary>Answer</summary> You
 #    get `rank 3/4: got [-1, -1, -1, -1], should be [1, 2, 3, 4] [broadcast, int64[4], gloo]`,
 #    because rank 3 receives from rank 2 in the first step, when rank 2 has nothing yet. </details>
-# 2. In `up_and_down`, change `x += arriving` to `x.copy_(arriving)`. What does the root have in the
-#    end? <details><summary>Answer</summary> You get `rank 0/4: got [1000, 2000, 3000, 4000], should
-#    be [1111, 2222, 3333, 4444] [all_reduce, int64[4], gloo]`. Nobody adds any more, so each rank
-#    keeps what arrives last: rank 2 the numbers of rank 3, and the root what rank 2 then has.
-#    </details>
 
 # %% [markdown]
 # ## Write it yourself

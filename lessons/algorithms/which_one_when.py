@@ -216,13 +216,10 @@ STEPS = [which_one_when, algorithms_measured, packed]
 # %% [markdown]
 # ### The other calls
 #
-# - A **broadcast** along a tree has about `log2(n)` rounds, which is better for small tensors. A
-#   chain has n - 1, but with many small pieces all its links work at once.
-# - An **all_gather** or a **reduce_scatter** of S bytes in all sends `(n - 1) / n * S` in a ring,
-#   half of an all_reduce. If you only want the sum of the pieces of an all_gather, use
-#   `all_reduce`: it needs the memory of one piece, and sends 2 / n as much. On gloo a
-#   reduce_scatter saves nothing, because in torch 2.13 it runs an all_reduce inside, and with a
-#   list one for each piece.
+# An **all_gather** or a **reduce_scatter** of S bytes in all sends `(n - 1) / n * S` in a ring,
+# half of an all_reduce. If you only want the sum of the pieces of an all_gather, use `all_reduce`:
+# it needs the memory of one piece, and sends 2 / n as much. On gloo a reduce_scatter saves nothing,
+# because in torch 2.13 it runs an all_reduce inside.
 #
 # These are milliseconds on gloo, with four ranks on two cores (`collectives bench bus all_reduce -n
 # 4 -b 4KiB -e 16MiB -f 4096`, and the same of the other calls), and of a message between two ranks
@@ -233,8 +230,7 @@ STEPS = [which_one_when, algorithms_measured, packed]
 # | 4 KiB | 6.4 | 1 | 3.2 | - | 0.07 |
 # | 16 MiB | 31 | - | - | 68 | 4.8 |
 #
-# The calls of 4 KiB cost mostly latency, and those of 16 MiB mostly bandwidth. So pack small
-# tensors into one call.
+# The calls of 4 KiB cost mostly latency, and those of 16 MiB mostly bandwidth.
 
 # %% [markdown]
 # ## What libraries do
@@ -242,13 +238,8 @@ STEPS = [which_one_when, algorithms_measured, packed]
 # - NCCL computes such times from tables of latencies and bandwidths in `tuning.cc`, and chooses the
 #   best algorithm. `NCCL_ALGO=Ring` forces one, and `NCCL_DEBUG=INFO` shows what it has found ([its
 #   manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
-# - Open MPI has such tables too, and files in which you can change them ([its
-#   manual](https://docs.open-mpi.org/en/main/tuning-apps/coll-tuned.html)).
-# - The backend `by_hand` prefers shared memory, and over sockets it has a small table, which was
-#   measured. `COLLECTIVES_ALGORITHM=ring` forces one algorithm.
 # - All ranks must choose the same algorithm, or one waits for messages that nobody sends. So a
-#   library chooses by what all ranks know. The size of an `all_reduce` is the same everywhere, but
-#   in an `all_gather` the tensors may differ, and there `by_hand` uses what works for all sizes.
+#   library chooses by what all ranks know, such as the size of an `all_reduce`.
 # - gloo has a ring, in C++. The numbers in the picture of `algorithms_measured` say how many times
 #   faster than gloo the fastest one is. Do not conclude that Python beats C++: with 4 ranks gloo
 #   takes 6.0 ms for 64 KiB and 7.1 ms for 1 MiB, so most of it is waiting.
@@ -264,12 +255,6 @@ STEPS = [which_one_when, algorithms_measured, packed]
 
 # %% [markdown]
 # ## Read on
-#
-# - The page [Algorithms](../../docs/algorithms.md): what each algorithm sends, how long it takes.
-#
-# In PyTorch's documentation:
-#
-# - [`new_group`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group)
 #
 # You can now check what others say about rings and trees. Next lesson:
 # [ring_or_tree](../../notebooks/algorithms/ring_or_tree.ipynb), where two well-known claims are

@@ -126,11 +126,6 @@ if __name__ == "__main__":
 # You could leave out the last three steps, which change nothing in the picture. The result would
 # never show any of this, but a count does, so the steps of this chapter check their bytes, too.
 #
-# The course's ring also hung on NCCL. It started `isend` and `irecv` one by one, and there each
-# waits for the one before it. `batch_isend_irecv` lets NCCL start them together ([its
-# manual](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html) on
-# `ncclGroupStart`).
-#
 # </details>
 
 # %%
@@ -153,8 +148,6 @@ STEPS = [wrong_tensor, whole_tensors]
 #
 # - The lesson [ring](../../notebooks/algorithms/ring.ipynb): `numbers` and `exchange`, and the ring
 #   that is right.
-# - The lesson [messages](../../notebooks/mistakes/messages.ipynb): what happens on gloo if all
-#   ranks send first.
 #
 # A right ring sends as few bytes as it can, but in `2 (n - 1)` steps, one after the other. Next
 # lesson: [doubling](../../notebooks/algorithms/doubling.ipynb), which needs only `log2(n)`.

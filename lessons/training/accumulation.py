@@ -146,7 +146,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Too small, by the share of the padding. With SGD that acts like a smaller learning rate, and one
-# that differs from batch to batch. The second wrong program below makes this mistake.
+# that differs from batch to batch.
 #
 # </details>
 
@@ -247,9 +247,7 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 #
 # - Without `no_sync`, all ranks must compute equally many micro-batches. With it, only the last one
 #   of each rank takes part in a reduction.
-# - Count the tokens before the first `backward()`, for the whole step and on all ranks. Well-known
-#   trainers have counted each micro-batch by itself ([a thread on
-#   it](https://github.com/huggingface/transformers/issues/34242)).
+# - Count the tokens before the first `backward()`, for the whole step and on all ranks.
 # - Under `no_sync`, each rank has gradients of its own in `.grad`, so neither step nor clip there.
 
 # %% [markdown]
@@ -257,9 +255,6 @@ STEPS = [accumulation, tokens_as_weights, clipping]
 #
 # - In the program to take home, [`train_step`](../../examples/train_ddp.py) has it:
 #   `model.no_sync() if left else nullcontext()`.
-# - [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
-# - [clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html),
-#   in PyTorch's documentation.
 #
 # The training is right now, but the loss that a rank prints is still that of its own shard. Next
 # lesson: [validation](../../notebooks/training/validation.ipynb), which measures the model on all

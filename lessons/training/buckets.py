@@ -116,9 +116,9 @@ if __name__ == "__main__":
 #
 # Two buckets mean fewer calls. Do they also overlap with `backward()`? One step shows it. A hook on
 # each parameter notes how many buckets have been started. Another, at the gradient that comes last,
-# keeps `backward()` waiting until the first bucket has been reduced, for at most 20 seconds,
-# although `wait()` has not been called yet. And rank 0 is late on purpose: it starts its first
-# bucket only when all other ranks have come to this hook.
+# keeps `backward()` waiting until the first bucket has been reduced, although `wait()` has not been
+# called yet. And rank 0 is late on purpose: it starts its first bucket only when all other ranks
+# have come to this hook.
 
 # %% [markdown]
 # **Predict first.** How many of the two buckets have been started when the last gradient is
@@ -208,11 +208,9 @@ if __name__ == "__main__":
 # ### DDP's first bucket is small
 #
 # DDP makes this compromise with two limits: its first bucket is full at 1 MiB and all later ones at
-# 25 MiB, so that the first `all_reduce` starts early (`torch/nn/parallel/distributed.py`: "First
-# bucket optimization: use smaller size when using defaults to reduce latency for early-computed
-# gradients"). A communication hook shows them: a function that DDP calls for each full bucket in
-# place of its own `all_reduce`. Ours notes the size, and leaves the rest to `allreduce_hook`. The
-# network has four layers of 1 MiB each.
+# 25 MiB, so that the first `all_reduce` starts early. A communication hook shows them: a function
+# that DDP calls for each full bucket in place of its own `all_reduce`. Ours notes the size, and
+# leaves the rest to `allreduce_hook`. The network has four layers of 1 MiB each.
 
 # %% [markdown]
 # **Predict first.** How many buckets does the second step reduce, and which is larger?
@@ -255,8 +253,7 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 # ## The proof
 #
 # `check_training` compares `buckets` with one process, on every rank. `order_of_events` proves an
-# order and no time: all other ranks compute while rank 0 has not joined. `counting` counts below
-# the lesson, in the process group.
+# order and no time: all other ranks compute while rank 0 has not joined.
 #
 # How much time you gain depends on the network. On Linux, `collectives lab 2` makes two machines
 # out of one, here with a cable of 50 megabits per second.
@@ -299,12 +296,8 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Do not read or change a bucket between `all_reduce(async_op=True)` and `wait()`
-#   ([buffers](../../notebooks/mistakes/buffers.ipynb)).
 # - All ranks must start the buckets in the same order. DDP does, even if a later one is full
 #   earlier.
-# - A parameter that the loss does not use gets no gradient, so its bucket is never full. Here no
-#   error says so, but DDP raises one in the next step.
 # - With gradient accumulation, `.grad` is there before `backward()` begins. The test in `start`
 #   then starts a bucket too early; DDP counts the gradients of each step instead.
 
@@ -313,7 +306,6 @@ STEPS = [buckets, order_of_events, calls_and_bytes, first_bucket]
 #
 # - S. Li and others, [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704) (2020): how the
 #   bucket size changes the speed of DDP, on several machines.
-# - The lesson [isend_irecv](../../notebooks/isend_irecv.ipynb): calls that return a `Work`.
 #
 # Now the ranks send while they compute. Whether that makes more ranks faster depends on how long
 # each takes. Next lesson: [faster](../../notebooks/training/faster.ipynb), which measures it.

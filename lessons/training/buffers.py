@@ -127,8 +127,7 @@ if __name__ == "__main__":
 # sums the numbers of images, because shards may be unequal. The mean now depends on the images of
 # every rank, so the gradient must flow back through these sums, and `dist.all_reduce` would cut it
 # off. The functional `all_reduce` returns a new tensor, and its backward pass is an `all_reduce` of
-# the gradients. (Its module has an underscore, but `torch.distributed.nn` is deprecated in its
-# favour.)
+# the gradients.
 #
 # `lerp_` moves a running average towards the new value, by the share `momentum`. After `eval()`
 # nothing is summed.
@@ -254,9 +253,6 @@ STEPS = [buffers, norm_of_all_ranks, unequal_shards]
 
 # %% [markdown]
 # ## Read on
-#
-# - The thread on [DDP and buffers](https://github.com/pytorch/pytorch/issues/22095).
-# - [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html).
 #
 # Here a gradient went through an `all_reduce`. Next lesson:
 # [functional](../../notebooks/training/functional.ipynb), which sends gradients through the other

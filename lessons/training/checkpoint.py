@@ -42,9 +42,9 @@ from torch import nn
 # | the position in the data | the number of steps; the seed gives the order of the images |
 # | the random numbers, for dropout | `torch.get_rng_state()`, which differs from rank to rank |
 #
-# All but the last are equal on all ranks, so one rank can write the file for all of them, together
-# with the random states that it collects from every rank. (The buffers of a batch norm
-# [differ](../../notebooks/training/buffers.ipynb), too, but this network has none.)
+# Apart from the buffers of a [batch norm](../../notebooks/training/buffers.ipynb), all but the last
+# are equal on all ranks, so one rank can write the file for all of them, together with the random
+# states that it collects from every rank.
 #
 # If rank 0 is killed while it writes, half a file must not replace the older one. That is why it
 # writes a draft, waits until the disk has it (`fsync`), reads it again, and only then gives the
@@ -230,10 +230,9 @@ STEPS = [checkpoint, damaged_file]
 # %% [markdown]
 # ## The proof
 #
-# `limit=0.0` demands the same bits in every parameter and in the momentum. In the tests the newest
-# file is also cut off or empty, rank 0 is killed while it writes, and the disk is full. But no test
-# cuts the power, so nothing proves that `fsync` is needed. The draft is not proved either, because
-# `load` would pass over half a file anyway.
+# `limit=0.0` demands the same bits in every parameter and in the momentum. No test cuts the power,
+# so nothing proves that `fsync` is needed. The draft is not proved either, because `load` would
+# pass over half a file anyway.
 
 # %% [markdown]
 # ## Make it wrong
@@ -267,7 +266,6 @@ STEPS = [checkpoint, damaged_file]
 #   `model.module.state_dict()`, whose names also fit the bare model.
 # - DDP does not continue bit for bit, because it chooses its buckets anew, and then adds in another
 #   order.
-# - Write on rank 0, not on local rank 0, because every machine has a local rank 0.
 # - Delete an old checkpoint only when a newer one has its name, and keep two, because the newest
 #   may be damaged.
 # - If each rank holds a part of the model, use `torch.distributed.checkpoint`.

@@ -233,8 +233,6 @@ STEPS = [different_bits, order_of_additions, on_the_grid]
 #   Only the comparison needs float64, because after hundreds of steps in float32 rounding looks
 #   like a mistake.
 # - Do not compare losses in a few digits: two different models can print the same ones.
-# - More ranks, another batch size for each process, another number of threads or another machine:
-#   each changes the order of additions, and so the bits.
 
 # %% [markdown]
 # ## Read on

@@ -218,8 +218,7 @@ STEPS = [failover, killed_in_a_step, killed_in_an_all_reduce, killed_while_it_sa
 # ## The proof
 #
 # After each interruption the parameters and the momentum have the same bits as without it. The
-# tests also kill a rank while it loads, in the forward and backward pass, and between the draft and
-# its name, and ranks of the program to take home with both kinds of rendezvous.
+# tests also kill a rank at other moments, such as between the draft and its name.
 
 # %% [markdown]
 # ## Make it wrong
@@ -236,12 +235,11 @@ STEPS = [failover, killed_in_a_step, killed_in_an_all_reduce, killed_while_it_sa
 # ## Pitfalls
 #
 # - Without the prefix a restart works by luck, because the rank that comes first finds the address
-#   of its dead peer. gloo connects from the larger address to the smaller one, so that rank fails
-#   if its own address is the larger one. [15 of 20
+#   of its dead peer. [15 of 20
 #   runs](../../docs/machines.md#torchruns-restart-that-never-comes-back) failed.
 # - On several machines with `--rdzv-backend c10d`, ranks can have different prefixes, because each
 #   agent counts its own restarts. So set `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and leave out the
-#   prefix. With a static rendezvous, as with `--master-port`, the variable changes nothing.
+#   prefix.
 # - A rank that dies ends all other ranks, too, because their next collective raises `Connection
 #   closed by peer` or `Connection reset by peer`. Let the rank end, so that torchrun restarts it.
 # - When one rank has failed, torchrun sends SIGTERM to all that are left. Their handler must not

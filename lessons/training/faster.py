@@ -82,8 +82,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Only in the third, and only over the faster cable: 20750 / 15802 = 1.31 times as fast. Over the
-# slower one even the large batch is too small.
+# Only in the third, and only over the faster cable: 20750 / 15802 = 1.31 times as fast.
 #
 # </details>
 #
@@ -253,15 +252,12 @@ STEPS = [predicted_and_measured, where_the_time_goes, bytes_for_each_image, scal
 # - Compare images per second: n ranks with a batch each do n times the work in a step.
 # - Time a step after the first ones. They connect the ranks and build DDP's buckets.
 # - The formula ignores that gloo's threads need cores, too. Without a slow cable, as on one
-#   machine (`2 ranks here` in `speed.json`), it promises far too much.
+#   machine, it promises far too much.
 # - On a GPU, a call returns before its work is done: call `torch.cuda.synchronize()` before you
 #   read the clock ([CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)).
 
 # %% [markdown]
 # ## Read on
-#
-# - The lesson [cables](../../notebooks/machines/cables.ipynb) counts the bytes on a cable.
-# - [The torch profiler](https://docs.pytorch.org/docs/stable/profiler.html) writes traces.
 #
 # Up to here every rank loaded the whole batch and used a part of it. Next lesson:
 # [sampler](../../notebooks/training/sampler.ipynb), with which each rank loads only its own images.

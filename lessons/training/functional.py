@@ -32,9 +32,8 @@ from torch.distributed import _functional_collectives as functional
 # all_gather is a reduce_scatter.
 #
 # The module has an underscore in torch 2.13, because its names may still change. Use it all the
-# same: `torch.distributed.nn.functional`, which older code uses for this, is deprecated, and its
-# warnings name these functions. After torch 2.14 the module is called
-# `torch.distributed.functional_collectives` ([its
+# same, because `torch.distributed.nn.functional`, which older code uses for this, is deprecated.
+# After torch 2.14 the module is called `torch.distributed.functional_collectives` ([its
 # documentation](https://github.com/pytorch/pytorch/blob/main/docs/source/distributed.functional_collectives.md)).
 
 # %% [markdown]
@@ -45,7 +44,7 @@ from torch.distributed import _functional_collectives as functional
 # Each rank has a tensor of n numbers, and its loss is the weighted sum of the squares of what it
 # gets from a call. The weight is another one on each rank, so that no gradient is right by
 # accident. `one_process` makes the four results without communication, from the inputs of all
-# ranks. Whole numbers keep everything exact.
+# ranks.
 
 
 # %%
@@ -213,9 +212,9 @@ if __name__ == "__main__":
     run(plain_call)
 
 # %% [markdown]
-# On each rank the gradient is a tenth, two tenths, three tenths or four tenths of the right one:
-# the losses have the weights 1, 2, 3 and 4, which are ten together. The sum itself is right, so the
-# loss looks fine while the model learns something else.
+# On each rank the gradient is one to four tenths of the right one, because the losses have the
+# weights 1, 2, 3 and 4, which are ten together. The sum itself is right, so the loss looks fine
+# while the model learns something else.
 
 # %% [markdown]
 # ### The result is not there yet
@@ -312,8 +311,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Three, because a graph has no tensor that waits when somebody uses it: `wait_tensor` stands in it
-# as an operation. The gradient is the same as before. With `fullgraph=True`, a function that does
-# not fit into one graph is an error. All ranks must compile the same calls in the same order.
+# as an operation. The gradient is the same as before. All ranks must compile the same calls in the
+# same order.
 #
 # </details>
 
@@ -355,25 +354,18 @@ STEPS = [
 # ## Pitfalls
 #
 # - Only sums have a backward pass (`torch/distributed/_functional_collectives.py`: "all_reduce
-#   backward only supports 'sum' reduction, got"). For a mean, sum and divide by n
-#   ([pytorch#190007](https://github.com/pytorch/pytorch/issues/190007)).
+#   backward only supports 'sum' reduction, got"). For a mean, sum and divide by n.
 # - A result that nobody uses is never waited for. When its process ends, torch says so: "there are
 #   still 3 unwaited collective calls".
 # - `dist.all_gather_single` with an input that requires a gradient fails on gloo, on some ranks or
-#   on all: "A view was created in no_grad mode and is being modified inplace". The message names no
-#   collective. Pass `x.detach()`, or use the functional call.
+#   on all: "A view was created in no_grad mode and is being modified inplace". Pass `x.detach()`,
+#   or use the functional call.
 # - `torch.compile` replaces a plain `dist.all_reduce` in its graph by the functional one. So the
 #   gradient of `plain_call` is right in a compiled function, and wrong in the same function
 #   without the compiler.
-# - The result of `all_gather_single` is joined along dimension 0, one piece after the other.
 
 # %% [markdown]
 # ## Read on
-#
-# - Users who met these gradients: [what `all_reduce` does to
-#   them](https://github.com/pytorch/pytorch/issues/121587), and [why they are n times too
-#   large](https://github.com/pytorch/pytorch/issues/58005).
-# - [`torch.compile`](https://docs.pytorch.org/docs/stable/generated/torch.compile.html).
 #
 # Every gradient arrived here. Next lesson:
 # [unused_parameters](../../notebooks/training/unused_parameters.ipynb), whose gradients never come,

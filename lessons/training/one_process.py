@@ -246,7 +246,6 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 # %% [markdown]
 # ## Pitfalls
 #
-# - A loop without `zero_grad()` trains with the sum of all gradients so far, and there is no error.
 # - `cross_entropy` takes the mean unless you say `reduction="sum"`. So weight means by their share
 #   of the batch, but divide a sum by the batch size.
 # - Call `backward()` for each micro-batch. If you add up their losses first, autograd must [keep
@@ -256,9 +255,6 @@ STEPS = [one_process, grad_adds_up, micro_batches, llama_405b]
 
 # %% [markdown]
 # ## Read on
-#
-# [How `backward()` works](https://docs.pytorch.org/docs/stable/notes/autograd.html), in PyTorch's
-# documentation.
 #
 # Next lesson: [data_parallel](../../notebooks/training/data_parallel.ipynb), the same batch on
 # several ranks.

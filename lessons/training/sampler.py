@@ -194,11 +194,7 @@ STEPS = [sampler, padding, uneven_inputs]
 # %% [markdown]
 # ## Pitfalls
 #
-# - Without `set_epoch` there is no error: the order of the first epoch repeats
-#   ([hearsay](../../notebooks/hearsay.ipynb) tests what is said of it).
 # - Call `set_epoch` before you iterate over the loader, because that is when the order is drawn.
-# - Without `Join`, a rank with one batch fewer stops all others
-#   ([order](../../notebooks/mistakes/order.ipynb)).
 # - `Join` knows the collectives of DDP only. If the loop itself calls `all_reduce`, the ranks that
 #   have finished do not take part.
 
@@ -242,11 +238,6 @@ STEPS = [sampler, padding, uneven_inputs]
 # - In the program to take home,
 #   [`main`](../../examples/train_ddp.py) has it:
 #   `sampler.set_epoch(epoch)`.
-# - In PyTorch's documentation,
-#   [Join](https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html) and
-#   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler).
-# - The thread on [uneven inputs](https://github.com/pytorch/pytorch/issues/33148), from which
-#   `Join` came, and the one on [set_epoch](https://github.com/pytorch/pytorch/issues/31771).
 #
 # Each rank now loads what it needs, as long as the batch fits into its memory. Next lesson:
 # [accumulation](../../notebooks/training/accumulation.ipynb), for a batch that does not.

@@ -221,8 +221,6 @@ STEPS = [dropped_units, seeds, loader_workers, same_run_twice]
 #
 # - `torch.manual_seed` sets the generators of all GPUs, too (`torch/random.py`: "Sets the seed for
 #   generating random numbers on all devices").
-# - Dropout on a GPU draws from that GPU's generator. This lesson keeps the state of the CPU's
-#   (`torch/random.py`: "The returned state is for the default generator on CPU only").
 
 # %% [markdown]
 # ## Make it wrong

@@ -147,8 +147,5 @@ STEPS = [weighted_shards, batch_size]
 # %% [markdown]
 # ## Read on
 #
-# - P. Goyal and others, [*Accurate, Large Minibatch SGD*](https://arxiv.org/abs/1706.02677) (2017):
-#   the linear scaling rule, its warm-up, and where it ends.
-#
 # The model is right now for shards of any size. Next lesson:
 # [buckets](../../notebooks/training/buckets.ipynb), which make the training fast, too.

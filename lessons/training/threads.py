@@ -35,10 +35,8 @@ from torch.nn.functional import cross_entropy
 #
 # `nn.DataParallel` trains with a thread for each GPU, which works on its part of the batch. Between
 # the kernels (the computations on a GPU), each thread runs Python, so if the kernels are short, the
-# threads wait for one another. PyTorch recommends DDP instead, also on one machine
-# (`torch/nn/parallel/data_parallel.py`: "It is recommended to use
-# :class:`~torch.nn.parallel.DistributedDataParallel`, instead of this class, to do multi-GPU
-# training, even if there is only a single node.").
+# threads wait for one another. PyTorch recommends DDP instead, also on one machine ([its
+# documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)).
 #
 # | | `nn.DataParallel` | DDP |
 # |---|---|---|
@@ -214,16 +212,13 @@ STEPS = [threads, through_gpu_0, gil]
 #
 # `check_training` compares the model of the threads with that of one process, and `note` shows that
 # four threads compute at once, 16 images each. In `gil`, `check` compares what each rank finds with
-# what is known of the four. On a Python without the GIL (3.13t or later) the first should be True,
-# too; it was not tried here.
+# what is known of the four.
 
 # %% [markdown]
 # ## On GPUs
 #
-# - `nn.DataParallel` begins and ends on GPU 0 (`torch/nn/parallel/data_parallel.py`: "must have its
-#   parameters and buffers on ``device_ids[0]`` before running").
-# - It copies in each forward (`torch/nn/parallel/data_parallel.py`: "In each forward,
-#   :attr:`module` is **replicated** on each device").
+# - `nn.DataParallel` copies in each forward (`torch/nn/parallel/data_parallel.py`: "In each
+#   forward, :attr:`module` is **replicated** on each device").
 # - A model that is cut over GPUs trains [with DDP
 #   only](https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html)
 #   (`torch/nn/parallel/distributed.py`: "For multi-device modules and CPU modules, ``device_ids``
@@ -252,8 +247,8 @@ STEPS = [threads, through_gpu_0, gil]
 # %% [markdown]
 # ## Read on
 #
-# - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)
-# - [Free-threaded Python](https://docs.python.org/3/howto/free-threading-python.html)
+# - [Free-threaded Python](https://docs.python.org/3/howto/free-threading-python.html), which has no
+#   GIL.
 #
 # So one process for each GPU it is. Next lesson:
 # [to_the_gpu](../../notebooks/training/to_the_gpu.ipynb), which takes the programs of this chapter

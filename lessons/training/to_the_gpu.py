@@ -193,8 +193,7 @@ STEPS = [to_the_gpu, mixed_precision]
 # In float64 the changes may change nothing, so `check_training` compares with one process. With
 # less precision that cannot hold, so prove a program in float64 first, and then change its types.
 # For each type `check` compares the bytes with a formula, and the error with limits on both sides.
-# It does not see whether `backward()` ran under autocast, too, nor the bfloat16 copies of the
-# weights that autocast keeps meanwhile.
+# It does not see whether `backward()` ran under autocast, too.
 
 # %% [markdown]
 # ## On GPUs
@@ -230,13 +229,9 @@ STEPS = [to_the_gpu, mixed_precision]
 # %% [markdown]
 # ## Pitfalls
 #
-# - `set_device(rank)` works on the first machine and fails on the second. Use the local rank.
-# - NCCL accepts tensors on GPUs only: see the table of
-#   [backends](https://docs.pytorch.org/docs/stable/distributed.html#backends) in PyTorch's
-#   documentation. It sends objects through the current GPU
-#   (`torch/distributed/distributed_c10d.py`: "internal tensor representations of objects must be
-#   moved to the GPU device before communication takes place"). For tensors on the CPU, too, start
-#   with `init_process_group("cpu:gloo,cuda:nccl")`.
+# - NCCL accepts [tensors on GPUs
+#   only](https://docs.pytorch.org/docs/stable/distributed.html#backends). For tensors on the CPU,
+#   too, start with `init_process_group("cpu:gloo,cuda:nccl")`.
 # - `loss.item()` waits until the GPU has finished, so don't print the loss in each step.
 # - `CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 train.py` shows the job [only these two
 #   GPUs](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html),
@@ -253,7 +248,6 @@ STEPS = [to_the_gpu, mixed_precision]
 #   `torch.cuda.set_device(device)`.
 # - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), in PyTorch's
 #   documentation: streams, pinned memory, and TF32, which CUDA may use in float32.
-# - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html), there.
 #
 # Start your own training from [train_ddp.py](../../examples/train_ddp.py), which needs nothing of
 # this package. It makes changes 1 and 2, and moves model and data to the device. You add

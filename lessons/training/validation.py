@@ -177,8 +177,6 @@ STEPS = [validation, padded_validation]
 # - Print and save on rank 0, not on local rank 0, because each machine has a local rank 0.
 # - Call `model.eval()` before the validation and `model.train()` after it if the network has
 #   dropout or batch norm. This one has neither, so the proof would not notice.
-# - Do not validate a DDP model on some ranks only, because its forward pass may broadcast buffers.
-#   That of `model.module` contains no collective.
 # - The sums are float64, because in float32 integers are exact only up to 16,777,216.
 
 # %% [markdown]
@@ -224,11 +222,6 @@ STEPS = [validation, padded_validation]
 # - In the program to take home,
 #   [`validate`](../../examples/train_ddp.py) has it:
 #   `dist.all_reduce(sums)`.
-# - [pytorch#25162](https://github.com/pytorch/pytorch/issues/25162): why `DistributedSampler` pads,
-#   and what that means for a validation.
-# - The reference of
-#   [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler),
-#   in PyTorch's documentation.
 #
 # This network draws no random numbers while it trains. Many networks do. Next lesson:
 # [seeds](../../notebooks/training/seeds.ipynb), which of them must be equal on all ranks.

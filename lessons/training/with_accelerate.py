@@ -243,13 +243,11 @@ STEPS = [with_accelerate, first_images, exact_metrics, trainers_and_engine]
 # %% [markdown]
 # ## Pitfalls
 #
-# - `accelerator.gather(x)` returns the tensors of all ranks and leaves `x` as it is.
 # - `accelerator.backward` divides the loss by `gradient_accumulation_steps`, so do not divide
 #   again.
 # - The batch size of the loader is that of one rank. With `split_batches=True` it is that of all.
 # - `accelerate launch --num_processes 2` starts two ranks on GPUs, as torchrun does, and needs no
-#   `accelerate config`. With `--cpu` it starts one process (`accelerate/commands/launch.py`: "elif
-#   args.multi_gpu and not args.cpu: multi_gpu_launcher(args)").
+#   `accelerate config`.
 # - End with `accelerator.end_training()`: `python` [makes no group](../../notebooks/hearsay.ipynb).
 
 # %% [markdown]
