@@ -193,7 +193,7 @@ STEPS = [to_the_gpu, mixed_precision]
 # In float64 the changes may change nothing, so `check_training` compares with one process. With
 # less precision that cannot hold, so prove a program in float64 first, and then change its types.
 # For each type `check` compares the bytes with a formula, and the error with limits on both sides.
-# It does not see whether `backward()` ran under autocast, too.
+# It does not see whether `backward()` ran under autocast.
 
 # %% [markdown]
 # ## On GPUs
