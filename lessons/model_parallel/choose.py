@@ -36,8 +36,7 @@ from published import h100
 # [memory](../../notebooks/model_parallel/memory.ipynb) lists what may not fit, and a method for
 # each trouble. Each method cuts one thing and pays with messages, so take no more than you need.
 # For many layers that do not fit there are two methods: fully sharded sends parameters, and a
-# pipeline sends activations. Which is cheaper, `costs` computes. The lesson
-# [plan](../../notebooks/model_parallel/plan.ipynb) has compared it with counts.
+# pipeline sends activations. Which is cheaper, `costs` computes.
 
 # %% [markdown]
 # ## 70e9 parameters on 64 GPUs
@@ -108,26 +107,22 @@ if __name__ == "__main__":
 #
 # With one sequence it needs only 24 GB, but each micro-batch gathers all layers, which takes 132.0
 # seconds over slow links. The pipeline, with its bubble, takes 42.1 seconds, and 8 tensor ranks,
-# which wait in each block, 57.1. If you do use tensor ranks, use stage 1 with them: a machine then
-# has one GPU and one link of each data group, so stage 3 takes 247.8 seconds.
+# which wait in each block, 57.1.
 #
 # </details>
 
 # %% [markdown]
 # ### When to combine
 #
-# A block that is gathered takes 2 x 1.6 GB more for a while, for parameters and gradients, and the
-# next one 1.6, so 45 GB leave enough room.
-#
-# Why did Llama 3 need more than that? Each data parallel rank needs a sequence, and Llama 3 had
-# 8,192 GPUs and 2,048 sequences in a step, so 6,144 GPUs would have had none. So begin with fully
-# sharded, and combine it:
+# Why did Llama 3 need more than a fully sharded model? Each data parallel rank needs a sequence,
+# and Llama 3 had 8,192 GPUs and 2,048 sequences in a step, so 6,144 GPUs would have had none. So
+# begin with fully sharded, and combine it:
 #
 # 1. with tensor parallel inside a machine, if a layer does not fit, or if there are fewer sequences
 #    than GPUs,
 # 2. with a pipeline across machines, if that is not enough,
 # 3. with ring attention or [Ulysses](../../docs/glossary.md#ulysses), if a single sequence is too
-#    long. `Plan` has no dimension for them.
+#    long.
 #
 # If two combinations come out close, measure both.
 
@@ -186,8 +181,7 @@ if __name__ == "__main__":
 # | too many experts | experts | the experts | 1,659,048 of 4,866,408 | 97,280 |
 #
 # Fully sharded and the pipeline hold less than copies, and the pipeline sends less. Tensor ranks
-# hold more here, because the model is small and each of them has the whole batch. Ring attention
-# holds about as much as copies, but a part of each text in place of whole ones. If the vocabulary
+# hold more here, because the model is small and each of them has the whole batch. If the vocabulary
 # is too large, see [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb).
 #
 # </details>

@@ -35,9 +35,7 @@ from token_routes import TokenRoutes
 #
 # A [mixture of experts](../../docs/glossary.md#moe) is a layer with several networks, the experts,
 # and a small linear layer, the [router](../../docs/glossary.md#router), which chooses one expert
-# for each token. So more experts mean more parameters, but not more operations for a token. (This
-# is how it was done in 2021. Most models of today send a token to the best two to eight experts,
-# add up their answers, and drop none.)
+# for each token.
 #
 # Each rank holds some of the experts. It also has a share of the batch, and because its tokens need
 # the experts of all ranks, they travel:
@@ -47,12 +45,10 @@ from token_routes import TokenRoutes
 # 3. **Combine**: a second `all_to_all_single` sends the answers back, and each rank puts them where
 #    their tokens were.
 #
-# The gradients travel the same ways in the other direction.
-#
 # A popular expert would keep its rank busy while all other ranks wait. So an expert has a
 # [capacity](../../docs/glossary.md#capacity): from each rank it accepts at most 1.25 times its
 # equal part of the tokens. Any further token is dropped, which means that the layer adds zero to
-# it.
+# it. Most models of today drop none, and send a token to two to eight experts.
 
 # %% [markdown]
 # ## The code
@@ -121,8 +117,7 @@ def dispatched(device):
 #
 # The rest of the model is data parallel, so `all_reduce` adds up its gradients. The gradient of an
 # expert is complete already, because it computes tokens of all ranks. For the comparison, one
-# process must drop the same tokens: there an expert accepts at most as many from the share of each
-# rank as it does with n ranks.
+# process must drop the same tokens, so it applies the capacity to the share of each rank.
 
 # %% [markdown]
 # **Predict first.** Each of the two layers dispatches and combines, in the forward pass and in the
@@ -175,9 +170,8 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 10 times. Two more than you might expect, because in the forward pass each layer first sends how
-# many tokens will come. The bytes that a rank sends depend on the router. The last column but one
-# shows how many tokens of the rank each expert accepted, in the first layer of the first step. At
-# most 10 = 1.25 * 64 / 8 have room. In three steps, 37 + 42 + 36 + 35 = 150 tokens were dropped.
+# many tokens will come. The last column but one shows how many tokens of the rank each expert
+# accepted, in the first layer of the first step. At most 10 = 1.25 * 64 / 8 have room.
 #
 # </details>
 
@@ -185,10 +179,9 @@ if __name__ == "__main__":
 # ## A router that collapses
 #
 # An expert that gets more tokens learns more, so the router sends it more tokens, and in the end
-# one expert may have them all. Then one rank computes while all other ranks wait. A
-# [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents this. For E experts it is
-# `E * sum(f * p)`, where f is the fraction of the tokens that chose an expert, counted over all
-# ranks, and p is the mean of the router's probability for it.
+# one expert may have them all. A [penalty](https://arxiv.org/abs/2101.03961) in the loss prevents
+# this. For E experts it is `E * sum(f * p)`, where f is the fraction of the tokens that chose an
+# expert, counted over all ranks, and p is the mean of the router's probability for it.
 #
 # The picture shows how many tokens choose the busiest expert of the second layer. To see a collapse
 # within a few steps, the experts have room for all tokens, and Adam's rate is 0.003.
@@ -236,9 +229,8 @@ STEPS = [experts, collapsing_router]
 # ## The proof
 #
 # Parameters and Adam's state equal those of one process, to 1e-9, in which every expert answers
-# every token ([dense.py](../../lessons/model_parallel/dense.py)). The embedding is right only if
-# the gradient passed back to it is. The numbers of tokens accepted, dropped and sent are the same,
-# too.
+# every token ([dense.py](../../lessons/model_parallel/dense.py)). The numbers of tokens accepted,
+# dropped and sent are the same, too.
 
 # %% [markdown]
 # ## Make it wrong

@@ -154,8 +154,7 @@ if __name__ == "__main__":
 #
 # 623,232, half as much again, because the ranks gather every layer twice and reduce it once.
 #
-# The picture compares a rank that has a copy of everything with a rank of stage 3. The activations
-# of stage 3 include the parameters of the block that is computed.
+# In the picture, the activations of stage 3 include the parameters of the block that is computed.
 #
 # </details>
 
@@ -214,8 +213,7 @@ STEPS = [fully_sharded, by_fully_shard]
 # ## The proof
 #
 # The shards of parameters and of Adam's state are parts of those of one process, to 1e-9, both with
-# our code and with `fully_shard`. The proof counts memory whenever a backward pass begins, so it
-# would not notice layers that are gathered too early in the forward pass.
+# our code and with `fully_shard`.
 
 # %% [markdown]
 # ## Make it wrong
@@ -228,20 +226,10 @@ STEPS = [fully_sharded, by_fully_shard]
 #    `        whole(ctx.layer, shard), result.backward(gradient)`. It says
 #    `should be [8, 4] [calls of a step, stage 3`. The model is right.
 # 3. **Layers are not wrapped.** In `by_fully_shard`, change `for layer in model:` to `for layer in
-#    ():`. It says `[calls of a step, fully_shard`: all layers are one.
+#    ():`. It says `[calls of a step, fully_shard`, because all layers are then gathered at once.
 
 # %% [markdown]
-# ## Pitfalls
-#
-# - Make the optimizer after `fully_shard`, because it replaces the parameters, and an earlier
-#   optimizer has the old ones.
-# - All ranks must call `full_tensor()`, also to save on rank 0, because it gathers the shards.
-# - If you call `fully_shard` on the model alone, all layers are gathered at once.
-#
 # ## Read on
-#
-# - The tutorial on
-#   [FSDP2](https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html), by PyTorch.
 #
 # Clipping and saving now need all ranks. Next lesson:
 # [saving](../../notebooks/model_parallel/saving.ipynb).

@@ -49,8 +49,8 @@ def on_my_share(model, letters, following):
 # In [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), a step gathers four layers
 # in the forward pass, and the same four in the backward pass. A layer that is asked for early can
 # arrive while another one is computed. So this step notes how many calls of `all_gather` have been
-# made when a layer begins its forward pass, and when it ends its backward pass, and `ahead`
-# computes from these numbers how many layers each pass is ahead. Then the step asks for more: with
+# made when a layer begins its forward pass, and when it ends its backward pass. From these numbers
+# `ahead` computes how far each pass is ahead. Then the step asks for more: with
 # `set_modules_to_forward_prefetch`, a layer asks for another one, too, before it is computed.
 
 # %% [markdown]
@@ -112,8 +112,7 @@ if __name__ == "__main__":
 # The backward pass. When the last layer ends it, 6 calls have been made: 4 in the forward pass, one
 # for this layer and one for the layer before it. `fully_shard` knows which layer that is, because
 # the order is that of the forward pass, reversed. In the forward pass it does not know which layer
-# follows, so it gathers each layer just before it is computed. If you say which one follows, the
-# forward pass is one layer ahead, too.
+# follows, so it gathers each layer just before it is computed.
 #
 # </details>
 
@@ -126,8 +125,6 @@ if __name__ == "__main__":
 # FSDP](../../docs/glossary.md#hybrid-fsdp), or HSDP, needs a mesh with two dimensions. Each machine
 # has all shards, so `all_gather` and `reduce_scatter` stay inside, and only the ranks with the same
 # shard add up its gradients by `all_reduce`, from machine to machine.
-#
-# `Sends` counts the bytes of each call as if it went around a ring of its group.
 
 # %% [markdown]
 # **Predict first.** HSDP sends less from machine to machine. What does it cost?
@@ -186,9 +183,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Memory: a rank holds 138496 bytes of parameters in place of 69248, twice as many, because only the
-# ranks of one machine share them. In return 277 kB go through the cable in place of 623 kB. With
-# FSDP, one ring of all ranks passes on each layer three times, and with HSDP the ranks of a machine
-# send all gradients once.
+# ranks of one machine share them. In return 277 kB go through the cable in place of 623 kB.
 #
 # </details>
 
@@ -198,10 +193,8 @@ STEPS = [gathers_ahead, sharded_inside]
 # %% [markdown]
 # ## The proof
 #
-# The model on each mesh equals that of one process, to 1e-9. The calls are counted below
-# `fully_shard`, by the ranks of their groups, and the bytes follow from the number of parameters.
-# `check_samples` also compares which samples reached the models, because the mean of equal
-# gradients would be right, too.
+# The model on each mesh equals that of one process, to 1e-9. The calls are counted by group, and
+# the bytes follow from the number of parameters.
 
 # %% [markdown]
 # ## Make it wrong

@@ -31,9 +31,8 @@ from one_process import UPDATES, backward, train
 # ## The idea
 #
 # The activations grow with the length of a text, so if one text is too long for a rank, cut it.
-# (They would grow with its square, but `scaled_dot_product_attention` keeps no scores.) Most layers
-# do not notice, because they compute each character by itself. Only in attention, a query meets the
-# keys and values of all characters up to it. So in [ring
+# Most layers do not notice, because they compute each character by itself. Only in attention, a
+# query meets the keys and values of all characters up to it. So in [ring
 # attention](../../docs/glossary.md#ring-attention) queries stay on their rank, and keys and values
 # travel around a ring: in each of n rounds, a rank computes with the block that it has.
 
@@ -46,8 +45,7 @@ from one_process import UPDATES, backward, train
 # the new values. This is an [online softmax](https://arxiv.org/abs/1805.02867).
 #
 # Queries of chunk i meet all keys of the chunks before it. In chunk i itself, the causal mask hides
-# later keys. What one process computes is in
-# [attention.py](../../lessons/model_parallel/attention.py).
+# later keys.
 
 
 # %%
@@ -231,8 +229,7 @@ if __name__ == "__main__":
     run(long_text)
 
 # %% [markdown]
-# One of four ranks keeps 635,912 bytes, which is a quarter. For that it sends 20 blocks in a step,
-# 10 in each of the two layers, and 655,360 bytes in all.
+# One of four ranks keeps 635,912 bytes, which is a quarter.
 
 # %%
 STEPS = [online_softmax, ring_attention, long_text]
@@ -242,9 +239,8 @@ STEPS = [online_softmax, ring_attention, long_text]
 #
 # Result and gradients of attention equal those of `scaled_dot_product_attention`, and the training
 # equals that of one process, to 1e-9. Blocks, bytes, pairs and activations equal closed forms. Rank
-# 0 is late on purpose: it sends its first block only when all other ranks have computed, so the
-# proof notices a rank that waits before it computes. What `ctx` holds beside saved tensors is not
-# counted.
+# 0 sends its first block late on purpose, so the proof notices a rank that waits before it
+# computes. What `ctx` holds beside saved tensors is not counted.
 
 # %% [markdown]
 # ## Make it wrong

@@ -30,7 +30,7 @@ def sent(counts, n: int) -> int:
     )
 
 
-# How often a call goes around a ring: an all_reduce is a reduce_scatter and an all_gather.
+# How often a call goes around a ring.
 ROUNDS = {"c10d::allreduce_": 2, "c10d::_reduce_scatter_base_": 1, "c10d::_allgather_base_": 1}
 
 

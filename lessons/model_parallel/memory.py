@@ -59,7 +59,7 @@ from one_process import UPDATES, backward, train
 #
 # Begin with data parallel training, as in
 # [data_parallel](../../notebooks/training/data_parallel.ipynb): every rank has a copy of the model,
-# computes its share of the batch, and averages the gradients. 2, 4 or 8 ranks have equal shares.
+# computes its share of the batch, and averages the gradients.
 #
 # Activations are the only part that you cannot read off the model, so count them. W is the width,
 # 32. For one character, a block keeps:
@@ -73,9 +73,8 @@ from one_process import UPDATES, backward, train
 # | up, gelu, down | the input of each | W + 4 W + 4 W |
 #
 # The head keeps 2 W + 2 for its norm and its linear layer, and 128 logarithms, one for each letter.
-# To compare this with a run, `held` adds up `nbytes`, and `Live` notes below autograd what every
-# operation makes, and what of it still lives when a backward pass begins, whoever holds it. Both
-# are in [measure.py](../../lessons/model_parallel/measure.py).
+# To compare this with a run, `held` adds up `nbytes`, and `Live` counts what still lives when a
+# backward pass begins. Both are in [measure.py](../../lessons/model_parallel/measure.py).
 
 # %% [markdown]
 # **Predict first.** Four ranks share the batch. Which of the four numbers becomes a quarter of that
@@ -130,10 +129,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Only the activations: 635,928 bytes. Each rank still holds all parameters, all gradients and the
-# whole optimizer state, which is why more GPUs alone may not help. In one process the activations
-# are the largest part, because the model is small.
-#
-# A [ring](../../notebooks/algorithms/ring.ipynb) sends 2 (n - 1) / n of the gradients.
+# whole optimizer state, which is why more GPUs alone may not help.
 #
 # </details>
 
@@ -148,7 +144,7 @@ if __name__ == "__main__":
 #
 # There is one trap. [Dropout](../../notebooks/training/seeds.ipynb) would draw other numbers the
 # second time, and the gradients would be those of another pass. So `Recomputed` sets the random
-# state of the first time again. On a GPU, keep `torch.cuda.get_rng_state()`, too.
+# state of the first time again.
 
 # %% [markdown]
 # **Predict first.** The backward pass of a linear layer takes twice the operations of its forward
@@ -239,7 +235,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 12,582,912 more, on top of 44,040,192. That is less than one for every 3, because the head is not
-# computed again. The counter counts the linear layers, and leaves attention out.
+# computed again.
 #
 # In return the activations shrink from 2,543,640 bytes to 1,269,776, and a further block would add
 # only its input.
@@ -254,8 +250,7 @@ STEPS = [memory, recompute]
 #
 # `check_training` compares parameters and Adam's state with those of one process: after data
 # parallel training they may differ by 1e-9, and after computing again not by a bit. The bytes,
-# calls and operations must be those that we counted in the model. The proof does not count what an
-# operation needs only until the next one ends.
+# calls and operations must be those that we counted in the model.
 
 # %% [markdown]
 # ## Make it wrong
@@ -277,12 +272,6 @@ STEPS = [memory, recompute]
 #
 # - The peak decides, and you can ask the allocator for it: `torch.cuda.max_memory_allocated`
 #   (`torch/cuda/memory.py`: "Return the maximum GPU memory occupied by tensors in bytes").
-# - PyTorch keeps the memory of dead tensors for the next ones. Other programs do not get it
-#   (`torch/cuda/memory.py`: "Release all unoccupied cached memory currently held by the caching
-#   allocator so that those can be used in other GPU application").
-# - A tensor may find no place although enough bytes are free, because they lie in pieces. You can
-#   set the allocator not to split large pieces (`torch/cuda/memory.py`: "This helps avoid memory
-#   fragmentation but may have a performance penalty.").
 
 # %% [markdown]
 # ## Read on

@@ -91,9 +91,6 @@ if __name__ == "__main__":
 # - the data coordinate of a rank chooses its share of the batch,
 # - the pipeline group passes on two micro-batches, in the order of GPipe,
 # - the blocks call `all_reduce` in the tensor group, and the data group adds up the gradients.
-#
-# `Sends` counts the bytes that a rank sends in each group, as those of a ring. It sees the calls of
-# gloo, not those of a backend in Python.
 
 # %% [markdown]
 # **Predict first.** The lists are the bytes that a rank sends in a step: data, pipeline, tensor.
@@ -186,18 +183,17 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Because each rank has only the gradients of its part of the model: 177664 bytes if it has half of
-# the blocks' weights, 141824 or 135168 if it has half of the layers. The tensor group, in contrast,
-# sends something for every token, so its bytes depend on the share of the batch.
+# the blocks' weights, 141824 or 135168 if it has half of the layers.
 #
 # </details>
 
 # %% [markdown]
 # ## Which dimension belongs inside a machine?
 #
-# One dimension has to cross the slow cable. Which should it be? Two machines have half of the ranks
-# each. The step makes the mesh twice, with `tensor` as the last dimension, whose neighbouring ranks
-# are on one machine, and with `data` as the last one. It adds up the bytes from a rank on node0 to
-# a rank on node1.
+# One dimension has to cross the slow cable. Suppose that two machines have half of the ranks each.
+# The step makes the mesh twice, with `tensor` as the last dimension, whose neighbouring ranks are
+# on one machine, and with `data` as the last one. It adds up the bytes from a rank on node0 to a
+# rank on node1.
 
 # %% [markdown]
 # **Predict first.** Only one of the groups crosses the cable. Which order sends more through it?

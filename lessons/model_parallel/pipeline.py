@@ -55,8 +55,7 @@ from one_process import UPDATES, train
 #
 # The model has 2 n - 2 blocks here, so that with embedding and head each rank has two layers. The
 # ranks send by `isend`, because in 1F1B two neighbours send to each other at the same time, and
-# with `send` they would wait for each other until the time limit. The messages need no tags,
-# because each rank receives those of a neighbour in the order in which they are sent.
+# with `send` they would wait for each other until the time limit.
 
 # %% [markdown]
 # **Predict first.** Four ranks, 8 micro-batches: how many slots does a step of GPipe take, if each
@@ -172,8 +171,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### torch.distributed.pipelining
 #
-# PyTorch has the same schedules. You pass a `PipelineStage` its part of the model and its number,
-# and it finds out the shapes of the messages in its first step.
+# PyTorch has the same schedules. You pass a `PipelineStage` its part of the model and its number.
 
 
 # %%
@@ -204,12 +202,10 @@ STEPS = [pipeline, by_pipelining]
 # %% [markdown]
 # ## The proof
 #
-# Each rank compares its layers, and Adam's state for them, with those of one process, to 1e-9. It
-# compares 1F1B with GPipe to the last bit, because both add up the micro-batches in the same order.
-# The slots are counted from the passes that the ranks made, one after the other. The bytes kept are
-# those that [costs.py](../../lessons/model_parallel/costs.py) computes from shapes. They are what
-# autograd keeps, so a result that travels is not among them. `Schedule1F1B` makes our passes, in
-# our order.
+# Each rank compares its layers, and Adam's state for them, with those of one process, to 1e-9. The
+# bytes kept are those that [costs.py](../../lessons/model_parallel/costs.py) computes from shapes.
+# They are what autograd keeps, so a result that travels is not among them. `Schedule1F1B` makes our
+# passes, in our order.
 
 # %% [markdown]
 # ## Make it wrong

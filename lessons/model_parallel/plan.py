@@ -47,8 +47,7 @@ from published import FASTER_FIRST, MEASURED, RUNS, SHARDS, a100
 # ## Formulas and counts
 #
 # The ranks train on each mesh of [mesh](../../notebooks/model_parallel/mesh.ipynb), once with all
-# activations, and once with blocks that are computed again. The counter of operations would leave
-# out `scaled_dot_product_attention`, so while we count, attention is made of products.
+# activations, and once with blocks that are computed again.
 
 # %% [markdown]
 # **Predict first.** A list has the bytes that the tensor group sends, and the operations, both with
@@ -131,7 +130,6 @@ if __name__ == "__main__":
 # - A GPU computes at its peak, 989e12 operations a second for an H100, and waits for its tensor
 #   group and in the bubble.
 # - Gradients and gathered layers travel meanwhile, so they count only if they take longer.
-# - Messages between stages are few, and left out.
 #
 # Rank r prints training r: our number of parameters and the reported one, the GB that the fullest
 # GPU holds and its activations, the GB that a GPU sends for data, pipeline and tensor, and the
@@ -190,32 +188,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Differences
 #
-# But Llama 3 did run. Its program, and those of the others, differ from ours in these points:
+# But Llama 3 did run. Its program, and those of the others, differ from ours, mostly in these
+# points:
 #
 # - **Activations of Llama 3.** In a block of width W, each of our 8 tensor ranks keeps 4 W + 12 W /
-#   8 = 5.5 W for a token, but those of Llama 3 cut all that they keep. Its `mlp` keeps 4 x 3.25 W
-#   where ours keeps 2 x 4 W, so a token keeps 19.1 W: 177 x 19.1 / 8 / 5.5 = 77 GB, which still do
-#   not fit with the other 7. If SiLU is computed again, 15.9 W are kept: 177 x 15.9 / 8 / 5.5 = 64
-#   GB.
-# - **Its gradients** travel in float32, so our stage 2 would send 328 x (32 x 4 + 2) / (32 x 2 + 2)
-#   = 646 GB, and 646 / 50 = 12.9 seconds are more than the step took: Llama 3 cannot scatter them
-#   after each micro-batch.
-# - **Its parameters.** A block has three layers of 53,248 x W in place of our two of 4 W x W, and 8
-#   heads of 128 for keys and values: 3 x 53,248 / 16,384 + 2 + 2 x 8 / 128 = 11.875 W x W, where
-#   ours has 12.
-# - **Its time.** The reported speed does not count operations that are made again, nor do we here.
-# - **Bubbles.** Stages of Llama 3 and Megatron-LM are
-#   [interleaved](../../notebooks/model_parallel/schedules.ipynb), which makes a bubble smaller.
-#   BLOOM and the smaller one of Megatron-LM had two sequences in a micro-batch, where we have one,
-#   which makes it larger.
-# - **Parameters of BLOOM.** Embedding and head are one matrix, so it has 250,680 x 14,336 = 3.6e9
-#   fewer.
-# - **Its memory.**
-#   [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4)
-#   of a GPU were used. Our 41 leave out what calls, attention and the allocator need.
-# - **Embedding and head.** Ours are on every tensor rank.
-#   [Megatron-LM](https://arxiv.org/abs/1909.08053) cuts them, as
-#   [vocabulary](../../notebooks/model_parallel/vocabulary.ipynb) does.
+#   8 = 5.5 W for a token, but those of Llama 3 cut all that they keep. If SiLU is computed again, a
+#   token keeps 15.9 W on all 8 ranks together: 177 x 15.9 / 8 / 5.5 = 64 GB, which fit beside the
+#   other 7.
+# - **Parameters.** A block of Llama 3 has other layers, and BLOOM has one matrix for embedding and
+#   head, so our numbers of parameters differ from theirs by less than 3 %.
+# - **Memory of BLOOM.** A GPU used
+#   [60 GB](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4).
+#   Our 41 leave out what calls, attention and the allocator need.
 #
 # A step took 12.6 / 9.6 = 1.3 to 100.5 / 55.2 = 1.8 times the bound, because no program stays at
 # the peak. For a plan of your own, expect such a factor.

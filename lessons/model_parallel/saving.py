@@ -37,7 +37,7 @@ from one_process import backward, train
 # In [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), `fully_shard` replaces the
 # parameters by [DTensors](../../docs/glossary.md#dtensor), of which each rank holds a shard. When
 # do you make the optimizer, then? The step makes one before `fully_shard` and one after it, and
-# counts the parameters that one update changes. `whole` gathers model and optimizer.
+# counts the parameters that one update changes.
 
 # %% [markdown]
 # **Predict first.** What does the optimizer do that was made before `fully_shard`?
@@ -83,7 +83,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 0 parameters change, and there is no error, because the optimizer has the old parameters. They get
-# no gradients, and Adam skips those. An optimizer made after `fully_shard` changes all 32.
+# no gradients, and Adam skips those.
 #
 # </details>
 
@@ -175,12 +175,11 @@ if __name__ == "__main__":
 # A checkpoint should not depend on the number of ranks, because tomorrow you may get fewer GPUs.
 # With `torch.distributed.checkpoint`, each rank writes its shards into a file of its own, and one
 # more file says what is where. To load it, shard the model as you like, and each rank reads the
-# parts that it needs. `get_state_dict` names Adam's means after the parameters. `dcp.load` writes
-# into the tensors of the new model and its optimizer, and `set_state_dict` sets the rest, such as
-# the learning rate.
+# parts that it needs. `dcp.load` writes into the tensors of the new model and its optimizer, and
+# `set_state_dict` sets the rest, such as the learning rate.
 #
-# In the step all ranks train for two updates and save. Then each half of the ranks is a world of
-# its own: it loads the checkpoint into a new model, and trains for two more updates.
+# In the step all ranks train for two updates and save. Then each half of the ranks loads the
+# checkpoint into a new model, and trains for two more updates.
 
 # %% [markdown]
 # **Predict first.** How many files do four ranks write? Another program calls `whole` on rank 0

@@ -51,10 +51,6 @@ from pipeline import loss_of, one_f_one_b
 # each layer is a part of its own, and for the other orders both layers are one part. `interleaved`
 # makes groups of n micro-batches: a group goes through the first parts of all ranks, and then
 # through the second parts.
-#
-# With two ranks, activations and gradients go to the same rank. They still need no
-# [tag](../../docs/glossary.md#tag), because that rank receives them in the order in which they are
-# sent.
 
 # %% [markdown]
 # **Predict first.** Four ranks, 8 micro-batches: a rank works in 48 slots, in every order. With
@@ -183,7 +179,7 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Zero bubble, with 54 slots against 57. A rank waits in 66 - 48 = 18 slots with 1F1B, in 57 - 48 =
-# 9 with interleaved, and in 54 - 48 = 6 with zero bubble. The lists are in this order, too.
+# 9 with interleaved, and in 54 - 48 = 6 with zero bubble.
 #
 # Interleaved keeps the most: rank 0 keeps the activations of 11 layers in place of 8, because it
 # makes more forward passes before its first backward pass. It also sends more, on rank 1 32
@@ -234,10 +230,9 @@ STEPS = [smaller_bubbles, two_stages_by_pipelining]
 # %% [markdown]
 # ## The proof
 #
-# Each rank compares its layers and Adam's state with those of one process, to 1e-9, and zero bubble
-# with 1F1B to the last bit. The slots are counted from the passes that the ranks made, with the
-# lengths of `LENGTHS`. Slots, layers kept, messages and bytes sent equal closed forms. PyTorch's
-# passes have our order, one by one; its zero bubble has fewer forward passes ahead (`lead`).
+# Each rank compares its layers and Adam's state with those of one process, to 1e-9. Slots, layers
+# kept, messages and bytes sent equal closed forms. PyTorch's passes have our order, but its zero
+# bubble has fewer forward passes ahead.
 
 # %% [markdown]
 # ## Make it wrong
@@ -253,16 +248,6 @@ STEPS = [smaller_bubbles, two_stages_by_pipelining]
 #    `model[2 * rank : 2 * rank + 2]`. It says `relative error`: the layers have another order.
 # 4. **Weights twice.** In `through_parts`, change `retain_graph=True, inputs=[x]` to
 #    `retain_graph=True`. It says `relative error`.
-
-# %% [markdown]
-# ## On GPUs
-#
-# - Passes do not take equally long. PyTorch says of `ScheduleZBVZeroBubble`, whose bubble is even
-#   smaller (`torch/distributed/pipelining/schedules.py`: "would have the "zero bubble" property
-#   only if time forward == time backward input == time backward weights").
-# - Our pass for the weights computes the gradients between the layers of a part again, and takes
-#   longer than a slot. PyTorch keeps them (`torch/distributed/pipelining/_backward.py`: "when we do
-#   dW calculation, we start from saved intermediates").
 
 # %% [markdown]
 # ## Read on

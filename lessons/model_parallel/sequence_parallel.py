@@ -37,15 +37,14 @@ from tensor_parallel import sliced, sliced_training
 # ## The idea
 #
 # In [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb), each rank has a slice
-# of the weights, but all tokens. So all ranks compute the same norms, the same sums with the input
-# of a block, the same embedding and the same head, and keep the same activations. None of these
-# layers needs more than one token at a time. In [sequence
+# of the weights, but all tokens. So all ranks compute the same norms, embedding and head, and keep
+# the same activations. None of these layers needs more than one token at a time. In [sequence
 # parallel](../../docs/glossary.md#sequence-parallel) training, each rank therefore computes them
 # for its part of the text ([Korthikanti et al.](https://arxiv.org/abs/2205.05198)).
 #
 # Where does the text have to be whole again? An `all_reduce` is a `reduce_scatter`, after which
 # each rank has its part of the sum, and an `all_gather` of these parts, and the norm fits between
-# the two. A pair is a layer that is cut by columns and the next one, which is cut by rows:
+# the two. For each pair of linear layers this means:
 #
 # | operation | forward | backward |
 # |---|---|---|
@@ -110,8 +109,7 @@ class SequenceBlock(Block):
 # ## Training
 #
 # Each rank has the loss of its part of the text. The loss of one process is the mean of these, so a
-# rank divides its own by n. In `backward()`, `Gather` and `Scatter` bring the gradients of all
-# parts to the slices of the weights.
+# rank divides its own by n.
 #
 # The parameters that every rank has are easily forgotten: norms, the biases of `out` and `down`,
 # embedding and head. A tensor parallel rank uses them for the whole text, but here a rank uses them
@@ -177,14 +175,12 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # 16, because there are two calls for each `all_reduce`. But together they send the same 786,432
-# bytes. One more `all_reduce`, which the table does not count, adds up the gradients of the
-# parameters that are on every rank.
+# bytes. The table does not count the one `all_reduce` for the parameters that every rank has.
 #
 # </details>
 #
 # The picture shows the gain, which is fewer activations. What remains whole is the input of each
-# pair, after the `all_gather`. The authors of the method keep only the part, and gather it again in
-# `backward()`.
+# pair, after the `all_gather`.
 
 # %% [markdown]
 # ### SequenceParallel

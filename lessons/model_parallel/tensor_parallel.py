@@ -57,7 +57,7 @@ from one_process import UPDATES, train, without_state
 #
 # `nn.Linear` holds W transposed, so the columns of W are dimension 0 of its weight. The bias of
 # `up` is cut, too, but the bias of a layer that is cut by rows must be added once, after the sum.
-# All ranks need the same batch, and 8 heads are enough for at most 8 ranks.
+# All ranks need the same batch.
 
 # %% [markdown]
 # **Predict first.** In data parallel training, a step called `all_reduce` once for each parameter.
@@ -166,7 +166,7 @@ if __name__ == "__main__":
 # 8 times: each block has two pairs, and each pair has one call in the forward pass and one in the
 # backward pass. These are fewer calls than one for each parameter, but each of them reduces numbers
 # for the whole batch, and no rank can go on without its result. This is why tensor parallel ranks
-# need fast links. The picture shows weights of a block.
+# need fast links.
 #
 # </details>
 
@@ -228,8 +228,8 @@ STEPS = [tensor_parallel, by_dtensor]
 # %% [markdown]
 # ## The proof
 #
-# Every rank compares its slices and Adam's state with those of one process, to 1e-9. A wrong
-# gradient of the blocks' input would spoil the embedding. Bytes and calls follow from the shapes.
+# Every rank compares its slices and Adam's state with those of one process, to 1e-9. Bytes and
+# calls follow from the shapes.
 
 # %% [markdown]
 # ## Make it wrong

@@ -144,23 +144,20 @@ if __name__ == "__main__":
 # of the text, so with more ranks a rank sends less and less with Ulysses, but not around the ring.
 #
 # </details>
-#
 
 # %% [markdown]
 # Why does anybody still use the ring? There are three reasons:
 #
 # - **Number of ranks.** Ulysses needs a head for each rank. Our 8 heads are enough for 8 ranks.
-# - **Fewer keys.** Many models have one head of keys and values for g heads of queries. Then the
-#   ring sends 2 (3 n - 2) / g parts, and Ulysses 4 (1 + 1 / g) (n - 1) / n. With two ranks and
-#   g = 8, this is 1 part for the ring, and 2.25 for Ulysses.
+# - **Fewer keys.** Many models have one head of keys and values for g heads of queries. With two
+#   ranks and g = 8, the ring then sends 1 part in place of 8, and Ulysses 2.25 in place of 4.
 # - **Overlap.** A rank of the ring computes with one block while the next one travels. With Ulysses
 #   it waits for all blocks first.
 
 # %% [markdown]
 # ### Training
 #
-# The rest of the training is as in long_text: every rank has all parameters, computes its part of
-# the text, and averages the gradients.
+# The rest of the training is as in long_text.
 
 
 # %%
@@ -196,9 +193,7 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # One of four ranks keeps 668,680 bytes, a little more than the 635,912 with the ring, because it
-# keeps the result of attention twice: that of its heads, for the backward pass of attention, and
-# that of its part of the text, for `out`. The table counts the exchanges alone, without the
-# `all_reduce` of the gradients.
+# keeps the result of attention twice, for its heads and for its part of the text.
 
 # %%
 STEPS = [heads_for_text, against_the_ring, ulysses]

@@ -184,21 +184,20 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Gathering: 196,608 bytes against 9,216. It sends 128 numbers for each character, and the loss from
-# shards sends 3, each of them twice: 196,608 / 9,216 = 128 / 6 = 21.3. With a larger vocabulary
-# only gathering sends more. The other two of the 4 calls belong to the embedding and the head.
+# shards sends 3, each of them twice. With a larger vocabulary only gathering sends more. The other
+# two of the 4 calls belong to the embedding and the head.
 #
 # </details>
 #
 # The picture shows what a rank holds. Gathering shrinks parameters, gradients and optimizer state,
-# too, but it adds to the activations. In this small model the blocks keep most of them.
+# too, but it adds to the activations.
 
 # %% [markdown]
 # ### loss_parallel
 #
 # PyTorch's `loss_parallel` does the same for logits that are a
 # [DTensor](../../docs/glossary.md#dtensor). Inside its block, `cross_entropy` and its backward pass
-# compute with the shards. For that the head must leave the logits as they are: `Shard(-1)`, and no
-# local tensor.
+# compute with the shards.
 
 # %% [markdown]
 # **Predict first.** Our step had 4 calls. Does `loss_parallel` have more, and does it send more?
@@ -249,7 +248,7 @@ STEPS = [vocabulary_parallel, by_loss_parallel]
 # ## The proof
 #
 # Every rank compares its rows, the other parameters and Adam's state with those of one process, to
-# 1e-9. Bytes, calls and activations equal closed forms, both from shards and with gathered logits.
+# 1e-9. Bytes, calls and activations equal closed forms.
 
 # %% [markdown]
 # ## Make it wrong

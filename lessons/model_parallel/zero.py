@@ -36,7 +36,8 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # In [memory](../../notebooks/model_parallel/memory.ipynb), every rank held all parameters, all
 # gradients and the whole optimizer state. It does not have to, because Adam updates each number
 # without looking at the others: rank r can update 1/n of the numbers, and needs only their
-# gradients and their state. [ZeRO](../../docs/glossary.md#zero) has three stages:
+# gradients and their state. [ZeRO](../../docs/glossary.md#zero) has three stages ([Rajbhandari et
+# al.](https://arxiv.org/abs/1910.02054)):
 #
 # 1. The **optimizer state** is sharded. After `backward()` the ranks reduce and scatter the
 #    gradients, each rank updates its shard of the parameters, and then all ranks gather the new
@@ -55,13 +56,13 @@ from one_process import UPDATES, backward, shard_of, train, without_state
 # `flattened` puts all parameters of a layer into one tensor, because one call for a layer is
 # cheaper than one for each parameter. The parameters stay views of this tensor, so that
 # `all_gather_single` writes new ones into the model. The shard of a rank is a view as well, and
-# takes no memory. The model has four layers, and each has a size that 2, 4 and 8 ranks divide
-# evenly.
+# takes no memory. Each layer of the model has a size that 2, 4 and 8 ranks divide evenly; any other
+# would need padding.
 #
 # In stage 1, the ranks scatter the gradients after `backward()`. In stage 2, autograd calls
 # `scatter_if_complete` whenever it has computed the gradient of a parameter, and the last one of a
 # layer starts the `reduce_scatter`. Just before each `reduce_scatter` we note the bytes of all
-# tensors that live: parameters and gradients, and in stage 2 what `backward()` still needs.
+# tensors that live.
 
 # %% [markdown]
 # **Predict first.** With four ranks, the `all_reduce` of the gradients in
@@ -185,8 +186,7 @@ if __name__ == "__main__":
 # only lets the optimizer run between the two. So sharding the state costs no byte.
 #
 # Stage 2 sends the same bytes, only earlier. It holds at most 134,656 bytes of gradients: 100,864
-# of one block that is still whole, and the shards of the layers behind it. Together with parameters
-# and state that makes 550,160 bytes, about half of the 1,108,096 of one process.
+# of one block that is still whole, and the shards of the layers behind it.
 #
 # </details>
 
@@ -198,13 +198,10 @@ STEPS = [zero]
 #
 # The parameters of every rank must be those of one process, and its shard of Adam's state must be
 # the same part of the state of one process, both to 1e-9. `check_samples` also compares which
-# samples each rank has computed. Without it the proof would accept ranks that all compute the whole
-# batch, because the mean of n equal gradients is right, too.
+# samples each rank has computed.
 #
 # PyTorch has stage 1 as [ZeroRedundancyOptimizer](../../docs/glossary.md#zeroredundancyoptimizer),
-# which you use beside DDP. It gives each rank whole parameters instead of equal shards, and each
-# rank updates its own and broadcasts them. The step trains with it, too: the model is equal, and
-# the states of all ranks together are as large as the state of one process.
+# which you use beside DDP. The step trains with it, too, and the model is equal.
 
 # %% [markdown]
 # ## Make it wrong
@@ -212,12 +209,11 @@ STEPS = [zero]
 # Make one change, run the steps, read what the proof says, and undo it.
 #
 # 1. **No gathering.** In `train_sharded`, change `dist.all_gather_single(flat, shard.detach())` to
-#    `pass`. It says `relative error`, because each rank updates its own shard, and never sees what
-#    the others have updated.
+#    `pass`. It says `relative error`, because no rank sees what the others have updated.
 # 2. **Gathered twice.** In `train_sharded`, change `dist.all_gather_single(flat, shard.detach())`
 #    to `[dist.all_gather_single(flat, shard.detach()) for _ in range(2)]`. It says `should be
-#    415488 [bytes sent in a step`. Only the bytes show it, because the second gathering writes what
-#    is there already, so the model is right.
+#    415488 [bytes sent in a step`. The model is right, because the second gathering writes what is
+#    there already.
 # 3. **The sum for the mean.** In `scatter_gradients`, change `gradients / dist.get_world_size()` to
 #    `gradients`. It says `relative error`, and the error is only about 3e-05, because Adam rescales
 #    every gradient.
@@ -225,7 +221,7 @@ STEPS = [zero]
 #    says `relative error`, because `backward()` adds the gradients of the next step to them.
 # 5. **Scattered late.** In `train_sharded`, change `if early else ()` to `if False else ()` and `if
 #    not early else ()` to `if True else ()`. It says `[gradients in stage 2`, because the gradients
-#    of all layers are in memory at once, as in stage 1.
+#    of all layers are in memory at once.
 
 # %% [markdown]
 # ## Write it yourself
@@ -237,23 +233,7 @@ STEPS = [zero]
 # ```
 
 # %% [markdown]
-# ## Pitfalls
-#
-# - The norm of all gradients, for clipping, needs an `all_reduce`, because each rank has only its
-#   shard.
-# - A checkpoint needs the shards of all ranks. If only rank 0 calls `all_gather_single`, it waits
-#   for ranks that never call it.
-# - A layer whose size is no multiple of n needs padding.
-
-# %% [markdown]
 # ## Read on
-#
-# - S. Rajbhandari and others, [*ZeRO*](https://arxiv.org/abs/1910.02054) (2020): the three stages.
-#
-# In PyTorch's documentation:
-#
-# - [`reduce_scatter_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.reduce_scatter_single)
-# - [`all_gather_single`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_single)
 #
 # The parameters themselves are still on every rank. Next lesson:
 # [fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb), where they are sharded, too.

@@ -145,7 +145,7 @@ FALSE = {
 SAID = {
     "a rank keeps a result that it sends until it has arrived": (
         "pipeline",
-        "They are what autograd keeps: a result that travels is not among them.",
+        "They are what autograd keeps, so a result that travels is not among them.",
     ),
     "blocks of others are not kept": (
         "long_text",
