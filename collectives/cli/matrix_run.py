@@ -17,7 +17,16 @@ from collectives.course.rich_console import console as make_console
 from collectives.course.rich_console import print_block
 from collectives.launcher.worker import Worker, is_alone_or_rank
 from collectives.launcher.world import World, world_size
-from collectives.matrix import claimed, grid, recorded, report_html, run, selection, supervise
+from collectives.matrix import (
+    claimed,
+    grid,
+    recorded,
+    refused,
+    report_html,
+    run,
+    selection,
+    supervise,
+)
 from collectives.matrix.measured import Matrix, Measured, by_column
 from collectives.semantics.cell import Cell
 
@@ -105,6 +114,8 @@ def execute(request: MatrixRequest) -> int:
     if interrupted:
         print(f"\ninterrupted: {len(measured)} of {len(cells)} cells were tried", file=sys.stderr)
         return 130
+    if lines := refused.by_reason(refused.refusals(matrix.cells, all_claims)):
+        print_text("\n  ".join(["\nrefused, by reason:", *lines]))
     reports = [claimed.report(matrix, all_claims, request.probes())]
     if before is not None:
         reports.append(recorded.report(before, str(request.against), matrix, request.is_selection))

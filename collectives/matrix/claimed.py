@@ -12,8 +12,9 @@ _NAMED = 3
 
 # What differences are called, in the order in which they are printed. `unclaimed`: the cell does
 # not work, and no claim says so. `broken`: it is wrong, hangs or crashes on a backend without
-# claims. `contradiction`: two claims disagree. `unprobed`: a claim is about no cell, so that
-# nothing can prove it. `gone`, `new`: only one of two matrices has measured the cell.
+# claims, and the text says which of these. `contradiction`: two claims disagree. `unprobed`: a
+# claim is about no cell, so that nothing can prove it. `gone`, `new`: only one of two matrices has
+# measured the cell.
 KINDS = ("worse", "unclaimed", "broken", "better", "contradiction", "unprobed", "gone", "new")
 
 
@@ -29,7 +30,9 @@ def report(
 ) -> tuple[str, int]:
     """The differences as text, and an exit status: 1 if there are any."""
     if found := differences(matrix, claims, probes):
-        return "\n".join(["not as claimed:", *(f"  {text}" for _, text in found)]), 1
+        no_claim = all(one.kind == "broken" for one in found)
+        title = "neither right nor refused:" if no_claim else "not as claimed:"
+        return "\n".join([title, *(f"  {text}" for _, text in found)]), 1
     columns = _claimed_columns(claims)
     cells = [cell for cell in matrix.cells if cell.was_tried]
     if not any((cell.backend, cell.device) in columns for cell in cells):
@@ -88,13 +91,16 @@ def _difference(claim: Claim | None, has_claims: bool, state: str) -> tuple[str 
         return compare(claim.state, state), f"; claimed: {claim.state}{because}{unproven}"
     if has_claims:
         return "unclaimed" if state != "works" else None, "; no claim says so"
-    return "broken" if state in BROKEN else None, "; nothing is claimed of this backend"
+    return "broken" if state in BROKEN else None, ""
 
 
 def _describe(kind: str, reason: str, cells: list[Measured]) -> str:
     first, *rest = cells
     number = f"{len(cells)} cell{'s' * bool(rest)}"
-    text = f"{kind}, {number}: {first} {first.outcome}{reason}"
+    if kind == "broken":  # the state says how
+        text = f"{first.state}, {number}: {first} ({first.detail})"
+    else:
+        text = f"{kind}, {number}: {first} {first.outcome}{reason}"
     if rest:
         text += f". Also: {'; '.join(map(str, rest[:_NAMED]))}"
     if len(rest) > _NAMED:

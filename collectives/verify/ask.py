@@ -6,6 +6,8 @@ from collectives.backends import availability
 
 # The property of a test that the grids are made of.
 ASKED = "asked of a backend"
+# The property of a test with what a backend without claims refused, and why.
+REFUSED = "refused by a backend"
 
 # What a test takes that asks a backend.
 WORLD = ("backend", "device", "world_size")

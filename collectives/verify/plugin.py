@@ -10,8 +10,8 @@ import pytest
 
 from collectives.backends import availability, imported, machine
 from collectives.launcher import server
-from collectives.matrix import PRELOADED
-from collectives.verify.ask import ASKED, world_sizes
+from collectives.matrix import PRELOADED, refused
+from collectives.verify.ask import ASKED, REFUSED, world_sizes
 
 _LEFT_OUT = pytest.StashKey[bool]()
 
@@ -75,9 +75,14 @@ def pytest_report_header(config):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """A grid of rows and backends for each title: what `ask.note` has noted."""
+    """Why a backend refuses, and a grid of rows and backends for each title: what tests noted."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
-    noted = [value for report in reports for name, value in report.user_properties if name == ASKED]
+    properties = [one for report in reports for one in report.user_properties]
+    if refusals := [one for name, value in properties if name == REFUSED for one in value]:
+        terminalreporter.section("refused, by reason")
+        for line in refused.by_reason(refusals):
+            terminalreporter.write_line(line)
+    noted = [value for name, value in properties if name == ASKED]
     for title in dict.fromkeys(title for title, *_ in noted):
         _print_grid(terminalreporter, title, [rest for first, *rest in noted if first == title])
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from collectives.backends import availability, claims
-from collectives.matrix import claimed, grid, run, selection
+from collectives.matrix import claimed, refused, run, selection
 from collectives.matrix.measured import UNAVAILABLE
 from collectives.semantics.calls import LESSONS
 from collectives.verify import ask
@@ -40,8 +40,6 @@ def test_calls(backend, device, world_size, collective, pytestconfig, record_pro
     states = {state: counts[state] for state in (*claims.STATES, UNAVAILABLE)}
     title, column = "calls and backends, by number of cells", f"{backend}/{device}"
     ask.note(record_property, title, collective, column, states, bool(status))
-    for cell in found:
-        if cell.state == "refuses":
-            print(f"refused: {grid.short_name(cell)}: {cell.detail}")
+    record_property(ask.REFUSED, refused.refusals(found, claims.table()))
     if status:
         pytest.fail(text, pytrace=False)

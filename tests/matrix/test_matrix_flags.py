@@ -6,7 +6,7 @@ from dataclasses import replace
 from hand_made import cell, matrix
 
 from collectives.backends.claims import Claim, holds, load, table
-from collectives.matrix import claimed, recorded
+from collectives.matrix import claimed, recorded, refused
 from collectives.semantics.calls import LESSONS
 from tools import claims_table
 
@@ -29,7 +29,27 @@ def test_claims_that_hold_give_status_0_and_others_1():
 
 def test_a_backend_without_claims_gives_status_1_only_if_a_cell_is_broken():
     assert report(matrix(cell(backend="x", state="refuses"))) == ("", 0)
-    assert report(matrix(cell(backend="x", state="hangs")))[1] == 1
+    text, status = report(matrix(cell(backend="x", state="hangs", detail="no answer")))
+    assert (text.splitlines()[0], status) == ("neither right nor refused:", 1)
+    assert text.splitlines()[1].startswith("  hangs, 1 cell: all_reduce")
+
+
+def test_a_backend_without_claims_says_each_reason_once_for_which_it_refuses():
+    """gloo has claims, which give its reasons."""
+    missing = "RuntimeError: No backend type associated with device type cpu"
+    bug = "TypeError: Mine.barrier() got an unexpected keyword argument 'opts'"
+    cells = [
+        cell(backend="x", state="refuses", detail=missing),
+        cell("barrier", backend="x", state="refuses", detail=bug),
+        cell("reduce", backend="x", state="refuses", detail=missing),
+        cell("reduce", backend="x"),
+        REFUSED,
+    ]
+    one, its_meaning, other, its_own = refused.by_reason(refused.refusals(cells, table()))
+    assert re.fullmatch(f"all_reduce .* and 1 more: {missing}", one)
+    assert re.fullmatch(rf"barrier .* ranks: {re.escape(bug)}", other)
+    assert "does not define the method" in its_meaning
+    assert "a bug and no refusal" in its_own
 
 
 def test_a_file_of_your_own_claims_counts(tmp_path):
