@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch.distributed as dist
@@ -140,6 +141,19 @@ def test_in_every_lesson(rule):
     assert not found, "\n".join(found)
 
 
+def test_every_lesson_links_to_the_next_one_of_its_chapter():
+    """Not where the route leaves the chapter, because the reader goes on elsewhere."""
+    wrong = []
+    for chapter in CHAPTERS.values():
+        for name, following in pairwise(chapter.names):
+            prose = " ".join(SOURCES[name].prose.split())
+            link = re.search(r"Next lesson: \[[^]]*\]\([^)]*?(\w+)\.ipynb", prose)
+            leaves = name in ROUTE and following not in ROUTE
+            if not leaves and (link is None or link[1] != following.rpartition("/")[2]):
+                wrong.append(f"{name}: its line 'Next lesson: ' should link to {following}")
+    assert wrong == []
+
+
 # What a reader writes and changes.
 
 
@@ -151,7 +165,8 @@ def exercises_in(prose: str) -> set[str]:
 
 def test_every_lesson_on_a_call_names_exercises():
     for name in CHAPTERS["calls"].names:
-        assert exercises_in(SOURCES[name].prose), name
+        found = exercises_in(SOURCES[name].prose)
+        assert found, f"{name}: name an exercise, as in `collectives practice NAME`"
 
 
 def test_a_lesson_of_the_route_has_at_most_three_steps():

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import nbformat
 import pytest
 from jupytext.cli import jupytext
-from lesson_source import printed_by
+from lesson_source import committed, printed_by
 from repository import ROOT
 
 from collectives.course import chapters, files
@@ -32,10 +32,6 @@ PINS = dict(
 
 
 FOLDED_PICTURE = re.compile(r'<img alt="([^"]*)" src="data:image/svg\+xml,([^"]*)">')
-
-
-def committed(lesson: Path) -> nbformat.NotebookNode:
-    return nbformat.read(notebooks.path_of(lesson), as_version=4)
 
 
 def outputs(notebook: nbformat.NotebookNode) -> list:

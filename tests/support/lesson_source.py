@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import jupytext
@@ -25,6 +26,13 @@ class Prediction(NamedTuple):
     step: str
     before: str
     answer: str
+
+
+def committed(lesson: Path) -> nbformat.NotebookNode:
+    """The notebook of this lesson, as it lies in the repository."""
+    path = notebooks.path_of(lesson)
+    assert path.exists(), f"{path} is not there: `make notebooks` with ARGS=CHAPTER/NAME makes it"
+    return nbformat.read(path, as_version=4)
 
 
 # subtle: each test file makes its own Source of a lesson, most of them while pytest collects.
@@ -90,7 +98,7 @@ class Source:
     @cached_property
     def printed(self) -> dict[str, str]:
         """What its notebook shows, by step. test_notebooks.py compares it with a run."""
-        notebook = nbformat.read(notebooks.path_of(files.find(self.name)), as_version=4)
+        notebook = committed(files.find(self.name))
         runs = [re.search(r"^ +run\((\w+)\)$", cell.source, re.M) for cell in notebook.cells]
         return {
             run[1]: printed_by(cell) for run, cell in zip(runs, notebook.cells, strict=True) if run
