@@ -268,11 +268,10 @@ def _differences(folder: Path) -> list[str]:
     from collectives.matrix import recorded
     from collectives.matrix.claimed import differences
 
-    texts = []
-    for path in sorted(folder.glob("*.json")):
-        if path.name != "steps.json":
-            texts += [one.text for one in differences(recorded.read(path))]
-    return list(dict.fromkeys(texts))
+    # The whole matrix has what the quick one has.
+    nccl = next((one for one in ("nccl.json", "quick.json") if (folder / one).exists()), "")
+    paths = [folder / name for name in (nccl, "gloo.json") if name and (folder / name).exists()]
+    return [one.text for path in paths for one in differences(recorded.read(path))]
 
 
 def run_all(folder: Path, minutes: float) -> int:

@@ -276,7 +276,10 @@ C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
 static Tensor as_cpu(const Tensor& t) {  // the same memory
   if (!t.is_cuda()) return t;
   void* data = t.numel() ? const_cast<void*>(t.const_data_ptr()) : nullptr;
-  return at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.dtype()));
+  auto same = at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.dtype()));
+  same._set_neg(t.is_neg());
+  same._set_conj(t.is_conj());
+  return same;
 }
 
 using Sizes = c10::IntArrayRef;
@@ -575,15 +578,31 @@ struct Nccl final : Backend {
     check(t);
     check_reduction(t, op);
   }
+  static bool is_fnuz(const Tensor& t) {
+    return t.scalar_type() == at::kFloat8_e4m3fnuz || t.scalar_type() == at::kFloat8_e5m2fnuz;
+  }
+  // Of gather, scatter and both all_to_all, which have a shorter list of types.
+  static void check_movable(const Tensor& t) {
+    check_type(t);
+    TORCH_CHECK(!is_fnuz(t), "Unconvertible NCCL type ", t.scalar_type());
+  }
+  // These three calls take complex numbers as pairs of floats; the others do not.
+  static Tensor as_reals(const Tensor& t) { return t.is_complex() ? at::view_as_real(t) : t; }
+  static Tensor as_reals(const Tensor& t, const ReduceOp& op) {
+    TORCH_CHECK(!t.is_complex() || op.op_ == ReduceOp::SUM || op.op_ == ReduceOp::AVG || op.op_ == ReduceOp::PREMUL_SUM,
+                "this reduction does not support complex tensors");
+    return as_reals(t);
+  }
   static void check_reduction(const Tensor& t, const ReduceOp& op) {
     check_type(t);
+    TORCH_CHECK(!is_fnuz(t), "Unsupported Float8 type for NCCL reduction");
     TORCH_CHECK_WITH(TypeError, t.scalar_type() != at::kBool || op.op_ != ReduceOp::AVG,
                      "Cannot use ReduceOp.AVG with boolean inputs");
     static const std::map<ReduceOp::RedOpType, std::string> bitwise{
         {ReduceOp::BAND, "BAND"}, {ReduceOp::BOR, "BOR"}, {ReduceOp::BXOR, "BXOR"}};
     auto refused = bitwise.find(op.op_);
     TORCH_CHECK_WITH(ValueError, refused == bitwise.end(), "Cannot use ReduceOp.", refused->second, " with NCCL");
-    TORCH_CHECK_WITH(TypeError, op.op_ != ReduceOp::PREMUL_SUM || t.is_floating_point(),
+    TORCH_CHECK_WITH(TypeError, op.op_ != ReduceOp::PREMUL_SUM || (t.is_floating_point() && t.element_size() > 1),
                      "PreMulSum Data type must be half, float, bfloat16 or double");
   }
   static void check_alike(const Tensors& pieces, const Tensor& like) {
@@ -706,19 +725,20 @@ struct Nccl final : Backend {
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) override {
-    auto t = tensors[0];
+    auto t = as_reals(tensors[0], o.reduceOp);
     check(t, o.reduceOp);
     return exchange("all_reduce", OpType::ALLREDUCE, world(t.device()), all(t), all(t), {t},
                     [=, this](auto& received) { reduce_into(t, received, o.reduceOp); });
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& o) override {
     return together(tensors.size(), [&](size_t i) {
+      check(tensors[i], o.reduceOp);  // no pairs of floats here
       Tensors one{tensors[i]};
       return allreduce(one, o);
     });
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
-    auto t = tensors[0];
+    auto t = as_reals(tensors[0]);
     const int root = o.rootRank;
     check(t);
     return exchange("broadcast", OpType::BROADCAST, world(t.device()), root == rank_ ? all(t) : all(nothing(t)),
@@ -726,7 +746,7 @@ struct Nccl final : Backend {
   }
   // Only the root's tensor changes.
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& o) override {
-    auto t = tensors[0];
+    auto t = as_reals(tensors[0], o.reduceOp);
     const bool is_root = o.rootRank == rank_;
     check(t, o.reduceOp);
     return exchange("reduce", OpType::REDUCE, world(t.device()), only(o.rootRank, t),
@@ -736,7 +756,10 @@ struct Nccl final : Backend {
   }
   NcclWorkPtr gather_all(const char* name, OpType type, const Tensors& pieces, const Tensor& in, const Tensors& outputs) {
     return exchange(name, type, world(in.device()), all(in), pieces, outputs, [=](auto& received) {
-      for (size_t r = 0; r < pieces.size(); ++r) as_cpu(pieces[r]).copy_(received[r].view(in.scalar_type()).view(pieces[r].sizes()));
+      for (size_t r = 0; r < pieces.size(); ++r) {
+        auto value = received[r].view(in.scalar_type()).view(pieces[r].sizes());
+        as_cpu(pieces[r]).copy_(value);  // from a flat buffer, as NCCL's process group does
+      }
     });
   }
   WorkPtr allgather(std::vector<Tensors>& outs, Tensors& ins, const c10d::AllgatherOptions&) override {
@@ -785,8 +808,8 @@ struct Nccl final : Backend {
     });
   }
   WorkPtr alltoall(Tensors& outs, Tensors& ins, const c10d::AllToAllOptions&) override {
-    for (auto& t : outs) check(t);
-    for (auto& t : ins) check(t);
+    for (auto& t : outs) check(t), check_movable(t);
+    for (auto& t : ins) check(t), check_movable(t);
     return move("all_to_all", OpType::ALLTOALL, ins, outs, outs);
   }
   Tensors rows(const Tensor& t, std::vector<int64_t> splits) const {
@@ -801,6 +824,7 @@ struct Nccl final : Backend {
                         const c10d::AllToAllOptions&) override {
     check(out);
     check(in);
+    check_movable(in);
     TORCH_CHECK(in.scalar_type() == out.scalar_type(), "Tensors are not equal in data type");
     return move("all_to_all_single", OpType::ALLTOALL_BASE, rows(in, in_splits), rows(out, out_splits), {out});
   }
@@ -808,6 +832,7 @@ struct Nccl final : Backend {
     auto in = ins[0];
     const bool is_root = o.rootRank == rank_;
     check(in);
+    check_movable(in);
     TORCH_CHECK_WITH(ValueError, is_root ? outs.size() == 1 && int(outs[0].size()) == size_ : outs.empty(),
                      is_root ? "Incorrect output list size" : "requires empty output on non-root");
     auto pieces = is_root ? outs[0] : all(nothing(in));
@@ -818,7 +843,7 @@ struct Nccl final : Backend {
   WorkPtr scatter(Tensors& outs, std::vector<Tensors>& ins, const c10d::ScatterOptions& o) override {
     auto out = outs[0];
     const bool is_root = o.rootRank == rank_;
-    check_type(out);  // its layout is not asked for
+    check_movable(out);  // its layout is not asked for
     TORCH_CHECK_WITH(ValueError, is_root ? ins.size() == 1 && int(ins[0].size()) == size_ : ins.empty(),
                      is_root ? "Incorrect input list size" : "requires empty input on non-root");
     auto pieces = is_root ? ins[0] : all(nothing(out));
