@@ -224,7 +224,6 @@ STEPS = [elastic, machines_go_and_come, agents_that_say_nothing]
 # - `--nnodes 2` is not elastic: after the loss of one machine, the other one waits.
 # - With `keep_alive_max_attempt=2` a busy machine was once given up, and two worlds wrote the same
 #   checkpoint.
-# - A learning rate that depends on the world size makes the result depend on the accidents.
 # - A program that sets its rank and world size by itself is not elastic. Read them after
 #   `init_process_group`.
 
