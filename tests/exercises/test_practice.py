@@ -190,6 +190,8 @@ def missed(name: str, kind: str, fault: Planted, refused, most: int) -> str:
         is_larger = most < 8 and kind in OTHER_SIZES
         return "" if is_larger else f"{name}: {fault.new} is accepted"
     size, said = refused
+    if kind == "a race" and "it hangs" in said.says:  # it may also do that
+        return ""
     is_first = size == EXERCISES[name].sizes[0] and said.case <= 0
     if kind != "a race" and (kind in FIRST) != is_first:
         return f"{name}: {fault.new}, of the kind {kind!r}: {refused}"

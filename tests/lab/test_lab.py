@@ -193,7 +193,7 @@ def test_a_cable_loses_the_share_that_one_asks_for():
 def test_an_unplugged_cable_stops_everything_and_a_plugged_one_goes_on(delay):
     with Lab(2, delay=delay) as lab, serving(lab, 1, HEARS) as server:
         talker = lab.start(0, [*PYTHON, TALKS])
-        assert server.stdout.readline() == "1\n"
+        assert int(server.stdout.readline()) >= 1  # bytes: on a busy machine some arrive together
         lab.unplug(0)
         assert knock(lab, "login", "node0") == "timed out"
         lab.plug(0)
@@ -206,14 +206,14 @@ def test_an_unplugged_cable_stops_everything_and_a_plugged_one_goes_on(delay):
 def test_a_machine_without_power_is_gone_and_its_peers_hear_nothing(delay):
     with Lab(2, delay=delay) as lab, serving(lab, 1, HEARS) as server:
         talker = lab.start(0, [*PYTHON, TALKS])
-        assert server.stdout.readline() == "1\n"
+        assert int(server.stdout.readline()) >= 1  # bytes: on a busy machine some arrive together
         sh(lab, 0, "touch /run/disk/file")
         lab.power_off(0)
         assert talker.wait(10) != 0
         time.sleep(0.5)
         lab.kill(server)
         # No end of file (0), no error: the connection still looked well.
-        assert set(server.stdout.read().split()) <= {"1"}
+        assert "0" not in server.stdout.read().split()
         lab.power_on(0)
         assert sh(lab, 0, "hostname; ls /run/disk") == "node0"
         assert knock(lab, 0, "node1") == "Connection refused"
