@@ -534,8 +534,11 @@ struct Nccl final : Backend {
     if (auto found = communicators.find(key); found != communicators.end()) return found->second;
     auto own = c10::make_intrusive<c10d::PrefixStore>("rehearsed/" + key, store);
     own->set(std::to_string(rank), physical(device.index()));
-    if (own->add("arrived", 1) == size) own->set("all have arrived", "");
-    own->wait({"all have arrived"}, options->timeout);
+    auto meet = [&](const std::string& where) {
+      if (own->add(where, 1) == size) own->set("all " + where, "");
+      own->wait({"all " + where}, options->timeout);
+    };
+    meet("arrived");
     std::map<std::string, int> users;
     const char* may_share = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     for (int peer = 0; peer < size; ++peer) {
@@ -546,8 +549,12 @@ struct Nccl final : Backend {
                        "NCCL error (rehearsed): ncclInvalidUsage\nLast error:\nDuplicate GPU detected : rank ",
                        user->second, " and rank ", peer, " both on CUDA device ", gpu);
     }
-    py::gil_scoped_acquire gil;
-    return communicators[key] = (*g_make_gloo)(own, rank, size, options->timeout).cast<BackendPtr>();
+    {
+      py::gil_scoped_acquire gil;
+      communicators[key] = (*g_make_gloo)(own, rank, size, options->timeout).cast<BackendPtr>();
+    }
+    meet("connected");  // nobody leaves while another one still connects to it
+    return communicators[key];
   }
   BackendPtr world(Device device) {
     TORCH_CHECK(!bound_device_id_ || *bound_device_id_ == device, "Tensor found on device ", device,
