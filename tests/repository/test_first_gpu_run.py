@@ -1,5 +1,6 @@
 """`make gpu`: each step ends in its limit, nothing names the machine, and a second run goes on."""
 
+import contextlib
 import getpass
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 
 import psutil
 import pytest
+from processes import is_alive, wait_until
 
 from collectives.backends import availability
 from tools import first_gpu_run
@@ -45,7 +47,9 @@ def test_each_step_ends_in_its_limit_and_a_second_run_does_not_repeat_it(planned
     for _ in range(2):
         assert run_all(folder, minutes=30) == 1
     (child,) = re.findall(r"^\d+$", (folder / "waits.txt").read_text(), flags=re.M)
-    assert not psutil.pid_exists(int(child))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        left = psutil.Process(int(child))
+        wait_until(lambda: not is_alive(left), limit=30)
     assert planned.read_text() == "x"
     text = (folder / "summary.md").read_text()
     assert "| two_ranks | One? | exit status 0 |" in text
