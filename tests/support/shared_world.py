@@ -77,15 +77,12 @@ def _try_in_turn(rank: int, n: int, device: object, tries: list[Try], folder: st
         for number, one in enumerate(tries):
             dist.destroy_process_group()
             store.set(f"{number} {rank}", "")
-            patience, limit = datetime.timedelta(minutes=2), datetime.timedelta(0, one.limit)
-            store.wait([f"{number} {peer}" for peer in range(n)], patience)
-            own = dist.PrefixStore(str(number), store)
-            own.set_timeout(patience)  # that of `store`, too
-            dist.init_process_group("gloo", store=own, rank=rank, world_size=n, timeout=patience)
-            dist.barrier()  # the limit is for the function, and not for a busy machine that connects
-            own.set_timeout(limit)
-            dist.distributed_c10d._set_pg_timeout(limit)
+            store.wait([f"{number} {peer}" for peer in range(n)], datetime.timedelta(minutes=1))
+            own, limit = dist.PrefixStore(str(number), store), datetime.timedelta(0, one.limit)
+            dist.init_process_group("gloo", store=own, rank=rank, world_size=n, timeout=limit)
+            own.set_timeout(limit)  # that of `store`, too
             dist.distributed_c10d.default_pg_timeout = limit  # that of groups that it makes
+            dist.barrier()
             failed, noted = one.function(rank, n)
             if not failed:
                 with contextlib.suppress(RuntimeError):  # of a rank that failed
