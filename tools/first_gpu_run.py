@@ -33,6 +33,7 @@ HERE = (PYTHON, "-m", "tools.first_gpu_run")
 CALLS = ["start", "send_recv", "isend_irecv", "broadcast", "all_reduce", "reduce", "all_gather"]
 CALLS += ["gather", "scatter", "reduce_scatter", "all_to_all", "barrier", "new_group"]
 LAST_LINES = 15  # of the output of a step that failed
+TRAINING_LIMIT = 170  # seconds, a little less than the step has
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def try_train_ddp(ranks: int) -> bool:
     program = ROOT / "examples/train_ddp.py"
     with tempfile.TemporaryDirectory() as folder:
         command = [*TORCHRUN, "--nproc-per-node", str(ranks), str(program)]
-        return subprocess.run(command, cwd=folder).returncode == 0
+        return subprocess.run(command, cwd=folder, timeout=TRAINING_LIMIT).returncode == 0
 
 
 TRIES: dict[str, Callable[[int], bool]] = {

@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -28,9 +29,15 @@ def missing() -> str | None:
         return "a rehearsal of the GPUs needs Linux"
     if here != f"{tested}+cpu":
         return f"a rehearsal of the GPUs needs torch {tested}+cpu, this is {here}"
-    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
-        return "a rehearsal of the GPUs needs Python's headers"
     return None
+
+
+def missing_tools() -> str | None:
+    """What .ci/install brings, if it is not here."""
+    headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    if shutil.which("g++") and headers:
+        return None
+    return "a rehearsal of the GPUs needs g++ and Python's headers: install them"
 
 
 def built() -> Path:
@@ -55,6 +62,7 @@ def built() -> Path:
                 *("-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"),
             ],
             check=True,
+            timeout=900,
         )
         for older in library.parent.glob(f"{NAME}-*.so"):
             older.unlink()
@@ -84,6 +92,8 @@ if __name__ == "__main__":
     if reason := missing():
         print(f"skipped: {reason}")
         sys.exit()
+    if reason := missing_tools():
+        sys.exit(reason)  # no skip: nothing else is in the way
     print(f"rehearsed, not run on a GPU: {words.gpus} GPUs", file=sys.stderr, flush=True)
     environ = environment(words.gpus, words.nccl)
     os.execvpe(words.command[0], words.command, environ)
