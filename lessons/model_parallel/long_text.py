@@ -84,8 +84,9 @@ if __name__ == "__main__":
 #
 # The blocks can now come in any order, so let them travel. Each rank holds two of 2 n chunks,
 # either in order, or in a zigzag from both ends. It starts to send its block, computes with it
-# meanwhile, and waits for the next one. In `backward`, the blocks travel again, and their gradients
-# follow them: each rank adds its part.
+# meanwhile, and waits for the next one. Send and receive start as one batch, because on NCCL ranks
+# that all send first may wait for each other forever. In `backward`, the blocks travel again, and
+# their gradients follow them: each rank adds its part.
 
 # %% [markdown]
 # **Predict first.** Four ranks hold 8 chunks in the order of the text, and a chunk makes a pair
@@ -101,8 +102,9 @@ def chunks_of(order, rank, n):
 def pass_on(block):
     rank, n = dist.get_rank(), dist.get_world_size()
     arriving = torch.empty_like(block)
-    sending = dist.isend(block, dst=(rank + 1) % n)
-    return arriving, [sending, dist.irecv(arriving, src=(rank - 1) % n)]
+    send = dist.P2POp(dist.isend, block, (rank + 1) % n)
+    receive = dist.P2POp(dist.irecv, arriving, (rank - 1) % n)
+    return arriving, dist.batch_isend_irecv([send, receive])
 
 
 def around(block, order):
