@@ -19,7 +19,7 @@ $(error TORCH=$(TORCH) is not known: leave it out for the tested version, or say
 endif
 BIN := $(VENV)/bin/python
 
-.PHONY: help tour test test-all rehearse mutations gpu notebooks docs constraints lint again
+.PHONY: help tour test test-all rehearse mutations gpu notebooks docs site constraints lint again
 
 help:
 	@echo "make tour         run the first program, and the lessons of the route"
@@ -30,6 +30,7 @@ help:
 	@echo "make gpu          run on a machine with GPUs what nobody has run yet, for 30 minutes, and write a folder to send in"
 	@echo "make notebooks    make the notebooks from the lessons, and execute them; ARGS=all_reduce makes one"
 	@echo "make docs         make the generated parts of the documentation that take seconds; ARGS=claims makes one"
+	@echo "make site         build the website into site/: open site/index.html then"
 	@echo "make constraints  pin the versions in constraints.txt anew; ARGS=--upgrade takes the newest"
 	@echo "make lint         check style, format and types"
 	@echo
@@ -71,10 +72,14 @@ notebooks: $(VENV)/installed-for-tests
 docs: $(VENV)/installed-for-tests
 	$(BIN) -m tools.docs $(ARGS)
 
+# Nothing is executed: the pages show what the committed notebooks hold.
+site: $(VENV)/installed-for-site
+	$(BIN) -m tools.site.build
+
 # Keeps the pins that still fit; ARGS=--upgrade takes the newest versions. torch stays the tested one.
 constraints: $(VENV)/made
 	$(BIN) -m pip install uv
-	echo 'torch==2.13.0' | $(BIN) -m uv pip compile -q pyproject.toml - --extra test --universal --python-version 3.11.5 \
+	echo 'torch==2.13.0' | $(BIN) -m uv pip compile -q pyproject.toml - --extra test --extra site --universal --python-version 3.11.5 \
 		--no-annotate --no-emit-index-url --custom-compile-command 'make constraints' -o constraints.txt $(ARGS)
 
 lint: $(VENV)/installed-for-tests
@@ -98,4 +103,8 @@ $(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)
 $(VENV)/installed-for-tests: $(VENV)/made pyproject.toml constraints.txt $(AGAIN)
 	@echo "Installing into $(VENV). The first time this takes minutes: torch is large."
 	@$(INSTALL) -e '.[test]'
+	@touch $@
+
+$(VENV)/installed-for-site: $(VENV)/installed-for-tests
+	@$(INSTALL) -e '.[test,site]'
 	@touch $@

@@ -51,7 +51,7 @@ def _section(prose: str, heading: str) -> str:
     return prose.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
-def _minutes(lessons: Iterable[chapters.Lesson]) -> list[int]:
+def in_fives(lessons: Iterable[chapters.Lesson]) -> list[int]:
     """Of reading and of exercises, all lessons together, in steps of five."""
     return [5 * round(sum(exact) / 5) for exact in zip(*map(minutes, lessons), strict=True)]
 
@@ -62,12 +62,12 @@ def route() -> str:
     lessons = {lesson.name: lesson for chapter in known.values() for lesson in chapter.lessons}
     first = [lessons[name] for name in ROUTE]
     rest = [lesson for lesson in known["calls"].lessons if lesson not in first]
-    reading, exercises = _minutes(first)
+    reading, exercises = in_fives(first)
     rows = [*_part("Start here", first), *_part("The other calls", rest), ("**Chapters**", "", "")]
     for chapter in known.values():
         if chapter.name not in ("start", "calls"):
             link = f"[{chapter.name}](docs/contents.md#{chapter.name})"
-            rows.append((link, f"{chapter.title}.", _minutes(chapter.lessons)[0]))
+            rows.append((link, f"{chapter.title}.", in_fives(chapter.lessons)[0]))
     return (
         f'"Start here" takes {reading} minutes to read and predict, '
         f"and {exercises} more if you make all its changes and exercises.\n\n"
@@ -76,10 +76,10 @@ def route() -> str:
 
 
 def _part(title: str, lessons: list[chapters.Lesson]) -> Iterator[tuple]:
-    yield f"**{title}**", "", f"**{_minutes(lessons)[0]}**"
+    yield f"**{title}**", "", f"**{in_fives(lessons)[0]}**"
     for lesson in lessons:
         link = f"[{lesson.name}](notebooks/{lesson.name}.ipynb)"
-        yield link, lesson.summary, _minutes([lesson])[0]
+        yield link, lesson.summary, in_fives([lesson])[0]
 
 
 def page() -> str:
@@ -101,8 +101,8 @@ def _chapter(chapter: chapters.Chapter) -> str:
     for lesson in chapter.lessons:
         name = lesson.name
         link = f"[{lesson.path.stem}](../notebooks/{name}.ipynb), [.py](../lessons/{name}.py)"
-        rows.append([link, lesson.summary, *_minutes([lesson])])
+        rows.append([link, lesson.summary, *in_fives([lesson])])
     if len(chapter.lessons) > 1:
-        rows.append(["together", "", *_minutes(chapter.lessons)])
+        rows.append(["together", "", *in_fives(chapter.lessons)])
     heads = ["lesson", "what happens", "reading", "exercises"]
     return f"## {chapter.name}\n\n{chapter.title}.\n\n{markdown.table(heads, rows)}"

@@ -1,0 +1,208 @@
+"""The source of the site: the pages of the repository at their places, and those made from lists.
+
+Sphinx reads it. A page that did not change keeps its time, so that only what changed is built anew.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from html import escape, unescape
+from pathlib import Path
+
+from collectives.course import chapters
+from tools import contents
+from tools.markdown import table
+from tools.site import exercise_pages, repository
+from tools.site.repository import ROOT
+
+HERE = Path(__file__).parent
+
+# The pages of docs/ by what their readers want. One that is not named here comes under "Develop".
+GROUPS = {
+    "Look up": (
+        *("glossary", "messages", "mistakes", "algorithms", "clusters", "machines"),
+        *("pytorch-docs", "which-nccl"),
+    ),
+    "Use": ("lessons", "diagnosis", "launcher", "api"),
+    "Verify": ("verifying-a-backend", "backends", "matrix"),
+}
+WHAT_FOR = {
+    "Look up": "What a word, a message or a call means, each on a page to search in.",
+    "Use": "Install the package, run its lessons, and use its tools for programs of your own.",
+    "Verify": "Check that a backend does what its calls promise.",
+    "Develop": "How the project is made, and how to add to it.",
+    "Play": "Pages on which you move the data yourself.",
+}
+
+
+class Source:
+    """The folder that Sphinx reads, and the folder of what is only copied beside the pages."""
+
+    def __init__(self, folder: Path, address: str):
+        self.folder, self.address = folder, address
+        self.pages, self.files = folder / "pages", folder / "files"
+        self._written: set[Path] = set()
+
+    def write(self) -> None:
+        self._notebooks()
+        self._documentation()
+        self._chapters()
+        self._exercises()
+        self._examples()
+        self._interactive()
+        self._front()
+        self._linked_files()
+        for old in [path for path in self.folder.rglob("*") if path.is_file()]:
+            if old not in self._written:
+                old.unlink()
+
+    def put(self, path: str, text: str) -> None:
+        """A page."""
+        self._write(self.pages / path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+        self._written.add(path)
+
+    def copy(self, path: str, to: str = "") -> None:
+        """A file of the repository that is no page."""
+        target = self.files / (to or path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, target)
+        self._written.add(target)
+
+    def _notebooks(self) -> None:
+        for chapter in chapters.read().values():
+            for lesson in chapter.lessons:
+                name = f"notebooks/{lesson.name}.ipynb"
+                self.put(name, _with_folds(ROOT / name))
+                download = repository.notebook_to_download(ROOT / name, self.address)
+                self._write(self.files / name, download)
+                self.copy(f"lessons/{lesson.name}.py")
+
+    def _documentation(self) -> None:
+        for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+            self.put(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+        for path in (ROOT / "docs").glob("*.svg"):
+            self.put(f"docs/{path.name}", path.read_text(encoding="utf-8"))
+        named = {page for group in GROUPS.values() for page in group} | {"contents", "exercises"}
+        others = sorted({path.stem for path in (ROOT / "docs").glob("*.md")} - named)
+        rest = sorted({path.stem for path in ROOT.glob("*.md")} - {"README", "CONTRIBUTING"})
+        groups = {name: [f"/docs/{page}" for page in group] for name, group in GROUPS.items()}
+        groups["Use"].insert(0, "Install and run </README>")
+        groups["Use"].append("/examples/index")
+        groups["Develop"] = ["/CONTRIBUTING", *(f"/docs/{page}" for page in others)]
+        groups["Develop"] += [f"/{page}" for page in rest]
+        for name, group in groups.items():
+            text = f"# {name}\n\n{WHAT_FOR[name]}\n\n{_tree(group)}"
+            self.put(f"groups/{_file(name)}.md", text)
+
+    def _chapters(self) -> None:
+        text = (ROOT / "docs/contents.md").read_text(encoding="utf-8")
+        known = chapters.read()
+        self.put(
+            "docs/contents.md", f"{text}\n{_tree([f'/chapters/{one}' for one in known], True)}"
+        )
+        for chapter in known.values():
+            written = HERE / "chapters" / f"{chapter.name}.md"
+            title = f"# {chapter.name.replace('_', ' ').capitalize()}\n\n{chapter.title}.\n"
+            about = written.read_text(encoding="utf-8") if written.exists() else title
+            rows = [
+                [
+                    f"[{lesson.path.stem}](../notebooks/{lesson.name}.ipynb)",
+                    lesson.summary,
+                    *contents.in_fives([lesson]),
+                ]
+                for lesson in chapter.lessons
+            ]
+            heads = ["lesson", "what happens", "minutes to read", "of exercises"]
+            lessons = _tree([f"/notebooks/{name}" for name in chapter.names], hidden=True)
+            self.put(f"chapters/{chapter.name}.md", f"{about}\n{table(heads, rows)}\n\n{lessons}")
+
+    def _exercises(self) -> None:
+        paths = []
+        for path, text in exercise_pages.pages():
+            self.put(f"{path}.md", text)
+            paths.append(f"/{path}")
+        about = (ROOT / "exercises/README.md").read_text(encoding="utf-8")
+        tree = _tree([*paths, "/docs/exercises"], hidden=True)
+        self.put("exercises/index.md", f"{about}\n{exercise_pages.by_lesson()}\n\n{tree}")
+
+    def _examples(self) -> None:
+        paths = sorted((ROOT / "examples").glob("*.py"))
+        for path in paths:
+            self.copy(f"examples/{path.name}")
+            program = path.read_text(encoding="utf-8").strip()
+            text = f"# {path.name}\n\n[Download]({path.name}) it.\n\n```python\n{program}\n```\n"
+            self.put(f"examples/{path.stem}.md", text)
+        tree = _tree([f"/examples/{path.stem}" for path in paths])
+        self.put("examples/index.md", f"# Examples\n\nPrograms to start from.\n\n{tree}")
+
+    def _interactive(self) -> None:
+        """A page of its own script stays as it is, in a frame: see static/frame.js."""
+        frame = (HERE / "templates/frame.md").read_text(encoding="utf-8")
+        inside = (HERE / "templates/inside_frame.html").read_text(encoding="utf-8")
+        pages = sorted((ROOT / "docs").glob("*.html"))
+        for path in pages:
+            text = path.read_text(encoding="utf-8")
+            title = unescape(re.findall("<title>(.*?)</title>", text)[0])
+            self._write(
+                self.files / "play" / path.name, text.replace("</body>", f"{inside}</body>")
+            )
+            for beside in (ROOT / "docs" / path.stem).rglob("*.*"):
+                self.copy(
+                    beside.relative_to(ROOT).as_posix(),
+                    f"play/{beside.relative_to(ROOT / 'docs').as_posix()}",
+                )
+            page = frame.replace("{title}", title).replace("{label}", escape(title))
+            self.put(f"docs/{path.stem}.md", page.replace("{file}", path.name))
+        tree = _tree([f"/docs/{path.stem}" for path in pages])
+        self.put("groups/play.md", f"# Play\n\n{WHAT_FOR['Play']}\n\n{tree}")
+
+    def _front(self) -> None:
+        readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](#", "](README.md#")
+        text = (HERE / "front.md").read_text(encoding="utf-8")
+        text = text.replace("{you come with}", _section(readme, "You come with ..."))
+        route = readme.partition("<!-- lessons")[2].partition("-->\n")[2]
+        text = text.replace("{route}", route.partition("<!-- end")[0].strip())
+        groups = ["Course </docs/contents>", "Exercises </exercises/index>"]
+        groups += [f"/groups/{_file(name)}" for name in ("Play", *GROUPS, "Develop")]
+        self.put("index.md", f"{text}\n{_tree(groups, hidden=True)}")
+
+    def _linked_files(self) -> None:
+        """Programs and data that a page links to."""
+        for page in [path for path in self._written if path.suffix in (".md", ".ipynb")]:
+            if self.pages not in page.parents:
+                continue
+            folder = ROOT / page.relative_to(self.pages).parent
+            for link in re.findall(r"\]\(([^)#:\s]+)", page.read_text(encoding="utf-8")):
+                file = Path(folder, link).resolve()
+                if file.is_file() and ROOT in file.parents:
+                    path = file.relative_to(ROOT).as_posix()
+                    if file.suffix not in (".md", ".ipynb", ".svg", ".html"):
+                        self.copy(path)
+
+
+def _with_folds(path: Path) -> str:
+    """Jupyter hides the source of a cell by a mark that myst-nb does not know."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["metadata"].get("jupyter", {}).get("source_hidden"):
+            cell["metadata"]["tags"] = ["hide-input"]
+    return json.dumps(notebook, ensure_ascii=False, indent=1)
+
+
+def _section(text: str, heading: str) -> str:
+    return text.partition(f"## {heading}\n")[2].partition("\n## ")[0].strip()
+
+
+def _file(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+def _tree(pages: Iterable[str], hidden: bool = False) -> str:
+    lines = ["```{toctree}", ":maxdepth: 1", *([":hidden:"] if hidden else []), "", *pages, "```"]
+    return "\n".join(lines) + "\n"
