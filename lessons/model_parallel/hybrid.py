@@ -221,5 +221,5 @@ STEPS = [gathers_ahead, sharded_inside]
 # %% [markdown]
 # ## Read on
 #
-# So far every rank has computed whole layers. What if one layer is too large? Next lesson:
-# [tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb).
+# `fully_shard` has made a DTensor of every parameter. What else can a DTensor be, and when does it
+# communicate? Next lesson: [redistribute](../../notebooks/model_parallel/redistribute.ipynb).
