@@ -20,6 +20,7 @@ from tools import (
     matrix_changes,
     messages_page,
     mistakes_table,
+    ranks_page,
     readme_picture,
     steps_page,
     training_picture,
@@ -33,13 +34,15 @@ ROOT = Path(__file__).parents[1]
 class GeneratedSection:
     """What `make()` returns stands in the file `path` between two marks, or is the whole file.
 
-    `slow` sections take minutes, and what they measure may differ from run to run.
+    `slow` sections take minutes, and what they measure may differ from run to run. Of a `sampled`
+    one, a test makes only some parts again.
     """
 
     name: str
     path: str
     make: Callable[[], str]
     slow: bool = False
+    sampled: bool = False
 
     def read(self) -> str:
         """The part as it stands in its file."""
@@ -78,6 +81,7 @@ SECTIONS = {
         GeneratedSection("times", "docs/algorithms.md", algorithm_tables.times),
         GeneratedSection("times-plot", "docs/algorithm_times.svg", algorithm_tables.times_svg),
         GeneratedSection("steps", "docs/steps.html", steps_page.page),
+        GeneratedSection("ranks", "docs/ranks/data.js", ranks_page.script, sampled=True),
         GeneratedSection("elastic", "docs/machines.md", elastic_table.table),
         GeneratedSection("elastic-plot", "docs/elastic_times.svg", elastic_table.svg),
         GeneratedSection("messages", "docs/messages.md", messages_page.entries),

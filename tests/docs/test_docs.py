@@ -8,7 +8,9 @@ import pytest
 from tests.support.repository import ROOT
 from tools.docs import SECTIONS
 
-CHEAP = {name: section for name, section in SECTIONS.items() if not section.slow}
+CHEAP = {
+    name: section for name, section in SECTIONS.items() if not (section.slow or section.sampled)
+}
 
 
 def compared(section, text: str) -> str:
@@ -19,7 +21,7 @@ def compared(section, text: str) -> str:
 
 
 def test_every_part_is_the_one_that_make_docs_makes():
-    """Those that take minutes are compared row by row: see test_training and test_mistakes."""
+    """Others are compared row by row: see test_training, test_mistakes and test_ranks_page."""
     pytest.importorskip("matplotlib")
     assert [
         f"{section.path}: run make docs ARGS={name}"

@@ -1,0 +1,302 @@
+"use strict";
+// Draws the state, and lets the reader change it.
+let timer = null;
+
+function element(name, parent, properties = {}) {
+  return parent.appendChild(Object.assign(document.createElement(name), properties));
+}
+
+// What a rank holds is null, a list of numbers, or a list of pieces.
+const pieces = held => held === null ? null : held.length && Array.isArray(held[0]) ? held : [held];
+const flat = held => (pieces(held) || []).flat();
+const isEmpty = value => value === -1;
+
+const ranksOf = origin => range(0, 7).filter(rank => origin >> rank & 1);
+
+// One rank's number has its colour; a number of several has a stripe of each.
+function paint(box, origin) {
+  const ranks = ranksOf(origin), colour = ranks.map(rank => RANKS.colours[rank]);
+  const cell = box.closest(".cell");
+  cell.dataset.ranks = ranks.join(" ");
+  if (box.dataset) box.dataset.origin = origin;
+  const parts = colour.map((one, i) => `${one} ${100 * i / ranks.length}% ${100 * (i + 1) / ranks.length}%`);
+  const stripes = `linear-gradient(to right, ${parts.join(", ")}) bottom / 100% 7px no-repeat, var(--empty)`;
+  cell.style.background = ranks.length > 1 ? stripes : colour[0] || "";
+  cell.style.color = ranks.length === 1 ? RANKS.inks[ranks[0]] : "";
+  cell.classList.toggle("several", ranks.length > 1);
+}
+
+function drawCell(parent, value, origin) {
+  const cell = element("span", parent, {className: "cell"}), text = element("span", cell, {textContent: value === null || isEmpty(value) ? "" : value});
+  if (value !== null && !isEmpty(value)) paint(text, origin); else cell.classList.add("blank");
+  return cell;
+}
+
+// The ranks side by side: a column each, or a row each on a phone. `draw(piece, rank)` fills it.
+function drawRanks(box, count, draw) {
+  box.replaceChildren();
+  box.style.setProperty("--n", count);
+  box.classList.toggle("many", count > 4);
+  for (let rank = 0; rank < count; rank++) {
+    const column = element("div", box, {className: "rank"});
+    const name = element("div", column, {className: "name", textContent: fill(TEXT.rank, {rank})});
+    name.style.borderColor = RANKS.colours[rank];
+    if (has("root") && rank === state.root) element("small", name, {textContent: TEXT.root});
+    draw(element("div", column, {className: "pieces"}), rank, column);
+  }
+}
+
+function drawHeld(box, all, origins, none) {
+  drawRanks(box, all.length, (parent, rank) => {
+    const found = pieces(all[rank]);
+    if (found === null) { element("span", parent, {className: "none", textContent: none}); return; }
+    let place = 0;
+    for (const numbers of found) {
+      const piece = element("div", parent, {className: "piece"});
+      if (!numbers.length) element("span", piece, {className: "none", textContent: TEXT.empty});
+      for (const value of numbers) {
+        const cell = drawCell(piece, value, origins(rank, place++));
+        Object.assign(cell.dataset, {value, rank});
+      }
+    }
+  });
+}
+
+// Cells to write into, of the same shape as what was recorded.
+function drawInputs(all) {
+  drawRanks($("after"), all.length, (parent, rank) => {
+    const found = pieces(all[rank]);
+    if (found === null) { element("span", parent, {className: "none", textContent: TEXT.none}); return; }
+    let place = 0;
+    for (const numbers of found) {
+      const piece = element("div", parent, {className: "piece"});
+      if (!numbers.length) element("span", piece, {className: "none", textContent: TEXT.empty});
+      for (const _ of numbers) {
+        const cell = element("span", piece, {className: "cell"});
+        const input = element("input", cell, {inputMode: "numeric", autocomplete: "off", size: 1, ariaLabel: fill(TEXT.cell, {rank, place: place + 1})});
+        Object.assign(input.dataset, {rank, place: place++});
+        input.addEventListener("input", () => paint(input, 0));
+      }
+    }
+  });
+}
+
+function say(texts, kind = "") {
+  $("said").className = kind;
+  $("said").replaceChildren();
+  for (const text of texts) element("p", $("said"), {textContent: text});
+}
+
+function options(hole) {
+  $(hole).replaceChildren(...CHOICES[hole]().map(value => {
+    const name = {splits: TEXT.splitNames[value], length: value === 1 ? TEXT.numbers.one : fill(TEXT.numbers.more, {count: value})}[hole] || value;
+    const is = hole === "call" || recorded({...state, root: hole === "n" ? 0 : state.root, [hole]: value});
+    const option = new Option(is ? name : fill(TEXT.notRecorded, {value: name}), value, false, value === state[hole]);
+    option.className = is ? "" : "grey";
+    return option;
+  }));
+}
+
+function show() {
+  for (const hole of Object.keys(CHOICES)) {
+    options(hole);
+    const label = $(`${hole}-hole`);
+    if (label) label.hidden = !has(hole);
+  }
+  $("arguments").textContent = argumentsOf(state.call);
+  $("root-name").textContent = TEXT.rootName[state.call] || "";
+  $("length-name").textContent = ["scatter", "reduce_scatter", "reduce_scatter_single", "all_to_all", "all_to_all_single"].includes(state.call) ? TEXT.lengthOfPiece : TEXT.length;
+  for (const mode of ["predict", "look"]) $(`mode-${mode}`).setAttribute("aria-pressed", state.mode === mode);
+  showHeld(); showWay(); showProgram(); showTable(); showScore(); showActions();
+  history.replaceState(null, "", address());
+}
+
+function showHeld() {
+  const held = recorded(), guesses = state.mode === "predict" && held && !held.error;
+  judged = false; pick(null);
+  say([]);
+  document.body.classList.toggle("predicting", Boolean(guesses));
+  document.querySelector("main").hidden = !held;
+  $("hint").hidden = !guesses;
+  $("hint").open = false;
+  $("hint-name").textContent = fill(TEXT.hint, {call: state.call});
+  $("hint-text").textContent = TEXT.about_call[state.call];
+  $("legend").textContent = held ? TEXT.legend : "";
+  $("task").className = held ? "" : "grey";
+  if (!held) { $("task").textContent = TEXT.task.grey + " "; element("code", $("task"), {textContent: command()}); return; }
+  const adding = has("op") ? TEXT.task.adding[state.op] : "";
+  $("task").textContent = guesses ? fill(TEXT.task.predict, {op: adding}) : `${TEXT.about_call[state.call]} ${fill(TEXT.task.look, {torch: RANKS.torch})}`;
+  drawHeld($("before"), held.before, rank => 1 << rank, TEXT.nonePassed);
+  if (held.error) {
+    $("after").replaceChildren();
+    say([TEXT.raised, held.error, TEXT.raisedAbout[state.op] || ""], "wrong");
+  } else if (guesses) drawInputs(held.after);
+  else {
+    drawHeld($("after"), held.after, (rank, place) => flat(held.from[rank])[place], TEXT.none);
+    if (state.call === "reduce") say([TEXT.mistakes.reduce.undefined]);
+  }
+}
+
+// What stands before the reduction and the root, as in "parts, x".
+const argumentsOf = call => /\|\s*dist\.\w+\((.*?)(?:,? (?:op|dst|src)=|\))/.exec(RANKS.calls[call].program)[1] + (has("op") || has("root") && call !== "send" ? "," : "");
+
+const command = () => `torchrun --nproc-per-node ${state.n} try_it.py`;
+
+function showProgram() {
+  const lesson = RANKS.calls[state.call].lesson, where = document.querySelector("meta[name=lessons]").content;
+  $("text").textContent = program();
+  $("command").textContent = command();
+  Object.assign($("lesson"), {textContent: fill(TEXT.lesson, {lesson}), href: where.replace("{}", lesson)});
+}
+
+// The same for screen readers: a row for each rank.
+function showTable() {
+  const held = recorded(), table = $("table"), text = one => one === null ? TEXT.none : (pieces(one) || []).map(piece => piece.join(", ")).join("; ");
+  table.replaceChildren();
+  table.hidden = !held || state.mode === "predict" || Boolean(held.error);
+  if (table.hidden) return;
+  element("caption", table, {textContent: TEXT.table});
+  const head = element("tr", element("thead", table));
+  for (const name of ["", TEXT.before, TEXT.after]) element("th", head, {textContent: name, scope: "col"});
+  const body = element("tbody", table);
+  held.before.forEach((one, rank) => {
+    const line = element("tr", body);
+    element("th", line, {textContent: fill(TEXT.rank, {rank}), scope: "row"});
+    for (const what of [one, held.after[rank]]) element("td", line, {textContent: text(what)});
+  });
+}
+
+// What every rank's memory holds after so many steps: the recorded numbers of each message.
+function memoryAfter(way, steps) {
+  const memory = way.start.map(row => [...row]);
+  for (const step of way.steps.slice(0, steps)) for (const [, to, , places, numbers] of step) places.forEach((place, i) => { memory[to][place] = numbers[i]; });
+  return memory;
+}
+
+// Where the pieces of a rank's memory begin.
+function cuts(rank, size) {
+  const held = recorded(), lengths = state.call.startsWith("all_to_all")
+    ? [...held.before[rank], ...pieces(held.after[rank])].map(piece => piece.length)
+    : Array(Math.ceil(size / state.length)).fill(state.length);
+  return lengths;
+}
+
+function showWay() {
+  const held = recorded(), way = waysHere()[state.way], names = Object.keys(waysHere());
+  $("way").hidden = !way || !held || state.mode === "predict";
+  if ($("way").hidden) return;
+  const last = way.steps.length, step = state.at ? way.steps[state.at - 1] : [];
+  $("algorithm").replaceChildren(...names.map(name => new Option(TEXT.algorithmNames[name] || name, name, false, name === state.way)));
+  Object.assign($("at"), {max: last, value: state.at});
+  $("first").disabled = $("back").disabled = state.at === 0;
+  $("last").disabled = $("on").disabled = state.at === last;
+  $("play").textContent = timer ? TEXT.pause : TEXT.play;
+  $("count").textContent = fill(state.at ? TEXT.count.step : TEXT.count.before, {at: state.at, steps: last});
+  const memory = memoryAfter(way, state.at), sent = Array(state.n).fill(0);
+  for (const one of way.steps.slice(0, state.at)) for (const [source, to, , places] of one) if (source !== to) sent[source] += 8 * places.length;
+  const most = Math.max(...way.steps.flat().reduce((all, [source, to, , places]) => { if (source !== to) all[source] += 8 * places.length; return all; }, Array(state.n).fill(0)), 1);
+  drawRanks($("memory"), state.n, (parent, rank, column) => {
+    let place = 0;
+    for (const length of cuts(rank, memory[rank].length)) {
+      const piece = element("div", parent, {className: "piece"});
+      for (let i = 0; i < length; i++) {
+        const [value, origin] = memory[rank][place] || [null, 0];
+        drawCell(piece, value, origin).dataset.place = place++;
+      }
+    }
+    const meter = element("div", column, {className: "meter"});
+    element("i", meter).style.width = `${100 * sent[rank] / most}%`;
+    element("small", meter, {textContent: fill(TEXT.sent, {bytes: sent[rank]})});
+  });
+  markArrived(step);
+  $("messages").replaceChildren();
+  for (const [source, to, adds, , numbers] of step) {
+    const kind = source === to ? "own" : adds ? "adds" : "copies";
+    element("li", $("messages"), {textContent: fill(TEXT.message[kind], {source, to, numbers: numbers.map(one => one[0]).join(", ")})});
+  }
+}
+
+// A frame around what has arrived, which slides in from its sender.
+function markArrived(step) {
+  const columns = [...$("memory").children], calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  for (const [source, to, , places] of step) for (const place of places) {
+    const cell = columns[to].querySelector(`[data-place="${place}"]`);
+    const a = columns[source].getBoundingClientRect(), b = columns[to].getBoundingClientRect();
+    cell.classList.add("new");
+    if (!calm) cell.animate([{transform: `translate(${a.x - b.x}px, ${a.y - b.y}px)`, opacity: .4}, {transform: "none", opacity: 1}], 350);
+  }
+}
+
+function go(wishes) { choose({at: 0, ...wishes}); show(); }
+function walk(at) { choose({at}); showWay(); history.replaceState(null, "", address()); }
+
+function play(on) {
+  clearInterval(timer);
+  timer = on ? setInterval(() => state.at < waysHere()[state.way].steps.length ? walk(state.at + 1) : play(false), 900) : null;
+  $("play").textContent = on ? TEXT.pause : TEXT.play;
+  $("play").setAttribute("aria-pressed", Boolean(on));
+}
+
+function pressedPlay() {
+  if (!timer && state.at === waysHere()[state.way].steps.length) walk(0);
+  play(!timer);
+}
+
+function turnCall(by) {
+  const names = CHOICES.call();
+  go({call: names[(names.indexOf(state.call) + by + names.length) % names.length]});
+}
+
+const steps = () => waysHere()[state.way].steps.length;
+const WALKS = {ArrowLeft: () => walk(state.at - 1), ArrowRight: () => walk(state.at + 1), Home: () => walk(0), End: () => walk(steps()), " ": pressedPlay};
+const KEYS = {c: () => turnCall(1), C: () => turnCall(-1), p: () => go({mode: state.mode === "predict" ? "look" : "predict"})};
+
+addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Enter" && event.target.closest("#after input") && !judged) { judge(); return; }
+  // Lists, cells, buttons and the program have uses of their own for these keys.
+  if (event.target.closest("select, input, button, a, pre")) return;
+  const act = KEYS[event.key] || (!$("way").hidden && WALKS[event.key]);
+  if (act) { event.preventDefault(); act(); }
+});
+
+function start() {
+  for (const one of document.querySelectorAll("[data-text]")) one.textContent = TEXT[one.dataset.text];
+  for (const [id, name] of Object.entries(TEXT.stepNames)) $(id).ariaLabel = $(id).title = name;
+  document.title = TEXT.title;
+  document.querySelector("header p").append(" " + TEXT.keys);
+  for (const hole of Object.keys(CHOICES)) $(hole).addEventListener("change", () => go({[hole]: $(hole).value}));
+  for (const mode of ["predict", "look"]) $(`mode-${mode}`).addEventListener("click", () => go({mode}));
+  $("algorithm").addEventListener("change", () => { play(false); choose({way: $("algorithm").value, at: 0}); show(); });
+  $("at").addEventListener("input", () => { play(false); walk($("at").value); });
+  for (const [id, key] of [["first", "Home"], ["back", "ArrowLeft"], ["on", "ArrowRight"], ["last", "End"], ["play", " "]]) $(id).addEventListener("click", () => { if (id !== "play") play(false); WALKS[key](); });
+  $("judge").addEventListener("click", () => judged ? show() : judge());
+  $("same").addEventListener("click", sameEverywhere);
+  $("clear").addEventListener("click", clearCells);
+  $("next").addEventListener("click", nextCall);
+  $("copy").addEventListener("click", () => {
+    const range = document.createRange();
+    range.selectNodeContents($("text"));
+    getSelection().removeAllRanges(); getSelection().addRange(range);
+    if (document.execCommand("copy")) { $("copy").textContent = TEXT.copied; setTimeout(() => { $("copy").textContent = TEXT.copy; }, 1500); }
+  });
+  $("before").addEventListener("pointerdown", startDragging);
+  $("after").addEventListener("click", event => {
+    const cell = event.target.closest(".cell");
+    if (picked && cell && !judged && state.mode === "predict") drop(picked, cell.querySelector("input"));
+  });
+  document.documentElement.classList.toggle("embedded", self !== top);
+  addEventListener("hashchange", read);
+  read();
+}
+
+// The address decides; on the first visit without one, the reader predicts.
+function read() {
+  const wishes = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const first = kept.read() === null;
+  if (first) kept.write({predicted: []});
+  choose({mode: first && !location.hash ? "predict" : state.mode, ...wishes});
+  show();
+}
+
+start();

@@ -1,0 +1,56 @@
+"use strict";
+// Where the reader is, and the program of it. Nothing here computes what a rank holds.
+const $ = id => document.getElementById(id);
+const state = {call: "all_reduce", op: "SUM", root: 0, n: 4, length: 1, splits: "even", mode: "look", way: "ring", at: 0};
+
+// What can be chosen. What was not recorded is offered all the same, in grey.
+const range = (first, last) => Array.from({length: last - first + 1}, (_, i) => first + i);
+const CHOICES = {
+  call: () => Object.keys(RANKS.calls),
+  op: () => RANKS.ops,
+  root: () => range(0, state.n - 1),
+  n: () => range(2, 8),
+  length: () => range(1, 5),
+  splits: () => Object.keys(RANKS.splits),
+};
+const has = hole => !["op", "root", "splits"].includes(hole) || RANKS.calls[state.call].holes.includes(hole);
+
+// The name of a state in the data: see State in tools/ranks_program.py.
+const keyOf = one => [one.call, one.n, one.length, ...["op", "root", "splits"].map(hole => RANKS.calls[one.call].holes.includes(hole) ? one[hole] : "")].join("/");
+const recorded = (one = state) => RANKS.states[keyOf(one)];
+const waysHere = () => RANKS.ways[keyOf(state)] || {};
+
+// Take what exists of these wishes, and else the nearest or the first.
+function choose(wishes) {
+  const root = "root" in wishes ? Number(wishes.root) : state.root;
+  const wasLast = state.root === state.n - 1 && state.n > 1 && !("root" in wishes);
+  for (const hole of ["call", "op", "splits"]) if (CHOICES[hole]().includes(wishes[hole])) state[hole] = wishes[hole];
+  for (const hole of ["n", "length"]) if (CHOICES[hole]().includes(Number(wishes[hole]))) state[hole] = Number(wishes[hole]);
+  state.root = wasLast ? state.n - 1 : Math.max(0, Math.min(Math.trunc(root) || 0, state.n - 1));
+  if (["predict", "look"].includes(wishes.mode)) state.mode = wishes.mode;
+  const ways = waysHere(), names = Object.keys(ways);
+  if ("way" in wishes) state.way = wishes.way;
+  if (!names.includes(state.way)) state.way = names[0] || "";
+  const last = state.way ? ways[state.way].steps.length : 0;
+  state.at = Math.max(0, Math.min(Math.trunc(Number(wishes.at)) || 0, last));
+}
+
+function address() {
+  const holes = ["call", "n", "length", "op", "root", "splits"].filter(has), shown = {};
+  for (const hole of holes) shown[hole] = state[hole];
+  shown.mode = state.mode;
+  if (state.mode !== "predict" && state.way) Object.assign(shown, {way: state.way, at: state.at});
+  return "#" + new URLSearchParams(shown);
+}
+
+// The program of the state: tools/ranks_program.py fills the same holes.
+function program() {
+  const holes = {n: state.n, length: state.length, op: `dist.ReduceOp.${state.op}`, root: state.root, splits: RANKS.splits[state.splits]};
+  return RANKS.calls[state.call].program.replace(/\{\{(\w+)\}\}/g, (_, hole) => holes[hole]).replaceAll("\n|", "\n");
+}
+
+// What the browser keeps: which calls were predicted. It may forbid to keep anything.
+const kept = {
+  read() { try { return JSON.parse(localStorage.getItem("ranks")) || null; } catch { return null; } },
+  write(value) { try { localStorage.setItem("ranks", JSON.stringify(value)); } catch { /* not kept */ } },
+};
