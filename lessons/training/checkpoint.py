@@ -275,8 +275,9 @@ STEPS = [checkpoint, damaged_file]
 #
 # - The draft is renamed when it is complete: in the program to take home,
 #   [`save`](../../examples/train_ddp.py) has it: `draft.replace(file)`.
-# - One rank reads the file for all: in the program to take home,
-#   [`load`](../../examples/train_ddp.py) has it: `dist.broadcast_object_list(found)`.
+# - Here one rank reads the file for all. In the program to take home each rank reads it, and all
+#   refuse to continue if they found different steps, as on disks that are not shared:
+#   [`load`](../../examples/train_ddp.py) has it: `dist.all_gather_object(rows,`.
 #
 # Now the training can continue, but you have to start it again yourself. Next lesson:
 # [failover](../../notebooks/training/failover.ipynb), where ranks are killed and torchrun starts

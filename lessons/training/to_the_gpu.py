@@ -250,8 +250,9 @@ STEPS = [to_the_gpu, mixed_precision]
 #   documentation: streams, pinned memory, and TF32, which CUDA may use in float32.
 #
 # Start your own training from [train_ddp.py](../../examples/train_ddp.py), which needs nothing of
-# this package. It makes changes 1 and 2, and moves model and data to the device. You add
-# `device_ids`, pinned memory and autocast, and from this chapter clipping and token weights.
+# this package. It makes changes 1 and 2, and moves model and data to the device. Its options
+# `--pin`, `--bf16` and `--clip` bring pinned memory, autocast and clipping. You add `device_ids`
+# and, from this chapter, token weights.
 #
 # You now know how to use `all_reduce`, but not how it works. Next lesson:
 # [ring](../../notebooks/algorithms/ring.ipynb), what is inside it.

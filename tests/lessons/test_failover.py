@@ -1,6 +1,6 @@
 """The training of the lesson `failover` survives a crash in any phase of a step.
 
-(The lesson kills ranks, and so does test_take_home.py.)
+(The lesson kills ranks, and so does tests/examples/test_train_ddp.py.)
 """
 
 import contextlib
