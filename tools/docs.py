@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tools import (
     algorithm_tables,
-    api_page,
     claims_table,
     contents,
     elastic_table,
@@ -85,8 +84,6 @@ SECTIONS = {
         GeneratedSection("elastic", "docs/machines.md", elastic_table.table),
         GeneratedSection("elastic-plot", "docs/elastic_times.svg", elastic_table.svg),
         GeneratedSection("messages", "docs/messages.md", messages_page.entries),
-        GeneratedSection("api", "docs/api.md", api_page.sections),
-        GeneratedSection("api-modules", "docs/api.md", api_page.modules),
         GeneratedSection("exercises", "docs/exercises.md", exercises_table.page),
         GeneratedSection("training", "docs/exactness.md", training_table.table, slow=True),
         GeneratedSection("mistakes", "docs/mistakes.md", mistakes_table.markdown, slow=True),

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of what the package promises, which are those of docs/api.md."""
+"""docs/api.md lists what the package promises, and the examples in its docstrings are right."""
 
 import doctest
 import importlib
@@ -8,13 +8,14 @@ import numpy
 import pytest
 import torch
 import torch.distributed as dist
+from promised import LINES, MODULES
+from promised import NAMES as LISTED
 
 import collectives
 from collectives.algorithms import recursive_doubling, ring
 from collectives.algorithms.links import GroupLinks
 from collectives.algorithms.schedule import steps
 from collectives.course.practice.data import added
-from tools.api_page import MODULES
 
 NAMES = {name: getattr(collectives, name) for name in collectives.__all__}
 VALUES = NAMES | {name: importlib.import_module(name) for name in MODULES}
@@ -31,6 +32,16 @@ def example(name: str) -> doctest.DocTest:
 
 def is_slow(name: str) -> bool:
     return any("launch(" in one.source for one in example(name).examples)
+
+
+def test_every_public_name_is_listed_once():
+    assert sorted(LISTED) == collectives.__all__
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_its_line_is_what_its_docstring_begins_with(name):
+    first, *_ = (VALUES[name].__doc__ or "").strip().split("\n\n")
+    assert LINES[name] == " ".join(first.split())
 
 
 @pytest.mark.parametrize(

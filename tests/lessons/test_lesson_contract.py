@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 import torch.distributed as dist
 from lesson_source import ANSWER, Source
+from promised import MODULES
 from repository import ROOT, anchors
 
 from collectives import LaunchError, launch
@@ -19,7 +20,6 @@ from collectives.course.marks import world_of
 from collectives.course.outcome import PEER_IS_GONE
 from collectives.course.practice import registry
 from collectives.course.results import table
-from tools.api_page import MODULES
 from tools.contents import ROUTE
 
 CHAPTERS = chapters.read()

@@ -18,13 +18,20 @@ HERE = Path(__file__).parent
 
 project = "collectives"
 author = copyright = "the collectives authors"
-extensions = ["myst_nb", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 root_doc = "index"
 
 nb_execution_mode = "off"  # what is committed is shown
 nb_merge_streams = True
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
+
+# The docstrings are read as reStructuredText, but their single backticks are code.
+default_role = "code"
+add_module_names = False
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+maximum_signature_line_length = 80
 
 # Another language is a .po file for each page.
 locale_dirs = [str(HERE / "locale")]

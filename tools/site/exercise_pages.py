@@ -10,7 +10,7 @@ from tools.markdown import table
 
 START = """\
 ```sh
-collectives practice start my-exercises   # once: copies all exercises into a folder of your own
+collectives practice start my-exercises   # once: copies all exercises
 cd my-exercises
 collectives practice {name}
 ```

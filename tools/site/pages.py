@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from html import escape, unescape
 from pathlib import Path
 
+import collectives
 from collectives.course import chapters
 from tools import contents
 from tools.markdown import table
@@ -85,7 +86,9 @@ class Source:
 
     def _documentation(self) -> None:
         for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-            self.put(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            text = _with_docstrings(text) if path.name == "api.md" else text
+            self.put(path.relative_to(ROOT).as_posix(), text)
         for path in (ROOT / "docs").glob("*.svg"):
             self.put(f"docs/{path.name}", path.read_text(encoding="utf-8"))
         named = {page for group in GROUPS.values() for page in group} | {"contents", "exercises"}
@@ -193,6 +196,23 @@ def _with_folds(path: Path) -> str:
         if cell["metadata"].get("jupyter", {}).get("source_hidden"):
             cell["metadata"]["tags"] = ["hide-input"]
     return json.dumps(notebook, ensure_ascii=False, indent=1)
+
+
+def _with_docstrings(text: str) -> str:
+    """Behind the lines of docs/api.md on a subject, the whole docstrings of the same names."""
+    parts = []
+    for part in text.split("\n## "):
+        names = re.findall(r"^- `([\w.]+)`: ", part, re.MULTILINE)
+        directives = "\n\n".join(map(_directive, names))
+        parts.append(f"{part}\n\n```{{eval-rst}}\n{directives}\n```\n" if names else part)
+    return "\n## ".join(parts)
+
+
+def _directive(name: str) -> str:
+    if name.startswith("collectives."):
+        return f".. automodule:: {name}"
+    kind = "class" if isinstance(getattr(collectives, name), type) else "function"
+    return f".. auto{kind}:: collectives.{name}"
 
 
 def _section(text: str, heading: str) -> str:
