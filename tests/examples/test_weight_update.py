@@ -1,0 +1,120 @@
+"""examples/weight_update.py sends the weights of some ranks to the others, or says why it cannot."""
+
+import contextlib
+import shutil
+import signal
+
+import pytest
+from machines import needs_a_lab, needs_slurm
+from processes import finished, free_port, started
+from repository import ROOT
+
+from collectives import Lab
+from collectives.lab import slurm
+
+FILE = ROOT / "examples" / "weight_update.py"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that holds nothing but the program."""
+    shutil.copy(FILE, tmp_path)
+    return tmp_path
+
+
+def check_versions(stdout, engines):
+    """Each engine had the trainer's weights, to the last bit, in each of three versions."""
+    lines = sorted(stdout.splitlines())
+    sent = [line.removeprefix("trainer 0: ") for line in lines if line.startswith("trainer 0: ")]
+    assert [line[:9] for line in sent] == ["version 1", "version 2", "version 3"]
+    assert len(set(sent)) == 3  # the weights change
+    names = ["trainer 0", *(f"engine {number}" for number in range(engines))]
+    assert lines == sorted(f"{name}: {line}" for name in names for line in sent)
+
+
+@contextlib.contextmanager
+def two_ranks(folder, *options):
+    """Without torchrun, which would take longer to start."""
+    environ = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                started(f"python weight_update.py {one}", folder, **environ, RANK=str(rank))
+            )
+            for rank, one in enumerate(options)
+        ]
+
+
+def test_the_program_has_no_line_of_this_package():
+    assert "collectives" not in FILE.read_text("utf-8")
+
+
+def test_one_trainer_and_one_engine(folder):
+    with two_ranks(folder, "", "") as ranks:
+        ended = [one.communicate(timeout=120) for one in ranks]
+    assert [one.returncode for one in ranks] == [0, 0], ended
+    check_versions("".join(stdout for stdout, _ in ended), 1)
+
+
+@pytest.mark.slow
+def test_two_trainers_and_two_engines(folder):
+    """In several buckets."""
+    command = "torchrun --standalone --nproc-per-node 4 weight_update.py --trainers 2 --width 9000"
+    done = finished(command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    check_versions(done.stdout, 2)
+
+
+@needs_a_lab
+@pytest.mark.slow
+def test_on_two_machines(folder):
+    text = " ".join((folder / "weight_update.py").read_text("utf-8").split())
+    command = text[text.index("torchrun --nnodes 2") : text.index(" With Slurm")]
+    command = command.replace("NUMBER", "{node}").replace("MACHINE_0", "node0")
+    with Lab(2) as lab:
+        done = lab.run(["sh", "-c", f"cd {folder}; {command}"])
+    assert [one.returncode for one in done] == [0, 0], done
+    check_versions("".join(one.stdout for one in done), 2)
+
+
+@needs_a_lab
+@needs_slurm
+@pytest.mark.slow
+def test_the_commands_for_slurm(folder):
+    text = (folder / "weight_update.py").read_text("utf-8")
+    lines = text.partition("With Slurm")[2].splitlines()[2:4]
+    (folder / "job.sh").write_text("\n".join(["#!/bin/sh", *(line.strip() for line in lines), ""]))
+    with Lab(2) as lab:
+        slurm.start(lab)
+        command = (
+            f"cd {folder}; sbatch --wait -N 2 --ntasks-per-node 2 --output out job.sh; cat out"
+        )
+        (done,) = lab.run(["sh", "-c", command], on=["login"])
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("trainer", "engine"))]
+    check_versions("\n".join(lines), 2)
+
+
+def test_an_engine_that_never_comes(folder):
+    with two_ranks(folder, "--limit 1") as (trainer,):
+        _, stderr = trainer.communicate(timeout=120)
+    assert trainer.returncode == 1
+    assert "not all ranks have met after 0:00:01: do all of them run? (" in stderr
+
+
+def test_shapes_that_differ_are_named_before_a_byte_travels(folder):
+    with two_ranks(folder, *["--engine-width 128"] * 2) as ranks:
+        ended = [one.communicate(timeout=120) for one in ranks]
+    shapes = "0.weight (128, 64) torch.float32", "0.weight (256, 64) torch.float32"
+    assert [one.returncode for one in ranks] == [1, 1]
+    for stdout, stderr in ended:
+        assert stdout == ""
+        assert "engine 0 has {}, and the trainer has {}\n".format(*shapes) in stderr
+
+
+def test_an_engine_that_is_killed_ends_the_trainer_with_a_sentence(folder):
+    with two_ranks(folder, *["--updates 1000000 --limit 30"] * 2) as (trainer, engine):
+        engine.stdout.readline()
+        engine.send_signal(signal.SIGKILL)
+        _, stderr = trainer.communicate(timeout=120)
+    assert trainer.returncode == 1
+    assert "trainer 0: a rank has died, or was silent for 0:00:30 (" in stderr

@@ -1,0 +1,169 @@
+"""The two programs of examples/weight_update_two_jobs join two jobs, and end with a sentence where
+they cannot.
+"""
+
+import contextlib
+import re
+import shutil
+import signal
+import socket
+
+import pytest
+from machines import needs_a_lab, needs_slurm
+from processes import free_port, started
+from repository import ROOT
+
+from collectives import Lab
+from collectives.lab import slurm
+
+FOLDER = ROOT / "examples" / "weight_update_two_jobs"
+TORCHRUN = "torchrun --standalone --nproc-per-node 2 {}.py"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The programs in a folder that holds nothing else."""
+    return shutil.copytree(FOLDER, tmp_path / "copy", ignore=shutil.ignore_patterns("__*"))
+
+
+@contextlib.contextmanager
+def alone(name, folder, options):
+    """A job of one rank, without torchrun, which would take longer to start."""
+    environ = {"RANK": "0", "WORLD_SIZE": "1"}
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with started(f"python {name}.py {options}", folder, **environ) as process:
+        yield process
+
+
+def ends(process):
+    """Its exit status, and what it says."""
+    stdout, stderr = process.communicate(timeout=120)
+    ours = re.findall(r"^(?:trainer|engine \d+): .*", stderr, re.M)
+    return process.returncode, ours, stdout.splitlines()
+
+
+def check_versions(trainer, *engines, updates=3):
+    """Each engine had the trainer's weights, to the last bit, in each version."""
+    sent = [line.removeprefix("trainer: ") for line in trainer]
+    assert [line[:9] for line in sent] == [f"version {one}" for one in range(1, 1 + updates)]
+    assert len(set(sent)) == updates  # the weights change
+    for number, lines in enumerate(engines):
+        found = [line.partition(",")[0] for line in lines if line.startswith(f"engine {number}: ")]
+        assert [line.removeprefix(f"engine {number}: ") for line in found] == sent
+
+
+def test_the_programs_have_no_line_of_this_package():
+    assert not any("collectives" in file.read_text("utf-8") for file in FOLDER.glob("*.py"))
+
+
+def test_one_trainer_and_one_engine(folder):
+    options = f"--port {free_port()}"
+    with alone("engine", folder, options) as engine, alone("trainer", folder, options) as trainer:
+        results = ends(trainer), ends(engine)
+    assert [result[:2] for result in results] == [(0, [])] * 2
+    check_versions(*(lines for *_, lines in results))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [("trainer", "engine"), ("engine", "trainer")], ids="-".join)
+def test_two_torchruns_of_two_ranks_started_in_any_order(order, folder):
+    options = f" --port {free_port()} --width 2000"  # in three buckets
+    with contextlib.ExitStack() as stack:
+        jobs = {
+            name: stack.enter_context(started(TORCHRUN.format(name) + options, folder))
+            for name in order
+        }
+        results = {name: ends(job) for name, job in jobs.items()}
+    assert [result[0] for result in results.values()] == [0, 0], results
+    engines = results["engine"][2]
+    check_versions(results["trainer"][2], engines, engines)
+
+
+@needs_a_lab
+@pytest.mark.slow
+def test_two_torchruns_on_two_machines(folder):
+    commands = {0: TORCHRUN.format("trainer"), 1: f"{TORCHRUN.format('engine')} --host node0"}
+    script = "case {node} in " + " ".join(f"{n}) {one};;" for n, one in commands.items()) + " esac"
+    with Lab(2) as lab:
+        trainer, engines = lab.run(["sh", "-c", f"cd {folder}; {script}"])
+    assert (trainer.returncode, engines.returncode) == (0, 0), trainer.stderr + engines.stderr
+    lines = engines.stdout.splitlines()
+    check_versions(trainer.stdout.splitlines(), lines, lines)
+
+
+@needs_a_lab
+@needs_slurm
+@pytest.mark.slow
+def test_the_commands_for_slurm(folder):
+    text = (folder / "trainer.py").read_text("utf-8")
+    script = text.partition("two machines:\n\n")[2].partition("\n\n")[0]
+    assert script.count("srun") == 2
+    (folder / "job.sh").write_text("#!/bin/sh\n" + "\n".join(map(str.strip, script.splitlines())))
+    with Lab(2) as lab:
+        slurm.start(lab)
+        command = (
+            f"cd {folder}; sbatch --wait -N 2 --ntasks-per-node 1 --output out job.sh; cat out"
+        )
+        (done,) = lab.run(["sh", "-c", command], on=["login"])
+    lines = done.stdout.splitlines()
+    trainer = [line for line in lines if line.startswith("trainer: ")]
+    check_versions(trainer, lines, lines)
+
+
+def test_an_engine_that_never_comes(folder):
+    port = free_port()
+    with alone("trainer", folder, f"--port {port} --limit 1") as trainer:
+        status, said, _ = ends(trainer)
+    assert status == 1
+    assert said == [f"trainer: no engine at 127.0.0.1:{port} after 0:00:01: does it run?"]
+
+
+def test_a_trainer_that_never_comes(folder):
+    port = free_port()
+    with alone("engine", folder, f"--port {port} --limit 1") as engine:
+        status, said, _ = ends(engine)
+    assert status == 1
+    assert said == [f"engine 0: no trainer at 127.0.0.1:{port} after 0:00:01: does it run?"]
+
+
+def test_a_port_that_another_program_has(folder):
+    """The trainer cannot open it, and the engine gets no answer there."""
+    with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taken:
+        port = taken.getsockname()[1]
+        options = f"--port {port} --limit 1"
+        with (
+            alone("trainer", folder, options) as trainer,
+            alone("engine", folder, options) as engine,
+        ):
+            results = ends(trainer), ends(engine)
+    assert [status for status, *_ in results] == [1, 1], results
+    said = [
+        f"trainer: port {port} is taken: give another --port to both jobs",
+        f"engine 0: no trainer at 127.0.0.1:{port} after 0:00:01: does it run?",
+    ]
+    assert [found for _, found, _ in results] == [[one] for one in said]
+
+
+def test_shapes_that_differ_are_named_before_a_byte_travels(folder):
+    options = f"--port {free_port()} --width"
+    with (
+        alone("trainer", folder, f"{options} 256") as trainer,
+        alone("engine", folder, f"{options} 128") as engine,
+    ):
+        results = ends(trainer), ends(engine)
+    assert results[0] == (1, ["trainer: engines [0] have other tensors than the trainer"], [])
+    shapes = "0.weight (128, 64) torch.float32", "0.weight (256, 64) torch.float32"
+    assert results[1] == (1, ["engine 0: it has {}, and the trainer has {}".format(*shapes)], [])
+
+
+def test_an_engine_that_is_killed_ends_the_trainer_with_a_sentence(folder):
+    options = f"--port {free_port()} --updates 1000000 --limit 30"
+    with (
+        alone("trainer", folder, options) as trainer,
+        alone("engine", folder, options) as engine,
+    ):
+        engine.stdout.readline()
+        engine.send_signal(signal.SIGKILL)
+        status, said, _ = ends(trainer)
+    assert status == 1
+    assert re.fullmatch(r"trainer: version \d+ has not come to all: has a rank died\? .*", said[0])
