@@ -61,7 +61,8 @@ def _gloo_missing(device: str, nproc: int) -> str | None:
 
 def _mpi_missing(device: str, nproc: int) -> str | None:
     if missing := missing_for_mpi():
-        return f"mpi needs {missing}, which is not here: pip install 'collectives[mpi]' brings it"
+        cure = "pip install 'torch-collectives[mpi]' brings it"
+        return f"mpi needs {missing}, which is not here: {cure}"
     return None
 
 

@@ -67,7 +67,7 @@ def bus(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png|svg", help="Draw it. Needs collectives[pictures]."),
+        typer.Option(metavar="FILE.png|svg", help="Draw it. Needs torch-collectives[pictures]."),
     ] = None,
 ) -> int:
     """Print nccl-tests' table for any backend: time, bandwidths and wrong elements by size.
@@ -130,5 +130,7 @@ def _check_outputs(files: list[Path | None], plot: Path | None) -> None:
     if plot and plot.suffix not in (".png", ".svg"):
         raise ValueError(f"--plot {plot}: name a file that ends in .png or .svg.")
     if plot and importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'collectives[pictures]' brings it.")
+        raise ValueError(
+            "--plot needs matplotlib: pip install 'torch-collectives[pictures]' brings it."
+        )
     output_file.check(*files, plot)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 # All that draws imports this file. matplotlib itself is imported by the first picture.
 if importlib.util.find_spec("matplotlib") is None:
     raise ModuleNotFoundError(
-        "pictures need matplotlib, which is not here: pip install 'collectives[pictures]' brings it"
+        "pictures need matplotlib, which is not here: "
+        "pip install 'torch-collectives[pictures]' brings it"
     )
 
 # On a page, a wide picture shrinks to the page's width.

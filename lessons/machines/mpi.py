@@ -151,7 +151,7 @@ STEPS = [mpi, round_robin]
 #
 # You must be able to log in to every machine by ssh without a password, and every machine must have
 # the same Python at the same path. [Several machines](../../docs/clusters.md#mpiexec) has the
-# command for the lessons. They need MPICH's mpiexec, which comes with `collectives[mpi]`. That of
+# command for the lessons. They need MPICH's mpiexec, which `torch-collectives[mpi]` brings. That of
 # Open MPI has other options, and its variables have other names (`OMPI_COMM_WORLD_RANK`).
 
 # %% [markdown]

@@ -36,7 +36,7 @@ PROGRAMS = dict(
 SHOWN = dict(re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", PROSE, re.M | re.S))
 MARKS = {"mpiexec": [pytest.mark.slow], "python": [pytest.mark.slow], "torchrun": []}
 if backends.missing_for_mpi() is not None:
-    MARKS["mpiexec"].append(pytest.mark.skip(reason="needs the extra collectives[mpi]"))
+    MARKS["mpiexec"].append(pytest.mark.skip(reason="needs the extra torch-collectives[mpi]"))
 
 
 # The programs that the reader saves.
@@ -69,7 +69,7 @@ def test_a_command_prints_what_the_lesson_shows(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs collectives[mpi]")
+@pytest.mark.skipif(backends.missing_for_mpi() is not None, reason="needs torch-collectives[mpi]")
 def test_without_init_method_mpi_is_not_asked_as_the_lesson_says(tmp_path):
     program = PROGRAMS["mpi.py"].replace('init_method="mpi://"', "rank=0, world_size=0")
     (tmp_path / "mpi.py").write_text(program)

@@ -203,4 +203,4 @@ def test_without_matplotlib_the_error_names_the_extra_and_the_terminal_still_has
     command = [sys.executable, "-c", WITHOUT_MATPLOTLIB]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "ValueError: pictures need matplotlib" in done.stderr
-    assert "pip install 'collectives[pictures]'" in done.stderr
+    assert "pip install 'torch-collectives[pictures]'" in done.stderr

@@ -93,7 +93,7 @@ WITHOUT_MPI4PY = (
 )
 def test_without_mpi4py_the_command_says_which_extra_to_install(command):
     done = finished(["python", "-c", WITHOUT_MPI4PY, *command.split()])
-    assert "mpi needs mpi4py, which is not here: pip install 'collectives[mpi]'" in " ".join(
+    assert "mpi needs mpi4py, which is not here: pip install 'torch-collectives[mpi]'" in " ".join(
         (done.stdout + done.stderr).split()
     )
     assert done.returncode == 3

@@ -5,7 +5,7 @@ import pytest
 from collectives.backends import availability
 
 needs_mpi = pytest.mark.skipif(
-    availability.missing_for_mpi() is not None, reason="needs the extra collectives[mpi]"
+    availability.missing_for_mpi() is not None, reason="needs the extra torch-collectives[mpi]"
 )
 needs_by_hand = pytest.mark.skipif(
     availability.unavailable("by_hand", "cpu", 1) is not None, reason="by_hand needs Linux"

@@ -1,0 +1,45 @@
+"""What a release says of itself is one thing in all files, and a commit is checked as CI checks it."""
+
+import re
+import tomllib
+
+import yaml
+from repository import ROOT
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+PROJECT = tomllib.loads(text("pyproject.toml"))["project"]
+
+
+def test_the_version_is_one():
+    assert yaml.safe_load(text("CITATION.cff"))["version"] == PROJECT["version"]
+    assert (
+        re.search(r"^## \[(\d[^]]*)\]", text("CHANGELOG.md"), re.MULTILINE)[1]
+        == (PROJECT["version"])
+    )
+
+
+def test_the_name_that_one_installs_is_the_one_that_the_readme_and_the_workflow_say():
+    assert f"pip install '{PROJECT['name']}[training]'" in text("README.md")
+    assert f"trusted publisher of {PROJECT['name']}" in " ".join(
+        text(".github/workflows/release.yml").replace("#", "").split()
+    )
+
+
+def test_the_extras_name_this_distribution_only():
+    named = re.findall(r'"([\w-]+)\[', str(PROJECT["optional-dependencies"]).replace("'", '"'))
+    assert set(named) == {PROJECT["name"]}
+
+
+def test_a_commit_is_checked_by_what_make_lint_runs():
+    (hooks,) = yaml.safe_load(text(".pre-commit-config.yaml"))["repos"]
+    assert [hook["entry"] for hook in hooks["hooks"]] == ["make lint"]
+
+
+def test_workflows_that_nobody_has_run_say_so_and_end_within_an_hour():
+    release = yaml.safe_load(text(".github/workflows/release.yml"))
+    assert text(".github/workflows/release.yml").startswith("# Untried")
+    assert all(job["timeout-minutes"] <= 60 for job in release["jobs"].values())
