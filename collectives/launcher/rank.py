@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from multiprocessing import connection, forkserver
 from typing import Any
 
@@ -179,6 +180,8 @@ def enter_group(
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=patience
     )
+    if backend == "nccl":  # the current GPU, which a barrier takes, is this rank's own
+        warnings.filterwarnings("ignore", r"barrier\(\): using the device under current context")
     if store.add("entered", 1) == world_size:
         store.set("all have entered", "")
 

@@ -91,6 +91,7 @@ struct Flight {
 using FlightPtr = std::shared_ptr<Flight>;
 static std::mutex g_flights_lock;
 static std::vector<FlightPtr> g_flights;
+static std::vector<FlightPtr> g_late_copies;  // those of them that go to the CPU
 
 static Range range_of(const Tensor& t) {
   if (!t.defined() || !t.has_storage() || t.numel() == 0) return {nullptr, nullptr};
@@ -127,11 +128,21 @@ static void touch(const Tensor& t, bool writes, const std::string& by) {
   }
 }
 
+static void finish_late_copies() {
+  std::vector<FlightPtr> all;
+  {
+    std::lock_guard lock(g_flights_lock);
+    all.swap(g_late_copies);
+  }
+  for (auto& flight : all) flight->complete();
+}
+
 static void synchronize() {
   std::vector<FlightPtr> all;
   {
     std::lock_guard lock(g_flights_lock);
     all = g_flights;
+    g_late_copies.clear();
   }
   for (auto& flight : all) flight->complete();
 }
@@ -273,14 +284,15 @@ C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
 
 // ------------------------------------------------------------------ operators
 
-static Tensor as_cpu(const Tensor& t) {  // the same memory
-  if (!t.is_cuda()) return t;
+static Tensor memory_of(const Tensor& t) {  // as a tensor of the CPU, unknown to autograd
   void* data = t.numel() ? const_cast<void*>(t.const_data_ptr()) : nullptr;
   auto same = at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.dtype()));
   same._set_neg(t.is_neg());
   same._set_conj(t.is_conj());
   return same;
 }
+
+static Tensor as_cpu(const Tensor& t) { return t.is_cuda() ? memory_of(t) : t; }
 
 using Sizes = c10::IntArrayRef;
 using Dtype = std::optional<at::ScalarType>;
@@ -300,10 +312,28 @@ static Tensor cuda_empty_strided(Sizes size, Sizes stride, Dtype dtype, Layout, 
   return at::detail::empty_strided_generic(size, stride, &g_memory, KEY, c10::dtype_or_default(dtype));
 }
 
-static Tensor& cuda_copy(Tensor& to, const Tensor& from, bool) {
+// A copy to the CPU that does not block: the program reads what lay there until it waits for the GPU.
+static void copy_later(const Tensor& to, const Tensor& from) {
+  auto flight = std::make_shared<Flight>();
+  flight->waited = true;
+  flight->held = {to};
+  flight->finish = [to = memory_of(to), now = as_cpu(from).clone()] { to.copy_(now); };
+  memset(to.data_ptr(), 0xA5, to.nbytes());
+  std::lock_guard lock(g_flights_lock);
+  g_flights.push_back(flight);
+  g_late_copies.push_back(flight);
+}
+
+static Tensor& cuda_copy(Tensor& to, const Tensor& from, bool non_blocking) {
   touch(from, false, "copy_");
   touch(to, true, "copy_");
+  const bool comes = from.is_cuda() && !to.is_cuda();
+  if (comes && non_blocking && to.numel() && to.is_non_overlapping_and_dense() && to.is_pinned()) {
+    copy_later(to, from);
+    return to;
+  }
   if (to.numel() || from.numel()) as_cpu(to).copy_(as_cpu(from));
+  if (comes) finish_late_copies();  // this one waits for the stream
   return to;
 }
 
@@ -333,6 +363,7 @@ static Tensor resized_copy_from(const Tensor& from, const Tensor& to) {
 
 static at::Scalar item(const Tensor& t) {
   touch(t, false, "item()");
+  finish_late_copies();
   return at::_local_scalar_dense(as_cpu(t));
 }
 

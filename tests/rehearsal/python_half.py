@@ -39,6 +39,13 @@ def _init():
     gpus.make_default_generators(False)
 
 
+def _properties(device=None):
+    cuda._lazy_init()
+    return SimpleNamespace(
+        name="Rehearsed GPU", major=9, minor=0, total_memory=80 * 2**30, multi_processor_count=132
+    )
+
+
 def _is_bad_fork():
     return _initialised_in not in (None, os.getpid())
 
@@ -82,9 +89,7 @@ cuda._exchange_device, cuda._maybe_exchange_device = _exchange_device, _maybe_ex
 cuda._cudart = SimpleNamespace(cudaMemGetInfo=lambda device: (70 * 2**30, 80 * 2**30))
 cuda._device_count_nvml = lambda: -1  # ask device_count
 cuda.memory_allocated = cuda.max_memory_allocated = cuda.memory_reserved = lambda device=None: 0
-cuda.get_device_properties = lambda device=None: SimpleNamespace(
-    name="Rehearsed GPU", major=9, minor=0, total_memory=80 * 2**30, multi_processor_count=132
-)
+cuda.get_device_properties = _properties
 
 
 class Event:

@@ -2,6 +2,7 @@
 
 import sys
 
+import pytest
 from processes import finished
 from repository import ROOT
 
@@ -21,12 +22,11 @@ def test_the_tests_leave_the_gpus_alone_and_say_so():
     assert "GPUs: hidden from these tests" in done.stdout
 
 
-def test_the_program_to_take_away_trains_on_as_many_gpus_as_there_are_ranks_or_on_none(tmp_path):
+@pytest.mark.parametrize("visible", ["0", "0,1"], ids=["one", "two"])
+def test_two_ranks_of_the_program_to_take_away_train_on_two_gpus_or_on_none(visible, tmp_path):
     program = [*TORCHRUN, ROOT / "examples" / "train_ddp.py", "--epochs", "1"]
-    for visible in ("0", "0,1"):
-        done = finished(program, env={"CUDA_VISIBLE_DEVICES": visible}, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        (tmp_path / "checkpoint.pt").unlink()
+    done = finished(program, env={"CUDA_VISIBLE_DEVICES": visible}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_matrix_finds_what_is_claimed_of_nccl():

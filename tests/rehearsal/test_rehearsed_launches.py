@@ -1,5 +1,6 @@
 """What `launch` does on GPUs: whom it blames, which backend it takes, and what comes back."""
 
+import os
 import subprocess
 import sys
 import time
@@ -7,10 +8,48 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from processes import free_port
 from repository import ROOT
 
 from collectives import LaunchError, launch
 from collectives.backends import availability
+
+PROGRAM = """
+from collectives import launch
+import torch.distributed as dist
+import torch
+
+def where(rank, n, device):
+    x = torch.ones(1, device=device)
+    dist.all_reduce(x)
+    return f"{device} of {torch.cuda.device_count()}", torch.cuda.current_device(), x.item()
+
+if __name__ == "__main__":
+    print(launch(where, backend="nccl", timeout=100))
+"""
+
+
+def test_the_second_machine_counts_its_gpus_from_0_again(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    meeting = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    meeting |= {"MASTER_PORT": str(free_port()), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    machines = [{"RANK": "0", "CUDA_VISIBLE_DEVICES": "0"}]
+    machines += [{"RANK": "1", "CUDA_VISIBLE_DEVICES": "1,2"}]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, tmp_path / "program.py"],
+            env=os.environ | meeting | machine,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for machine in machines
+    ]
+    try:
+        said = [rank.communicate(timeout=150)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert said == ["[('cuda:0 of 1', 0, 2.0), ('cuda:0 of 2', 0, 2.0)]\n"] * 2
 
 
 def stays_away(rank, n, device):
@@ -47,6 +86,15 @@ def slow_to_connect(rank, n, device):
 
 def test_the_first_message_connects_two_ranks_which_is_no_hang():
     assert launch(slow_to_connect, 2, backend="nccl", diagnose=True, timeout=100) == [1, 0]
+
+
+def barrier(rank, n, device):
+    dist.barrier()
+
+
+def test_a_barrier_needs_no_warning(capfd):
+    launch(barrier, 2, backend="nccl", timeout=100)
+    assert "UserWarning" not in capfd.readouterr().err
 
 
 def backend_and_device(rank, n, device):

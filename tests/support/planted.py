@@ -1,18 +1,24 @@
 """Planted faults, by one engine: a change in a file, and what must be said of it.
 
 Who says it differs: the proof in a lesson (`by_proof`, `by_any_error`), or the checker of an
-exercise. A table of faults is a list of `Planted`, and its test says `unnoticed(...) == {}`.
+exercise, or a test (`by_tests`). A table of faults is a list of `Planted`, and its test says `unnoticed(...) == {}`.
 """
 
 import functools
 import importlib
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 import torch.distributed as dist
+from repository import ROOT
 
 from collectives import LaunchError, Mismatch, check, launch
 from collectives.course import files
@@ -119,15 +125,21 @@ def note(mismatches, *args, **options):
         mismatches.append(error)
 
 
-def by_any_error(faults: Sequence[Planted], timeout: float) -> list[str]:
+def by_any_error(
+    faults: Sequence[Planted],
+    timeout: float,
+    ranks: int = 4,
+    backend: str = "gloo",
+    device: str = "cpu",
+) -> list[str]:
     """The error of each fault. Each has a world of its own: some leave ranks that wait, or die."""
-    return [_error(fault, timeout) for fault in faults]
+    world = {"nproc": ranks, "backend": backend, "device": device}
+    return [_error(fault, world | {"timeout": timeout, "diagnose": False}) for fault in faults]
 
 
-def _error(fault: Planted, timeout: float) -> str:
-    options = {"backend": "gloo", "device": "cpu", "timeout": timeout, "diagnose": False}
+def _error(fault: Planted, options: dict) -> str:
     try:
-        launch(_run_steps, 4, args=(fault,), **options)
+        launch(_run_steps, args=(fault,), **options)
     except LaunchError as error:
         return str(error)
     return ""
@@ -136,3 +148,34 @@ def _error(fault: Planted, timeout: float) -> str:
 def _run_steps(rank, world_size, device, fault):
     for step in fault.steps(fault.module()):
         step(rank, world_size, device)
+
+
+def by_tests(tests: Sequence[str], faults: Sequence[Planted], timeout: float) -> list[str]:
+    """What pytest prints where the test of each fault fails in a copy of the repository."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("collectives", "examples", "tests"):
+            shutil.copytree(ROOT / name, Path(folder, name))
+        for file in ROOT.glob("*.*"):
+            shutil.copy2(file, folder)
+        pairs = zip(tests, faults, strict=True)
+        return [_red(test, fault, Path(folder), timeout) for test, fault in pairs]
+
+
+def _red(test: str, fault: Planted, folder: Path, timeout: float) -> str:
+    changed = folder / fault.file.relative_to(ROOT)
+    changed.write_text(fault.text)
+    # subtle: a .pyc is told from its source by seconds and size, which a fault may not change.
+    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(folder)])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", test],
+        cwd=folder,
+        env=environ,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+    )
+    shutil.copy2(fault.file, changed)
+    if done.returncode not in (0, 1):  # no test failed: none was found, or pytest itself did
+        raise RuntimeError(done.stdout + done.stderr)
+    return done.stdout if done.returncode else ""
