@@ -214,12 +214,12 @@ PLANTED = [
         ("torch.stack(norms).norm()", "torch.stack(norms).sum()"),
         ('PLAN |= dict.fromkeys(("query_norm", "key_norm"), BY_HEADS)\n', ""),
         (SYNC, "model.set_requires_gradient_sync(left > 0)"),
-        (SYNC, "model.set_requires_gradient_sync(False)"),
         ("bf16 if options.bf16 else MixedPrecisionPolicy()", "bf16"),
         ('mesh.get_local_rank("data") ::', "0 ::"),
         ('mesh.get_local_rank("data") ::', "mesh.get_rank() % 2 ::"),
     ]
 ]
+PLANTED += [Planted(FILE, SYNC, "model.set_requires_gradient_sync(False)", "'NoneType'")]
 
 
 @pytest.mark.slow
