@@ -49,8 +49,14 @@ def script() -> str:
         "states": {state.key: one for state, one in recorded.items()},
         "ways": {state.key: ways(state, one["before"]) for state, one in recorded.items()},
     }
-    lines = [f"{json.dumps(name)}: {_lines(part)}" for name, part in parts.items()]
-    return "// Made by `make docs ARGS=ranks`.\nconst RANKS = {\n" + ",\n".join(lines) + "\n};\n"
+    return assignment("RANKS", "ranks", parts)
+
+
+def assignment(name: str, section: str, parts: dict[str, Any]) -> str:
+    """A script that gives the page these values, by this name."""
+    lines = [f"{json.dumps(part)}: {_lines(value)}" for part, value in parts.items()]
+    body = ",\n".join(lines)
+    return f"// Made by `make docs ARGS={section}`.\nconst {name} = {{\n{body}\n}};\n"
 
 
 def _lines(part: Any) -> str:
@@ -104,10 +110,7 @@ def read(state: State, printed: list[list[str]]) -> dict:
         (found["error"],) = errors
         return found
     found["after"] = [held(lines[1]) for lines in printed]
-    found["from"] = [
-        _origins(state, before, one, rank * state.length if "scatter" in state.call else 0)
-        for rank, one in enumerate(found["after"])
-    ]
+    found["from"] = [origins(state, before, one, rank) for rank, one in enumerate(found["after"])]
     return found
 
 
@@ -116,20 +119,19 @@ def held(line: str) -> Any:
     return ast.literal_eval(line.partition(": ")[2])
 
 
-def _origins(state: State, before: list, after: Any, first: int) -> Any:
-    """For every number, the ranks that it was made from, as bits; 0 if none or if unknown.
-
-    `first`: where the numbers that a rank gets begin, among those that are reduced.
-    """
+def origins(state: State, before: list, after: Any, rank: int) -> Any:
+    """For every number of a rank, the ranks that it was made from, as bits; 0 if unknown."""
     if after is None:
         return None
     if after and isinstance(after[0], list):
-        return [_origins(state, before, part, 0) for part in after]
+        return [origins(state, before, part, rank) for part in after]
     if not state.op:
         known = {x: 1 << rank for rank, one in enumerate(before) for x in flat(one)}
         return [known.get(x, 0) for x in after]
-    columns = list(zip(*map(flat, before), strict=True))[first:]
-    return [_reduced(state.op, column, x) for column, x in zip(columns, after, strict=False)]
+    first = rank * state.length if "scatter" in state.call else 0
+    columns = list(zip(*map(flat, before), strict=False))[first:]
+    known = [_reduced(state.op, column, x) for column, x in zip(columns, after, strict=False)]
+    return known + [0] * (len(after) - len(known))
 
 
 def flat(held: Any) -> list[int]:

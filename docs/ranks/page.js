@@ -1,6 +1,9 @@
 "use strict";
 // Draws the state, and lets the reader change it.
 let timer = null;
+// On a phone, and where there are many, the ranks are rows and not columns.
+const narrow = matchMedia("(max-width: 40rem)");
+const MODES = ["predict", "look", "break"];
 
 function element(name, parent, properties = {}) {
   return parent.appendChild(Object.assign(document.createElement(name), properties));
@@ -36,7 +39,7 @@ function drawCell(parent, value, origin) {
 function drawRanks(box, count, draw) {
   box.replaceChildren();
   box.style.setProperty("--n", count);
-  box.classList.toggle("many", count > 4);
+  box.classList.toggle("many", count > 4 || narrow.matches);
   for (let rank = 0; rank < count; rank++) {
     const column = element("div", box, {className: "rank"});
     const name = element("div", column, {className: "name", textContent: fill(TEXT.rank, {rank})});
@@ -89,7 +92,7 @@ function say(texts, kind = "") {
 
 function options(hole) {
   $(hole).replaceChildren(...CHOICES[hole]().map(value => {
-    const name = {splits: TEXT.splitNames[value], length: value === 1 ? TEXT.numbers.one : fill(TEXT.numbers.more, {count: value})}[hole] || value;
+    const name = {splits: TEXT.splitNames[value], length: number(value)}[hole] || value;
     const is = hole === "call" || recorded({...state, root: hole === "n" ? 0 : state.root, [hole]: value});
     const option = new Option(is ? name : fill(TEXT.notRecorded, {value: name}), value, false, value === state[hole]);
     option.className = is ? "" : "grey";
@@ -105,14 +108,63 @@ function show() {
   }
   $("arguments").textContent = argumentsOf(state.call);
   $("root-name").textContent = TEXT.rootName[state.call] || "";
-  $("length-name").textContent = ["scatter", "reduce_scatter", "reduce_scatter_single", "all_to_all", "all_to_all_single"].includes(state.call) ? TEXT.lengthOfPiece : TEXT.length;
-  for (const mode of ["predict", "look"]) $(`mode-${mode}`).setAttribute("aria-pressed", state.mode === mode);
-  showHeld(); showWay(); showProgram(); showTable(); showScore(); showActions();
+  $("length-name").textContent = hasPieces() ? TEXT.lengthOfPiece : TEXT.length;
+  for (const mode of MODES) $(`mode-${mode}`).setAttribute("aria-pressed", state.mode === mode);
+  showBreaking(); showHeld(); showWay(); showProgram(); showTable(); showScore(); showActions();
+  note();
+}
+
+// The address, for who copies it; a page that has this one in a frame is told.
+function note() {
   history.replaceState(null, "", address());
+  if (parent !== self) parent.postMessage({height: document.documentElement.offsetHeight, hash: location.hash}, "*");
+}
+
+const number = count => count === 1 ? TEXT.numbers.one : fill(TEXT.numbers.more, {count});
+
+// What the chosen rank may do otherwise.
+function showBreaking() {
+  $("breaking").hidden = state.mode !== "break";
+  $("bad-rank").replaceChildren(...range(0, state.n - 1).map(rank => new Option(fill(TEXT.rank, {rank}), rank, false, rank === state.rank)));
+  $("bad").replaceChildren(...changes().map(bad => {
+    const [what, value] = bad.split("/"), text = TEXT.broken[what === "root" && state.call === "send" ? "from" : what];
+    const name = fill(what === "length" && hasPieces() ? TEXT.broken.lengthOfPiece : text, {value: what === "length" ? number(Number(value)) : value});
+    const option = new Option(broken(bad) ? name : fill(TEXT.notRecorded, {value: name}), bad, false, bad === state.bad);
+    option.className = broken(bad) ? "" : "grey";
+    return option;
+  }));
+}
+
+// A broken run: every rank ended with numbers, an error, its process, or not at all.
+function showBroken(found) {
+  const right = recorded();
+  $("task").textContent = fill(TEXT.task.broken, {torch: RANKS.torch});
+  drawHeld($("before"), found.ranks.map(one => one.before), rank => 1 << rank, TEXT.nonePassed);
+  drawHeld($("after"), found.ranks.map(one => "after" in one ? one.after : []), (rank, place) => flat(found.ranks[rank].from)[place], TEXT.none);
+  let wrong = 0;
+  found.ranks.forEach((one, rank) => {
+    const box = $("after").children[rank].querySelector(".pieces");
+    const end = ["raised", "died", "waits"].find(name => name in one);
+    if (end) {
+      box.replaceChildren(element("p", box, {className: `end ${end}`, textContent: TEXT.ends[end]}));
+      if (one[end] !== true) element("code", box.firstChild, {textContent: " " + one[end]});
+      return;
+    }
+    const should = flat(right.after[rank]);
+    if (isUndefined(rank)) return;
+    [...box.querySelectorAll(".cell")].forEach((cell, place) => {
+      const isWrong = flat(one.after)[place] !== should[place] && place < should.length;
+      cell.classList.toggle("wrong", isWrong);
+      wrong += isWrong;
+    });
+  });
+  const returned = found.ranks.every(one => "after" in one);
+  say([...returned && found.says ? [fill(TEXT.silent, {count: wrong})] : [], found.says ? TEXT.failed : TEXT.harmless], found.says ? "wrong" : "right");
+  if (found.says) element("pre", $("said"), {textContent: found.says});
 }
 
 function showHeld() {
-  const held = recorded(), guesses = state.mode === "predict" && held && !held.error;
+  const held = state.mode === "break" ? broken(state.bad) : recorded(), guesses = state.mode === "predict" && held && !held.error;
   judged = false; pick(null);
   say([]);
   document.body.classList.toggle("predicting", Boolean(guesses));
@@ -123,9 +175,17 @@ function showHeld() {
   $("hint-text").textContent = TEXT.about_call[state.call];
   $("legend").textContent = held ? TEXT.legend : "";
   $("task").className = held ? "" : "grey";
-  if (!held) { $("task").textContent = TEXT.task.grey + " "; element("code", $("task"), {textContent: command()}); return; }
+  if (!held) {
+    $("task").textContent = TEXT.task.grey + " "; element("code", $("task"), {textContent: command()});
+    const here = state.mode === "break" ? BREAKABLE : {n: 4, length: 4, op: "SUM", root: 0};
+    element("button", $("task"), {textContent: TEXT.recordedCase}).addEventListener("click", () => go(here));
+    return;
+  }
+  if (state.mode === "break") { showBroken(held); return; }
   const adding = has("op") ? TEXT.task.adding[state.op] : "";
   $("task").textContent = guesses ? fill(TEXT.task.predict, {op: adding}) : `${TEXT.about_call[state.call]} ${fill(TEXT.task.look, {torch: RANKS.torch})}`;
+  const most = Math.max(...[...held.before, ...held.after || []].map(one => flat(one).length));
+  document.querySelector("main").classList.toggle("wide", state.n > 4 && most > 8);
   drawHeld($("before"), held.before, rank => 1 << rank, TEXT.nonePassed);
   if (held.error) {
     $("after").replaceChildren();
@@ -140,7 +200,7 @@ function showHeld() {
 // What stands before the reduction and the root, as in "parts, x".
 const argumentsOf = call => /\|\s*dist\.\w+\((.*?)(?:,? (?:op|dst|src)=|\))/.exec(RANKS.calls[call].program)[1] + (has("op") || has("root") && call !== "send" ? "," : "");
 
-const command = () => `torchrun --nproc-per-node ${state.n} try_it.py`;
+const command = () => `${state.mode === "break" ? "collectives diagnose -- " : ""}torchrun --nproc-per-node ${state.n} try_it.py`;
 
 function showProgram() {
   const lesson = RANKS.calls[state.call].lesson, where = document.querySelector("meta[name=lessons]").content;
@@ -149,11 +209,21 @@ function showProgram() {
   Object.assign($("lesson"), {textContent: fill(TEXT.lesson, {lesson}), href: where.replace("{}", lesson)});
 }
 
+// Whether the length is that of a piece for each rank.
+const hasPieces = () => state.call.includes("scatter") || isAllToAll();
+
+// How a rank of a broken run ended: its numbers, or words.
+function endOf(one) {
+  const end = ["raised", "died", "waits"].find(name => name in one);
+  return end ? [TEXT.ends[end], one[end] === true ? "" : one[end]].join(" ").trim() : one.after;
+}
+
 // The same for screen readers: a row for each rank.
 function showTable() {
-  const held = recorded(), table = $("table"), text = one => one === null ? TEXT.none : (pieces(one) || []).map(piece => piece.join(", ")).join("; ");
+  const found = state.mode === "break" && broken(state.bad), held = found ? {before: found.ranks.map(one => one.before), after: found.ranks.map(endOf)} : recorded();
+  const table = $("table"), text = one => one === null ? TEXT.none : (pieces(one) || []).map(piece => piece.join(", ")).join("; ");
   table.replaceChildren();
-  table.hidden = !held || state.mode === "predict" || Boolean(held.error);
+  table.hidden = !held || state.mode === "break" && !found || state.mode === "predict" || Boolean(held.error);
   if (table.hidden) return;
   element("caption", table, {textContent: TEXT.table});
   const head = element("tr", element("thead", table));
@@ -162,7 +232,7 @@ function showTable() {
   held.before.forEach((one, rank) => {
     const line = element("tr", body);
     element("th", line, {textContent: fill(TEXT.rank, {rank}), scope: "row"});
-    for (const what of [one, held.after[rank]]) element("td", line, {textContent: text(what)});
+    for (const what of [one, held.after[rank]]) element("td", line, {textContent: typeof what === "string" ? what : text(what)});
   });
 }
 
@@ -173,17 +243,19 @@ function memoryAfter(way, steps) {
   return memory;
 }
 
-// Where the pieces of a rank's memory begin.
+const isAllToAll = () => state.call.startsWith("all_to_all");
+
+// The lengths of the pieces in a rank's memory.
 function cuts(rank, size) {
-  const held = recorded(), lengths = state.call.startsWith("all_to_all")
+  const held = recorded();
+  return isAllToAll()
     ? [...held.before[rank], ...pieces(held.after[rank])].map(piece => piece.length)
-    : Array(Math.ceil(size / state.length)).fill(state.length);
-  return lengths;
+    : Array(size / state.length).fill(state.length);
 }
 
 function showWay() {
   const held = recorded(), way = waysHere()[state.way], names = Object.keys(waysHere());
-  $("way").hidden = !way || !held || state.mode === "predict";
+  $("way").hidden = !way || !held || state.mode !== "look";
   if ($("way").hidden) return;
   const last = way.steps.length, step = state.at ? way.steps[state.at - 1] : [];
   $("algorithm").replaceChildren(...names.map(name => new Option(TEXT.algorithmNames[name] || name, name, false, name === state.way)));
@@ -197,13 +269,14 @@ function showWay() {
   const most = Math.max(...way.steps.flat().reduce((all, [source, to, , places]) => { if (source !== to) all[source] += 8 * places.length; return all; }, Array(state.n).fill(0)), 1);
   drawRanks($("memory"), state.n, (parent, rank, column) => {
     let place = 0;
-    for (const length of cuts(rank, memory[rank].length)) {
+    cuts(rank, memory[rank].length).forEach((length, i) => {
+      if (isAllToAll() && i % state.n === 0) element("small", parent, {className: "soft", textContent: i ? TEXT.received : TEXT.given});
       const piece = element("div", parent, {className: "piece"});
-      for (let i = 0; i < length; i++) {
+      for (let number = 0; number < length; number++) {
         const [value, origin] = memory[rank][place] || [null, 0];
         drawCell(piece, value, origin).dataset.place = place++;
       }
-    }
+    });
     const meter = element("div", column, {className: "meter"});
     element("i", meter).style.width = `${100 * sent[rank] / most}%`;
     element("small", meter, {textContent: fill(TEXT.sent, {bytes: sent[rank]})});
@@ -228,7 +301,7 @@ function markArrived(step) {
 }
 
 function go(wishes) { choose({at: 0, ...wishes}); show(); }
-function walk(at) { choose({at}); showWay(); history.replaceState(null, "", address()); }
+function walk(at) { choose({at}); showWay(); note(); }
 
 function play(on) {
   clearInterval(timer);
@@ -249,7 +322,7 @@ function turnCall(by) {
 
 const steps = () => waysHere()[state.way].steps.length;
 const WALKS = {ArrowLeft: () => walk(state.at - 1), ArrowRight: () => walk(state.at + 1), Home: () => walk(0), End: () => walk(steps()), " ": pressedPlay};
-const KEYS = {c: () => turnCall(1), C: () => turnCall(-1), p: () => go({mode: state.mode === "predict" ? "look" : "predict"})};
+const KEYS = {b: () => go({...BREAKABLE, mode: "break"}), c: () => turnCall(1), C: () => turnCall(-1), p: () => go({mode: state.mode === "predict" ? "look" : "predict"})};
 
 addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -264,9 +337,10 @@ function start() {
   for (const one of document.querySelectorAll("[data-text]")) one.textContent = TEXT[one.dataset.text];
   for (const [id, name] of Object.entries(TEXT.stepNames)) $(id).ariaLabel = $(id).title = name;
   document.title = TEXT.title;
-  document.querySelector("header p").append(" " + TEXT.keys);
   for (const hole of Object.keys(CHOICES)) $(hole).addEventListener("change", () => go({[hole]: $(hole).value}));
-  for (const mode of ["predict", "look"]) $(`mode-${mode}`).addEventListener("click", () => go({mode}));
+  for (const mode of MODES) $(`mode-${mode}`).addEventListener("click", () => go(mode === "break" ? {...BREAKABLE, mode} : {mode}));
+  $("bad-rank").addEventListener("change", () => go({rank: $("bad-rank").value}));
+  $("bad").addEventListener("change", () => go({bad: $("bad").value}));
   $("algorithm").addEventListener("change", () => { play(false); choose({way: $("algorithm").value, at: 0}); show(); });
   $("at").addEventListener("input", () => { play(false); walk($("at").value); });
   for (const [id, key] of [["first", "Home"], ["back", "ArrowLeft"], ["on", "ArrowRight"], ["last", "End"], ["play", " "]]) $(id).addEventListener("click", () => { if (id !== "play") play(false); WALKS[key](); });
@@ -286,6 +360,7 @@ function start() {
     if (picked && cell && !judged && state.mode === "predict") drop(picked, cell.querySelector("input"));
   });
   document.documentElement.classList.toggle("embedded", self !== top);
+  narrow.addEventListener("change", show);
   addEventListener("hashchange", read);
   read();
 }

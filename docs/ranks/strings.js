@@ -20,6 +20,9 @@ const TEXT = {
   notRecorded: "{value} (not recorded)",
   predict: "Predict",
   look: "Look",
+  break: "Break it",
+  breaks: "All ranks do the same, but",
+  broken: {missing: "does not call", length: "has {value}", lengthOfPiece: "has pieces of {value}", op: "reduces with {value}", root: "names rank {value} as root", from: "lets rank {value} send"},
   score: "{count} of {all} calls predicted",
   before: "Before the call",
   after: "After the call",
@@ -34,6 +37,7 @@ const TEXT = {
     predict: "What does every rank hold afterwards? Drag numbers from the left into the cells on the right, or click a number and then a cell, or type. {op} Leave a cell empty where the call promises nothing.",
     adding: {SUM: "A cell adds up what you drag into it.", PRODUCT: "A cell multiplies what you drag into it."},
     look: "This is what the ranks held, recorded with torch {torch} on gloo.",
+    broken: "This is what one run on gloo did, recorded with torch {torch}. A rank that loses another one may end otherwise in your run.",
     grey: "Nobody has recorded this case for this page, but your machine can run it. Save the program below as try_it.py, and start it:",
   },
   about_call: {
@@ -59,6 +63,15 @@ const TEXT = {
   cell: "rank {rank}, number {place}",
   raised: "Every rank raises an error:",
   raisedAbout: {AVG: "gloo computes an average with a division, and refuses it for integers. Use SUM, and divide yourself."},
+  ends: {
+    raised: "raised an error:",
+    died: "gloo ended the process:",
+    waits: "was still in the call when the run was ended",
+  },
+  silent: "Every rank returned, and none was told of anything. Yet {count} numbers differ from those of the correct call (red edge).",
+  harmless: "Every rank returned, and all numbers are right: this rank takes no part in the message.",
+  failed: "What collectives diagnose says of this run:",
+  recordedCase: "Show a recorded case",
   legend: "A full colour: the number of one rank. Stripes: a number made from the numbers of these ranks. Grey: nobody's number.",
   right: {all: "All {all} cells are right.", some: "{right} of {all} cells are right."},
   wrongCell: "Rank {rank} holds {is}, and you said {said}.",
@@ -118,6 +131,7 @@ const TEXT = {
   play: "Play",
   pause: "Pause",
   count: {before: "Before the first of {steps} steps.", step: "After step {at} of {steps}."},
+  given: "to send", received: "received",
   sent: "sent {bytes} bytes",
   message: {copies: "rank {source} → rank {to}: {numbers}", adds: "rank {source} → rank {to}: added, which makes {numbers}", own: "rank {source} moves its own: {numbers}"},
   program: "The program",
@@ -126,7 +140,7 @@ const TEXT = {
   copied: "Copied",
   lesson: "The lesson: {lesson}",
   table: "What every rank holds",
-  keys: "Keys: ← → Home End move through the steps, space plays, c and C change the call, p predicts.",
+  keys: "Keys: ← → Home End move through the steps, space plays, c and C change the call, p predicts, b breaks.",
 };
 
 const fill = (text, values = {}) => text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");

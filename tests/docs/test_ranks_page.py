@@ -3,24 +3,28 @@
 import json
 import os
 import re
+import shutil
 import socket
+from html import unescape
 
+import pytest
 import torch.distributed as dist
+from browser import browse, needs_browser, text_of
 from repository import ROOT
 
 from collectives import launch
 from collectives.algorithms import table
-from tools import ranks_page
-from tools.ranks_program import CALLS, SPLITS, State, program
+from tools import ranks_broken, ranks_page
+from tools.ranks_program import CALLS, SPLITS, Change, State, program
 from tools.ranks_steps import ways
 
 PAGE = ROOT / "docs/ranks.html"
-SCRIPTS = ("strings.js", "data.js", "state.js", "predict.js", "page.js")
+SCRIPTS = ("strings.js", "data.js", "broken.js", "state.js", "predict.js", "page.js")
 
 
-def data():
-    """What data.js assigns."""
-    text = (ROOT / "docs/ranks/data.js").read_text("utf-8")
+def data(name="data.js"):
+    """What the script assigns."""
+    text = (ROOT / "docs/ranks" / name).read_text("utf-8")
     return json.loads(text.partition("= ")[2].rstrip(";\n"))
 
 
@@ -43,7 +47,7 @@ def test_the_page_has_every_state_in_two_megabytes_and_loads_nothing_else():
     found = data()
     wanted = {state.key for n in ranks_page.SIZES for state in ranks_page.states(n)}
     assert found["states"].keys() == found["ways"].keys() == wanted
-    files = [PAGE, *(ROOT / "docs/ranks" / name for name in ("ranks.css", *SCRIPTS))]
+    files = [PAGE, *(ROOT / "docs/ranks" / name for name in SCRIPTS)]
     texts = [file.read_text("utf-8") for file in files]
     assert sum(map(len, texts)) < 2**21
     assert not re.findall(r"https?://|@import|fetch\(|import\(", "".join(texts))
@@ -135,3 +139,166 @@ def test_the_programs_run_as_they_are():
     for one in sockets:
         one.close()
     launch(_run_whole, 4, args=(texts, ports), backend="gloo", device="cpu", diagnose=False)
+
+
+# In these, no rank loses another one before it returns, so every run ends alike.
+BROKEN_SAMPLE = [
+    (State("all_reduce", 4, 4, "SUM"), Change(2, "op", "MAX")),
+    (State("broadcast", 4, 4, root=0), Change(3, "length", 5)),
+    (State("send", 4, 4, root=0), Change(2, "missing")),
+]
+
+
+def test_a_sample_of_broken_runs_ends_as_recorded():
+    found = data("broken.js")["broken"]
+    assert found.keys() == {ranks_broken.key(*case) for case in ranks_broken.cases()}
+    sample = [found[ranks_broken.key(*case)] for case in BROKEN_SAMPLE]
+    assert list(ranks_broken.record(BROKEN_SAMPLE)) == sample
+
+
+def test_every_broken_run_was_diagnosed_and_blames_the_rank_that_did_otherwise():
+    for key, one in data("broken.js")["broken"].items():
+        name, _, change = key.partition(" ")
+        rank, what, _ = change.split("/")
+        is_outside = name.startswith("send/") and rank in "23" and (rank, what) != ("3", "root")
+        assert bool(one["says"]) != is_outside, key
+        assert not one["says"] or re.search(rf"ranks? [\d,]*{rank}", one["says"]), key
+        assert ".py:" not in one["says"].replace("try_it.py:", ""), key
+
+
+def shown(page, folder, fragment="", script="", *options):
+    """The document after the page's scripts and one more, which may write into the title."""
+    copy = folder / "ranks.html"
+    if not copy.exists():
+        shutil.copytree(ROOT / "docs/ranks", folder / "ranks")
+    text = page.read_text("utf-8")
+    copy.write_text(text.replace("</body>", f"<script>{script}</script></body>"), "utf-8")
+    document, console = browse(copy, folder, fragment, *options)
+    assert console == ""
+    return document
+
+
+def title(document):
+    return json.loads(unescape(re.search(r"<title>(.*?)</title>", document, re.DOTALL)[1]))
+
+
+# A first visit, predicted wrong and right; every kind of address; the keys.
+PLAY = """
+const seen = {}, inputs = () => [...document.querySelectorAll("#after input")];
+const write = values => inputs().forEach((one, i) => { one.value = values[i] ?? ""; });
+const told = () => $("said").textContent;
+const press = (key, target = document.body) => { target.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); return location.hash; };
+seen.first = [state.mode, inputs().length, $("score").textContent];
+write([1111, 1111, 1111, 10]); $("judge").click();
+seen.wrong = [told(), document.querySelectorAll("#after .wrong").length, $("score").textContent];
+$("judge").click();
+const before = document.querySelectorAll("#before [data-value]");
+for (const chip of before) drop(chip, inputs()[0]);
+seen.dropped = [inputs()[0].value, inputs()[0].parentElement.dataset.ranks];
+sameEverywhere(); press("Enter", inputs()[0]);
+seen.right = [told(), document.querySelectorAll("#after .wrong").length, $("score").textContent];
+$("next").click();
+seen.next = location.hash;
+seen.kinds = [["reduce", [1111, 1110, 1100, 1000]], ["gather", [1, 11, 31, 21]], ["all_to_all", [1, 11, 21, 31]], ["scatter", []]].map(([call, values]) => {
+  go({call, mode: "predict", n: 4, length: 1, root: 0}); write(values); judge(); return told();
+});
+go({call: "all_reduce", mode: "look", n: 4, length: 4, op: "SUM", way: "ring"});
+seen.keys = ["ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "c", "C", "b", "p", "p"].map(key => press(key));
+seen.programs = STATES.map(([call, n, length, op, root, splits, rank, bad]) => {
+  go({call, n, length, op, root, splits, rank, mode: bad ? "break" : "look", bad}); return $("text").textContent;
+});
+seen.grey = [[{call: "all_reduce", n: 5, length: 3, mode: "look"}], [{n: 8, length: 4, op: "PRODUCT", mode: "predict"}], [{...BREAKABLE, mode: "break", rank: 1, bad: "length/2"}]]
+  .map(([wishes]) => { go({call: "all_reduce", ...wishes}); return [document.querySelector("main").hidden, $("task").querySelector("code").textContent]; });
+const again = Object.fromEntries(new URLSearchParams("call=reduce&n=8&length=5&op=MAX&root=7&mode=look&way=chain&at=3"));
+go({}); choose({...again}); show();
+seen.round = location.hash;
+location.hash = "#call=x&n=99&length=-1&op=y&root=z&mode=q&at=7&bad=1"; read();
+seen.bad = location.hash;
+document.title = JSON.stringify(seen);
+"""
+
+PROGRAMS = [
+    *((state, None) for state in SAMPLE),
+    *BROKEN_SAMPLE,
+    (State("reduce", 4, 4, "SUM", 0), Change(1, "root", 3)),
+    (State("send", 4, 4, root=0), Change(1, "missing")),
+]
+
+
+@needs_browser
+def test_one_predicts_and_moves_by_keys_and_addresses(tmp_path):
+    states = [
+        [*state, change and change.rank, change and f"{change.what}/{change.value}".rstrip("/")]
+        for state, change in PROGRAMS
+    ]
+    seen = title(shown(PAGE, tmp_path, "", PLAY.replace("STATES", json.dumps(states))))
+    assert seen["first"] == ["predict", 4, "0 of 12 calls predicted"]
+    text, wrong, score = seen["wrong"]
+    assert text.startswith("3 of 4 cells are right.Rank 3 holds 1111, and you said 10.")
+    assert (wrong, score) == (1, "0 of 12 calls predicted")
+    assert seen["dropped"] == ["1111", "0 1 2 3"]
+    text, wrong, score = seen["right"]
+    assert text.startswith("All 4 cells are right.")
+    assert (wrong, score) == (0, "1 of 12 calls predicted")
+    assert seen["next"].startswith("#call=broadcast&n=4&length=1&root=0&mode=predict")
+    for kind, text in zip(
+        ("Only the root holds the result", "in another place", "Rows become columns", "you left"),
+        seen["kinds"],
+        strict=True,
+    ):
+        assert kind in text
+    look = "#call=all_reduce&n=4&length=4&op=SUM&mode=look&way=ring&at="
+    broadcast = "#call=broadcast&n=4&length=4&root=0&mode=look&way=direct&at=0"
+    *keys, broken, predict, back = seen["keys"]
+    assert keys == [*(f"{look}{at}" for at in (1, 2, 1, 6, 0)), broadcast, keys[-1]]
+    assert "mode=break&rank=2&bad=missing" in broken
+    assert "mode=predict" in predict
+    assert "mode=look" in back
+    assert seen["programs"] == [program(*one) for one in PROGRAMS]
+    torchrun = "torchrun --nproc-per-node"
+    assert seen["grey"] == [
+        [True, f"{torchrun} 5 try_it.py"],
+        [True, f"{torchrun} 8 try_it.py"],
+        [True, f"collectives diagnose -- {torchrun} 4 try_it.py"],
+    ]
+    assert seen["round"] == "#call=reduce&n=8&length=5&op=MAX&root=7&mode=look&way=chain&at=3"
+    assert seen["bad"].startswith("#call=reduce&n=8&length=5&op=MAX&root=0&mode=look")
+
+
+@needs_browser
+def test_an_address_shows_its_broken_run(tmp_path):
+    address = "#call=all_reduce&n=4&length=4&op=SUM&mode=break&rank=2&bad=op/MAX"
+    document = shown(PAGE, tmp_path, address)
+    one = data("broken.js")["broken"]["all_reduce/4/4/SUM// 2/op/MAX"]
+    after = document.partition('id="after"')[2].partition("</main>")[0]
+    numbers = [int(x) for x in re.findall(r"<span[^>]*>(\d+)</span>", after)]
+    assert numbers == [x for rank in one["ranks"] for x in rank["after"]]
+    assert one["says"] in unescape(document)
+    assert "none was told of anything. Yet 16 numbers" in text_of(document, "said")
+
+
+# The widest states, at the end of every algorithm, and what rank 1 can break; on a phone.
+EVERY = """
+const wide = [];
+const look = wishes => { go(wishes); if (document.documentElement.scrollWidth > innerWidth) wide.push(location.hash); };
+for (const key of Object.keys(RANKS.states)) {
+  const [call, n, length, op, root, splits] = key.split("/");
+  if (length !== "5" || n !== "8" || !["", "SUM"].includes(op) || splits === "triangle") continue;
+  look({call, n, length, op, root: root || 0, splits, mode: "predict"});
+  for (const way of Object.keys(RANKS.ways[key])) look({mode: "look", way, at: 99});
+}
+for (const key of Object.keys(BROKEN.broken)) {
+  const [, call, rank, bad] = /^(\\w+).* (\\d)\\/(.*?)\\/?$/.exec(key);
+  if (rank !== "1") continue;
+  look({...BREAKABLE, call, rank, bad, mode: "break"});
+  if (document.querySelector("main").hidden) wide.push("not shown: " + key);
+}
+document.title = JSON.stringify(wide);
+"""
+
+
+@needs_browser
+@pytest.mark.slow
+def test_no_state_is_wider_than_its_window_and_broken_runs_are_shown(tmp_path):
+    options = "--disable-ipc-flooding-protection", "--window-size=500,900"
+    assert title(shown(PAGE, tmp_path, "", EVERY, *options)) == []

@@ -151,6 +151,7 @@ class Source:
         pages = sorted((ROOT / "docs").glob("*.html"))
         for path in pages:
             text = path.read_text(encoding="utf-8")
+            text = text.replace("../lessons/{}.py", "../notebooks/{}.html")
             title = unescape(re.findall("<title>(.*?)</title>", text)[0])
             self._write(
                 self.files / "play" / path.name, text.replace("</body>", f"{inside}</body>")
