@@ -135,6 +135,13 @@ function showBreaking() {
   }));
 }
 
+// How a rank ended that has no result, and what it was told.
+function drawEnd(box, end, text) {
+  box.replaceChildren();
+  const told = element("p", box, {className: `end ${end}`, textContent: TEXT.ends[end]});
+  if (text !== true) element("code", told, {textContent: " " + text});
+}
+
 // A broken run: every rank ended with numbers, an error, its process, or not at all.
 function showBroken(found) {
   const right = recorded();
@@ -145,11 +152,7 @@ function showBroken(found) {
   found.ranks.forEach((one, rank) => {
     const box = $("after").children[rank].querySelector(".pieces");
     const end = ["raised", "died", "waits"].find(name => name in one);
-    if (end) {
-      box.replaceChildren(element("p", box, {className: `end ${end}`, textContent: TEXT.ends[end]}));
-      if (one[end] !== true) element("code", box.firstChild, {textContent: " " + one[end]});
-      return;
-    }
+    if (end) { drawEnd(box, end, one[end]); return; }
     const should = flat(right.after[rank]);
     if (isUndefined(rank)) return;
     [...box.querySelectorAll(".cell")].forEach((cell, place) => {
@@ -188,8 +191,9 @@ function showHeld() {
   document.querySelector("main").classList.toggle("wide", state.n > 4 && most > 8);
   drawHeld($("before"), held.before, rank => 1 << rank, TEXT.nonePassed);
   if (held.error) {
-    $("after").replaceChildren();
-    say([TEXT.raised, held.error, TEXT.raisedAbout[state.op] || ""], "wrong");
+    drawHeld($("after"), held.before.map(() => []), () => 0, "");
+    for (const box of $("after").querySelectorAll(".pieces")) drawEnd(box, "raised", held.error);
+    say([TEXT.raisedAbout[state.op]], "wrong");
   } else if (guesses) drawInputs(held.after);
   else {
     drawHeld($("after"), held.after, (rank, place) => flat(held.from[rank])[place], TEXT.none);
@@ -254,8 +258,8 @@ function cuts(rank, size) {
 }
 
 function showWay() {
-  const held = recorded(), way = waysHere()[state.way], names = Object.keys(waysHere());
-  $("way").hidden = !way || !held || state.mode !== "look";
+  const way = waysHere()[state.way], names = Object.keys(waysHere());
+  $("way").hidden = !way || !(state.mode === "look" || state.mode === "predict" && judged);
   if ($("way").hidden) return;
   const last = way.steps.length, step = state.at ? way.steps[state.at - 1] : [];
   $("algorithm").replaceChildren(...names.map(name => new Option(TEXT.algorithmNames[name] || name, name, false, name === state.way)));
@@ -341,7 +345,7 @@ function start() {
   for (const mode of MODES) $(`mode-${mode}`).addEventListener("click", () => go(mode === "break" ? {...BREAKABLE, mode} : {mode}));
   $("bad-rank").addEventListener("change", () => go({rank: $("bad-rank").value}));
   $("bad").addEventListener("change", () => go({bad: $("bad").value}));
-  $("algorithm").addEventListener("change", () => { play(false); choose({way: $("algorithm").value, at: 0}); show(); });
+  $("algorithm").addEventListener("change", () => { play(false); choose({way: $("algorithm").value, at: 0}); showWay(); note(); });
   $("at").addEventListener("input", () => { play(false); walk($("at").value); });
   for (const [id, key] of [["first", "Home"], ["back", "ArrowLeft"], ["on", "ArrowRight"], ["last", "End"], ["play", " "]]) $(id).addEventListener("click", () => { if (id !== "play") play(false); WALKS[key](); });
   $("judge").addEventListener("click", () => judged ? show() : judge());

@@ -61,7 +61,7 @@ function judge() {
     if (known.size === CHOICES.call().length) texts.push(fill(TEXT.done, {all: known.size}));
   }
   say(texts, right === all ? "right" : "wrong");
-  showScore(); showActions();
+  showScore(); showActions(); showWay();
 }
 
 function reveal(input, held, rank, place, kind) {

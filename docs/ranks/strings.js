@@ -2,7 +2,7 @@
 // Every text of the page. {name} is filled in.
 const TEXT = {
   title: "What does every rank hold?",
-  about: "Choose a call, and say what every rank holds after it. Everything that you see here was recorded from real runs on gloo, on the CPU. A colour is the rank that a number came from.",
+  about: "Choose a call, and say what every rank holds after it. The numbers before and after it were recorded in real runs on gloo, on the CPU. A colour is the rank that a number came from.",
   asked: "The call",
   modes: "What to do with it",
   on: "on",
@@ -61,8 +61,7 @@ const TEXT = {
   empty: "nothing",
   rootName: {broadcast: "src=", reduce: "dst=", gather: "dst=", scatter: "src=", send: "from rank"},
   cell: "rank {rank}, number {place}",
-  raised: "Every rank raises an error:",
-  raisedAbout: {AVG: "gloo computes an average with a division, and refuses it for integers. Use SUM, and divide yourself."},
+  raisedAbout: {AVG: "Every rank raises an error, because gloo divides the sum, and a tensor of integers cannot hold the result. So use SUM, and divide yourself."},
   ends: {
     raised: "raised an error:",
     died: "gloo ended the process:",
@@ -72,7 +71,7 @@ const TEXT = {
   harmless: "Every rank returned, and all numbers are right: this rank takes no part in the message.",
   failed: "What collectives diagnose says of this run:",
   recordedCase: "Show a recorded case",
-  legend: "A full colour: the number of one rank. Stripes: a number made from the numbers of these ranks. Grey: nobody's number.",
+  legend: "A full colour is the number of one rank. Stripes are a number that was made from the numbers of these ranks. Grey is nobody's number.",
   right: {all: "All {all} cells are right.", some: "{right} of {all} cells are right."},
   wrongCell: "Rank {rank} holds {is}, and you said {said}.",
   wrongEmpty: "Rank {rank} holds {is}, and you left the cell empty.",
