@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from collectives.cli import app
 from collectives.course import chapters
+from tools.site import repository
 
 
 def run(*command: object, folder: Path, status: int = 0) -> subprocess.CompletedProcess:
@@ -47,18 +48,23 @@ def wheel(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
     """The folder of the commands of an environment with the wheel, and with what it depends on."""
-    home = tmp_path_factory.mktemp("environment")
-    venv.create(home, symlinks=True)
+    home = bare(tmp_path_factory.mktemp("environment"))
     python = home / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     run(*pip, "install", "-q", "--no-index", "--no-deps", wheel, folder=home)
+    found = run(python, "-c", "import collectives; print(collectives.__file__)", folder=home)
+    assert found.stdout.startswith(str(home))
+    return home / "bin"
+
+
+def bare(home: Path) -> Path:
+    """An environment with all that the wheel depends on, but without it."""
+    venv.create(home, symlinks=True)
     packages = sysconfig.get_path("purelib", vars={"base": home, "platbase": home})
     # subtle: Python reads no .pth files in a folder that a .pth file names. So the checkout, which
     # is installed there in editable mode, is not found.
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    found = run(python, "-c", "import collectives; print(collectives.__file__)", folder=home)
-    assert found.stdout.startswith(packages)
-    return home / "bin"
+    return home
 
 
 def test_the_wheel_holds_the_package_and_the_lessons(wheel):
@@ -123,6 +129,29 @@ def test_in_an_empty_folder_torchrun_prints_what_every_notebook_shows(installed,
     program = [installed / "python", "-c", EVERY, *(lessons / f"{name}.py" for name in names)]
     done = run(*torchrun, "--no-python", *program, folder=tmp_path)
     assert done.stdout == all_expected(names)
+
+
+# What a notebook that is opened in Colab does first, and the imports of a lesson after it.
+IN_A_NOTEBOOK = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+
+InteractiveShell.instance().run_cell(sys.argv[1]).raise_error()
+from collectives import check, run
+
+print(sys.modules["collectives"].__file__)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_cell_of_a_notebook_installs_the_package(wheel, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    home = bare(tmp_path / "environment")
+    cell = repository.install_cell(wheel.as_uri()).source
+    done = run(home / "bin" / "python", "-c", IN_A_NOTEBOOK, cell, folder=tmp_path)
+    assert done.stdout.splitlines()[-1].startswith(str(home)), done.stdout
+    again = run(home / "bin" / "python", "-c", IN_A_NOTEBOOK, cell, folder=tmp_path)
+    assert len(again.stdout.splitlines()) == 1  # what is there is not installed again
 
 
 # An author's backend in a file of its own. Its reduce takes the largest value, whatever is asked.

@@ -42,7 +42,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "collectives"
 html_static_path = [str(HERE / "static")]
 html_css_files = ["site.css"]
-html_js_files = ["frame.js"]
+html_js_files = ["site.js"]
 html_favicon = str(HERE / "static" / "favicon.svg")
 templates_path = [str(HERE / "templates")]
 html_show_sphinx = False
@@ -118,7 +118,8 @@ def source_of(page: str) -> str:
     for path in (f"{page}.md", f"{page}.py", f"{page}/task.py", f"tools/site/{page}.md"):
         if (ROOT / path).is_file():
             return path
-    return "tools/site/front.md" if page == "index" else ""
+    fronts = {"index": "front", "exercises/index": "exercises_front"}
+    return f"tools/site/{fronts[page]}.md" if page in fronts else ""
 
 
 def about_page(app, page: str, template: str, context: dict, doctree) -> None:

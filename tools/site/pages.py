@@ -87,7 +87,11 @@ class Source:
     def _documentation(self) -> None:
         for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
             text = path.read_text(encoding="utf-8")
-            text = _with_docstrings(text) if path.name == "api.md" else text
+            if path.name == "api.md":
+                text = _with_docstrings(text)
+            if path.name == "contents.md":
+                known = [f"{_title(name)} </chapters/{name}>" for name in chapters.read()]
+                text = f"{text}\n{_tree(known, hidden=True)}"
             self.put(path.relative_to(ROOT).as_posix(), text)
         for path in (ROOT / "docs").glob("*.svg"):
             self.put(f"docs/{path.name}", path.read_text(encoding="utf-8"))
@@ -104,15 +108,8 @@ class Source:
             self.put(f"groups/{_file(name)}.md", text)
 
     def _chapters(self) -> None:
-        text = (ROOT / "docs/contents.md").read_text(encoding="utf-8")
-        known = chapters.read()
-        self.put(
-            "docs/contents.md", f"{text}\n{_tree([f'/chapters/{one}' for one in known], True)}"
-        )
-        for chapter in known.values():
-            written = HERE / "chapters" / f"{chapter.name}.md"
-            title = f"# {chapter.name.replace('_', ' ').capitalize()}\n\n{chapter.title}.\n"
-            about = written.read_text(encoding="utf-8") if written.exists() else title
+        for chapter in chapters.read().values():
+            about = (HERE / "chapters" / f"{chapter.name}.md").read_text(encoding="utf-8")
             rows = [
                 [
                     f"[{lesson.path.stem}](../notebooks/{lesson.name}.ipynb)",
@@ -130,9 +127,12 @@ class Source:
         for path, text in exercise_pages.pages():
             self.put(f"{path}.md", text)
             paths.append(f"/{path}")
-        about = (ROOT / "exercises/README.md").read_text(encoding="utf-8")
+        about = (HERE / "exercises_front.md").read_text(encoding="utf-8")
+        commands = (ROOT / "exercises/README.md").read_text(encoding="utf-8")
+        commands = commands.replace("# Exercises", "## The commands", 1)
         tree = _tree([*paths, "/docs/exercises"], hidden=True)
-        self.put("exercises/index.md", f"{about}\n{exercise_pages.by_lesson()}\n\n{tree}")
+        parts = [about, exercise_pages.by_lesson(), commands, tree]
+        self.put("exercises/index.md", "\n\n".join(parts))
 
     def _examples(self) -> None:
         paths = sorted((ROOT / "examples").glob("*.py"))
@@ -145,7 +145,7 @@ class Source:
         self.put("examples/index.md", f"# Examples\n\nPrograms to start from.\n\n{tree}")
 
     def _interactive(self) -> None:
-        """A page of its own script stays as it is, in a frame: see static/frame.js."""
+        """A page of its own script stays as it is, in a frame: see static/site.js."""
         frame = (HERE / "templates/frame.md").read_text(encoding="utf-8")
         inside = (HERE / "templates/inside_frame.html").read_text(encoding="utf-8")
         pages = sorted((ROOT / "docs").glob("*.html"))
@@ -171,7 +171,9 @@ class Source:
         text = (HERE / "front.md").read_text(encoding="utf-8")
         text = text.replace("{you come with}", _section(readme, "You come with ..."))
         route = readme.partition("<!-- lessons")[2].partition("-->\n")[2]
-        text = text.replace("{route}", route.partition("<!-- end")[0].strip())
+        route = route.partition("<!-- end")[0].strip()
+        route = re.sub(r"docs/contents\.md#(\w+)", r"chapters/\1.md", route)
+        text = text.replace("{route}", route)
         groups = ["Course </docs/contents>", "Exercises </exercises/index>"]
         groups += [f"/groups/{_file(name)}" for name in ("Play", *GROUPS, "Develop")]
         self.put("index.md", f"{text}\n{_tree(groups, hidden=True)}")
@@ -218,6 +220,10 @@ def _directive(name: str) -> str:
 
 def _section(text: str, heading: str) -> str:
     return text.partition(f"## {heading}\n")[2].partition("\n## ")[0].strip()
+
+
+def _title(chapter: str) -> str:
+    return chapter.replace("_", " ").capitalize()
 
 
 def _file(name: str) -> str:

@@ -1,6 +1,13 @@
+// From a folder of files, a browser refuses to fetch the lines around what the search found.
+if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+
 // The page in a frame gets the end of this page's address and its colours, and says how high it is
 // and what it shows.
 addEventListener("DOMContentLoaded", () => {
+  // A screen reader calls the arrows in the list of pages by the page whose subpages they show.
+  for (const arrow of document.querySelectorAll("nav summary:has(.toctree-toggle)"))
+    arrow.ariaLabel = arrow.closest("li").querySelector("a").textContent;
+
   const frame = document.getElementById("in-frame");
   if (!frame) return;
   const theme = () => frame.contentWindow.postMessage({theme: document.documentElement.dataset.theme}, "*");

@@ -1,0 +1,188 @@
+"""The built site in a real browser: on a desk and on a phone, by day and by night."""
+
+import functools
+import http.server
+import importlib.util
+import threading
+
+import pytest
+from browser import driven, needs_browser
+from repository import ROOT
+
+from tools.site import links
+
+SITE = ROOT / "site"
+SOURCES = ("notebooks", "docs", "exercises", "examples", "tools/site")
+
+PAGES = (
+    *("index", "README", "docs/contents", "chapters/training", "notebooks/all_reduce"),
+    *("notebooks/mistakes/order", "exercises/calls/weighted_mean", "docs/api", "docs/steps"),
+    "search",
+)
+
+# What a screen reader would have no name for.
+NAMELESS = """() => [...document.querySelectorAll("a[href], button, input, select, img, iframe, summary")]
+  .filter(one => one.checkVisibility())
+  .filter(one => !one.matches("img[alt='']") && !(one.getAttribute("aria-label") || one.title || one.alt
+    || one.placeholder || one.labels?.length || one.getAttribute("aria-labelledby")
+    || one.textContent.trim() || one.querySelector("img[alt]")))
+  .map(one => one.outerHTML.slice(0, 200))"""
+
+
+def is_built() -> bool:
+    page = SITE / "index.html"
+    files = (path for folder in SOURCES for path in (ROOT / folder).rglob("*.*"))
+    newest = max(path.stat().st_mtime for path in files if path.suffix != ".pyc")
+    return page.is_file() and page.stat().st_mtime >= newest
+
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("playwright") is None or not is_built(),
+        reason="needs the extra site: make site",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with driven() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser):
+    """An empty page that notes, in `faults`, errors and what it asks another machine for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.faults = []
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on("requestfailed", lambda request: was_left(request) or page.faults.append(request.url))
+    page.on("console", lambda said: said.type == "error" and page.faults.append(said.text))
+    page.on("request", lambda request: is_outside(request.url) and page.faults.append(request.url))
+    yield page
+    context.close()
+    assert page.faults == []
+
+
+def was_left(request) -> bool:
+    """Whether it failed because the browser went on to another page."""
+    return request.failure == "net::ERR_ABORTED"
+
+
+def is_outside(url: str) -> bool:
+    return not url.startswith(("file:", "data:", "blob:", "http://127.0.0.1:"))
+
+
+def open_page(page, name: str) -> None:
+    page.goto(
+        f"{(SITE / name.partition('#')[0]).as_uri()}.html{name[len(name.partition('#')[0]) :]}"
+    )
+
+
+def in_every_size_and_colour(page, name: str) -> None:
+    open_page(page, name)
+    for width in (1280, 420):
+        page.set_viewport_size({"width": width, "height": 900})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+            assert page.evaluate(NAMELESS) == [], (name, width)
+
+
+@needs_browser
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_and_everything_on_it_has_a_name(page, name):
+    in_every_size_and_colour(page, name)
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("main").count() == 1
+    assert page.locator("h1").count() == 1
+
+
+@needs_browser
+@pytest.mark.slow
+def test_every_page_fits_a_desk_and_a_phone(page):
+    for path in sorted(SITE.rglob("*.html")):
+        if not {"_static", "play"} & set(path.relative_to(SITE).parts):
+            in_every_size_and_colour(page, path.relative_to(SITE).with_suffix("").as_posix())
+
+
+@needs_browser
+def test_the_search_finds_a_lesson_and_its_keys_work(page):
+    open_page(page, "index")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("reduce_scatter")
+    page.keyboard.press("Enter")
+    found = page.locator(".search li a")
+    found.first.wait_for()
+    assert any("notebooks/reduce_scatter.html" in one.get_attribute("href") for one in found.all())
+
+
+@needs_browser
+def test_the_first_key_leads_to_the_text_and_enter_opens_an_answer(page):
+    open_page(page, "notebooks/all_reduce")
+    page.keyboard.press("Tab")
+    assert "main content" in page.evaluate("document.activeElement.textContent")
+    answer = page.locator("details").first
+    answer.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert answer.evaluate("one => one.open")
+
+
+@needs_browser
+def test_previous_and_next_lead_through_the_route(page):
+    open_page(page, "notebooks/all_reduce")
+    page.locator("a.right-next").click()
+    assert page.locator("h1").inner_text().startswith("broadcast")
+    page.locator("a.left-prev").click()
+    assert page.locator("h1").inner_text().startswith("all_reduce")
+
+
+@needs_browser
+def test_the_keys_of_a_page_in_a_frame_work_and_its_state_is_in_the_address(page):
+    open_page(page, "docs/steps#all_reduce/ring/5/1")
+    page.frame_locator("iframe").get_by_text("After step 1 of 8").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**#all_reduce/ring/5/2")
+    page.emulate_media(color_scheme="dark")
+    inside = page.frames[1]
+    dark = "getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 27)'"
+    inside.wait_for_function(dark)
+    page.emulate_media(color_scheme="light")
+    inside.wait_for_function(f"!({dark})")
+    height = page.locator("iframe").evaluate("one => one.clientHeight")
+    assert abs(height - inside.evaluate("document.documentElement.offsetHeight")) <= 1
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The address of a server that has the site in a folder of a folder."""
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "folder").symlink_to(SITE)
+    handler = functools.partial(Quiet, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/some/folder"
+        server.shutdown()
+
+
+@needs_browser
+def test_it_works_in_any_folder_of_a_server(page, server):
+    page.goto(f"{server}/index.html")
+    page.get_by_role("link", name="ddp", exact=True).first.click()
+    page.wait_for_url("**/some/folder/notebooks/training/ddp.html")
+    page.goto(f"{server}/search.html?q=reduce_scatter")
+    page.locator(".search li a").first.wait_for()
+    page.goto(f"{server}/docs/steps.html")
+    page.frame_locator("iframe").get_by_text("Before the first of 6 steps").wait_for()
+
+
+@pytest.mark.slow
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere():
+    assert links.broken(SITE) == []
