@@ -48,23 +48,18 @@ def wheel(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
     """The folder of the commands of an environment with the wheel, and with what it depends on."""
-    home = bare(tmp_path_factory.mktemp("environment"))
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, symlinks=True)
     python = home / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     run(*pip, "install", "-q", "--no-index", "--no-deps", wheel, folder=home)
-    found = run(python, "-c", "import collectives; print(collectives.__file__)", folder=home)
-    assert found.stdout.startswith(str(home))
-    return home / "bin"
-
-
-def bare(home: Path) -> Path:
-    """An environment with all that the wheel depends on, but without it."""
-    venv.create(home, symlinks=True)
     packages = sysconfig.get_path("purelib", vars={"base": home, "platbase": home})
     # subtle: Python reads no .pth files in a folder that a .pth file names. So the checkout, which
     # is installed there in editable mode, is not found.
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return home
+    found = run(python, "-c", "import collectives; print(collectives.__file__)", folder=home)
+    assert found.stdout.startswith(packages)
+    return home / "bin"
 
 
 def test_the_wheel_holds_the_package_and_the_lessons(wheel):
@@ -146,7 +141,12 @@ print(sys.modules["collectives"].__file__)
 @pytest.mark.slow
 def test_the_first_cell_of_a_notebook_installs_the_package(wheel, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    home = bare(tmp_path / "environment")
+    home = tmp_path / "environment"
+    venv.create(home, symlinks=True)
+    packages = sysconfig.get_path("purelib", vars={"base": home, "platbase": home})
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "collectives" not in path.name:  # what the wheel depends on, and nothing of it
+            Path(packages, path.name).symlink_to(path)
     cell = repository.install_cell(wheel.as_uri()).source
     done = run(home / "bin" / "python", "-c", IN_A_NOTEBOOK, cell, folder=tmp_path)
     assert done.stdout.splitlines()[-1].startswith(str(home)), done.stdout
