@@ -130,8 +130,9 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # Yes, everything that they lack: each of the three trainers gathers the whole model, and gets two
-# thirds of it from the other two. The model is then broadcast once more. These 282504 bytes are a
-# little more than the model has, because 32 rows on three ranks are padded to 33.
+# thirds of it from the other two. The model is then broadcast once more. The 282504 bytes are a
+# little more than the model has, because three does not divide 32 rows, and each rank must give
+# equally many.
 #
 # </details>
 
@@ -268,11 +269,11 @@ if __name__ == "__main__":
 # Of `up` from two, because its first half ends within the rows of rank 1, which therefore sends to
 # both engines. Of `down` from all three, because each trainer has some rows of every column.
 #
-# Rank 0 now makes one call of 120576 bytes, in place of 64 calls with 282504 and 276992 bytes. It
-# sends more than its shard has, because biases of `out`, norms and embeddings are whole on each
-# engine, so they leave twice.
-#
 # </details>
+#
+# Rank 0 now makes one call of 120,576 bytes, where it made 64 calls of 559,496 bytes before. That is
+# still more than its shard has, because embeddings, norms and head are whole on both engines, so
+# they leave twice.
 
 # %% [markdown]
 # ## Agree first
