@@ -270,9 +270,10 @@ if __name__ == "__main__":
 # both engines. Of `down` from all three, because each trainer has some rows of every column.
 #
 # </details>
-#
-# Rank 0 now makes one call of 120,576 bytes, where it made 64 calls of 559,496 bytes before. That is
-# still more than its shard has, because embeddings, norms and head are whole on both engines, so
+
+# %% [markdown]
+# Rank 0 now makes one call of 120,576 bytes, where it made 64 calls of 559,496 bytes before. That
+# is still more than its shard has, because embeddings, norms and head are whole on both engines, so
 # they leave twice.
 
 # %% [markdown]
