@@ -17,8 +17,8 @@ export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # srun does not take over --cpus-per-task by itself.
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
 
-# A file for each rank; and where one rank fails, the others end, too.
-srun --kill-on-bad-exit=1 --output job-%j-rank-%t.txt \
+# A log for each rank. When one rank has ended, the others get a minute.
+srun --kill-on-bad-exit=0 --wait=60 --output job-%j-rank-%t.txt \
     python -u train_ddp.py --checkpoint checkpoint.pt "$@"
 status=$?
 
