@@ -363,9 +363,9 @@ def test_a_rank_is_killed_on_one_of_two_machines_and_both_continue(variable, mee
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder with the program and its script for Slurm."""
+    """An empty folder with the program and the scripts for Slurm."""
     shutil.copy(FILE, tmp_path)
-    shutil.copy(FILE.parent / "sbatch" / "train_ddp.sh", tmp_path)
+    shutil.copytree(FILE.parent / "sbatch", tmp_path / "sbatch")
     return tmp_path
 
 
@@ -374,12 +374,10 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_under_slurm_the_ranks_save_when_they_are_warned_and_the_job_continues(folder):
     checkpoint = folder / "checkpoint.pt"
-    sbatch = (
-        "sbatch --parsable --ntasks-per-node 1 --cpus-per-task 1 train_ddp.sh --double --epochs 6"
-    )
+    sbatch = "sbatch --parsable --ntasks-per-node 1 --cpus-per-task 1 sbatch/train_ddp.sh --double"
     with Lab(2) as lab:
         slurm.start(lab)
-        job = sh(lab, "login", f"cd {folder} && {sbatch} --workers 1")
+        job = sh(lab, "login", f"cd {folder} && {sbatch} --epochs 6 --workers 1")
         wait_until(checkpoint.exists)
         sh(lab, "login", f"scancel --signal=TERM {job}")
         wait_until(lambda: sh(lab, "login", "squeue --noheader --format %T") == "PENDING")
