@@ -1,14 +1,18 @@
 """What the owner of one GPU, or of several, types: the tests, a lesson, the program to take away."""
 
+import asyncio
 import sys
 
+import nbformat
 import pytest
 from processes import finished
 from repository import ROOT
 
+from collectives.bench.bus_trial import FORMS
 from collectives.course import files
 from collectives.course.runner import run_step
 from collectives.launcher.world import World
+from tools import notebooks
 
 VISIBLE = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -27,6 +31,29 @@ def test_two_ranks_of_the_program_to_take_away_train_on_two_gpus_or_on_none(visi
     program = [*TORCHRUN, ROOT / "examples" / "train_ddp.py", "--epochs", "1"]
     done = finished(program, env={"CUDA_VISIBLE_DEVICES": visible}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_table_of_bandwidths_finds_nothing_wrong():
+    words = [sys.executable, "-m", "collectives", "bench", "bus", *FORMS, "--backend", "nccl"]
+    few = ["-n", "2", "-b", "1KiB", "-e", "4KiB", "--iters", "2", "--warmup", "1"]
+    done = finished([*words, *few], env=VISIBLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nccl on cuda" in done.stdout
+
+
+WHERE = "from collectives import launch\nlaunch(lambda rank, n, device: str(device))"
+
+
+def test_a_notebook_shows_on_gpus_what_it_shows_on_the_cpu(monkeypatch):
+    lesson = files.find("all_reduce")
+    notebook = notebooks.unexecuted(lesson)
+    notebook.cells.append(nbformat.v4.new_code_cell(WHERE))
+    monkeypatch.setattr(notebooks, "unexecuted", lambda lesson: notebook)
+    monkeypatch.setitem(notebooks._ENVIRON, "CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    *found, where = asyncio.run(notebooks.executed(lesson)).cells
+    assert where.outputs[0].data["text/plain"] == "['cuda:0', 'cuda:1', 'cuda:2', 'cuda:3']"
+    on_the_cpu = nbformat.read(notebooks.path_of(lesson), 4).cells
+    assert [one.get("outputs") for one in found] == [one.get("outputs") for one in on_the_cpu]
 
 
 def test_the_matrix_finds_what_is_claimed_of_nccl():

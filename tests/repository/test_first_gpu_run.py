@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import json
 import os
 import re
 import socket
@@ -9,9 +10,11 @@ import sys
 
 import psutil
 import pytest
+from hand_made import cell, matrix
 from processes import is_alive, wait_until
 
 from collectives.backends import availability
+from collectives.matrix import recorded
 from tools import first_gpu_run
 from tools.first_gpu_run import GpuStep, hiding, run_all
 
@@ -57,6 +60,45 @@ def test_each_step_ends_in_its_limit_and_a_second_run_does_not_repeat_it(planned
     assert "with 2 ranks" in text
     assert "| waits | Does it end? | ran into its limit |" in text
     assert "ranks: ended before (exit status 1)" in capsys.readouterr().out
+
+
+def test_the_summary_says_what_is_not_as_in_the_rehearsal(planned, monkeypatch, tmp_path):
+    folder, before = tmp_path / "found", tmp_path / "rehearsed"
+    plan = [
+        GpuStep("same", "?", python("print('tags: skipped: no')"), 60),
+        GpuStep("fails", "?", python("raise SystemExit(1)"), 60),
+        GpuStep("skips", "?", python("print('stages: skipped: no')"), 60),
+        GpuStep("unknown", "?", python("pass"), 60),
+    ]
+    rows = [
+        {"name": name, "status": 0, "seconds": 0.0, "skipped": ["tags"]}
+        for name in ("same", "skips")
+    ]
+    rows.append({"name": "fails", "status": None, "seconds": 0.0})
+    monkeypatch.setattr(first_gpu_run, "steps", lambda folder: plan)
+    monkeypatch.setattr(first_gpu_run, "REHEARSED", before)
+    for place, state in ((before, "refuses"), (folder, "works")):
+        place.mkdir()
+        (place / "quick.json").write_text(recorded.as_json(matrix(cell(state=state))))
+    (before / "steps.json").write_text(json.dumps(rows))
+    run_all(folder, minutes=30)
+    text = (folder / "summary.md").read_text()
+    lines = text.partition("## Not as rehearsed\n\n")[2].partition("\n\n")[0].splitlines()
+    assert lines[:3] == [
+        "- fails: exit status 1; rehearsed: ran into its limit",
+        "- skips: stages was skipped, but not in the rehearsal",
+        "- skips: tags was not skipped, but was in the rehearsal",
+    ]
+    assert lines[3].startswith("- better: ")
+    assert len(lines) == 4
+
+
+def test_the_rehearsal_to_compare_with_has_steps_of_the_plan_and_no_times(tmp_path):
+    kept = json.loads((first_gpu_run.REHEARSED / "steps.json").read_text())
+    assert {row["name"] for row in kept} <= {step.name for step in first_gpu_run.steps(tmp_path)}
+    found = [recorded.read(first_gpu_run.REHEARSED / name) for name in first_gpu_run.MATRICES]
+    cells = {one.seconds for every in found for one in every.cells}
+    assert cells | {row["seconds"] for row in kept} == {0.0}
 
 
 def test_no_step_begins_after_the_minutes_that_one_gives(planned, tmp_path, capsys):

@@ -155,8 +155,8 @@ def by_tests(tests: Sequence[str], faults: Sequence[Planted], timeout: float) ->
     with tempfile.TemporaryDirectory() as folder:
         for name in ("collectives", "examples", "tests"):
             shutil.copytree(ROOT / name, Path(folder, name))
-        for file in ROOT.glob("*.*"):
-            shutil.copy2(file, folder)
+        for name in ("conftest.py", "constraints.txt", "pyproject.toml"):
+            shutil.copy2(ROOT / name, folder)
         pairs = zip(tests, faults, strict=True)
         return [_red(test, fault, Path(folder), timeout) for test, fault in pairs]
 
