@@ -5,8 +5,12 @@
 
 Each step is a command with a time limit of its own, and its output is a file of the folder, without
 the names of the machine and the user and without paths. A second run goes on where the first one
-stopped. At the end, summary.md says how each step ended, and what is not as we claim. Send in the
-folder as it is.
+stopped. At the end, summary.md says how each step ended, and what is neither as we claim nor as we
+have rehearsed. Send in the folder as it is.
+
+The rehearsal lies in tools/rehearsed_gpu_run. This makes it anew, without any GPU:
+
+    .venv/bin/python tests/rehearsal/rehearse.py --gpus 1 make gpu ARGS="--keep"
 """
 
 import argparse
@@ -22,10 +26,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+# What the steps found on GPUs that the CPU plays: rehearsed, not measured.
+REHEARSED = Path(__file__).with_name("rehearsed_gpu_run")
+IS_REHEARSAL = "REHEARSED_GPUS" in os.environ
+SKIPPED = re.compile(r"^(\w+): skipped: ", re.MULTILINE)
 PYTHON = sys.executable
 COLLECTIVES = (PYTHON, "-m", "collectives")
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run")
@@ -48,11 +56,15 @@ class GpuStep:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a step ended: `status` is its exit status, or None after its time limit."""
+    """How a step ended: `status` is its exit status, or None after its time limit.
+
+    `skipped`: the steps of lessons that it left out.
+    """
 
     name: str
     status: int | None
     seconds: float
+    skipped: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return "ran into its limit" if self.status is None else f"exit status {self.status}"
@@ -210,9 +222,11 @@ def perform(step: GpuStep, ranks: int, file: Path, hide: Callable[[str], str]) -
         finally:  # also after Ctrl-C: the ranks end with the process that started them
             _end(process)
         output.seek(0)
-        shown = " ".join(["python", *command[1:]])
-        file.write_text(hide(f"$ {shown}\n{output.read()}"), encoding="utf-8")
-    return Ended(step.name, status, round(time.monotonic() - begin, 1))
+        printed = output.read()
+    shown = " ".join(["python", *command[1:]])
+    file.write_text(hide(f"$ {shown}\n{printed}"), encoding="utf-8")
+    seconds = round(time.monotonic() - begin, 1)
+    return Ended(step.name, status, seconds, sorted(set(SKIPPED.findall(printed))))
 
 
 def _import_path() -> list[str]:
@@ -248,16 +262,22 @@ def hiding() -> Callable[[str], str]:
 
 
 def summary(every: list[GpuStep], ended: dict[str, Ended], folder: Path) -> str:
-    """How each step ended, and each cell of the matrices that is not as claimed."""
-    lines = ["# The first run on GPUs", "", "| step | question | it ended | seconds |"]
+    """How each step ended, and what is not as claimed and not as rehearsed."""
+    title = "A rehearsal of it: no GPU was used" if IS_REHEARSAL else "The first run on GPUs"
+    lines = [f"# {title}", "", "| step | question | it ended | seconds |"]
     lines.append("| --- | --- | --- | --- |")
     for step in every:
         found = ended.get(step.name)
         outcome = (str(found), f"{found.seconds:.0f}") if found else ("not yet run", "")
         lines.append(f"| {step.name} | {step.question} | {' | '.join(outcome)} |")
-    lines += ["", "## Not as claimed", ""]
-    differences = _differences(folder)
-    lines += [f"- {text}" for text in differences] or ["Nothing was found, or nothing measured."]
+    for other, differences in (
+        ("claimed", _not_as_claimed(folder)),
+        ("rehearsed", _not_as_rehearsed(ended, folder)),
+    ):
+        lines += ["", f"## Not as {other}", ""]
+        lines += [f"- {text}" for text in differences] or [
+            "Nothing was found, or nothing measured."
+        ]
     for name, found in ended.items():
         if found.status != 0:
             text = (folder / f"{name}.txt").read_text(encoding="utf-8").splitlines()
@@ -265,7 +285,7 @@ def summary(every: list[GpuStep], ended: dict[str, Ended], folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _differences(folder: Path) -> list[str]:
+def _not_as_claimed(folder: Path) -> list[str]:
     from collectives.matrix import recorded
     from collectives.matrix.claimed import differences
 
@@ -273,6 +293,46 @@ def _differences(folder: Path) -> list[str]:
     nccl = next((one for one in ("nccl.json", "quick.json") if (folder / one).exists()), "")
     paths = [folder / name for name in (nccl, "gloo.json") if name and (folder / name).exists()]
     return [one.text for path in paths for one in differences(recorded.read(path))]
+
+
+def _not_as_rehearsed(ended: dict[str, Ended], folder: Path) -> list[str]:
+    """The rehearsal knows what runs, and what torch and NCCL refuse. It knows no times."""
+    from collectives.matrix import recorded
+
+    before, found = _ended(REHEARSED), []
+    for step in ended.values():
+        was = before.get(step.name, step)
+        if was.status != step.status:
+            found.append(f"{step.name}: {step}; rehearsed: {was}")
+        for one in sorted({*step.skipped} ^ {*was.skipped}):
+            how = "skipped, but not" if one in step.skipped else "not skipped, but was"
+            found.append(f"{step.name}: {one} was {how} in the rehearsal")
+    if (folder / "quick.json").exists():
+        both = recorded.read(REHEARSED / "quick.json"), recorded.read(folder / "quick.json")
+        cells = recorded.differences(*both)
+        found += [text for kind, text in cells if kind in ("worse", "better")]
+    return found
+
+
+def _ended(folder: Path) -> dict[str, Ended]:
+    """How the steps of a run ended, by name."""
+    state = folder / "steps.json"
+    rows = json.loads(state.read_text(encoding="utf-8")) if state.exists() else []
+    return {row["name"]: Ended(**row) for row in rows}
+
+
+def keep(folder: Path) -> None:
+    """Make a rehearsed run the one to compare with, without its seconds, which mean nothing."""
+    from collectives.matrix import recorded
+
+    # The gloo of a CPU build has no code for GPUs, so this step cannot be rehearsed.
+    rehearsed = [one for one in _ended(folder).values() if one.name != "gloo_on_cuda"]
+    rows = [asdict(replace(one, seconds=0.0)) for one in rehearsed]
+    (REHEARSED / "steps.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    found = recorded.read(folder / "quick.json")
+    cells = [replace(cell, seconds=0.0) for cell in found.cells]
+    text = recorded.as_json(replace(found, platform="rehearsed", cells=cells))
+    (REHEARSED / "quick.json").write_text(text, encoding="utf-8")
 
 
 def run_all(folder: Path, minutes: float) -> int:
@@ -283,9 +343,7 @@ def run_all(folder: Path, minutes: float) -> int:
         print(f"Nothing can be run here: {reason}.")
         return 3
     folder.mkdir(parents=True, exist_ok=True)
-    state = folder / "steps.json"
-    before = json.loads(state.read_text(encoding="utf-8")) if state.exists() else []
-    ended = {row["name"]: Ended(**row) for row in before}
+    state, ended = folder / "steps.json", _ended(folder)
     every, hide = steps(folder), hiding()
     deadline = time.monotonic() + 60 * minutes
     for step in every:
@@ -314,11 +372,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30, help="no step begins after them")
     parser.add_argument("--try", dest="tried", choices=TRIES, help="only this, as a step does")
     parser.add_argument("--ranks", type=int, default=2)
+    if IS_REHEARSAL:
+        parser.add_argument("--keep", action="store_true", help="to compare later runs with it")
     options = parser.parse_args()
     try:
         if options.tried:
             return int(not TRIES[options.tried](options.ranks))
-        return run_all(options.folder.absolute(), options.minutes)
+        status = run_all(options.folder.absolute(), options.minutes)
+        if IS_REHEARSAL and options.keep:
+            keep(options.folder)
+        return status
     except ModuleNotFoundError as error:
         print(
             f"{PYTHON} has no {error.name}. With a network, `pip install -e '.[test]'` brings what "

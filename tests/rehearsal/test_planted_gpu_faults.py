@@ -36,5 +36,5 @@ def test_the_cpu_does_not_mind_them():
 def test_faults_of_the_package_make_a_test_fail():
     faults = [planted(row) for row in ELSEWHERE]
     tests = [f"tests/rehearsal/{row['test']}" for row in ELSEWHERE]
-    missed = unnoticed(faults, functools.partial(by_tests, tests, timeout=150.0))
+    missed = unnoticed(faults, functools.partial(by_tests, tests, timeout=300.0))
     assert {fault.old: words for fault, words in missed.items()} == {}
