@@ -133,6 +133,9 @@ STEPS = [weight_update, one_bucket]
 #   of model.
 # - Here trainer and engines are ranks of one job. Two jobs that you start separately have a world
 #   each, and `new_group` cannot join them, because it knows the ranks of one world.
+#   [two_jobs](../notebooks/machines/two_jobs.ipynb) joins them.
+# - An engine that answers while weights arrive may mix two versions:
+#   [versions](../notebooks/machines/versions.ipynb) shows how not to.
 # - `parameters()` leaves out the buffers of a model, such as the running mean of a BatchNorm.
 # - `torch.cat` turns integers into floating-point numbers, so give each dtype a bucket of its own.
 

@@ -232,5 +232,5 @@ STEPS = [elastic, machines_go_and_come, agents_that_say_nothing]
 #
 # - [failover](../../notebooks/training/failover.ipynb) kills ranks on one machine.
 #
-# Here you started every agent by hand. Next lesson: [slurm](../../notebooks/machines/slurm.ipynb),
-# in which a scheduler starts them.
+# Here all ranks belong to one job. Next lesson:
+# [two_jobs](../../notebooks/machines/two_jobs.ipynb), in which ranks of two jobs exchange weights.

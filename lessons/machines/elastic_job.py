@@ -29,11 +29,16 @@ def sh(lab, node, command):
     return done.stdout
 
 
-def make_ready(lab):
-    """Open a store on `login`, and train once without an accident."""
+def open_store(lab):
+    """On `login`, at port 29400."""
     store = lab.start("login", ["python", "-c", STORE], stdout=subprocess.PIPE, text=True)
     check(store.stdout.readline(), "open\n", "TCPStore")
     store.stdout.close()
+
+
+def make_ready(lab):
+    """Open a store, and train once without an accident."""
+    open_store(lab)
     sh(lab, "login", "mkdir /run/shared/undisturbed; touch /run/shared/undisturbed/hurry")
     alone = "RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
     sh(lab, 0, f"{alone} python {PROGRAM} /run/shared/undisturbed")

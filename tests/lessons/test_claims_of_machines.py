@@ -72,6 +72,23 @@ MACHINES = {
         "die/",
         "elastic_train.py",
     ),
+    "new_group cannot join two jobs, and the second group does": edit(
+        "machines/two_jobs",
+        "two_jobs",
+        "group.broadcast([weights], options).wait()",
+        "dist.broadcast(weights, src=0)",
+        "[1 + 1 ranks",
+    ),
+    "a receive that is posted writes as soon as the trainer sends": edit(
+        "machines/versions",
+        "versions",
+        'receive(layers if way == "in place" else spares)',
+        'receive(spares if way == "spares" else layers)',
+        "[2 ranks",
+    ),
+    "the grace period must be longer than the limit of a call": edit(
+        "machines/versions", "an_engine_dies", "time.sleep(2 * LIMIT)", "time.sleep(0.5)", "[killed"
+    ),
     "torchrun under srun starts one rank on each machine": edit(
         "machines/slurm",
         "torchrun_under_srun",
