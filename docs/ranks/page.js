@@ -339,6 +339,7 @@ addEventListener("keydown", event => {
 
 function start() {
   for (const one of document.querySelectorAll("[data-text]")) one.textContent = TEXT[one.dataset.text];
+  for (const one of document.querySelectorAll("[data-label]")) one.ariaLabel = TEXT[one.dataset.label];
   for (const [id, name] of Object.entries(TEXT.stepNames)) $(id).ariaLabel = $(id).title = name;
   document.title = TEXT.title;
   for (const hole of Object.keys(CHOICES)) $(hole).addEventListener("change", () => go({[hole]: $(hole).value}));

@@ -88,7 +88,8 @@ function showActions() {
   const on = state.mode === "predict" && recorded() && !recorded().error;
   $("actions").hidden = !on;
   $("judge").textContent = judged ? TEXT.again : TEXT.judge;
-  $("same").hidden = $("clear").hidden = judged;
+  $("clear").hidden = judged;
+  $("same").hidden = judged || new Set(cells().map(one => one.dataset.rank)).size < 2;
   $("next").hidden = !judged;
 }
 

@@ -4,6 +4,8 @@ const TEXT = {
   title: "What does every rank hold?",
   about: "Choose a call, and say what every rank holds after it. The numbers before and after it were recorded in real runs on gloo, on the CPU. A colour is the rank that a number came from.",
   asked: "The call",
+  call: "call",
+  badRank: "the rank that does otherwise",
   modes: "What to do with it",
   on: "on",
   ranks: "ranks,",
