@@ -260,7 +260,9 @@ STEPS = [isend_irecv, overlap, tags, ring_exchange, error_at_wait]
 # - On NCCL the first message between two ranks connects them and needs both ([NCCL, issue
 #   783](https://github.com/NVIDIA/nccl/issues/783)). The issue is about what "nccl" means up to
 #   torch 2.14: [Which NCCL?](../docs/which-nccl.md)
-# - So single sends and receives in both directions can hang. Start them as [one
+# - With `init_process_group(device_id=...)` all ranks are connected before that
+#   (`torch/distributed/distributed_c10d.py`: "the communicator is immediately formed").
+# - Either way, single sends and receives in both directions can hang. Start them as [one
 #   group](https://github.com/NVIDIA/nccl/issues/479), which `batch_isend_irecv` does.
 
 # %% [markdown]

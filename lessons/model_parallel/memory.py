@@ -155,15 +155,18 @@ if __name__ == "__main__":
 class Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, block):
-        ctx.block, ctx.random = block, torch.get_rng_state()
+        ctx.block = block
+        ctx.random, ctx.of_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all()
         ctx.save_for_backward(x)
         return block(x)
 
     @staticmethod
     def backward(ctx, gradient):
         x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        gpus = range(torch.cuda.device_count())
+        with torch.enable_grad(), torch.random.fork_rng(devices=gpus):
             torch.set_rng_state(ctx.random)
+            torch.cuda.set_rng_state_all(ctx.of_gpus)
             result = ctx.block(x)
         result.backward(gradient)
         return x.grad, None  # the block is no tensor, and has no gradient
@@ -195,10 +198,10 @@ def operations(device, backward):
     return counter.get_total_flops() // UPDATES
 
 
-def check_dropout(call):
+def check_dropout(call, device):
     """Numbers that are dropped forward have no gradient."""
-    layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout())
-    result = call(layer, torch.ones(1, WIDTH, requires_grad=True))
+    layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout()).to(device)
+    result = call(layer, torch.ones(1, WIDTH, requires_grad=True, device=device))
     result.sum().backward()
     check(layer[0].bias.grad != 0, result[0] != 0, f"dropout, {call.__name__}")
 
@@ -220,8 +223,8 @@ def recompute(rank, world_size, device):
         check(less["activations"], peak + 8 * 8 * LENGTH * WIDTH, "activations at the peak")
         check(step, 3 * 2 * 8 * LENGTH * (blocks + head), "forward once, backward twice as much")
         check(more - step, 2 * 8 * LENGTH * blocks, "the blocks once more")
-    check_dropout(by_hand)
-    check_dropout(by_torch)
+    check_dropout(by_hand, device)
+    check_dropout(by_torch, device)
     kept = {"activations": everything["activations"], "then": less["activations"]}
     bars = MemoryBars({"everything kept": everything, "computed again": less})
     return {"operations": step, "more": more - step} | kept | {"in all": bars}

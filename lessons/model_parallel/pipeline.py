@@ -208,6 +208,14 @@ STEPS = [pipeline, by_pipelining]
 # passes, in our order.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - On NCCL two neighbours that both send first can wait for each other, also with `isend`, because
+#   the messages between them run one after the other. So PyTorch's schedules start a send and a
+#   receive as one batch (`torch/distributed/pipelining/schedules.py`: "Mixed batches still use
+#   batch_isend_irecv for deadlock avoidance.").
+
+# %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.

@@ -232,6 +232,14 @@ STEPS = [tensor_parallel, by_dtensor]
 # calls follow from the shapes.
 
 # %% [markdown]
+# ## On GPUs
+#
+# - Adam computes the new values of all parameters together there, which raises `got mixed
+#   torch.Tensor and DTensor` if only some of them are DTensors. So `train` passes `foreach=False`
+#   (`torch/distributed/tensor/__init__.py`: "so that we will try to use foreach over the for-loop
+#   implementation on CUDA").
+
+# %% [markdown]
 # ## Make it wrong
 #
 # Make one change, run the steps, read what the proof says, and undo it.

@@ -40,11 +40,12 @@ from torch import nn
 # | the learning rate, if it has a schedule | `schedule.state_dict()` |
 # | with float16: the scale of the loss | `scaler.state_dict()` of the `GradScaler` |
 # | the position in the data | the number of steps; the seed gives the order of the images |
-# | the random numbers, for dropout | `torch.get_rng_state()`, which differs from rank to rank |
+# | the random numbers, for dropout | `torch.get_rng_state()`, `torch.cuda.get_rng_state_all()` |
 #
 # Apart from the buffers of a [batch norm](../../notebooks/training/buffers.ipynb), all but the last
 # are equal on all ranks, so one rank can write the file for all of them, together with the random
-# states that it collects from every rank.
+# states that it collects from every rank. Dropout draws from the generator of the device that it
+# runs on, so on GPUs the state of the CPU's generator alone is not enough.
 #
 # If rank 0 is killed while it writes, half a file must not replace the older one. That is why it
 # writes a draft, waits until the disk has it (`fsync`), reads it again, and only then gives the
@@ -104,7 +105,8 @@ def is_whole(file):
 
 
 def save(folder, step, model, *others):
-    dist.all_gather_object(generators := [None] * dist.get_world_size(), torch.get_rng_state())
+    mine = torch.get_rng_state(), torch.cuda.get_rng_state_all()  # the second is [] without a GPU
+    dist.all_gather_object(generators := [None] * dist.get_world_size(), mine)
     if dist.get_rank() > 0:
         return  # one rank writes
     parts = [one.state_dict() for one in (model, *others)]
@@ -133,7 +135,9 @@ def load(folder, model, *others):
     for one, kept in zip((model, *others), state["parts"], strict=True):
         one.load_state_dict(kept)
     if len(state["generators"]) == dist.get_world_size():
-        torch.set_rng_state(state["generators"][dist.get_rank()])
+        of_cpu, of_gpus = state["generators"][dist.get_rank()]
+        torch.set_rng_state(of_cpu)
+        torch.cuda.set_rng_state_all(of_gpus)
     elif dist.get_rank() == 0:
         print("from another number of ranks: the bits will differ.", file=sys.stderr)
     return state["step"]
@@ -244,8 +248,8 @@ STEPS = [checkpoint, damaged_file]
 #    learning rates are wrong from then on, but no call raises an error.
 # 2. **The optimizer is forgotten.** In `train`, change `others = optimizer, schedule` to `others =
 #    (schedule,)`. It says `relative error`, because the momentum begins at zero again.
-# 3. **All ranks take the random numbers of rank 0.** In `load`, change `[dist.get_rank()])` to
-#    `[0])`. It says `[dropout 0.5]`, because the other ranks now drop other units than before.
+# 3. **All ranks take the random numbers of rank 0.** In `load`, change `[dist.get_rank()]` to
+#    `[0]`. It says `[dropout 0.5]`, because the other ranks now drop other units than before.
 # 4. **Only rank 0 loads.** In `load`, change `one.load_state_dict(kept)` to `dist.get_rank() or
 #    one.load_state_dict(kept)`. It says `rank 1/4: 3.bias`, because the other ranks go on with the
 #    parameters that they were made with.

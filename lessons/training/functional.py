@@ -228,7 +228,7 @@ if __name__ == "__main__":
 
 
 # %%
-@needs(ranks=2)
+@needs(ranks=2, backend="gloo")  # NCCL can hang if ranks use two groups in different orders
 def result_is_late(rank, world_size, device):
     looked = dist.new_group()
     last = rank == world_size - 1

@@ -57,7 +57,7 @@ def dropped_units(rank, world_size, device):
     rows, counts = {}, []
     for name, seed in (("seed 1", 1), ("seed 1 + rank", 1 + rank)):
         torch.manual_seed(seed)
-        rows[name] = (nn.Dropout(0.5)(torch.ones(32)) == 0).tolist()
+        rows[name] = (nn.Dropout(0.5)(torch.ones(32, device=device)) == 0).tolist()
         dist.all_gather_object(found := [None] * world_size, rows[name])
         counts.append(len({tuple(pattern) for pattern in found}))
     check(counts, [1, world_size], "different patterns")
@@ -82,10 +82,16 @@ if __name__ == "__main__":
 # Different patterns on each rank are right, but are they provable? The network of one_process gets
 # a dropout layer, and one process must drop the same units as all ranks. So it draws for one shard
 # after the other: it restores the state of that rank's generator, draws, and keeps the new state.
-# Then it computes the whole batch.
+# Then it computes the whole batch. Dropout draws from the generator of the device that its input is
+# on, so `generator_of` looks there.
 
 
 # %%
+def generator_of(device):
+    cuda = device.type == "cuda"
+    return torch.cuda.default_generators[device.index] if cuda else torch.default_generator
+
+
 def network(seed, device):
     torch.manual_seed(seed)
     layers = nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10)
@@ -104,11 +110,12 @@ def on_my_shard(model, images, labels):
 
 # %%
 def on_whole_batch(states, model, images, labels):
-    factors = images.new_ones(len(images), 32)  # of the hidden units: 0 or 2
+    generator, n = generator_of(images.device), len(states)
+    factors = images.new_empty(len(images), 32)  # of the hidden units: 0 or 2
     for rank, state in enumerate(states):
-        torch.set_rng_state(state)
-        dropout(factors[rank :: len(states)], inplace=True)
-        states[rank] = torch.get_rng_state()
+        generator.set_state(state)
+        factors[rank::n] = dropout(images.new_ones(len(images) // n, 32))
+        states[rank] = generator.get_state()
     model[2].forward = factors.mul  # in place of dropout
     return batch_loss(model, images, labels)
 
@@ -119,7 +126,8 @@ def seeds(rank, world_size, device):
     torch.manual_seed(1 + rank)
     trained, losses = train(model, on_my_shard, batches, device)
 
-    states = [torch.manual_seed(1 + r).get_state() for r in range(world_size)]
+    generator = generator_of(device)
+    states = [generator.manual_seed(1 + r).get_state() for r in range(world_size)]
     expected, _ = train(network(0, device), partial(on_whole_batch, states), batches, device)
     check_training(trained, expected, "dropout")
     check_samples(trained, expected, "dropout")
