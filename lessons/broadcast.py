@@ -154,9 +154,9 @@ STEPS = [broadcast, broadcast_length_first, broadcast_every_root]
 #
 # - NCCL refuses a tensor that is not contiguous ([issue
 #   192920](https://github.com/pytorch/pytorch/issues/192920)).
-# - But `send` and `recv` on NCCL take one and deliver wrong numbers, because they move its memory as
-#   if it had no gaps
-#   ([ProcessGroupNCCL.cpp](https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)).
+# - But `send` and `recv` on NCCL take one and [deliver wrong
+#   numbers](https://github.com/pytorch/pytorch/issues/62283), because they move its memory as if it
+#   had no gaps.
 
 # %% [markdown]
 # ## Change and try
