@@ -71,18 +71,22 @@ def test_without_an_address_there_are_no_links_to_edit_or_to_open_in_colab():
     from tools.site import conf
 
     def shown(address):
-        app, context = SimpleNamespace(config=SimpleNamespace(repository_address=address)), {}
+        builder = SimpleNamespace(get_relative_uri=lambda here, there: there)
+        app = SimpleNamespace(config=SimpleNamespace(repository_address=address), builder=builder)
+        context = {}
         conf.about_page(app, "notebooks/training/ddp", "", context, None)
         template = (ROOT / "tools/site/templates/lesson.html").read_text("utf-8")
         page = Environment(extensions=["jinja2.ext.i18n"])
         page.install_null_translations()
-        return page.from_string(template).render(context, pathto=lambda path, _: path)
+        return page.from_string(template).render(context, pathto=lambda path, _=0: path)
 
     assert re.findall('href="(.*?)"', shown("")) == [
+        "README#try-it",
         "notebooks/training/ddp.ipynb",
         "lessons/training/ddp.py",
     ]
     assert re.findall('href="(.*?)"', shown(ADDRESS)) == [
+        "README#try-it",
         "notebooks/training/ddp.ipynb",
         "lessons/training/ddp.py",
         "https://colab.research.google.com/github/somebody/collectives/blob/gh-pages/"

@@ -3,6 +3,7 @@
 import html
 import posixpath
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from docutils import nodes
@@ -43,6 +44,7 @@ html_title = "collectives"
 html_static_path = [str(HERE / "static")]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
+html_search_scorer = str(HERE / "static" / "scorer.js")
 html_favicon = str(HERE / "static" / "favicon.svg")
 templates_path = [str(HERE / "templates")]
 html_show_sphinx = False
@@ -66,6 +68,9 @@ LESSONS = {
     for chapter in chapters.read().values()
     for lesson in chapter.lessons
 }
+
+# Lessons of the route lead to each other, past pages that come between them in their chapters.
+ROUTE = [f"notebooks/{name}" for name in contents.ROUTE]
 
 
 class Links(SphinxPostTransform):
@@ -125,6 +130,11 @@ def source_of(page: str) -> str:
 def about_page(app, page: str, template: str, context: dict, doctree) -> None:
     address, source = app.config.repository_address, source_of(page)
     context["edit"] = repository.edit_link(address, source) if source else ""
+    for one, following in pairwise(ROUTE):
+        for key, here, there in (("next", one, following), ("prev", following, one)):
+            if page == here:
+                link = app.builder.get_relative_uri(page, there)
+                context[key] = {"link": link, "title": LESSONS[there].path.stem}
     if page in LESSONS:
         reading, exercises = contents.in_fives([LESSONS[page]])
         context["lesson"] = {

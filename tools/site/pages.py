@@ -167,7 +167,11 @@ class Source:
         self.put("groups/play.md", f"# Play\n\n{WHAT_FOR['Play']}\n\n{tree}")
 
     def _front(self) -> None:
-        readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](#", "](README.md#")
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        readme = readme.replace("](#the-course)", "](#the-route)")
+        readme = readme.replace("[below](#", "[as shown here](#").replace(
+            "](#when", "](README.md#when"
+        )
         text = (HERE / "front.md").read_text(encoding="utf-8")
         text = text.replace("{you come with}", _section(readme, "You come with ..."))
         route = readme.partition("<!-- lessons")[2].partition("-->\n")[2]

@@ -18,11 +18,10 @@ addEventListener("DOMContentLoaded", () => {
     if (event.data.hash && event.data.hash !== location.hash) history.replaceState(null, "", event.data.hash);
   });
   frame.addEventListener("load", theme);
-  // The page's own keys work wherever the reader has not put the cursor into something else.
+  // The arrow keys of the page in the frame work before the reader has clicked into it.
   addEventListener("keydown", event => {
     if (event.target !== document.body || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (!["ArrowLeft", "ArrowRight", "Home", "End", " "].includes(event.key)) return;
-    event.preventDefault();
+    if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
     frame.contentWindow.postMessage({key: event.key}, "*");
   });
   new MutationObserver(theme).observe(document.documentElement, {attributeFilter: ["data-theme"]});
