@@ -87,6 +87,7 @@ def in_every_size(page, name: str, schemes=("light",)) -> None:
             page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
             assert page.evaluate(NAMELESS) == [], (name, width)
+    assert page.faults == [], name
 
 
 @needs_browser
