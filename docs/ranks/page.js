@@ -101,6 +101,7 @@ function options(hole) {
 }
 
 function show() {
+  play(false);
   for (const hole of Object.keys(CHOICES)) {
     options(hole);
     const label = $(`${hole}-hole`);

@@ -209,6 +209,14 @@ seen.programs = STATES.map(([call, n, length, op, root, splits, rank, bad]) => {
 });
 seen.grey = [[{call: "all_reduce", n: 5, length: 3, mode: "look"}], [{n: 8, length: 4, op: "PRODUCT", mode: "predict"}], [{...BREAKABLE, mode: "break", rank: 1, bad: "length/2"}]]
   .map(([wishes]) => { go({call: "all_reduce", ...wishes}); return [document.querySelector("main").hidden, $("task").querySelector("code").textContent]; });
+go({call: "all_reduce", n: 4, length: 4, op: "SUM", mode: "look"}); $("play").click();
+seen.plays = [$("play").textContent]; go({n: 5}); seen.plays.push($("play").textContent);
+for (const call of CHOICES.call()) {
+  go({call, n: 4, length: 1, op: "SUM", root: 3, mode: "predict"});
+  inputs().forEach(one => { const rank = Number(one.dataset.rank); one.value = isUndefined(rank) ? "" : flat(recorded().after[rank])[one.dataset.place]; });
+  judge();
+}
+seen.all = [told(), $("score").textContent];
 const again = Object.fromEntries(new URLSearchParams("call=reduce&n=8&length=5&op=MAX&root=7&mode=look&way=chain&at=3"));
 go({}); choose({...again}); show();
 seen.round = location.hash;
@@ -261,6 +269,10 @@ def test_one_predicts_and_moves_by_keys_and_addresses(tmp_path):
         [True, f"{torchrun} 8 try_it.py"],
         [True, f"collectives diagnose -- {torchrun} 4 try_it.py"],
     ]
+    assert seen["plays"] == ["Pause", "Play"]
+    text, score = seen["all"]
+    assert text.endswith("You have predicted all 12 calls.")
+    assert score == "12 of 12 calls predicted"
     assert seen["round"] == "#call=reduce&n=8&length=5&op=MAX&root=7&mode=look&way=chain&at=3"
     assert seen["bad"].startswith("#call=reduce&n=8&length=5&op=MAX&root=0&mode=look")
 
