@@ -187,7 +187,7 @@ function showHeld() {
   }
   if (state.mode === "break") { showBroken(held); return; }
   const adding = has("op") ? TEXT.task.adding[state.op] : "";
-  $("task").textContent = guesses ? fill(TEXT.task.predict, {op: adding}) : `${TEXT.about_call[state.call]} ${fill(TEXT.task.look, {torch: RANKS.torch})}`;
+  $("task").textContent = guesses ? fill(TEXT.task.predict, {op: adding, together: state.length > 1 ? TEXT.task.together : ""}) : `${TEXT.about_call[state.call]} ${fill(TEXT.task.look, {torch: RANKS.torch})}`;
   const most = Math.max(...[...held.before, ...held.after || []].map(one => flat(one).length));
   document.querySelector("main").classList.toggle("wide", state.n > 4 && most > 8);
   drawHeld($("before"), held.before, rank => 1 << rank, TEXT.nonePassed);
@@ -363,7 +363,7 @@ function start() {
   $("before").addEventListener("pointerdown", startDragging);
   $("after").addEventListener("click", event => {
     const cell = event.target.closest(".cell");
-    if (picked && cell && !judged && state.mode === "predict") drop(picked, cell.querySelector("input"));
+    if (picked && cell && !judged && state.mode === "predict") dropAll(picked, cell);
   });
   document.documentElement.classList.toggle("embedded", self !== top);
   narrow.addEventListener("change", show);

@@ -19,6 +19,17 @@ function drop(chip, input) {
   paint(input, (joins ? Number(input.dataset.origin) || 0 : 0) | 1 << chip.dataset.rank);
 }
 
+// The cells that move together with this one: its piece, also where the pieces lie end to end.
+function together(cell) {
+  const all = [...cell.parentElement.querySelectorAll(".cell")], first = all.indexOf(cell) - all.indexOf(cell) % state.length;
+  return state.call === "all_to_all_single" ? all : all.slice(first, first + state.length);
+}
+
+function dropAll(chip, cell) {
+  const from = together(chip), to = together(cell), fit = from.length === to.length;
+  (fit ? from : [chip]).forEach((one, i) => drop(one, (fit ? to[i] : cell).querySelector("input")));
+}
+
 // Why a cell is wrong: a key of TEXT.mistakes; null if it is right.
 function mistake(rank, place, answer, held) {
   const own = flat(held.after[rank])[place], before = flat(held.before[rank])[place];
@@ -126,7 +137,10 @@ function startDragging(event) {
   const target = at => { const found = document.elementFromPoint(at.clientX, at.clientY); return found && found.closest("#after .cell"); };
   const move = at => {
     if (!ghost && Math.hypot(at.clientX - event.clientX, at.clientY - event.clientY) < 6) return;
-    if (!ghost) { ghost = document.body.appendChild(chip.cloneNode(true)); ghost.classList.add("ghost"); }
+    if (!ghost) {
+      ghost = element("div", document.body, {className: "ghost piece"});
+      ghost.append(...together(chip).map(one => one.cloneNode(true)));
+    }
     Object.assign(ghost.style, {left: `${at.clientX}px`, top: `${at.clientY}px`});
     document.querySelectorAll("#after .over").forEach(one => one.classList.remove("over"));
     const over = target(at);
@@ -137,8 +151,8 @@ function startDragging(event) {
     document.querySelectorAll("#after .over").forEach(one => one.classList.remove("over"));
     if (!ghost) { if (at.type === "pointerup") pick(chip); return; }
     ghost.remove();
-    const input = at.type === "pointerup" && target(at) && target(at).querySelector("input");
-    if (input) drop(chip, input);
+    const cell = at.type === "pointerup" && target(at);
+    if (cell) dropAll(chip, cell);
   };
   addEventListener("pointermove", move); addEventListener("pointerup", end); addEventListener("pointercancel", end);
 }

@@ -36,7 +36,8 @@ const TEXT = {
   again: "Try again",
   hint: "What does {call} do?",
   task: {
-    predict: "What does every rank hold afterwards? Drag numbers from the left into the cells on the right, or click a number and then a cell, or type. {op} Leave a cell empty where the call promises nothing.",
+    predict: "What does every rank hold afterwards? Drag numbers from the left into the cells on the right, or click a number and then a cell, or type. {together} {op} Leave a cell empty where the call promises nothing.",
+    together: "The numbers of a piece move together.",
     adding: {SUM: "A cell adds up what you drag into it.", PRODUCT: "A cell multiplies what you drag into it."},
     look: "This is what the ranks held, recorded with torch {torch} on gloo.",
     broken: "This is what one run on gloo did, recorded with torch {torch}. A rank that loses another one may end otherwise in your run.",
