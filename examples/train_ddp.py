@@ -7,10 +7,10 @@ On two machines, node0 and node1, type this on both, on node1 with --node-rank 1
     torchrun --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 \
         --nproc-per-node 2 --max-restarts 3 train_ddp.py --checkpoint /shared/checkpoint.pt
 
-With Slurm: sbatch train_ddp.sh, from the folder sbatch. With mpiexec: set MASTER_ADDR to node0 and
-MASTER_PORT to 29500. If a rank is killed, torchrun starts all ranks again; if SIGTERM stops them,
-type the command again. Both times they continue from the checkpoint, on a disk that all machines
-see. With --rdzv-backend c10d, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for that.
+With Slurm: sbatch sbatch/train_ddp.sh. With mpiexec: set MASTER_ADDR to node0 and MASTER_PORT to
+29500. If a rank is killed, torchrun starts all ranks again; if SIGTERM stops them, type the command
+again. Both times they continue from the checkpoint, which must lie on a disk that all machines see.
+With --rdzv-backend c10d, a restart needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun.
 """
 
 import argparse

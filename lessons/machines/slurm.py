@@ -96,6 +96,7 @@ if __name__ == "__main__":
 # srun sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python train.py'
 # ```
 #
+# A program can also read Slurm's names itself, as [train_ddp.py](../../examples/train_ddp.py) does.
 # The other way starts one torchrun on each machine, and leaves the variables to it:
 #
 # ### torchrun under srun, in a batch script
@@ -232,23 +233,29 @@ if __name__ == "__main__":
 # A dead machine gives no warning, but the end of your time does. `#SBATCH --signal=TERM@120` sends
 # a signal 120 seconds before it, so that the ranks can save. With `B:TERM` Slurm sends the signal
 # to the script alone. `scancel` has the same two ways, so we need not wait for the end: here the
-# script gets USR1, and then the ranks get TERM.
+# script gets USR1, and then we send TERM without `--batch`. Each rank has started a second process,
+# as the workers of a `DataLoader` are.
 
 # %%
 RANK = r"""
 import os
 import signal
 
-me = os.environ["SLURM_PROCID"]
+me = f"rank {os.environ['SLURM_PROCID']}"
+worker = os.fork()
+if worker == 0:
+    me = f"worker of {me}"
 
 def told(number, frame):
-    print(f"rank {me}: {signal.Signals(number).name}\n", end="", flush=True)
+    print(f"{me}: {signal.Signals(number).name}\n", end="", flush=True)
     if number == signal.SIGTERM:
+        if worker:
+            os.wait()
         raise SystemExit
 
 signal.signal(signal.SIGUSR1, told)
 signal.signal(signal.SIGTERM, told)
-open(f"/run/shared/ready{me}", "w").close()
+open(f"/run/shared/{me} is ready", "w").close()
 while True:
     signal.pause()
 """
@@ -263,7 +270,7 @@ srun python /run/shared/rank.py
 
 # %% [markdown]
 # **Predict first.** You send USR1 to save before the time is over. Does the script's trap run soon
-# enough for that?
+# enough for that? And which of script, ranks and workers does TERM reach?
 
 
 # %%
@@ -275,14 +282,16 @@ def who_is_warned():
         lab.save("job.sh", WARNED_JOB)
         (sbatch,) = lab.run("sbatch --parsable /run/shared/job.sh", on=["login"])
         job = sbatch.stdout.strip()
-        wait_until(lab, "ls /run/shared | grep -c ready", "2")
+        wait_until(lab, "ls /run/shared | grep -c ready", "4")
         lab.run(f"scancel --batch --signal=USR1 {job}", on=["login"])
         lab.run(f"scancel --signal=TERM {job}", on=["login"])
         wait_until(lab, "cat /run/shared/out", "script")
         (out,) = lab.run("cat /run/shared/out", on=["login"])
-    lines = [line for line in out.stdout.splitlines() if line.startswith(("rank", "script"))]
-    lines[:2] = sorted(lines[:2])  # of the ranks
-    expected = [*(f"rank {rank}: SIGTERM" for rank in (0, 1)), "script: SIGUSR1"]
+    said = "rank", "worker", "script"
+    lines = [line for line in out.stdout.splitlines() if line.startswith(said)]
+    lines[:4] = sorted(lines[:4])  # of the ranks and their workers
+    expected = [f"{who} {rank}: SIGTERM" for who in ("rank", "worker of rank") for rank in (0, 1)]
+    expected += ["script: SIGUSR1"]
     check(lines, expected, "signals")
     return {"login": lines}
 
@@ -295,10 +304,14 @@ if __name__ == "__main__":
 # <details><summary>Answer</summary>
 #
 # No. USR1 goes to the script alone, whose shell waits for `srun` and runs its trap only when the
-# ranks have ended, which is too late to save anything. TERM without `--batch` reaches both ranks,
-# and not the script.
+# ranks have ended, which is too late to save anything. TERM without `--batch` reaches both ranks
+# and their workers, and not the script.
 #
 # </details>
+#
+# The workers are a trap. If one of them dies, its `DataLoader` raises an error in the rank, which
+# then cannot save. So let them ignore the signal, as `ignore_stops` does in
+# [train_ddp.py](../../examples/train_ddp.py).
 
 # %%
 STEPS = [slurm, torchrun_under_srun, queued_again, who_is_warned]
@@ -306,10 +319,12 @@ STEPS = [slurm, torchrun_under_srun, queued_again, who_is_warned]
 # %% [markdown]
 # ## On your cluster
 #
-# Leave out the machines' names, because Slurm chooses them. Ask for GPUs with `--gpus-per-node`,
-# and for a time with `--time`. To be warned before the time is over, add `--signal=TERM@120`,
-# without `B:`. [Several machines](../../docs/clusters.md#slurm) has more scripts. To try one of
-# yours in the lab: `collectives lab 2 --slurm --login -- sbatch --wait job.sh`.
+# Start from [train_ddp.sh](../../examples/sbatch/train_ddp.sh), the script of the program to take
+# home. It has GPUs, a time, a warning, cores for the workers, a port that no other job has, and a
+# log for each rank. Ranks that were warned end with a status of their own, by which the script
+# knows that it must put the job back into the queue. [Several
+# machines](../../docs/clusters.md#slurm) has more scripts. To try one of yours in the lab:
+# `collectives lab 2 --slurm --login -- sbatch --wait job.sh`.
 
 # %% [markdown]
 # ## Pitfalls
@@ -319,6 +334,8 @@ STEPS = [slurm, torchrun_under_srun, queued_again, who_is_warned]
 # - If one task starts several ranks, as with torchrun, ask for their cores with `--cpus-per-task`.
 #   Otherwise all ranks of the machine may share one core ([Several
 #   machines](../../docs/clusters.md#slurm)).
+# - With `srun torchrun` the agents get TERM, too, and kill their ranks 30 seconds later, whatever
+#   `--signal` says, unless you give torchrun a longer `--shutdown-timeout`.
 # - Two jobs on a machine must not use the same port, so derive it from `$SLURM_JOB_ID`.
 # - The output goes to a file in the folder in which you call `sbatch`, so all machines must see it.
 # - A job with `--requeue` and without a checkpoint begins again from 0, and nobody notices.

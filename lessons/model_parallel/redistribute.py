@@ -318,8 +318,9 @@ STEPS = [placements, changes, products]
 # %% [markdown]
 # ## On GPUs
 #
-# - NCCL makes the change from `Shard(0)` to `Shard(1)` by one all-to-all. Only for a mesh of the
-#   type "cpu" torch is "falling back with allgather + chunk".
+# - There the change from rows to columns is one all-to-all. Only on a mesh of the type "cpu" does
+#   it gather everything (`torch/distributed/tensor/_collective_utils.py`: "CPU process group does
+#   not support alltoall yet").
 
 # %% [markdown]
 # ## Read on

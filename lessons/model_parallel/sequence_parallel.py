@@ -259,5 +259,5 @@ STEPS = [sequence_parallel, norms_by_dtensor]
 # %% [markdown]
 # ## Read on
 #
-# All this needs fast links in every block. Next lesson:
-# [pipeline](../../notebooks/model_parallel/pipeline.ipynb), which sends only between blocks.
+# You can now train with shards, and compute with slices. What if one job does the first and another
+# one the second? Next lesson: [reshard](../../notebooks/model_parallel/reshard.ipynb).

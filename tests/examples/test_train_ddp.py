@@ -3,17 +3,23 @@
 import argparse
 import ast
 import contextlib
+import io
 import math
+import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
+import types
 
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from lesson_source import Source
-from machines import needs_a_lab, needs_slurm
+from machines import needs_a_lab, needs_slurm, sh
+from planted import Planted, note, unnoticed
 from processes import started, wait_until
 from torch.nn.functional import cross_entropy
 
@@ -26,7 +32,7 @@ TORCHRUN = f"torchrun --nproc-per-node 2 --max-restarts 3 {{}} {FILE} --double -
 STEPS = 6 * 24
 
 
-def one_process(epochs):
+def one_process(epochs, clip=math.inf):
     """The parameters, by a loop that has no part in common with the program."""
     images, labels = digits()
     torch.manual_seed(0)
@@ -38,6 +44,8 @@ def one_process(epochs):
         batch = torch.randperm(1536, generator=generator)[step % 24 * 64 :][:64]
         loss = cross_entropy(last(first(images[batch]).relu()), labels[batch])
         gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.cat([one.flatten() for one in gradients]).norm()
+        gradients = [one * min(1, clip / (norm + 1e-6)) for one in gradients]
         rate = 0.05 * (1 + math.cos(math.pi * step / (epochs * 24)))
         with torch.no_grad():
             for parameter, momentum, gradient in zip(parameters, momenta, gradients, strict=True):
@@ -46,11 +54,11 @@ def one_process(epochs):
     return parameters
 
 
-def error(checkpoint, epochs):
+def error(checkpoint, epochs, clip=math.inf):
     """The largest relative error of a parameter in a checkpoint, which must be that of the end."""
     state = torch.load(checkpoint)
     assert state["step"] == epochs * 24
-    pairs = zip(state["model"].values(), one_process(epochs), strict=True)
+    pairs = zip(state["model"].values(), one_process(epochs, clip), strict=True)
     return max(((got - expected).norm() / expected.norm()).item() for got, expected in pairs)
 
 
@@ -74,15 +82,75 @@ def test_what_the_lessons_say_of_a_function_stands_in_it():
     assert [line for name, line in said if line not in parts[name]] == []
 
 
+# The variables of each launcher.
+
+STORE = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+TORCHRUN_SAYS = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+SRUN_SAYS = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
+MPICH_SAYS = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
+OPEN_MPI_SAYS = {"RANK": "3", "SIZE": "4", "LOCAL_RANK": "1"}
+OPEN_MPI_SAYS = {f"OMPI_COMM_WORLD_{name}": value for name, value in OPEN_MPI_SAYS.items()}
+AGENT = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+
+
+def variables(monkeypatch, environ):
+    monkeypatch.setattr("os.environ", environ)
+    return runpy.run_path(str(FILE))["read_variables"]()
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        TORCHRUN_SAYS,
+        SRUN_SAYS,
+        MPICH_SAYS,
+        OPEN_MPI_SAYS,
+        pytest.param(TORCHRUN_SAYS | AGENT, id="torchrun under srun"),
+        pytest.param(MPICH_SAYS | AGENT, id="mpiexec that starts its helpers by srun"),
+        pytest.param(SRUN_SAYS | {"PMI_RANK": "3", "PMI_SIZE": "4"}, id="srun --mpi=pmi2"),
+    ],
+)
+def test_a_rank_reads_who_it_is_from_the_variables_of_its_launcher(environ, monkeypatch):
+    assert variables(monkeypatch, environ | STORE) == [3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("environ", "absent"),
+    [
+        ({}, "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"),
+        ({"RANK": "0"} | STORE, "WORLD_SIZE, LOCAL_RANK"),
+        (SRUN_SAYS, "MASTER_ADDR, MASTER_PORT"),
+        pytest.param(
+            {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"} | STORE,
+            "SLURM_STEP_NUM_TASKS",
+            id="a batch script without srun",
+        ),
+    ],
+)
+def test_variables_that_are_set_by_half_are_one_sentence(environ, absent, monkeypatch):
+    with pytest.raises(SystemExit, match=f"^not set: {absent}. See the commands above, in .*py$"):
+        variables(monkeypatch, environ)
+
+
 # In a world of `launch`: all but the meeting of the ranks.
 
+OPTIONS = {"epochs": 2, "batch": 64, "accumulation": 2, "save_every": 10, "double": True}
+OPTIONS |= {"clip": math.inf, "bf16": False, "workers": 0, "pin": False, "log_every": 3}
 
-def train(rank, world_size, device, checkpoint, stop_at, **changed):
-    """Runs in a rank: the last one gets a SIGTERM in this step. True if the program has ended."""
-    program = runpy.run_path(str(FILE))
-    program = program["main"].__globals__
-    program["start"] = lambda: (torch.device(device), rank, world_size)
+
+def loaded(rank, world_size, device):
+    """The names of the program in a rank, which has met the other ranks, and will not leave them."""
     torch.set_num_threads(1)
+    program = runpy.run_path(str(FILE))["main"].__globals__
+    program["start"] = lambda: (torch.device(device), rank, world_size)
+    calls = vars(dist) | {"destroy_process_group": lambda: None}
+    program["dist"] = types.SimpleNamespace(**calls)
+    return program
+
+
+def train(rank, world_size, device, checkpoint, stop_at, changed):
+    """Runs in a rank: the last one gets a SIGTERM in this step. The status of its end."""
+    program = loaded(rank, world_size, device)
     step = program["train_step"]
     calls = []
 
@@ -93,24 +161,129 @@ def train(rank, world_size, device, checkpoint, stop_at, **changed):
         return step(*arguments)
 
     program["train_step"] = with_a_signal
-    options = {"epochs": 2, "batch": 64, "accumulation": 2, "save_every": 10, "double": True}
-    options |= {"clip": math.inf, "bf16": False, "workers": 0, "pin": False, "log_every": 3}
-    options |= {"checkpoint": checkpoint} | changed
-    with contextlib.suppress(SystemExit):
-        program["main"](argparse.Namespace(**options))
-        return True
-    return False
+    try:
+        program["main"](argparse.Namespace(**OPTIONS | {"checkpoint": checkpoint} | changed))
+    except SystemExit as ended:
+        return ended.code
+    return 0
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), pytest.param((4, 2), marks=pytest.mark.slow)])
 def test_it_trains_the_model_of_one_process_also_when_it_is_stopped_in_an_epoch(sizes, tmp_path):
-    """And when it continues on another number of ranks."""
+    """And when it continues on another number of ranks. It clips the gradients."""
     checkpoint = tmp_path / "kept.pt"
-    for n, stop_at, ended in zip(sizes, (33, 0), (False, True), strict=True):
-        found = launch(train, n, args=(checkpoint, stop_at), backend="gloo")
+    changed = {"clip": 0.5}
+    for n, stop_at, ended in zip(sizes, (33, 0), (os.EX_TEMPFAIL, 0), strict=True):
+        found = launch(train, n, args=(checkpoint, stop_at, changed), backend="gloo")
         assert found == [ended] * n
-        assert torch.load(checkpoint)["step"] == (48 if ended else 33)
-    assert error(checkpoint, 2) < 1e-9
+        assert torch.load(checkpoint)["step"] == (33 if ended else 48)
+    assert error(checkpoint, 2, clip=0.5) < 1e-9
+    assert error(checkpoint, 2) > 1e-3
+
+
+def refusals(rank, world_size, device, folder):
+    """Runs in a rank: what it says of wrong starts; the second one is right."""
+    program = loaded(rank, world_size, device)
+    said = []
+
+    def attempt(**changed):
+        stderr = io.StringIO()
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(stderr):
+            program["main"](argparse.Namespace(**OPTIONS | {"epochs": 1} | changed))
+        said.append(stderr.getvalue())
+
+    attempt(checkpoint=folder / "unused.pt", batch=62)
+    attempt(checkpoint=folder / "kept.pt")
+    attempt(checkpoint=folder / "kept.pt", epochs=2)
+    attempt(checkpoint=folder / ("kept.pt", "of_this_machine.pt")[rank])
+    network, program["nn"].Linear = torch.nn.Linear, lambda *sizes: network(*sizes, bias=False)
+    attempt(checkpoint=folder / "kept.pt")
+    program["nn"].Linear = network
+    return said
+
+
+def test_all_ranks_refuse_a_batch_or_checkpoint_that_would_not_be_one_training(tmp_path):
+    first, second = launch(refusals, 2, args=(tmp_path,), backend="gloo")
+    assert first == second
+    batch, right, epochs, disks, model = first
+    assert batch == "--batch 62 is no multiple of 2 ranks * --accumulation\n"
+    assert right == ""
+    for refused, found in (
+        (epochs, ("step 24, with another --batch or --epochs,",) * 2),
+        (disks, ("step 24", "no file")),
+        (model, ("step 24 of another model",) * 2),
+    ):
+        files = ["kept.pt", "of_this_machine.pt" if refused == disks else "kept.pt"]
+        assert refused.splitlines() == [
+            "--checkpoint must be one file for all ranks, of this model:",
+            *(
+                f"rank {rank} found {found[rank]} in {os.uname().nodename}:{tmp_path / files[rank]}"
+                for rank in (0, 1)
+            ),
+        ]
+
+
+def in_each_precision(rank, world_size, device, folder):
+    """Runs in a rank: the parameters after an epoch in float32, and in bfloat16 by autocast."""
+    program = loaded(rank, world_size, device)
+    trained = []
+    for bf16 in (False, True):
+        changed = {"checkpoint": folder / f"{bf16}.pt", "epochs": 1, "double": False, "bf16": bf16}
+        program["main"](argparse.Namespace(**OPTIONS | changed))
+        state = torch.load(changed["checkpoint"])["model"]
+        trained.append(torch.cat([one.flatten() for one in state.values()]))
+    return trained
+
+
+def test_with_bf16_it_trains_nearly_the_same_model(tmp_path):
+    ((exact, rounded),) = launch(in_each_precision, 1, args=(tmp_path,), backend="gloo")
+    assert 1e-4 < (exact - rounded).norm() / exact.norm() < 1e-1
+
+
+def validated(rank, world_size, device, texts):
+    """Runs in a rank: what is wrong with the validation of each text of the program."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(64, 10)).double()
+    messages = []
+    for text in texts:
+        program = {"__name__": "changed"}
+        exec(compile(text, str(FILE), "exec"), program)
+        held_out = program["digits"](False, torch.float64)
+        images, labels = held_out.tensors
+        with torch.no_grad():
+            output = model.eval()(images)
+        loss = cross_entropy(output, labels).item()
+        accuracy = (output.argmax(1) == labels).double().mean().item()
+        found = program["validate"](model.train(), held_out, torch.device(device), rank, world_size)
+        wrong = []
+        note(wrong, torch.tensor(found), torch.tensor([loss, accuracy]), "validate")
+        note(wrong, model.training, True, "model.training")
+        messages.append("\n".join(map(str, wrong)))
+    return messages
+
+
+def by_validating(faults):
+    """What is said of each fault on every rank, when nothing is said of the program itself."""
+    texts = [FILE.read_text("utf-8"), *(fault.text for fault in faults)]
+    ranks = launch(validated, 2, args=(texts,), backend="gloo")
+    (first, *rest) = zip(*ranks, strict=True)
+    assert first == ("", "")
+    return ["\n".join(said) if all(said) else "" for said in rest]
+
+
+FAULTS = [
+    Planted(FILE, "range(rank, len(dataset), n)", "range(len(dataset))", "[validate"),
+    Planted(FILE, "range(rank, len(dataset), n)", "range(0, len(dataset), n)", "[validate"),
+    Planted(FILE, "dist.all_reduce(sums)", "dist.all_reduce(sums.clone())", "[validate"),
+    Planted(FILE, 'reduction="sum")', 'reduction="mean")', "[validate"),
+    Planted(FILE, "output.argmax(1) == labels", "output.argmax(1) != labels", "[validate"),
+    Planted(FILE, "model.eval()", "model.train(True)", "[validate"),
+    Planted(FILE, "    model.train()\n", "", "[model.training"),
+]
+
+
+def test_the_validation_of_two_ranks_is_that_of_one_process_and_the_test_would_notice_a_fault():
+    assert unnoticed(FAULTS, by_validating) == {}
 
 
 # With torchrun.
@@ -188,16 +361,43 @@ def test_a_rank_is_killed_on_one_of_two_machines_and_both_continue(variable, mee
     assert error(checkpoint, 6) < 1e-9
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder with the program and the scripts for Slurm."""
+    shutil.copy(FILE, tmp_path)
+    shutil.copytree(FILE.parent / "sbatch", tmp_path / "sbatch")
+    return tmp_path
+
+
 @needs_a_lab
 @needs_slurm
 @pytest.mark.slow
-def test_it_trains_under_slurm(tmp_path):
-    checkpoint = tmp_path / "checkpoint.pt"
-    meet = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 --rdzv-id lab"
-    command = TORCHRUN.format(meet).replace("--epochs 6", f"--epochs 2 --checkpoint {checkpoint}")
+def test_under_slurm_the_ranks_save_when_they_are_warned_and_the_job_continues(folder):
+    checkpoint = folder / "checkpoint.pt"
+    sbatch = "sbatch --parsable --ntasks-per-node 1 --cpus-per-task 1 sbatch/train_ddp.sh --double"
     with Lab(2) as lab:
         slurm.start(lab)
-        srun = f"srun -N2 --ntasks-per-node=1 {command}"
-        (done,) = lab.run(srun, on=["login"], timeout=150)
+        job = sh(lab, "login", f"cd {folder} && {sbatch} --epochs 6 --workers 1")
+        wait_until(checkpoint.exists)
+        sh(lab, "login", f"scancel --signal=TERM {job}")
+        wait_until(lambda: sh(lab, "login", "squeue --noheader --format %T") == "PENDING")
+        # It would wait for two minutes. At once is too soon: Slurm has just revoked what a job needs.
+        sh(lab, "login", f"scontrol update jobid={job} StartTime=now+3")
+        wait_until(lambda: sh(lab, "login", "squeue --noheader") == "")
+    logs = [(folder / f"job-{job}-rank-{rank}.txt").read_text("utf-8") for rank in (0, 1)]
+    began, continued = first_steps(logs[0])
+    stopped = [re.findall(r"^stopped after step (\d+):", log, re.MULTILINE) for log in logs]
+    assert (began, stopped) == (0, [[str(continued)]] * 2)
+    assert error(checkpoint, 6) < 1e-9
+
+
+@needs_a_lab
+@pytest.mark.slow
+def test_mpiexec_starts_it_on_two_machines(folder):
+    with Lab(2) as lab:
+        mpiexec = "MASTER_ADDR=node0 MASTER_PORT=29500 mpiexec -hosts node0,node1 -ppn 1 -n 2"
+        train = f"{mpiexec} python -u train_ddp.py --double --epochs 2"
+        (done,) = lab.run(["sh", "-c", f"cd {folder} && {train}"], on=["login"], timeout=150)
     assert done.returncode == 0, done.stderr
-    assert error(checkpoint, 2) < 1e-9
+    assert first_steps(done.stdout) == [0]
+    assert error(folder / "checkpoint.pt", 2) < 1e-9

@@ -30,6 +30,7 @@ with files.imports_from(chapters.folder() / "machines"):
     from slow_pairs import SlowPairs
     from weights_in_use import WeightsInUse
 with files.imports_from(chapters.folder() / "model_parallel"):
+    from origins import Origins, Part
     from pipeline_slots import PipelineOrders, PipelineSlots
     from slices import Slice, Slices
     from token_routes import TokenRoutes
@@ -114,7 +115,7 @@ SEEN = [
     *("the last one to come", "what went wrong", "a late receiver", "three rows", "groups"),
     *(*HANGS, "in two orders", "grid", "cables", "memory of GPUs", "orders", "blocks", "shards"),
     *("buckets", "shared rows", "slices", "log", "connections", "slow pairs", "trees", "curve"),
-    *("times", "routes", "layers", "weights in use"),
+    *("times", "routes", "layers", "weights in use", "origins"),
 ]
 GRID = [(0, 1, 2), (3, 4, 5), (0, 3), (1, 4), (2, 5)]
 _ONE_WAY = [(rank, (rank + 1) % 4) for rank in range(4)]
@@ -259,6 +260,21 @@ ROWS = [
     for rank in range(4)
 ]
 ROUTES = [TokenRoutes([3, 0, 5, 2], tokens=12), TokenRoutes([1, 4, 4, 0], tokens=12)]
+# Ranks 0 and 1 are trainers, and ranks 1 and 2 are engines.
+ORIGINS = [
+    Origins({"up": (128, 32), "down": (32, 128)}, parts)
+    for parts in (
+        {},
+        {
+            "up": [Part(0, range(64), range(32))],
+            "down": [Part(rank, range(16 * rank, 16 * rank + 16), range(64)) for rank in range(2)],
+        },
+        {
+            "up": [Part(1, range(64, 128), range(32))],
+            "down": [Part(1, range(16, 32), range(64, 128))],
+        },
+    )
+]
 LAYERS = WholeLayers({"one by one": [1, 2, 3, 4], "ahead": [2, 2, 4, 4]})
 TREES = Trees("double_tree", 8, number=2)
 
@@ -298,6 +314,7 @@ def figures() -> dict:
         "trees": TREES.draw("trees", [TREES] * 4),
         "routes": ROUTES[0].draw("routes", ROUTES),
         "layers": LAYERS.draw("layers", [LAYERS] * 2),
+        "origins": ORIGINS[0].draw("origins", ORIGINS),
     }
 
 
