@@ -1,0 +1,40 @@
+"""A program that starts its ranks itself, without torchrun.
+
+    python spawn.py
+
+On two machines, node0 and node1, on node1 with --machine 1:
+
+    python spawn.py --machines 2 --machine 0 --address node0
+
+With Slurm or MPI one task on each machine starts the ranks:
+
+    srun --nodes 2 --ntasks-per-node 1 \
+        sh -c 'python spawn.py --machines 2 --machine $SLURM_NODEID --address node0'
+    mpiexec -hosts node0,node1 -ppn 1 -n 2 \
+        sh -c 'python spawn.py --machines 2 --machine $PMI_RANK --address node0'
+"""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+
+
+def work(local, options):
+    rank, n = options.machine * options.ranks + local, options.machines * options.ranks
+    store = f"tcp://{options.address}:{options.port}"  # rank 0 opens it there
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=n)
+    x = torch.tensor([10**rank])
+    dist.all_reduce(x)
+    print(f"rank {rank} of {n}, on {os.uname().nodename}: {x.item()}\n", end="", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for name, default in ("ranks", 2), ("machines", 1), ("machine", 0), ("port", 29500):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--address", default="127.0.0.1", help="of machine 0")
+    options = parser.parse_args()
+    torch.multiprocessing.spawn(work, (options,), options.ranks)  # work(0, options), work(1, ...
