@@ -24,6 +24,8 @@ root_doc = "index"
 
 nb_execution_mode = "off"  # what is committed is shown
 nb_merge_streams = True
+nb_code_prompt_show = "Show the code of the cure"  # no other code is folded
+nb_code_prompt_hide = "Hide the code of the cure"
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
@@ -136,6 +138,10 @@ def about_page(app, page: str, template: str, context: dict, doctree) -> None:
                 link = app.builder.get_relative_uri(page, there)
                 context[key] = {"link": link, "title": LESSONS[there].path.stem}
     if page in LESSONS:
+        summary = html.escape(LESSONS[page].summary.replace("`", ""))
+        context["metatags"] = (
+            f'{context.get("metatags", "")}<meta name="description" content="{summary}">\n'
+        )
         reading, exercises = contents.in_fives([LESSONS[page]])
         context["lesson"] = {
             "reading": reading,

@@ -205,19 +205,19 @@ def _with_folds(path: Path) -> str:
 
 def _with_docstrings(text: str) -> str:
     """Behind the lines of docs/api.md on a subject, the whole docstrings of the same names."""
-    parts = []
-    for part in text.split("\n## "):
-        names = re.findall(r"^- `([\w.]+)`: ", part, re.MULTILINE)
-        directives = "\n\n".join(map(_directive, names))
-        parts.append(f"{part}\n\n```{{eval-rst}}\n{directives}\n```\n" if names else part)
-    return "\n## ".join(parts)
+    subjects = [
+        "\n\n".join([subject, *map(_docstrings, re.findall(r"^- `([\w.]+)`: ", subject, re.M))])
+        for subject in text.split("\n## ")
+    ]
+    return "\n\n## ".join(subjects)
 
 
-def _directive(name: str) -> str:
+def _docstrings(name: str) -> str:
+    """Of a function or a class; of a module and all that it has."""
     if name.startswith("collectives."):
-        return f".. automodule:: {name}"
+        return f"### {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n```"
     kind = "class" if isinstance(getattr(collectives, name), type) else "function"
-    return f".. auto{kind}:: collectives.{name}"
+    return f"```{{eval-rst}}\n.. auto{kind}:: collectives.{name}\n```"
 
 
 def _section(text: str, heading: str) -> str:
