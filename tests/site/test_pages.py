@@ -26,7 +26,7 @@ def test_there_is_a_page_for_every_lesson_chapter_document_and_exercise(source):
     expected = [f"chapters/{name}.md" for name in chapters.read()]
     expected += [f"{exercise_pages.path_of(one)}.md" for one in registry.read().values()]
     expected += [f"docs/{path.stem}.md" for path in (ROOT / "docs").glob("*.*ml")]
-    expected += [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")]
+    expected += [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
     expected += [f"examples/{path.stem}.md" for path in (ROOT / "examples").glob("*.py")]
     missing = [path for path in expected + lessons if not (source.pages / path).is_file()]
     assert missing == []
@@ -63,7 +63,7 @@ def test_a_notebook_to_download_installs_the_package_if_it_is_known_from_where(s
     path = ROOT / "notebooks/all_reduce.ipynb"
     assert repository.notebook_to_download(path, "") == path.read_text("utf-8")
     text = (source.files / "notebooks/all_reduce.ipynb").read_text("utf-8")
-    assert f'%pip install -q \\"collectives[training] @ git+{ADDRESS}\\"' in text
+    assert f'%pip install -q \\"torch-collectives[training] @ git+{ADDRESS}\\"' in text
 
 
 def test_without_an_address_there_are_no_links_to_edit_or_to_open_in_colab():

@@ -85,7 +85,10 @@ class Source:
                 self.copy(f"lessons/{lesson.name}.py")
 
     def _documentation(self) -> None:
-        for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        folders = [ROOT / "docs", ROOT / "records"]
+        below = sorted(path for folder in folders for path in folder.rglob("*.md"))
+        at_top = sorted(ROOT.glob("*.md"))
+        for path in [*at_top, *below]:
             text = path.read_text(encoding="utf-8")
             if path.name == "api.md":
                 text = _with_docstrings(text)
@@ -95,14 +98,12 @@ class Source:
             self.put(path.relative_to(ROOT).as_posix(), text)
         for path in (ROOT / "docs").glob("*.svg"):
             self.put(f"docs/{path.name}", path.read_text(encoding="utf-8"))
-        named = {page for group in GROUPS.values() for page in group} | {"contents", "exercises"}
-        others = sorted({path.stem for path in (ROOT / "docs").glob("*.md")} - named)
-        rest = sorted({path.stem for path in ROOT.glob("*.md")} - {"README", "CONTRIBUTING"})
         groups = {name: [f"/docs/{page}" for page in group] for name, group in GROUPS.items()}
-        groups["Use"].insert(0, "Install and run </README>")
         groups["Use"].append("/examples/index")
-        groups["Develop"] = ["/CONTRIBUTING", *(f"/docs/{page}" for page in others)]
-        groups["Develop"] += [f"/{page}" for page in rest]
+        placed = {"/README", "/docs/contents", "/docs/exercises"}.union(*groups.values())
+        every = [f"/{path.relative_to(ROOT).with_suffix('')}" for path in [*at_top, *below]]
+        groups["Develop"] = [page for page in every if page not in placed]
+        groups["Use"].insert(0, "Install and run </README>")
         for name, group in groups.items():
             text = f"# {name}\n\n{WHAT_FOR[name]}\n\n{_tree(group)}"
             self.put(f"groups/{_file(name)}.md", text)

@@ -22,13 +22,16 @@ INSTALL = """\
 from importlib.util import find_spec
 
 if find_spec("collectives") is None:
-    %pip install -q "collectives[training] @ {source}\""""
+    %pip install -q "{name}[training] @ {source}\""""
 
 
 def address() -> str:
     """ "" if it is not known."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project.get("urls", {}).get("Repository", "").removesuffix("/")
+    return _project().get("urls", {}).get("Repository", "").removesuffix("/")
+
+
+def _project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def edit_link(address: str, file: str) -> str:
@@ -47,7 +50,9 @@ def colab_link(address: str, notebook: str) -> str:
 
 
 def install_cell(source: str) -> nbformat.NotebookNode:
-    return nbformat.v4.new_code_cell(INSTALL.format(source=source), id="install")
+    return nbformat.v4.new_code_cell(
+        INSTALL.format(name=_project()["name"], source=source), id="install"
+    )
 
 
 def notebook_to_download(path: Path, address: str) -> str:
