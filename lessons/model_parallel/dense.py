@@ -1,7 +1,7 @@
 """The mixture of experts as its definition has it: what mixture.py must equal.
 
-Every expert answers every token. The gate of a token is zero for all experts but one, and for that
-one, too, if it has no room.
+Every expert answers every token. The gate of a token is zero for all experts but its favourites,
+and for those that have no room, too.
 """
 
 from collections import Counter
@@ -19,13 +19,14 @@ class Dense(Mixture):
     def forward(self, x):
         tokens = x.flatten(0, -2)
         self.chances = torch.softmax(tokens @ self.router.weight.T, dim=1)
-        self.wanted, taken = self.chances.max(dim=1).indices.tolist(), Counter()
-        share, gate = len(tokens) // self.shares, torch.zeros_like(self.chances)
+        order = self.chances.argsort(dim=1, descending=True)[:, : self.favourites]
+        self.wanted, taken = order.flatten().tolist(), Counter()
+        share, gate = len(self.wanted) // self.shares, torch.zeros_like(self.chances)
         for number, expert in enumerate(self.wanted):
             place = number // share, expert
             if taken[place] + 1 <= self.room * share / EXPERTS:
                 taken[place] += 1
-                gate[number, expert] = 1
+                gate[number // self.favourites, expert] = 1
         shares = range(self.shares)
         self.log.append([[taken[one, expert] for expert in range(EXPERTS)] for one in shares])
         answers = torch.stack([expert(tokens) for expert in self.experts.values()], dim=1)

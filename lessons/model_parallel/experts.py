@@ -48,7 +48,7 @@ from token_routes import TokenRoutes
 # A popular expert would keep its rank busy while all other ranks wait. So an expert has a
 # [capacity](../../docs/glossary.md#capacity): from each rank it accepts at most 1.25 times its
 # equal part of the tokens. Any further token is dropped, which means that the layer adds zero to
-# it. Most models of today drop none, and send a token to two to eight experts.
+# it.
 
 # %% [markdown]
 # ## The code
@@ -135,31 +135,38 @@ def on_my_share(model, letters, following, factor=0.0):
     vector_to_parameters(flat, shared)
 
 
-@needs(ranks=2)
-def experts(rank, world_size, device):
-    whole, optimizer = train(dense(device, shares=world_size), device, alone)
+def train_both(rank, n, device, what, favourites=1, room=1.25):
+    """The ranks train, and so does one process: both, and what this rank sent and dropped."""
+    whole, model = dense(device, shares=n), dispatched(device)
+    for block in (*whole[1:3], *model[1:3]):
+        block.mixture.favourites, block.mixture.room = favourites, room
+    whole, optimizer = train(whole, device, alone)
     bars = {"one process": held(whole, optimizer)}
     sends, receives, stays = tokens_of(whole, rank, my_experts())
     keep_experts(whole, my_experts())
-    model = dispatched(device)
     with counting() as counts:
         trained = train(model, device, on_my_share)
-    check_training(trained, (whole, optimizer), "experts", same_bits=False)
-
+    check_training(trained, (whole, optimizer), what, same_bits=False)
     bars["a rank"] = held(*trained)
-    layers = 2 * (8 * WIDTH**2 + 5 * WIDTH)  # an expert in each block, where `up` and `down` were
-    kept = PARAMETERS - layers + 2 * WIDTH * EXPERTS + EXPERTS // world_size * layers
-    check([*bars["a rank"].values()][:2], [8 * kept] * 2, "parameters and gradients")
     # In each block: how many tokens come; tokens and answers; the gradients of both.
     calls, called = counts["c10d.all_to_all_single"]
     most = len(sends) * 8 * EXPERTS + 4 * 8 * WIDTH * sum(map(max, sends, receives))
-    check([calls, called], [UPDATES * 2 * 5, most], "all_to_all_single")
-    dropped = sum(block.mixture.dropped for block in model[1:3])
-    check(dropped, UPDATES * 2 * 8 * LENGTH // world_size - sum(sends), "tokens dropped")
+    check([calls, called], [UPDATES * 2 * 5, most], f"all_to_all_single, {what}")
+    dropped, tokens = sum(block.mixture.dropped for block in model[1:3]), 8 * LENGTH // n
+    check(dropped, UPDATES * 2 * favourites * tokens - sum(sends), f"tokens dropped, {what}")
     sent = 2 * 8 * WIDTH * (sum(sends) + sum(receives) - 2 * sum(stays)) // UPDATES
+    routes = TokenRoutes(model[1].mixture.log[0], favourites * tokens)
     numbers = {"calls": calls // UPDATES, "bytes sent": sent, "dropped": dropped}
-    routes = TokenRoutes(model[1].mixture.log[0], 8 * LENGTH // world_size)
-    return numbers | {"first taken": routes, "in all": MemoryBars(bars)}
+    return bars, numbers | {"first taken": routes}, receives
+
+
+@needs(ranks=2)
+def experts(rank, world_size, device):
+    bars, found, _ = train_both(rank, world_size, device, "experts")
+    layers = 2 * (8 * WIDTH**2 + 5 * WIDTH)  # an expert in each block, where `up` and `down` were
+    kept = PARAMETERS - layers + 2 * WIDTH * EXPERTS + EXPERTS // world_size * layers
+    check([*bars["a rank"].values()][:2], [8 * kept] * 2, "parameters and gradients")
+    return found | {"in all": MemoryBars(bars)}
 
 
 # %%
@@ -172,6 +179,46 @@ if __name__ == "__main__":
 # 10 times. Two more than you might expect, because in the forward pass each layer first sends how
 # many tokens will come. The last column but one shows how many tokens of the rank each expert
 # accepted, in the first layer of the first step. At most 10 = 1.25 * 64 / 8 have room.
+#
+# </details>
+
+# %% [markdown]
+# ## Two experts, and no token dropped
+#
+# A dropped token loses a layer, and nobody who reads the answer knows which one it was. So most
+# models of today drop none, and send each token to its two to eight best experts. The layer adds up
+# their answers, each times its probability. `exchanged` stays as it is, because a token with two
+# experts is two tokens with one each. But one thing is open now that the capacity had fixed: a rank
+# must compute as many tokens as come.
+
+# %% [markdown]
+# **Predict first.** Each token goes to two experts in place of one. Does a step send twice as many
+# bytes as before, more, or fewer?
+
+
+# %%
+@needs(ranks=2)
+def two_experts(rank, world_size, device):
+    n, what = world_size, "two experts"
+    _, found, receives = train_both(rank, n, device, what, favourites=2, room=EXPERTS)
+    check(found["dropped"], 0, "tokens dropped, two experts")
+    equal_part = 2 * 8 * LENGTH // n
+    return found | {"equal part": equal_part, "arrived": f"{min(receives)} to {max(receives)}"}
+
+
+# %%
+if __name__ == "__main__":
+    run(two_experts)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# More, because the tokens that were dropped before did not travel.
+#
+# The last two columns show the price. Over two layers and three steps, a rank's equal part would be
+# 128 tokens, but rank 2 had up to 183 to compute while rank 3 had as few as 66. So a rank no longer
+# knows how much memory it needs, and all ranks wait for the one with the popular experts. Routers
+# that balance matter more now.
 #
 # </details>
 
@@ -223,7 +270,7 @@ if __name__ == "__main__":
 # </details>
 
 # %%
-STEPS = [experts, collapsing_router]
+STEPS = [experts, two_experts, collapsing_router]
 
 # %% [markdown]
 # ## The proof
@@ -240,10 +287,12 @@ STEPS = [experts, collapsing_router]
 # 1. **In the wrong order.** In `exchanged`, change `result[order] = returned` to
 #    `result[: len(order)] = returned`. It says `relative error`.
 # 2. **A dropped token is not counted.** In `exchanged`, change `len(tokens) - len(order)` to `0`.
-#    It says `[tokens dropped`. The model is right.
+#    It says `[tokens dropped, experts`. The model is right.
 # 3. **Averaged experts.** In `on_my_share`, change `".experts." not in name` to `True`. It says
 #    `relative error`: experts that have nothing in common are added up.
-# 4. **Balanced on each rank alone.** In `asked`, change `dist.all_reduce(asked)` to `pass`. It says
+# 4. **Dropped all the same.** In `two_experts`, change `room=EXPERTS` to `room=1.25`. It says
+#    `[tokens dropped, two experts`.
+# 5. **Balanced on each rank alone.** In `asked`, change `dist.all_reduce(asked)` to `pass`. It says
 #    `[tokens, 0.1 times the penalty`.
 #
 # ## Write it yourself
@@ -252,6 +301,7 @@ STEPS = [experts, collapsing_router]
 #
 # ```sh
 # collectives practice tokens_to_experts
+# collectives practice two_experts_each
 # ```
 
 # %% [markdown]

@@ -10,13 +10,13 @@ EXPERTS = 8
 
 
 class Mixture(nn.Module):
-    """Each token goes to the expert that its router likes best, if the expert has room.
+    """Each token goes to the experts that its router likes best, those of them that have room.
 
     An expert takes as many tokens as it would get if all experts got equally many, times `room`.
     The others get zeros for an answer.
     """
 
-    room = 1.25
+    favourites, room = 1, 1.25
 
     def __init__(self):
         super().__init__()
@@ -27,13 +27,16 @@ class Mixture(nn.Module):
     def forward(self, x):
         tokens = x.flatten(0, -2)
         self.chances = self.router(tokens).softmax(-1)
-        self.chosen = self.chances.argmax(-1)
+        best, chosen = self.chances.topk(self.favourites)
+        self.chosen = chosen.flatten()  # the favourites of token 0, of token 1, ...
         hits = one_hot(self.chosen, EXPERTS)
         place = (hits.cumsum(0) * hits).sum(-1)  # 1 for the first token of its expert
         is_taken = place <= self.room * len(hits) / EXPERTS
         self.log.append((hits * is_taken[:, None]).sum(0).tolist())
-        answers = self.exchanged(tokens, self.chosen.where(is_taken, -1))
-        return (self.chances.amax(-1, keepdim=True) * answers).view_as(x)
+        copies = tokens.repeat_interleave(self.favourites, dim=0)
+        answers = self.exchanged(copies, self.chosen.where(is_taken, -1))
+        answers = answers.view(*best.shape, WIDTH)
+        return (best[..., None] * answers).sum(1).view_as(x)
 
     def asked(self):
         """By expert, how many tokens want to go there."""
