@@ -33,7 +33,11 @@ ROOT = Path(__file__).parent.parent
 # What the steps found on GPUs that the CPU plays: rehearsed, not measured.
 REHEARSED = Path(__file__).with_name("rehearsed_gpu_run")
 IS_REHEARSAL = "REHEARSED_GPUS" in os.environ
-SKIPPED = re.compile(r"^(\w+): skipped: ", re.MULTILINE)
+# What a step of a lesson prints: that it is skipped, how its results are known, or how it failed.
+FAILED = r"rank \d+ (?:raised|died|hung)|hang|slow|mismatch"
+OF_A_LESSON = re.compile(
+    rf"^(\w+): (?:(skipped)|(proved|computed|looked up)|{FAILED})", re.MULTILINE
+)
 PYTHON = sys.executable
 COLLECTIVES = (PYTHON, "-m", "collectives")
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run")
@@ -58,13 +62,13 @@ class GpuStep:
 class Ended:
     """How a step ended: `status` is its exit status, or None after its time limit.
 
-    `skipped`: the steps of lessons that it left out.
+    `lessons`: by name, whether each step of a lesson was skipped, passed or failed.
     """
 
     name: str
     status: int | None
     seconds: float
-    skipped: list[str] = field(default_factory=list)
+    lessons: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "ran into its limit" if self.status is None else f"exit status {self.status}"
@@ -226,7 +230,13 @@ def perform(step: GpuStep, ranks: int, file: Path, hide: Callable[[str], str]) -
     shown = " ".join(["python", *command[1:]])
     file.write_text(hide(f"$ {shown}\n{printed}"), encoding="utf-8")
     seconds = round(time.monotonic() - begin, 1)
-    return Ended(step.name, status, seconds, sorted(set(SKIPPED.findall(printed))))
+    return Ended(step.name, status, seconds, of_lessons(printed))
+
+
+def of_lessons(printed: str) -> dict[str, str]:
+    """By name, how each step of a lesson ended, in what a run of lessons prints."""
+    found = OF_A_LESSON.findall(printed)
+    return {name: skipped or ("passed" if known else "failed") for name, skipped, known in found}
 
 
 def _import_path() -> list[str]:
@@ -302,11 +312,13 @@ def _not_as_rehearsed(ended: dict[str, Ended], folder: Path) -> list[str]:
     before, found = _ended(REHEARSED), []
     for step in ended.values():
         was = before.get(step.name, step)
-        if was.status != step.status:
+        # What failed there may be the fault of the rehearsal itself.
+        if was.status == 0 and step.status != 0:
             found.append(f"{step.name}: {step}; rehearsed: {was}")
-        for one in sorted({*step.skipped} ^ {*was.skipped}):
-            how = "skipped, but not" if one in step.skipped else "not skipped, but was"
-            found.append(f"{step.name}: {one} was {how} in the rehearsal")
+        for name, there in was.lessons.items():
+            here = step.lessons.get(name, there)
+            if here != there != "failed":
+                found.append(f"{step.name}: {name} {here}; rehearsed: {there}")
     if (folder / "quick.json").exists():
         both = recorded.read(REHEARSED / "quick.json"), recorded.read(folder / "quick.json")
         cells = recorded.differences(*both)
