@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import torch.distributed as dist
 from repository import ROOT
@@ -151,31 +152,49 @@ def _run_steps(rank, world_size, device, fault):
 
 
 def by_tests(tests: Sequence[str], faults: Sequence[Planted], timeout: float) -> list[str]:
-    """What pytest prints where the test of each fault fails in a copy of the repository."""
+    """How the test of each fault fails in a copy of the repository; "" if it passes.
+
+    Faults with the same test are planted one by one. The others, in different files, share a run.
+    """
+    pairs = list(zip(faults, tests, strict=True))
+    rounds = [{fault: test} for fault, test in pairs if tests.count(test) > 1]
+    rounds.append({fault: test for fault, test in pairs if tests.count(test) == 1})
+    told: dict[Planted, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("collectives", "examples", "tests"):
             shutil.copytree(ROOT / name, Path(folder, name))
         for name in ("conftest.py", "constraints.txt", "pyproject.toml"):
             shutil.copy2(ROOT / name, folder)
-        pairs = zip(tests, faults, strict=True)
-        return [_red(test, fault, Path(folder), timeout) for test, fault in pairs]
+        for planted in rounds:
+            told |= _together(planted, Path(folder), timeout)
+    return [told[fault] for fault in faults]
 
 
-def _red(test: str, fault: Planted, folder: Path, timeout: float) -> str:
-    changed = folder / fault.file.relative_to(ROOT)
-    changed.write_text(fault.text)
+def _together(planted: dict[Planted, str], folder: Path, timeout: float) -> dict[Planted, str]:
+    for fault in planted:
+        (folder / fault.file.relative_to(ROOT)).write_text(fault.text)
     # subtle: a .pyc is told from its source by seconds and size, which a fault may not change.
     environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(folder)])
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", "--junitxml", "found.xml"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", test],
+        [sys.executable, "-m", "pytest", *options, *planted.values()],
         cwd=folder,
         env=environ,
         timeout=timeout,
         capture_output=True,
         text=True,
     )
-    shutil.copy2(fault.file, changed)
-    if done.returncode not in (0, 1):  # no test failed: none was found, or pytest itself did
+    for fault in planted:
+        shutil.copy2(fault.file, folder / fault.file.relative_to(ROOT))
+    if done.returncode not in (0, 1):  # pytest itself failed, or a test was not found
         raise RuntimeError(done.stdout + done.stderr)
-    return done.stdout if done.returncode else ""
+    failed = {
+        case.get("name"): "".join(failure.itertext())
+        for case in ElementTree.parse(folder / "found.xml").iter("testcase")
+        for failure in case.iter("failure")
+    }
+    return {
+        fault: "\n".join(text for name, text in failed.items() if name.startswith(test))
+        for fault, test in ((fault, test.rpartition("::")[2]) for fault, test in planted.items())
+    }
