@@ -7,7 +7,8 @@ Each rank keeps 1/n of the parameters, too, and gathers a layer just before it c
 Your model has 70 billion parameters, and in bfloat16 they alone take more than a GPU of 80 GB has.
 No optimizer that is sharded helps then: a rank must not even hold the parameters. In this lesson
 you write stage 3 of ZeRO by hand, see what it costs, and find that three lines with PyTorch's
-`fully_shard` train the same model and send the same bytes.
+`fully_shard` train the same model and send the same bytes. Then you add what a real training needs:
+micro-batches with one reduction, and bfloat16.
 
     python lessons/model_parallel/fully_sharded.py
     torchrun --nproc-per-node 4 lessons/model_parallel/fully_sharded.py
@@ -20,8 +21,9 @@ from collectives import check, check_samples, check_training, counting, needs, r
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 
 from collectives.pictures.memory_bars import MemoryBars
@@ -172,26 +174,31 @@ if __name__ == "__main__":
 
 
 # %%
-@needs(ranks=2)
-def by_fully_shard(rank, world_size, device):
+def sharded(model, **options):
     # The head returns a view. FSDP2 warns of changes to it in place, and nothing here makes one.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
-    alone = train(network(device), device)
-    model = network(device)
     for layer in model:
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, **options)
+    return fully_shard(model, **options)
+
+
+def unsharded(model, device):
+    copy = network(device)
+    for mine, theirs in zip(copy.parameters(), model.parameters(), strict=True):
+        mine.data = theirs.full_tensor().detach().double()
+    return without_state(copy)
+
+
+@needs(ranks=2)
+def by_fully_shard(rank, world_size, device):
+    alone, model = train(network(device), device), sharded(network(device))
     with counting() as counts:
         trained = train(model, device, on_my_share)
     check_samples(trained, alone, "fully_shard")
     of_a_step = check_step(counts, "fully_shard")
     shards = sum(one.to_local().nbytes for one in model.parameters())
     check(shards, 8 * PARAMETERS // world_size, "bytes of the shards")
-
-    whole_model = network(device)
-    for mine, theirs in zip(whole_model.parameters(), model.parameters(), strict=True):
-        mine.data = theirs.full_tensor().detach()
-    check_training(without_state(whole_model), without_state(alone[0]), "fully_shard")
+    check_training(unsharded(model, device), without_state(alone[0]), "fully_shard")
     return of_a_step | {"bytes of the shards": shards}
 
 
@@ -206,8 +213,116 @@ if __name__ == "__main__":
 #
 # </details>
 
+# %% [markdown]
+# ### Micro-batches
+#
+# If the share of a rank does not fit into memory, you compute it in micro-batches, and DDP has
+# `no_sync` for that ([accumulation](../../notebooks/training/accumulation.ipynb)). In FSDP2 you say
+# before each forward pass whether its gradients are to be reduced, by `set_requires_gradient_sync`.
+# Until then a rank keeps the gradients of whole layers, which is what you pay.
+
+# %% [markdown]
+# **Predict first.** A step has two micro-batches, and reduces with the second one only. Are the
+# layers gathered once for both, too?
+
+
 # %%
-STEPS = [fully_sharded, by_fully_shard]
+def in_micro_batches(model, letters, following):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, y = letters[rank::n].chunk(2), following[rank::n].chunk(2)
+    for number in range(len(x)):  # of 8 ranks each has one sequence, so it is one
+        model.set_requires_gradient_sync(number == len(x) - 1)
+        loss = cross_entropy(model(x[number]).flatten(0, 1), y[number].flatten()) / len(x)
+        loss.backward()
+
+
+@needs(ranks=2)
+def reduced_once(rank, world_size, device):
+    alone, model = train(network(device), device), sharded(network(device))
+    with counting() as counts:
+        trained = train(model, device, in_micro_batches)
+    check_samples(trained, alone, "micro-batches")
+    check_training(unsharded(model, device), without_state(alone[0]), "micro-batches")
+    parts = min(2, 8 // world_size)
+    calls = [counts[f"c10d.{name}"].calls // UPDATES for name in CALLS]
+    check(calls, [8 * parts, 4], "calls of a step, micro-batches")
+    return dict(zip(CALLS, calls, strict=True))
+
+
+# %%
+if __name__ == "__main__":
+    run(reduced_once)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# No. They are gathered 16 times, 8 times for each micro-batch, because a rank drops a layer after
+# each pass. Only the 4 calls of `reduce_scatter` stay as many as before.
+#
+# </details>
+
+# %% [markdown]
+# ### bfloat16
+#
+# A GPU multiplies numbers of 16 bits much faster than those of 32. But an update is often too small
+# to change a parameter of 16 bits, and a sum over many ranks loses small gradients. That is why a
+# `MixedPrecisionPolicy` has two types: `param_dtype` to compute with, and `reduce_dtype` for the
+# sum of the gradients, while the shards themselves and the optimizer stay in float32.
+
+# %% [markdown]
+# **Predict first.** The step trains in float32, and then with two policies. With the first of them,
+# what becomes smaller: the shards that a rank holds, what it gathers, or what it reduces?
+
+
+# %%
+@needs(ranks=2)
+def in_bfloat16(rank, world_size, device):
+    half, policies = torch.bfloat16, {"float32": MixedPrecisionPolicy()}
+    policies["float32 sums"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+    policies["bfloat16 sums"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)
+    alone, found, rounded = train(network(device), device), {}, {}
+    for name, policy in policies.items():
+        model = sharded(network(device).float(), mp_policy=policy)
+        with counting() as counts:
+            check_samples(train(model, device, on_my_share, UPDATES), alone, name)
+        shards = [one.to_local() for one in model.parameters()]
+        gathered, reduced = (counts[f"c10d.{call}"].bytes // UPDATES for call in CALLS)
+        found[name] = [sum(one.nbytes for one in shards), gathered, reduced]
+        gradients = [one.grad.to_local() for one in model.parameters()]
+        rounded[name] = all(one.equal(one.bfloat16().float()) for one in gradients)
+        trained, exact = (
+            parameters_to_vector(one.parameters())
+            for one in (unsharded(model, device)[0], alone[0])
+        )
+        error, limit = (trained - exact).norm() / exact.norm(), 1e-5 if name == "float32" else 1e-1
+        check(bool(error < limit), True, f"error below {limit}, {name}")
+    held = 4 * PARAMETERS // world_size
+    sizes = {"float32": (4, 4), "float32 sums": (2, 4), "bfloat16 sums": (2, 2)}
+    for name, (compute, reduce) in sizes.items():
+        wanted = [held, 2 * compute * PARAMETERS, reduce * PARAMETERS]
+        check(found[name], wanted, f"bytes held, gathered and reduced in a step, {name}")
+    wanted = {"float32": False, "float32 sums": False, "bfloat16 sums": True}
+    check(rounded, wanted, "all gradients have 16 bits")
+    return found
+
+
+# %%
+if __name__ == "__main__":
+    run(in_bfloat16)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Only what it gathers: 138496 bytes in place of 276992, because the shards become bfloat16 before
+# they travel. They are held in float32, and the gradients become float32 before they are added up.
+#
+# With the last policy the gradients travel as bfloat16, too, which saves half of their bytes. The
+# price is that every sum of gradients is rounded to 16 bits, as the step checks.
+#
+# </details>
+
+# %%
+STEPS = [fully_sharded, by_fully_shard, reduced_once, in_bfloat16]
 
 # %% [markdown]
 # ## The proof
@@ -225,8 +340,21 @@ STEPS = [fully_sharded, by_fully_shard]
 # 2. **Gathered a third time.** In `whole`, change `        result.backward(gradient)` to
 #    `        whole(ctx.layer, shard), result.backward(gradient)`. It says
 #    `should be [8, 4] [calls of a step, stage 3`. The model is right.
-# 3. **Layers are not wrapped.** In `by_fully_shard`, change `for layer in model:` to `for layer in
+# 3. **Layers are not wrapped.** In `sharded`, change `for layer in model:` to `for layer in
 #    ():`. It says `[calls of a step, fully_shard`, because all layers are then gathered at once.
+# 4. **Reduced with the first micro-batch.** In `in_micro_batches`, change `number == len(x) - 1` to
+#    `number == 0`. It says `relative error`.
+# 5. **Sums in bfloat16.** In `in_bfloat16`, change `reduce_dtype=torch.float32` to
+#    `reduce_dtype=half`. It says `[bytes held, gathered and reduced`.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice one_reduction
+# ```
 
 # %% [markdown]
 # ## Read on

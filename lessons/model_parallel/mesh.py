@@ -14,24 +14,28 @@ tensor parallel training together, and count which order sends less from machine
 """
 
 # %%
+import logging
 from collections import Counter
 from functools import partial
 from itertools import product
 from math import prod
 
-from collectives import check, check_samples, check_training, needs, run
+from collectives import check, check_samples, check_training, counting, needs, run
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from collectives.pictures.cables import Cables, Wiring
 from costs import SMALL, Plan, costs
 from measure import Activations, Sends, held
-from model import LENGTH, PARAMETERS, WIDTH, network
-from one_process import UPDATES, train
+from model import LENGTH, LETTERS, PARAMETERS, WIDTH, network
+from one_process import UPDATES, backward, train
+from saving import sharded, whole
 from sliced import cut
+from slices import Slice, Slices
 
 # %% [markdown]
 # ## The idea
@@ -188,6 +192,76 @@ if __name__ == "__main__":
 # </details>
 
 # %% [markdown]
+# ### Two ways by PyTorch
+#
+# You have seen both halves of PyTorch's way already: `parallelize_module` cuts the blocks
+# ([tensor_parallel](../../notebooks/model_parallel/tensor_parallel.ipynb)), and `fully_shard`
+# shards what is left ([fully_sharded](../../notebooks/model_parallel/fully_sharded.ipynb)). Each
+# gets its own dimension of one mesh, and the order matters: cut first, then shard the slices.
+# [train_sharded.py](../../examples/train_sharded.py) is a whole training that is made like this.
+
+# %% [markdown]
+# **Predict first.** The plan cuts the blocks only. Do all ranks of the mesh hold different parts of
+# the weights of `up`, `down` and the head?
+
+
+# %%
+@needs(ranks=2)
+def by_plan_and_shards(rank, world_size, device):
+    # To gather a weight that is cut twice takes two calls, of which PyTorch warns.
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
+    n = world_size // 2
+    grid = init_device_mesh(device.type, (n, 2), mesh_dim_names=("data", "tensor"))
+    d, t = grid.get_coordinate()
+    plan = dict.fromkeys(("query", "key", "value", "up"), ColwiseParallel())
+    plan |= dict.fromkeys(("out", "down"), RowwiseParallel())
+    model = network(device)
+    for block in model[1:3]:
+        parallelize_module(block, grid["tensor"], plan)
+    sharded(model, grid["data"])
+
+    def on_my_share(model, letters, following):
+        backward(model, letters[d::n], following[d::n])
+
+    with counting() as counts:
+        trained = train(model, device, on_my_share)
+    expected = train(network(device), device)
+    check_samples(trained, expected, "plan and shards", replica=d)
+    check_training(whole(*trained, device), expected, "plan and shards")
+    calls = {name.partition(".")[2]: count.calls // UPDATES for name, count in counts.items()}
+    right = {"all_gather_single": 8, "reduce_scatter_single": 4, "all_reduce": 12}
+    check(calls, right, "calls of a step, plan and shards")
+
+    rows, slices = 4 * WIDTH // world_size, {}
+    for name, module, first, shape in (  # where the part of this rank begins, and its shape
+        ("up", "1.up", (rows * (n * t + d), 0), (rows, WIDTH)),
+        ("down", "1.down", (WIDTH // n * d, 2 * WIDTH * t), (WIDTH // n, 2 * WIDTH)),
+        ("head", "3.1", (LETTERS // n * d, 0), (LETTERS // n, WIDTH)),
+    ):
+        mine, right = (one.get_submodule(module).weight.data for one in (model, expected[0]))
+        part = right.narrow(0, first[0], shape[0]).narrow(1, first[1], shape[1])
+        check(mine.to_local(), part, f"my part of {name}", rtol=1e-6)
+        slices[name] = Slice(first, shape, tuple(right.shape))
+    return calls | {"parts": Slices(slices)}
+
+
+# %%
+if __name__ == "__main__":
+    run(by_plan_and_shards)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Of `up` and `down`, yes: tensor and data cut them one after the other. But the head is not in the
+# plan, so only the data dimension shards it, and the two ranks of a tensor group hold the same
+# part. They also compute the same gradient for it, since both have seen the same batch.
+#
+# The calls are those of the two methods alone: `fully_shard` gathers 8 times and reduces 4 times in
+# the data group, and the plan calls `all_reduce` 12 times in the tensor group.
+#
+# </details>
+
+# %% [markdown]
 # ## Which dimension belongs inside a machine?
 #
 # One dimension has to cross the slow cable. Suppose that two machines have half of the ranks each.
@@ -232,7 +306,7 @@ if __name__ == "__main__":
 # </details>
 
 # %%
-STEPS = [coordinates, three_ways, two_machines]
+STEPS = [coordinates, three_ways, by_plan_and_shards, two_machines]
 
 # %% [markdown]
 # ## The proof
@@ -253,6 +327,18 @@ STEPS = [coordinates, three_ways, two_machines]
 #    says `[bytes sent in a step`. The model is right.
 # 3. **The other order.** In `two_machines`, change `(NAMES, NAMES[::-1])` to
 #    `(NAMES[::-1], NAMES)`. It says `[bytes from machine to machine`.
+# 4. **A rank computes a share of its own.** In `by_plan_and_shards`, change `letters[d::n],
+#    following[d::n]` to `letters[rank::world_size], following[rank::world_size]`. It says
+#    `are not those of its replica`.
+
+# %% [markdown]
+# ## Write it yourself
+#
+# In your folder of [exercises](../../README.md#exercises):
+#
+# ```sh
+# collectives practice norm_on_a_mesh
+# ```
 
 # %% [markdown]
 # ## Read on

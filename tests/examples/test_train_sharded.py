@@ -295,7 +295,7 @@ def test_two_ranks_are_killed_then_stopped_and_four_continue(command, tmp_path):
         wait_until(lambda: len(ranks()) == 0)
         wait_for_a_checkpoint(tmp_path)
         process.send_signal(signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=100)
+        stdout, stderr = process.communicate(timeout=200)
     began, continued = [int(step) for step in re.findall(r"from step (\d+)$", stdout, re.MULTILINE)]
     assert (process.returncode, began) == (1, 0), stderr
     (stopped,) = {int(step) for step in re.findall(r"stopped after step (\d+):", stderr)}
@@ -316,7 +316,7 @@ def test_a_rank_is_killed_on_one_of_two_machines_and_both_continue(command, tmp_
         begun = [lab.start(node, torchrun, **text) for node in lab.nodes]
         wait_for_a_checkpoint(tmp_path)
         ranks()[1].kill()
-        ended = [one.communicate(timeout=100) for one in begun]
+        ended = [one.communicate(timeout=200) for one in begun]
     assert [one.returncode for one in begun] == [0, 0], ended
     steps = re.findall(r"from step (\d+)$", ended[0][0], re.MULTILINE)
     assert 0 == int(steps[0]) < int(steps[1]) < LONG

@@ -304,7 +304,7 @@ def test_a_reader_starts_tries_asks_and_looks_up(tmp_path, monkeypatch):
     file.write_text(solution("neighbours"))
     said = typed("neighbours")
     assert "compare: collectives practice solution neighbours" in said
-    assert "1 of 58 solved. Next: 01_weighted_mean.py" in said
+    assert "1 of 64 solved. Next: 01_weighted_mean.py" in said
     (found,) = json.loads(typed("neighbours", "--json"))
     assert found["kind"] == "solved"
     assert "[x] neighbours" in typed("list")
@@ -326,7 +326,7 @@ def test_the_files_have_the_numbers_of_the_course_and_a_folder_without_numbers_w
     found = progress.find(old)
     assert found.file(EXERCISES["neighbours"]) == old / "calls" / "neighbours.py"
     assert found.file(EXERCISES["overlap"]) == old / "77_overlap.py"
-    assert found.count == "1 of 58"
+    assert found.count == "1 of 64"
 
 
 def test_messages_are_counted_beside_ours(tmp_path):
