@@ -102,12 +102,12 @@ def load(file, last, **parts):
         except (KeyError, RuntimeError, ValueError):
             found += " of another model"
         if state["last"] != last:
-            found += ", with another --batch or --epochs,"
+            found += " of another --batch or --epochs"
     rows = [None] * dist.get_world_size()
     dist.all_gather_object(rows, (found, f"{os.uname().nodename}:{file.absolute()}"))
     if {one for one, _ in rows} not in ({"no file"}, {f"step {step}"}):
         rows = [f"rank {rank} found {one} in {path}" for rank, (one, path) in enumerate(rows)]
-        leave("\n".join(["--checkpoint must be one file for all ranks, of this model:", *rows]))
+        leave("\n".join(["--checkpoint must be one file for all ranks, of this training:", *rows]))
     return step
 
 

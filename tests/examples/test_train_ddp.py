@@ -209,13 +209,13 @@ def test_all_ranks_refuse_a_batch_or_checkpoint_that_would_not_be_one_training(t
     assert batch == "--batch 62 is no multiple of 2 ranks * --accumulation\n"
     assert right == ""
     for refused, found in (
-        (epochs, ("step 24, with another --batch or --epochs,",) * 2),
+        (epochs, ("step 24 of another --batch or --epochs",) * 2),
         (disks, ("step 24", "no file")),
         (model, ("step 24 of another model",) * 2),
     ):
         files = ["kept.pt", "of_this_machine.pt" if refused == disks else "kept.pt"]
         assert refused.splitlines() == [
-            "--checkpoint must be one file for all ranks, of this model:",
+            "--checkpoint must be one file for all ranks, of this training:",
             *(
                 f"rank {rank} found {found[rank]} in {os.uname().nodename}:{tmp_path / files[rank]}"
                 for rank in (0, 1)
