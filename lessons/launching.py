@@ -277,6 +277,9 @@ if __name__ == "__main__":
 # rank 1 of 2: x = [11]
 # ```
 #
+# [spawn.py](../examples/spawn.py) does the same on several machines: there each machine counts its
+# ranks from an offset.
+#
 # **Process** is Python's own way, and it leaves all the work to you: you number the ranks, wait for
 # them, and look for failures. Save this as `processes.py`:
 #
