@@ -19,6 +19,10 @@ from math import inf
 from collectives import check, check_training, counting, needs, run
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import context_parallel_unshard
+from torch.nn import functional as F
 
 from attention import alone, as_trained, chunks, places, sample
 from late_send import LateSend
@@ -195,10 +199,7 @@ if __name__ == "__main__":
 # ### Training
 #
 # In training every rank has all parameters, and the ranks average the gradients. One process kept
-# 2,543,624 bytes of activations in [memory](../../notebooks/model_parallel/memory.ipynb). All of
-# this is called [context parallel](../../docs/glossary.md#context-parallel). PyTorch's
-# `context_parallel` is for CUDA. Do not try it on a CPU, where it is silently wrong: each rank gets
-# the attention within its own part of the text.
+# 2,543,624 bytes of activations in [memory](../../notebooks/model_parallel/memory.ipynb).
 
 
 # %%
@@ -233,8 +234,60 @@ if __name__ == "__main__":
 # %% [markdown]
 # One of four ranks keeps 635,912 bytes, which is a quarter.
 
+# %% [markdown]
+# ### context_parallel
+#
+# All of this is called [context parallel](../../docs/glossary.md#context-parallel). PyTorch has it,
+# too, as a prototype. Inside of `context_parallel`, each tensor that you name is only this rank's
+# part of it, and `F.scaled_dot_product_attention` is another function, which gathers or passes on
+# keys and values. `context_parallel_unshard` puts a result together again.
+#
+# Cutting and joining run on any device, but the new attention has no kernel for a CPU: it needs one
+# of the three attentions for GPUs that also return `log_sum`. So the step calls it, keeps its
+# error, and puts our ring into its place.
+
+# %% [markdown]
+# **Predict first.** Which chunks does `context_parallel` give to a rank: in order, or in a zigzag?
+
+
 # %%
-STEPS = [online_softmax, ring_attention, long_text]
+def error_of_attention(*heads):
+    try:
+        F.scaled_dot_product_attention(*heads, is_causal=True)
+    except NotImplementedError as error:
+        return str(error).partition(".default ")[2]
+    raise AssertionError("context_parallel has an attention for the CPU")
+
+
+@needs(ranks=2)
+def cut_by_torch(rank, world_size, device):
+    mesh, whole = init_device_mesh(device.type, (world_size,)), alone(device)[0]
+    *heads, text = *sample(device)[:3].unbind(), torch.arange(LENGTH, device=device)
+    heads = [one.clone() for one in heads]
+    with context_parallel(mesh, buffers=[text, *heads], buffer_seq_dims=[0, 2, 2, 2]):
+        mine = text.tolist()
+        result = RingAttention.apply(*heads, "zigzag", [])
+        (joined,) = context_parallel_unshard(mesh, [result], [2])
+        error = error_of_attention(*heads) if device.type == "cpu" else ""
+    right = places(chunks_of("zigzag", rank, world_size), world_size).tolist()
+    check(mine, right, "places in the text")
+    check_training(as_trained([joined]), as_trained([whole]), "joined by torch")
+    return {"places": mine, "error": error}
+
+
+# %%
+if __name__ == "__main__":
+    run(cut_by_torch)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# In a zigzag, the same as ours.
+#
+# </details>
+
+# %%
+STEPS = [online_softmax, ring_attention, long_text, cut_by_torch]
 
 # %% [markdown]
 # ## The proof
@@ -254,7 +307,9 @@ STEPS = [online_softmax, ring_attention, long_text]
 #    `relative error`.
 # 3. **Sent too often.** In `around`, change `if turn < n - 1` to `if True`. It says
 #    `should be [10, 327680] [blocks sent`. The result is right.
-# 4. **No zigzag.** In `chunks_of`, change `2 * n - 1 - rank` to `n + rank`. It says
+# 4. **In order, but joined as a zigzag.** In `cut_by_torch`, change `*heads, "zigzag", []` to
+#    `*heads, "in order", []`. It says `relative error`.
+# 5. **No zigzag.** In `chunks_of`, change `2 * n - 1 - rank` to `n + rank`. It says
 #    `[pairs, zigzag`. The result is right.
 #
 # ## Write it yourself
@@ -264,6 +319,23 @@ STEPS = [online_softmax, ring_attention, long_text]
 # ```sh
 # collectives practice ring_attention
 # ```
+
+# %% [markdown]
+# ## Pitfalls
+#
+# - `context_parallel` replaces the function in the module `torch.nn.functional`. If a file of yours
+#   has `from torch.nn.functional import scaled_dot_product_attention`, it goes on with the old one,
+#   and each rank silently gets the attention within its own part of the text.
+
+# %% [markdown]
+# ## On GPUs
+#
+# - `context_parallel` needs the flash, the memory-efficient or the cuDNN attention, whatever its
+#   message says (`torch/distributed/tensor/experimental/_context_parallel/_attention.py`: "CP only
+#   supports flash attention and memory efficient attention now.").
+# - By default it gathers all keys and values at once
+#   (`torch/distributed/tensor/experimental/_context_parallel/_attention.py`: "rotate_method:
+#   _RotateMethod = _RotateMethod.ALL_GATHER"). `set_rotate_method` makes it pass them on.
 
 # %% [markdown]
 # ## Read on

@@ -24,7 +24,7 @@ def test_passes_that_wait_for_each_other_have_no_picture():
 
 
 def attention_by_torch(rank, world_size, device):
-    """Whether `context_parallel` gives this rank attention within its own part of the text."""
+    """Whether attention, imported before `context_parallel`, sees this rank's own text alone."""
     torch.manual_seed(0)
     buffers = list(torch.randn(3, 1, 2, 16, 4, dtype=torch.float64))
     whole = scaled_dot_product_attention(*buffers, is_causal=True)
@@ -37,7 +37,7 @@ def attention_by_torch(rank, world_size, device):
     return torch.equal(got, within), torch.allclose(got, whole[:, :, mine])
 
 
-def test_context_parallel_of_torch_is_wrong_on_a_cpu():
+def test_context_parallel_replaces_no_attention_that_was_imported_before():
     assert launch(attention_by_torch, 2, backend="gloo") == [(True, False)] * 2
 
 
