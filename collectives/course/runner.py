@@ -238,7 +238,8 @@ def _patience(name: str, world_size: int) -> Iterator[None]:
     text = f"{name}: {who} at work ..."
     timer = threading.Timer(1.0, lambda: print(text, file=sys.stderr))
     timer.daemon = True
-    timer.start()
+    if is_alone_or_rank(0):
+        timer.start()
     try:
         yield
     finally:
