@@ -52,6 +52,7 @@ def browser():
 def page(browser):
     """An empty page that notes, in `faults`, errors and what it asks another machine for."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(100_000)  # milliseconds: the machine may be busy
     page = context.new_page()
     page.faults = []
     page.on("pageerror", lambda error: page.faults.append(str(error)))
