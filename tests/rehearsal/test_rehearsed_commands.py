@@ -35,7 +35,7 @@ def test_two_ranks_of_the_program_to_take_away_train_on_two_gpus_or_on_none(visi
 
 def test_a_table_of_bandwidths_finds_nothing_wrong():
     words = [sys.executable, "-m", "collectives", "bench", "bus", *FORMS, "--backend", "nccl"]
-    few = ["-n", "2", "-b", "1KiB", "-e", "4KiB", "--iters", "2", "--warmup", "1"]
+    few = ["-n", "2", "-b", "1KiB", "-e", "1KiB", "--iters", "2", "--warmup", "1"]
     done = finished([*words, *few], env=VISIBLE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nccl on cuda" in done.stdout
