@@ -69,7 +69,8 @@ def in_buckets(tensors):
 def compare(model, group):
     """Before the first byte travels: names, shapes and dtypes, in their order, by a hash."""
     tensors = model.state_dict().items()
-    plan = [f"{name} {tuple(one.shape)} {one.dtype}" for name, one in tensors]
+    plan = [f"buckets of {BUCKET} bytes"]
+    plan += [f"{name} {tuple(one.shape)} {one.dtype}" for name, one in tensors]
     found = [None] * dist.get_world_size(group)
     digest = hashlib.sha256("\n".join(plan).encode()).hexdigest()
     dist.all_gather_object(found, digest, group=group)

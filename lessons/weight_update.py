@@ -137,7 +137,8 @@ STEPS = [weight_update, one_bucket]
 # - An engine that answers while weights arrive may mix two versions:
 #   [versions](../notebooks/machines/versions.ipynb) shows how not to.
 # - `parameters()` leaves out the buffers of a model, such as the running mean of a BatchNorm.
-# - `torch.cat` turns integers into floating-point numbers, so give each dtype a bucket of its own.
+# - `torch.cat` turns integers into floating-point numbers, so give each dtype a bucket of its own,
+#   or view all tensors as bytes, as [the program](../examples/weight_update.py) does.
 
 # %% [markdown]
 # ## Change and try
@@ -167,6 +168,9 @@ STEPS = [weight_update, one_bucket]
 
 # %% [markdown]
 # ## Write it yourself
+#
+# For your own model, begin with [weight_update.py](../examples/weight_update.py), which needs torch
+# alone, sends several buckets, and first compares the tensors of trainer and engines.
 #
 # In your folder of [exercises](../README.md#exercises):
 #

@@ -90,7 +90,7 @@ class Joint:
     def join(self, model):
         """Meet all ranks at the store, compare what is to travel, and make the group."""
         if self.rank and self.store.add(f"here/{self.rank}", 1) > 1:
-            self.stop(f"another job of engines has already come to {self.where}")
+            sys.exit(f"{self.name}: another job of engines has already come to {self.where}")
         if self.rank == 1:
             self.store.set("engines", str(self.engines))
         self.wait_for({"engines": "no engine"})
@@ -98,12 +98,17 @@ class Joint:
         self.compare(model)
         # subtle: not new_group, which knows the ranks of one world only
         prefix = dist.PrefixStore("weights", self.store)
-        self.group = dist.ProcessGroupGloo(prefix, self.rank, 1 + self.engines, self.limit)
+        try:
+            self.group = dist.ProcessGroupGloo(prefix, self.rank, 1 + self.engines, self.limit)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            self.stop(f"no connection to all ranks: is GLOO_SOCKET_IFNAME right? ({reason})")
 
     def compare(self, model):
         """Before the first byte travels: names, shapes and dtypes, in their order, by a hash."""
         tensors = model.state_dict().items()
-        mine = [f"{name} {tuple(one.shape)} {one.dtype}" for name, one in tensors]
+        mine = [f"buckets of {BUCKET} bytes"]
+        mine += [f"{name} {tuple(one.shape)} {one.dtype}" for name, one in tensors]
         plan = "\n".join(mine)
         if self.rank == 0:
             self.store.set("plan", plan)

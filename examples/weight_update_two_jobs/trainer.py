@@ -16,7 +16,8 @@ With Slurm, in a batch script that asks for two machines:
     srun -N 1 -n 1 -x $TRAINER torchrun --standalone --nproc-per-node 2 engine.py --host $TRAINER &
     wait
 
-Only rank 0 of this job is in the group that joins the jobs, and its weights are sent.
+Only rank 0 of this job is in the group that joins the jobs, and its weights are sent. A job that
+ends early says why, above torchrun's report.
 """
 
 import torch

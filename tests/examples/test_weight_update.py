@@ -27,7 +27,7 @@ def check_versions(stdout, engines):
     lines = sorted(stdout.splitlines())
     sent = [line.removeprefix("trainer 0: ") for line in lines if line.startswith("trainer 0: ")]
     assert [line[:9] for line in sent] == ["version 1", "version 2", "version 3"]
-    assert len(set(sent)) == 3  # the weights change
+    assert len({line.partition(" is ")[2] for line in sent}) == 3  # the weights change
     names = ["trainer 0", *(f"engine {number}" for number in range(engines))]
     assert lines == sorted(f"{name}: {line}" for name in names for line in sent)
 
@@ -56,10 +56,31 @@ def test_one_trainer_and_one_engine(folder):
     check_versions("".join(stdout for stdout, _ in ended), 1)
 
 
+WRONG = {
+    "never copied back": ("tensor.copy_(part", "tensor.clone().copy_(part"),
+    "buckets of another limit": ("4 * 2**20", '2**int(__import__("os").environ["RANK"])'),
+    "another root": ("src=0", "src=dist.get_world_size() - 1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_update_does_not_go_unnoticed(wrong, folder):
+    file = folder / "weight_update.py"
+    old, new = WRONG[wrong]
+    assert file.read_text("utf-8").count(old) == 1
+    file.write_text(file.read_text("utf-8").replace(old, new))
+    with two_ranks(folder, *["--width 20000 --limit 5"] * 2) as ranks:
+        ended = [one.communicate(timeout=120) for one in ranks]
+    if [one.returncode for one in ranks] == [0, 0]:
+        with pytest.raises(AssertionError):
+            check_versions("".join(stdout for stdout, _ in ended), 1)
+
+
 @pytest.mark.slow
 def test_two_trainers_and_two_engines(folder):
-    """In several buckets."""
-    command = "torchrun --standalone --nproc-per-node 4 weight_update.py --trainers 2 --width 9000"
+    """In two buckets: the largest tensor is longer than one."""
+    command = "torchrun --standalone --nproc-per-node 4 weight_update.py --trainers 2 --width 20000"
     done = finished(command, cwd=folder)
     assert done.returncode == 0, done.stderr
     check_versions(done.stdout, 2)
@@ -111,6 +132,7 @@ def test_shapes_that_differ_are_named_before_a_byte_travels(folder):
         assert "engine 0 has {}, and the trainer has {}\n".format(*shapes) in stderr
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_killed_ends_the_trainer_with_a_sentence(folder):
     with two_ranks(folder, *["--updates 1000000 --limit 30"] * 2) as (trainer, engine):
         engine.stdout.readline()

@@ -46,7 +46,7 @@ def check_versions(trainer, *engines, updates=3):
     """Each engine had the trainer's weights, to the last bit, in each version."""
     sent = [line.removeprefix("trainer: ") for line in trainer]
     assert [line[:9] for line in sent] == [f"version {one}" for one in range(1, 1 + updates)]
-    assert len(set(sent)) == updates  # the weights change
+    assert len({line.partition(" is ")[2] for line in sent}) == updates  # the weights change
     for number, lines in enumerate(engines):
         found = [line.partition(",")[0] for line in lines if line.startswith(f"engine {number}: ")]
         assert [line.removeprefix(f"engine {number}: ") for line in found] == sent
@@ -65,18 +65,14 @@ def test_one_trainer_and_one_engine(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [("trainer", "engine"), ("engine", "trainer")], ids="-".join)
-def test_two_torchruns_of_two_ranks_started_in_any_order(order, folder):
-    options = f" --port {free_port()} --width 2000"  # in three buckets
-    with contextlib.ExitStack() as stack:
-        jobs = {
-            name: stack.enter_context(started(TORCHRUN.format(name) + options, folder))
-            for name in order
-        }
-        results = {name: ends(job) for name, job in jobs.items()}
-    assert [result[0] for result in results.values()] == [0, 0], results
-    engines = results["engine"][2]
-    check_versions(results["trainer"][2], engines, engines)
+def test_two_torchruns_of_two_ranks_the_engines_first(folder):
+    options = f" --port {free_port()} --width 20000"  # in two buckets
+    engine_job = started(TORCHRUN.format("engine") + options, folder)
+    with engine_job as engine, started(TORCHRUN.format("trainer") + options, folder) as trainer:
+        results = ends(trainer), ends(engine)
+    assert [status for status, *_ in results] == [0, 0], results
+    (*_, sent), (*_, found) = results
+    check_versions(sent, found, found)
 
 
 @needs_a_lab
@@ -144,18 +140,42 @@ def test_a_port_that_another_program_has(folder):
     assert [found for _, found, _ in results] == [[one] for one in said]
 
 
-def test_shapes_that_differ_are_named_before_a_byte_travels(folder):
-    options = f"--port {free_port()} --width"
-    with (
-        alone("trainer", folder, f"{options} 256") as trainer,
-        alone("engine", folder, f"{options} 128") as engine,
-    ):
+OTHER = {
+    "network(1 + options.width)": "0.weight (257, 64) torch.float32",
+    "network(options.width).double()": "0.weight (256, 64) torch.float64",
+    "torch.nn.Sequential(network(options.width))": "0.0.weight (256, 64) torch.float32",
+}
+
+
+@pytest.mark.parametrize("other", OTHER, ids=["shape", "dtype", "name"])
+def test_a_tensor_that_differs_is_named_before_a_byte_travels(other, folder):
+    file = folder / "engine.py"
+    file.write_text(file.read_text("utf-8").replace("network(options.width)", other))
+    options = f"--port {free_port()}"
+    with alone("trainer", folder, options) as trainer, alone("engine", folder, options) as engine:
         results = ends(trainer), ends(engine)
     assert results[0] == (1, ["trainer: engines [0] have other tensors than the trainer"], [])
-    shapes = "0.weight (128, 64) torch.float32", "0.weight (256, 64) torch.float32"
-    assert results[1] == (1, ["engine 0: it has {}, and the trainer has {}".format(*shapes)], [])
+    tensors = OTHER[other], "0.weight (256, 64) torch.float32"
+    assert results[1] == (1, ["engine 0: it has {}, and the trainer has {}".format(*tensors)], [])
 
 
+@pytest.mark.slow
+def test_a_second_job_of_engines_is_refused_and_disturbs_nobody(folder):
+    port = free_port()
+    options = f"--port {port} --limit 150 --updates"
+    with (
+        alone("trainer", folder, f"{options} 1000000") as trainer,
+        alone("engine", folder, f"{options} 1000000"),
+    ):
+        trainer.stdout.readline()
+        with alone("engine", folder, f"{options} 1000000") as second:
+            status, said, _ = ends(second)
+        assert trainer.poll() is None
+    assert status == 1
+    assert said == [f"engine 0: another job of engines has already come to 127.0.0.1:{port}"]
+
+
+@pytest.mark.slow
 def test_an_engine_that_is_killed_ends_the_trainer_with_a_sentence(folder):
     options = f"--port {free_port()} --updates 1000000 --limit 30"
     with (
