@@ -8,9 +8,10 @@ On two machines, node0 and node1, type this on both, on node1 with --node-rank 1
         --nproc-per-node 2 --max-restarts 3 train_sharded.py --tensor 2 --checkpoint /shared/run
 
 With srun and mpiexec, set MASTER_ADDR to node0 and MASTER_PORT to 29500, as sbatch/train_ddp.sh
-does for Slurm. If a rank is killed, torchrun starts all ranks again; if SIGTERM stops them, type
-the command again, with any number of ranks. Both times they continue from the newest checkpoint, on
-a disk that all machines see. This makes one file of it:
+does. If a rank is killed, torchrun starts all ranks again; if SIGTERM stops them, type the command
+again, with any number of ranks. Both times they continue from the newest checkpoint, on a disk that
+all machines see. With a model of your own, first compare the losses of --tensor 1 and --tensor 2,
+both with --double, because a wrong plan gives no error. This makes one file of a checkpoint:
 
     python -m torch.distributed.checkpoint.format_utils dcp_to_torch run/step-000200 model.pt
 """
@@ -55,8 +56,8 @@ class Block(nn.Module):
         return x + self.down(gelu(self.up(self.norm2(x))))
 
 
-# Two pairs of layers are cut by columns and by rows. A layer that is not here is whole on each
-# rank, and must see what all ranks see. The norms of heads do not, so their gradients are added up.
+# By columns a rank gets whole heads, which one layer for q, k and v would not give; then by rows.
+# What is not here must see what all ranks see. Norms of heads do not: their gradients are added up.
 BY_HEADS = parallel.SequenceParallel(sequence_dim=2, use_local_output=True)
 PLAN = dict.fromkeys(("query", "key", "value", "up"), parallel.ColwiseParallel())
 PLAN |= dict.fromkeys(("out", "down"), parallel.RowwiseParallel())
@@ -73,13 +74,12 @@ class Model(nn.Module):  # put your own model here
         return self.head(self.blocks(self.line(images) + self.place.weight).mean(1))
 
 
-def variable(*names):
-    """A number that torchrun, Open MPI, MPICH and Slurm call differently."""
+def variable(*names):  # torchrun, Open MPI, MPICH and Slurm have a name each for one number
     found = [os.environ[name] for name in names if name in os.environ]
     return int(found[0]) if found else sys.exit(f"{names[0]} is not set: see {__file__}")
 
 
-def start(rank, n, shape):
+def start(rank, n, tensor):
     """Meet the other ranks. Each takes a GPU of its machine; where there is none, the CPU."""
     local = variable("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
     kind, backend = ("cuda", "nccl") if torch.cuda.is_available() else ("cpu", "gloo")
@@ -90,11 +90,10 @@ def start(rank, n, shape):
         # subtle: torchrun keeps its store when it starts killed ranks again, with their addresses
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=n)
-    return init_device_mesh(kind, shape, mesh_dim_names=("data", "tensor"))
+    return init_device_mesh(kind, (n // tensor, tensor), mesh_dim_names=("data", "tensor"))
 
 
-def by_mesh(model):
-    """The parameters, a list for each mesh, because few functions accept a list with two."""
+def by_mesh(model):  # lists of parameters, because few functions accept those of two meshes in one
     meshes = dict.fromkeys(one.device_mesh for one in model.parameters())
     return [[one for one in model.parameters() if one.device_mesh == mesh] for mesh in meshes]
 
@@ -158,10 +157,10 @@ def main(options):
     n = variable("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
     if n % options.tensor or HEADS % options.tensor:
         sys.exit(f"--tensor {options.tensor} must divide {n} ranks and {HEADS} heads")
-    shape = n // options.tensor, options.tensor
-    if options.batch % (shape[0] * options.accumulation):
-        sys.exit(f"--batch {options.batch} is no multiple of {shape[0]} ranks * --accumulation")
-    mesh = start(rank, n, shape)
+    data = n // options.tensor
+    if options.batch % (data * options.accumulation):
+        sys.exit(f"--batch {options.batch} is no multiple of {data} ranks * --accumulation")
+    mesh = start(rank, n, options.tensor)
     mesh._flatten("all")  # or two all_reduce, and a warning, for the norm of what is cut twice
     torch.manual_seed(0)
     model = Model().to(mesh.device_type, torch.float64 if options.double else torch.float32)
@@ -176,7 +175,7 @@ def main(options):
     optimizer = torch.optim.AdamW([{"params": part} for part in by_mesh(model)])
     step = load(options.checkpoint, made_by, model, optimizer)
     if rank == 0:
-        print(f"{shape[0]} x {shape[1]} ranks ({mesh.device_type}), from step {step}", flush=True)
+        print(f"{data} x {options.tensor} ranks ({mesh.device_type}), from step {step}", flush=True)
     mine, saving, stopped = batches(mesh, step, options), None, False
     calls_of_saving = dist.new_group(backend="gloo")  # a thread makes them, between our own calls
     while step < options.steps and not stopped:

@@ -117,7 +117,9 @@ def program(text, rank, n):
     numbers, dimensions = {"RANK": rank, "WORLD_SIZE": n}, ("data", "tensor")
     names["dist"] = types.SimpleNamespace(**vars(dist) | {"destroy_process_group": lambda: None})
     names["variable"] = lambda name, *_: numbers[name]
-    names["start"] = lambda _, __, shape: init_device_mesh("cpu", shape, mesh_dim_names=dimensions)
+    names["start"] = lambda _, __, tensor: init_device_mesh(
+        "cpu", (n // tensor, tensor), mesh_dim_names=dimensions
+    )
     return names
 
 
