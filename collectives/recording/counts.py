@@ -9,6 +9,7 @@
     the process group.
 `_c10d_functional.all_reduce`, ...: each functional collective, as DTensor makes them. The call of
     the process group in which it ends is not counted again. Seen by torch's dispatcher.
+`_dtensor.all_to_all_single`: the one call that DTensor makes from C++, and only on GPUs.
 `by_hand.message`: each message that by_hand puts on a connection, and its bytes without the label.
     Seen by the connection. Ranks that share memory send no messages.
 
@@ -42,6 +43,7 @@ NAMES = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
     "alltoall": "all_to_all",
     "alltoall_base": "all_to_all_single",
+    "shard_dim_alltoall": "all_to_all_single",
     "recv_any_source": "recv",
     "recv_anysource": "recv",
 }
@@ -139,7 +141,7 @@ def _dispatcher_watch() -> contextlib.AbstractContextManager:
                 return NotImplemented
             namespace, _, operator = func._schema.name.partition("::")
             name = operator.removesuffix("_out").removesuffix("_")
-            is_call = namespace in ("c10d", "_c10d_functional") and name not in _SILENT
+            is_call = namespace in ("c10d", "_c10d_functional", "_dtensor") and name not in _SILENT
             _functional.inside, before = is_call or _functional.inside, _functional.inside
             try:
                 result = func(*args, **(kwargs or {}))

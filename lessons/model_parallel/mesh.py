@@ -206,7 +206,7 @@ if __name__ == "__main__":
 
 
 # %%
-@needs(ranks=2)
+@needs(ranks=4)
 def by_plan_and_shards(rank, world_size, device):
     # To gather a weight that is cut twice takes two calls, of which PyTorch warns.
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
