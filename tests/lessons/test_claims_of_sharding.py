@@ -124,6 +124,16 @@ FALSE = {
         "        self.kept.append(torch.cat([x] * 4))\n        x = x + self.summed",
         "[activations",
     ),
+    # reshard
+    "what arrives is copied into the slices": false(
+        "reshard", "one.copy_(numbers.view_as(one))", "numbers.view_as(one)", "[wrong slices"
+    ),
+    "the bias of up is cut, too": false(
+        "reshard",
+        'if layer in ("query", "key", "value", "up"):',
+        'if layer in ("query", "key", "value", "up") and len(shape) == 2:',
+        "[wrong slices",
+    ),
     # sequence_parallel
     "a rank keeps its part of the text": false(
         "sequence_parallel",
