@@ -25,7 +25,7 @@ def states(n: int) -> Iterator[State]:
     for name, call in CALLS.items():
         # subtle: the product of 1, 10, ..., 10**7 has more digits than int64.
         ops = [op for op in OPS if n < 8 or op != "PRODUCT"] if "op" in call.holes else [""]
-        roots = [0, n - 1] if "root" in call.holes else [""]
+        roots: list[int | str] = [0, n - 1] if "root" in call.holes else [""]
         splits = SPLITS if "splits" in call.holes else [""]
         for op, root, split, length in itertools.product(ops, roots, splits, LENGTHS):
             yield State(name, n, length, op, root, split)
@@ -126,8 +126,8 @@ def origins(state: State, before: list, after: Any, rank: int) -> Any:
     if after and isinstance(after[0], list):
         return [origins(state, before, part, rank) for part in after]
     if not state.op:
-        known = {x: 1 << rank for rank, one in enumerate(before) for x in flat(one)}
-        return [known.get(x, 0) for x in after]
+        givers = {x: 1 << rank for rank, one in enumerate(before) for x in flat(one)}
+        return [givers.get(x, 0) for x in after]
     first = rank * state.length if "scatter" in state.call else 0
     columns = list(zip(*map(flat, before), strict=False))[first:]
     known = [_reduced(state.op, column, x) for column, x in zip(columns, after, strict=False)]

@@ -202,6 +202,7 @@ def program(state: State, change: Change | None = None) -> str:
     text = template(state.call)
     for hole, value in holes.items():
         text = text.replace(f"{{{{{hole}}}}}", value)
-    is_missing = change is not None and change.what == "missing"
-    before, indent = (f"if rank != {change.rank}:\n", "    ") if is_missing else ("", "")
+    before, indent = "", ""
+    if change and change.what == "missing":
+        before, indent = f"if rank != {change.rank}:\n", "    "
     return text.replace("\n|", f"\n{before}|", 1).replace("\n|", f"\n{indent}")

@@ -31,7 +31,7 @@ class Piece(tuple):
 
     op = "SUM"
 
-    def __add__(self, other: "Piece") -> "Piece":
+    def __add__(self, other: "Piece") -> "Piece":  # type: ignore[override]
         return type(self)(self._reduced(a, b) for a, b in zip(self, other, strict=True))
 
     def _reduced(self, a: Number, b: Number) -> Number:
@@ -82,7 +82,9 @@ def _way(state: State, before: list, count: int | None, found: list[list[Message
     for step, after in zip(found, play(found, virtual), strict=True):
         moved = []
         for message in step:
-            to, places, numbers = real[message.to], [], []
+            to = real[message.to]
+            places: list[int] = []
+            numbers: list[Number | None] = []
             for piece in message.received:
                 first = starts[to][order[piece]]
                 places += range(first, first + len(after[message.to][piece]))
