@@ -342,8 +342,8 @@ STEPS = [two_jobs, what_works, the_same_tensors]
 #   none ([rendezvous](../../notebooks/machines/rendezvous.ipynb) says why).
 # - A second group with the same `PrefixStore` finds the addresses of the first, so each needs a new
 #   name.
-# - Where another program listens on the store's port, an engine may wait for its answer without a
-#   limit. The example has a timer for that.
+# - Where another program listens on the store's port and answers nothing, `TCPStore` waits longer
+#   than its timeout. The example has a timer for that.
 # - Compare versions of torch as numbers: `"2.13" >= "2.6"` is false for texts, and a framework once
 #   passed a wrong argument because of that.
 
