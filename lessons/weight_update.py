@@ -136,6 +136,8 @@ STEPS = [weight_update, one_bucket]
 #   [two_jobs](../notebooks/machines/two_jobs.ipynb) joins them.
 # - An engine that answers while weights arrive may mix two versions:
 #   [versions](../notebooks/machines/versions.ipynb) shows how not to.
+# - A trainer whose weights are sharded sends each engine only its slice:
+#   [reshard](../notebooks/model_parallel/reshard.ipynb).
 # - `parameters()` leaves out the buffers of a model, such as the running mean of a BatchNorm.
 # - `torch.cat` turns integers into floating-point numbers, so give each dtype a bucket of its own,
 #   or view all tensors as bytes, as [the program](../examples/weight_update.py) does.
