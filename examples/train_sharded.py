@@ -7,11 +7,11 @@ On two machines, node0 and node1, type this on both, on node1 with --node-rank 1
     torchrun --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 \
         --nproc-per-node 2 --max-restarts 3 train_sharded.py --tensor 2 --checkpoint /shared/run
 
-With srun and mpiexec, set MASTER_ADDR to node0 and MASTER_PORT to 29500, as sbatch/train_ddp.sh
-does. If a rank is killed, torchrun starts all ranks again; if SIGTERM stops them, type the command
-again, with any number of ranks. Both times they continue from the newest checkpoint, on a disk that
-all machines see. With a model of your own, first compare the losses of --tensor 1 and --tensor 2,
-both with --double, because a wrong plan gives no error. This makes one file of a checkpoint:
+With Slurm: sbatch/train_sharded.sh. With mpiexec, set MASTER_ADDR=node0 MASTER_PORT=29500.
+If a rank is killed, torchrun starts all ranks again; if SIGTERM stops them, type the command again,
+with any number of ranks. Both times they continue from the newest checkpoint, on a disk that all
+machines see. With a model of your own, first compare the losses of --tensor 1 and --tensor 2, both
+with --double, because a wrong plan gives no error. This makes one file of a checkpoint:
 
     python -m torch.distributed.checkpoint.format_utils dcp_to_torch run/step-000200 model.pt
 """
