@@ -30,6 +30,7 @@ class LatePeer:
     def __init__(self) -> None:
         import torch.distributed as dist
 
+        dist.barrier()  # the first call on NCCL connects all ranks, so no rank may be late for it
         store = dist.distributed_c10d._get_default_store()  # private: the store of this job
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.meanwhile = True
