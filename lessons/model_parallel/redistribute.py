@@ -109,9 +109,9 @@ if __name__ == "__main__":
 #
 # Two operations rarely need the same placement, so a DTensor must change it, and `redistribute`
 # does that. Which call does it take? You can find out without reading torch, because you have
-# written each of these changes yourself: below, `CHANGES` has a function for each of them, with one
-# call of `dist`. The step makes each change by hand and by `redistribute`, and compares results,
-# calls and bytes.
+# written each of these changes yourself: below, `by_hand` lists a function for each of them, with
+# one call of `dist`. The step makes each change by hand and by `redistribute`, and compares
+# results, calls and bytes.
 
 # %% [markdown]
 # **Predict first.** Which of the five changes sends nothing? And which one can be made in a smaller
@@ -148,13 +148,14 @@ def exchange(mine):
     return arrived.flatten(0, 1)
 
 
-CHANGES = [
-    (Replicate(), Shard(0), keep),
-    (Shard(0), Replicate(), gather),
-    (Partial(), Replicate(), add_up),
-    (Partial(), Shard(0), add_up_rows),
-    (Shard(0), Shard(1), exchange),
-]
+def by_hand():
+    return [
+        (Replicate(), Shard(0), keep),
+        (Shard(0), Replicate(), gather),
+        (Partial(), Replicate(), add_up),
+        (Partial(), Shard(0), add_up_rows),
+        (Shard(0), Shard(1), exchange),
+    ]
 
 
 def parts_of(whole, n):
@@ -178,7 +179,7 @@ def changes(rank, world_size, device):
     n, found = world_size, {}
     mesh = init_device_mesh(device.type, (n,))
     whole = matrix(2 * n, 4 * n, device)
-    for source, target, function in CHANGES:
+    for source, target, function in by_hand():
         what = f"{source} to {target}"
         # The addends 1, 2, ... n times the matrix add up to n * (n + 1) / 2 times the matrix.
         right = whole * (n * (n + 1) // 2) if source == Partial() else whole

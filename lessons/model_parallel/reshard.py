@@ -94,7 +94,7 @@ def held_rows(whole, f):
 
 
 @needs(ranks=2)
-def gathered_first(rank, world_size, device):
+def gathered_whole(rank, world_size, device):
     trainers, engines = roles()
     last, slices = world_size - 1, {}
     group, pair = dist.new_group(list(engines)), dist.new_group([0, last])
@@ -124,7 +124,7 @@ def gathered_first(rank, world_size, device):
 
 # %%
 if __name__ == "__main__":
-    run(gathered_first)
+    run(gathered_whole)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -330,7 +330,7 @@ if __name__ == "__main__":
 # </details>
 
 # %%
-STEPS = [gathered_first, directly, compared_plans]
+STEPS = [gathered_whole, directly, compared_plans]
 
 # %% [markdown]
 # ## The proof

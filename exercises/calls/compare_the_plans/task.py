@@ -8,8 +8,8 @@ every rank otherwise. The values do not count.
     0     {"a": [1, 2], "b": [3]}    False
     1     {"a": [1, 2], "c": [3]}    False
 
-You may call all_gather and all_gather_single, once, and no other collective. A hash has one length,
-however long the plan is: `hashlib.sha256(text.encode()).digest()` has 32 bytes.
+You may call all_gather and all_gather_single, and no other collective, once in all. A hash has one
+length, however long the plan is: `hashlib.sha256(text.encode()).digest()` has 32 bytes.
 """
 
 import hashlib
