@@ -63,7 +63,7 @@ class Joint:
         self.name = f"engine {rank - 1}" if rank else "trainer"
         self.where = f"{options.host}:{options.port}"
         self.limit = datetime.timedelta(seconds=options.limit)
-        # subtle: where another program listens and is silent, TCPStore waits longer than its timeout
+        # subtle: where a silent program has the port, TCPStore waits longer than its timeout
         timer = threading.Timer(options.limit + 5, self.stop_connecting)
         timer.start()
         try:
