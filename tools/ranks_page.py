@@ -14,7 +14,7 @@ import torch
 
 from collectives import launch
 from collectives.pictures import colours
-from tools.ranks_program import CALLS, SPLITS, State, program, template
+from tools.ranks_program import BARRIER, CALLS, SPLITS, State, program, template
 from tools.ranks_steps import OPS, ways
 
 SIZES, LENGTHS = (2, 3, 4, 8), (1, 4, 5)
@@ -80,7 +80,7 @@ def record(n: int, wanted: list[State]) -> Iterator[tuple[State, dict]]:
 
 def without_group(text: str) -> str:
     """A program for a rank whose process group somebody else makes and ends."""
-    for line in ('dist.init_process_group("gloo")', "dist.destroy_process_group()"):
+    for line in ('dist.init_process_group("gloo")', BARRIER, "dist.destroy_process_group()"):
         text = text.replace(line, "")
     return text
 

@@ -161,6 +161,9 @@ SPLITS = {
     "neighbour": "length * (k == (r + 1) % n)",
 }
 
+# The barrier, which is no part of the case: a rank that ends early would cut off one that connects.
+BARRIER = "dist.barrier()  # nobody ends while another rank still connects"
+
 # The lines of a call have the mark | until it is known whether every rank makes it.
 _FRAME = """\
 # torchrun --nproc-per-node {{n}} try_it.py
@@ -169,7 +172,7 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank, n = dist.get_rank(), dist.get_world_size()
-
+%s
 length = {{length}}
 %s
 print(f"rank {rank} before: {%s}", flush=True)
@@ -184,7 +187,13 @@ def template(name: str) -> str:
     call = CALLS[name]
     lines = [f"{hole} = {{{{{hole}}}}}\n" for hole in ("op", "root") if hole in call.holes]
     marked = "\n".join("|" + line for line in call.call.splitlines())
-    return _FRAME % ("".join(lines) + call.setup.rstrip("\n"), call.before, marked, call.after)
+    return _FRAME % (
+        BARRIER,
+        "".join(lines) + call.setup.rstrip("\n"),
+        call.before,
+        marked,
+        call.after,
+    )
 
 
 def program(state: State, change: Change | None = None) -> str:

@@ -18,7 +18,7 @@ _SETTINGS = (
 )
 
 
-def version(package: str = "collectives") -> str | None:
+def version(package: str = "torch-collectives") -> str | None:
     """The installed version of a package; None without it. Imports nothing."""
     try:
         return importlib.metadata.version(package)

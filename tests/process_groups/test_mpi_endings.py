@@ -102,9 +102,8 @@ def test_without_mpi4py_the_command_says_which_extra_to_install(command):
 def test_without_mpiexec_too(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(
-        ValueError, match=r"mpi needs mpiexec, which is not here: pip install 'collectives\[mpi\]'"
-    ):
+    said = r"mpi needs mpiexec, which is not here: pip install 'torch-collectives\[mpi\]'"
+    with pytest.raises(ValueError, match=said):
         launch(print, 2, backend="mpi")
 
 
