@@ -122,6 +122,7 @@ def test_a_trainer_that_never_comes(folder):
     assert said == [f"engine 0: no trainer at 127.0.0.1:{port} after 0:00:01: does it run?"]
 
 
+@pytest.mark.slow
 def test_a_port_that_another_program_has(folder):
     """The trainer cannot open it, and the engine gets no answer there."""
     with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taken:

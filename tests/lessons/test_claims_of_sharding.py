@@ -2,6 +2,7 @@
 claim false, and leaves the model right, is noticed.
 """
 
+import pytest
 from planted import Planted, by_proof, unnoticed
 
 from collectives.course import files
@@ -155,6 +156,7 @@ FALSE = {
 }
 
 
+@pytest.mark.slow
 def test_what_a_lesson_claims_is_proved():
     missed = unnoticed([*FALSE.values()], by_proof)
     assert [claim for claim, fault in FALSE.items() if fault in missed] == [], [*missed.values()]

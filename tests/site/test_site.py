@@ -13,7 +13,7 @@ SITE = ROOT / "site"
 SOURCES = ("notebooks", "docs", "exercises", "examples", "tools/site")
 
 PAGES = (
-    *("index", "README", "docs/contents", "chapters/training", "notebooks/all_reduce"),
+    *("index", "notebooks/all_reduce", "README", "docs/contents", "chapters/training"),
     *("notebooks/mistakes/order", "exercises/calls/weighted_mean", "docs/api", "docs/steps"),
     "search",
 )
@@ -92,7 +92,9 @@ def in_every_size(page, name: str, schemes=("light",)) -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", [*PAGES[:2], *(pytest.param(one, marks=pytest.mark.slow) for one in PAGES[2:])]
+)
 def test_a_page_fits_and_everything_on_it_has_a_name(page, name):
     in_every_size(page, name, ("light", "dark"))
     assert page.locator("html").get_attribute("lang") == "en"
