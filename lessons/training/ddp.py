@@ -99,8 +99,8 @@ STEPS = [ddp]
 # GPUs. Start the program twice, and the second run has nothing left to do. Delete `checkpoint.pt`
 # to train anew.
 #
-# Is it faster on two ranks? Not here: on two idle cores of a cloud machine, an epoch took 0.08 s on
-# one rank and 0.14 s on two, with one thread for each rank (`python
+# Is it faster on two ranks? Not here: on two idle cores of a cloud machine, an epoch took 0.04 s on
+# one rank and 0.07 s on two, with one thread for each rank (`python
 # benchmarks/seconds_per_epoch.py`). The network is tiny, so computing its 24 steps takes less time
 # than their calls do. More ranks pay off only if a step computes for longer than it communicates,
 # and [faster](../../notebooks/training/faster.ipynb) measures where that begins.
