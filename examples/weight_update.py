@@ -124,7 +124,8 @@ def main(options):
                 print(f"{name}: version {version} is {fingerprint(model)}\n", end="", flush=True)
     except RuntimeError as error:
         sys.exit(f"{name}: a rank has died, or was silent for {limit} ({error})")
-    dist.destroy_process_group()
+    finally:  # also before an exit: a thread of gloo that outlives Python aborts the process
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
