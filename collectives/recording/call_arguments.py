@@ -1,16 +1,26 @@
-"""Read a call's arguments: its group, root or peer, reduction, shapes, dtypes and split sizes."""
+"""Read a call's arguments as plain data: its group, peer, reduction, tensors by kind, and sizes."""
 
 import contextlib
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch.distributed import distributed_c10d as c10d
 
-from ..semantics.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT
-from . import argument_values
-from .call import MADE_BY, WORLD, CallArgs, group_label, requested_place, sequence_key
+from ..semantics.calls import BY_NAME, CALLS, GROUPS, POINT_TO_POINT, CallSpec, Layout
+from .call import (
+    MADE_BY,
+    WORLD,
+    CallArgs,
+    TensorKind,
+    group_label,
+    requested_place,
+    sequence_key,
+)
 
 # Parameters that are numbers, or lists of them.
 _NUMBERS = {
@@ -61,12 +71,12 @@ class Reader:
         key = None
         for word in parameters.numbers:
             if word in given:
-                given[word] = argument_values.plain_number(given[word])
+                given[word] = _plain_number(given[word])
         if parameters.name in GROUPS:
             self.groups.clear()
             self.known.clear()
         elif not parameters.spec.objects:  # whose arguments may not be hashable
-            signatures = map(argument_values.signature, given.values())
+            signatures = map(_signature, given.values())
             key = (parameters.name, caller, *given, *signatures)
         known = None if key is None else self.known.get(key)
         if known is None:
@@ -103,7 +113,7 @@ class Reader:
             if handle is c10d.GroupMember.NON_GROUP_MEMBER:
                 return None
             group, members, timeout = self._group(handle)
-            backend, device, gaps = argument_values.served_by(handle, spec, given)
+            backend, device, gaps = _served_by(handle, spec, given)
             group_name = _group_name(handle)
         if given.get("timeout"):
             timeout = given["timeout"].total_seconds()
@@ -112,10 +122,10 @@ class Reader:
             group=group,
             members=members,
             peer=_peer(parameters, given, members),
-            op=argument_values.op_name(given["op"]) if "op" in given else None,
+            op=_op_name(given["op"]) if "op" in given else None,
             tag=given.get("tag"),
-            tensors=argument_values.buffer_kinds(spec, given),
-            splits=argument_values.splits(given) if parameters.has_splits else None,
+            tensors=_buffer_kinds(spec, given),
+            splits=_splits(given) if parameters.has_splits else None,
             ranks=ranks,
             is_async=spec.always_async or bool(given.get("async_op")),
             timeout=timeout,
@@ -208,3 +218,102 @@ def _peer(parameters: Parameters, given: dict, members: tuple[int, ...]) -> int 
     if (rank_in_group := given.get(f"group_{spec.peer}")) is not None:
         return members[rank_in_group]
     return spec.default_root
+
+
+def _buffer_tensors(spec: CallSpec, given: dict) -> list[torch.Tensor]:
+    """The tensors that the call was given, in the order of torch's parameters."""
+    found: list[torch.Tensor] = []
+    for buffer in spec.buffers:
+        _collect(given.get(buffer.parameter), found)
+    return found
+
+
+def _collect(value, found: list[torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            _collect(element, found)
+
+
+def _buffer_kinds(spec: CallSpec, given: dict) -> tuple[TensorKind, ...]:
+    """Of each tensor that the call was given; one for each list of objects.
+
+    Objects are counted only where every rank must pass the same number of them. Their types do not
+    matter: each rank may pass any.
+    """
+    if not spec.objects:
+        return tuple(_kind(tensor.dtype, tensor.shape) for tensor in _buffer_tensors(spec, given))
+    return tuple(
+        TensorKind("object", (len(given[buffer.parameter]),))
+        for buffer in spec.buffers
+        if buffer.layout is Layout.SEVERAL and buffer.parameter in given
+    )
+
+
+@functools.lru_cache(10_000)
+def _kind(dtype: torch.dtype, shape: torch.Size) -> TensorKind:
+    return TensorKind(str(dtype).removeprefix("torch."), tuple(shape))
+
+
+def _signature(value):
+    """Two arguments with the same signature ask for the same."""
+    if isinstance(value, torch.Tensor):
+        try:
+            return value.dtype, value.shape, value.is_contiguous()
+        except RuntimeError:  # a sparse tensor of some kind
+            return value.dtype, value.shape
+    if isinstance(value, list | tuple):
+        return tuple(map(_signature, value))
+    return value
+
+
+def _plain_number(value):
+    """A number, or a list of numbers, as Python's own int: torch also takes numpy's and tensors."""
+    if value is None or type(value) is int:
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # it is a list, or an array
+        return [_plain_number(element) for element in value]
+
+
+def _op_name(op) -> str:
+    name = getattr(op, "name", None)  # a ReduceOp with a factor has none
+    return name or next(
+        (name for name, known in c10d.ReduceOp.RedOpType.__members__.items() if op == known),
+        str(op),
+    )
+
+
+def _splits(given: dict) -> tuple:
+    """Of all_to_all_single: the sizes of the output's pieces and of the input's; None if equal."""
+    both = (given.get(word) for word in ("output_split_sizes", "input_split_sizes"))
+    return tuple(tuple(sizes) if sizes else None for sizes in both)
+
+
+def _served_by(group, spec: CallSpec, given: dict) -> tuple[str, str, bool]:
+    """The backend, the type of the first tensor's device, and whether a single tensor has gaps.
+
+    Texts are empty where there is no tensor, or where torch does not say.
+    """
+    tensors = _buffer_tensors(spec, given)
+    if not tensors:
+        return "", "", False
+    device = tensors[0].device
+    # Tensors in a list do not count: torch copies them.
+    single = [given.get(buffer.parameter) for buffer in spec.buffers]
+    gaps = any(_has_gaps(tensor) for tensor in single if isinstance(tensor, torch.Tensor))
+    with contextlib.suppress(Exception):  # a backend of another kind may not know its name
+        found: Any = group or c10d.GroupMember.WORLD
+        return found._get_backend(device).name(), device.type, gaps
+    return "", device.type, gaps
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether its elements do not fill the memory between the first and the last of them."""
+    # torch makes a like tensor with the same strides, transposed or not, only if there are no gaps.
+    return (
+        tensor.layout is torch.strided
+        and torch.empty_like(tensor, device="meta").stride() != tensor.stride()
+    )
