@@ -13,16 +13,16 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..semantics.calls import BY_NAME, RECEIVES
 from .call import SPAN, Call, CallArgs, was_refused
 from .call_arguments import Parameters, Reader, wait_for
-from .call_site import caller
-from .hidden_frame import hide_frame
 from .pending_work import COMPLETION_METHODS, PendingWork
 from .sink import Memory, Several, Sink
+from .stack import caller
 
 
 class _NotedCall(NamedTuple):
@@ -38,6 +38,23 @@ class _Inside(threading.local):
     call = False
     # In batch_isend_irecv, the calls that have begun, with their Works and arguments.
     batch: list[tuple[Any, "_NotedCall", dict]] | None = None
+
+
+# subtle: a warning counts frames to find the line to blame, and skips the frames whose file name
+# contains "importlib" and "_bootstrap". With such a name for our wrappers, a warning from torch
+# blames the caller's line, as it does without us.
+_FILE_NAME = "<frozen importlib._bootstrap> collectives.recording.record"
+
+
+def _hide_frame(function: Callable) -> Callable:
+    """Decorate a wrapper, so that neither warnings nor torch.compile notice its frame."""
+    function.__code__ = function.__code__.replace(co_filename=_FILE_NAME)
+    # Older versions of torch do not have these names; there torch.compile decides for itself.
+    with contextlib.suppress(AttributeError):
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
 
 
 class Recorder:
@@ -100,7 +117,7 @@ class Recorder:
         parameters = Parameters(name, real)
 
         @functools.wraps(real)
-        @hide_frame
+        @_hide_frame
         def wrapper(*args, **kwargs):
             if self.inside.call:
                 return real(*args, **kwargs)
@@ -124,7 +141,7 @@ class Recorder:
         """NCCL gives the program one Work for the whole batch, and gloo that of each call."""
 
         @functools.wraps(real)
-        @hide_frame
+        @_hide_frame
         def batch(*args, **kwargs):
             self.inside.batch = begun = []
             try:
@@ -148,7 +165,7 @@ class Recorder:
         real = work_type.wait
 
         @functools.wraps(real)
-        @hide_frame
+        @_hide_frame
         def wait(work, *args, **kwargs):
             pending = None if self.inside.call else self.works.get(id(work))
             if pending is None:
@@ -188,7 +205,7 @@ class Recorder:
         real = getattr(work_type, name)
 
         @functools.wraps(real)
-        @hide_frame
+        @_hide_frame
         def settling(work, *args, **kwargs):
             result = real(work, *args, **kwargs)
             is_done = result is True or name != "is_completed"
@@ -216,7 +233,7 @@ class Recorder:
             sink.notice("gaps", call_args, None)
         return noted
 
-    @hide_frame
+    @_hide_frame
     def _call(self, noted: _NotedCall, real: Callable, args: tuple, kwargs: dict):
         self.inside.call = True
         try:

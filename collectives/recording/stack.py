@@ -1,11 +1,13 @@
-"""Which frame of a stack a report names, and how to read a stack that faulthandler wrote."""
+"""Which frame of a stack a report names: of the own stack, or of one that faulthandler wrote."""
 
+import functools
 import linecache
 import os
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import CodeType, FrameType
 
 Frame = tuple[str, int, str]  # file, line, function
 NOWHERE: Frame = ("", 0, "")
@@ -13,8 +15,54 @@ NOWHERE: Frame = ("", 0, "")
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _COURSE = f"{_PACKAGE}_course{os.sep}"  # the programs in the wheel, which are a reader's
-_LIBRARY = tuple(str(Path(path).resolve()) for path in {sys.base_prefix, sys.prefix})
+_PREFIXES = tuple(str(Path(path).resolve()) for path in {sys.base_prefix, sys.prefix})
 _TORCH = f"site-packages{os.sep}torch{os.sep}"
+
+# The kinds of code. The caller is never inside torch or this package; it is in another library only
+# if the stack has no code of the program.
+_INNER, _LIBRARY, _OWN = range(3)
+
+# The call sites found so far, by code object and instruction: in a long function it takes long to
+# find a line number. The code object is kept alive, so that no other gets its id.
+_own: dict[tuple[int, int], tuple[CodeType, Frame]] = {}
+
+
+def caller() -> Frame:
+    """The file, line and function that called the function that asks.
+
+    ("", 0, "") if the stack has no such place.
+    """
+    frame = first = sys._getframe(1).f_back
+    if first is None:  # C called it, as it calls the functions of atexit
+        return "", 0, ""
+    key = id(first.f_code), first.f_lasti
+    known = _own.get(key)
+    if known is not None:
+        return known[1]
+    libraries = []
+    while frame is not None and (kind := _kind(frame.f_code.co_filename)) != _OWN:
+        if kind == _LIBRARY:
+            libraries.append(_place(frame))
+        frame = frame.f_back
+    place = _place(frame) if frame else named_or_innermost(libraries)
+    if frame is first:
+        if len(_own) >= 4096:  # a program that makes code as it runs
+            _own.clear()
+        _own[key] = first.f_code, place
+    return place
+
+
+def _place(frame: FrameType) -> Frame:
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+
+@functools.cache
+def _kind(file: str) -> int:
+    import torch
+
+    if is_ours(file) or file.startswith(("<frozen", os.path.dirname(torch.__file__) + os.sep)):
+        return _INNER
+    return _LIBRARY if is_library(file) else _OWN
 
 
 def where(stack: str) -> str:
@@ -65,7 +113,7 @@ def is_library(file: str) -> bool:
     if is_ours(file) or file.startswith("<frozen"):
         return True
     return "site-packages" in file or (
-        file.startswith(_LIBRARY) and f"{os.sep}lib{os.sep}python" in file
+        file.startswith(_PREFIXES) and f"{os.sep}lib{os.sep}python" in file
     )
 
 
