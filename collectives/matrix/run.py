@@ -14,7 +14,7 @@ from collectives.launcher.world import World
 from collectives.matrix.measured import UNAVAILABLE, Matrix, Measured
 from collectives.semantics.cell import Cell
 from collectives.semantics.forms import FORMS, called
-from collectives.semantics.probe import Silence, probe
+from collectives.semantics.probe import Bug, Refused, Silence, probe
 
 # The default time limit of a cell, in seconds. Most cells take a tenth of a second; a GPU's context
 # and NCCL's connections take longer.
@@ -133,15 +133,16 @@ def outcome_of(run: Callable[[], list]) -> tuple[str, str]:
     except LaunchError as error:
         if error.kind in ("hung", "died"):
             return {"hung": "hangs", "died": "crashes"}[error.kind], str(error).splitlines()[0]
-        return "refuses", _reason(error)
+        return "crashes" if error.error_type == Bug.__name__ else "refuses", _reason(error)
     except Exception as error:  # the world could not even be started: no cell may end the run
         return "crashes", f"{type(error).__name__}: {error}".splitlines()[0]
     return ("wrong", wrong[0]) if wrong else ("works", "")
 
 
 def _reason(error: LaunchError) -> str:
-    """In a line, what a rank raised. Refused is ours: its text is the reason."""
-    text = error.error_text if error.error_type == "Refused" else error.summary
+    """In a line, what a rank raised. Refused and Bug are ours: their text is the reason."""
+    is_ours = error.error_type in (Refused.__name__, Bug.__name__)
+    text = error.error_text if is_ours else error.summary
     return text.partition("\n")[0]
 
 

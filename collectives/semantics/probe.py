@@ -6,7 +6,9 @@ tensor that is not contiguous; neither they nor the inputs may change. All compa
 a NaN, or a bool that is neither 0 nor 1, cannot hide.
 """
 
+import dis
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +29,19 @@ _GUARD_BYTE = 0x5A
 _SHOWN = 90
 
 
+# What Python raises where code is wrong.
+_BUGS = (TypeError, AttributeError, NameError, IndexError, ZeroDivisionError)
+# An error that comes from these files is torch's: of wrong arguments, or of a method that the
+# backend lacks or that takes others.
+_NOT_THE_BACKEND = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
+
+
 class Refused(Exception):
     """The call raised. The message has the type and the first line of its error."""
+
+
+class Bug(Exception):
+    """The backend's own code is wrong. The message names its line after the error."""
 
 
 class Silence:
@@ -55,7 +68,7 @@ def probe(
 ) -> str | None:
     """Try a cell in this rank: None if it works, else what was wrong.
 
-    Refused: the call raised. RuntimeError: the probe itself failed.
+    Refused or Bug: the call raised. RuntimeError: the probe itself failed.
     """
     form = forms.FORMS[cell.name]
     group = dist.group.WORLD
@@ -87,8 +100,24 @@ def probe(
     except Mismatch as error:
         return f"Mismatch: rank {rank}/{world_size}: {error}"
     except Exception as error:
+        if line := _bug(error):
+            raise Bug(f"{_first_line(error)} ({line})") from error
         raise Refused(_first_line(error)) from error
     return None
+
+
+def _bug(error: Exception) -> str:
+    """The line of the backend that raised the error without meaning to; empty if there is none."""
+    at = error.__traceback__
+    while at and at.tb_next:
+        at = at.tb_next
+    if at is None or not isinstance(error, _BUGS):
+        return ""
+    code = at.tb_frame.f_code
+    is_meant = code.co_code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]  # a `raise` in the source
+    if is_meant or code.co_filename.startswith(_NOT_THE_BACKEND):
+        return ""
+    return f"{Path(code.co_filename).name}, line {at.tb_lineno}"
 
 
 def _complete(result: Any, case: Case) -> Any:

@@ -182,6 +182,27 @@ def test_a_backend_that_refuses_its_first_calls_is_measured_to_the_end(monkeypat
     assert states == {"send": {"refuses"}, "broadcast": {"works"}}
 
 
+def test_a_bug_in_a_method_of_the_backend_is_no_refusal_and_names_its_line(monkeypatch):
+    monkeypatch.setattr(imported, "modules", [])
+    imported.import_modules(["refusing_backends"])
+    names = ["all_reduce", "broadcast", "reduce"]
+    cells = selection.select(["unfinished"], names, ["float32"])
+    plain = [cell for cell in cells if cell.form in names and cell.op in (None, "SUM")]
+    found = {one.form: one for one in matrix.measure(plain, timeout=60.0)}
+    assert {name: one.state for name, one in found.items()} == {
+        "all_reduce": "crashes",
+        "broadcast": "refuses",  # the method does not take what torch passes
+        "reduce": "refuses",  # it says so itself
+    }
+    why, place = found["all_reduce"].detail.split(" (")
+    assert (
+        why == "TypeError: Unfinished._summed() missing 1 required positional argument: 'options'"
+    )
+    assert re.fullmatch(r"refusing_backends\.py, line \d+\)", place)
+    assert found["broadcast"].detail.startswith("TypeError: Unfinished.broadcast() takes 2")
+    assert found["reduce"].detail == "TypeError: unfinished does not reduce"
+
+
 def command(*words, folder=None):
     return finished(["python", "-m", "collectives", "matrix", *words], 200, cwd=folder)
 

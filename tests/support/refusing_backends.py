@@ -1,4 +1,6 @@
-"""Two backends for `--import`: no world of `broken` starts; `strict` starts and does not send."""
+"""Backends for `--import`: no world of `broken` starts, `strict` does not send, and of the methods of
+`unfinished` one has a bug, one has another signature, and one refuses.
+"""
 
 import torch.distributed as dist
 from lying_backend import OnGloo
@@ -16,6 +18,21 @@ class Strict(OnGloo):
     recv = send
 
 
+class Unfinished(OnGloo):
+    def allreduce(self, tensors, options):
+        return self._summed(tensors)
+
+    def _summed(self, tensors, options):
+        return self._gloo.allreduce(tensors, options)
+
+    def broadcast(self, tensors):
+        return self._gloo.broadcast(tensors)
+
+    def reduce(self, tensors, options):
+        raise TypeError("unfinished does not reduce")
+
+
 if "broken" not in dist.Backend.backend_list:
     dist.Backend.register_backend("broken", Broken, devices=["cpu"])
     dist.Backend.register_backend("strict", Strict, devices=["cpu"])
+    dist.Backend.register_backend("unfinished", Unfinished, devices=["cpu"])
