@@ -23,9 +23,9 @@ from torch.distributed.fsdp import fully_shard
 
 from collectives import launch
 from collectives.algorithms import table
+from collectives.backends.availability import missing_for_mpi
 from collectives.process_groups.by_hand import memory
 from collectives.process_groups.by_hand.choice import SHARED_MEMORY, Options
-from collectives.process_groups.mpi.installed import missing_for_mpi
 
 # Bytes of the tensor, and how many calls in a row are timed together.
 SIZES = {4: 60, 2**16: 30, 2**20: 8, 2**24: 2, 2**26: 1}

@@ -1,14 +1,17 @@
-"""What each backend is and needs, and whether this machine has it."""
+"""What each backend is and needs, whether this machine has it, and `--import` of others'."""
 
 import ctypes
 import functools
+import importlib
+import importlib.util
 import os
+import shutil
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from collectives.process_groups.interfaces import LOOPBACK
-from collectives.process_groups.mpi.installed import missing_for_mpi
 from collectives.words import did_you_mean
 
 # Since this version several ranks may share a GPU if NCCL_MULTI_RANK_GPU_ENABLE=1 (release notes of
@@ -57,6 +60,18 @@ def _gloo_missing(device: str, nproc: int) -> str | None:
     if not dist.is_gloo_available():
         return "this build of torch has no gloo"
     return "gloo on cuda needs a GPU: 0 visible" if _lacks_gpu(device) else None
+
+
+def missing_for_mpi() -> str | None:
+    """What our MPI backend lacks on this machine, or None. Does not start MPI."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py"
+    return None if mpiexec() else "mpiexec"
+
+
+def mpiexec() -> str | None:
+    """The path of mpiexec: next to this Python, where pip installs it, or else on the PATH."""
+    return shutil.which("mpiexec", path=os.path.dirname(sys.executable)) or shutil.which("mpiexec")
 
 
 def _mpi_missing(device: str, nproc: int) -> str | None:
@@ -244,3 +259,60 @@ def rank_environment(backend: str, nproc: int, one_machine: bool = True) -> dict
         shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4"}
         variables |= {name: os.environ.get(name, value) for name, value in shared.items()}
     return variables
+
+
+# The same option of every command, of every lesson and of pytest.
+IMPORT = "--import"
+IMPORT_HELP = "Import it in every rank: it registers a backend of your own. Repeatable."
+
+# What was imported here, by name. Ranks are processes of their own: each that this process starts
+# imports the same.
+imported: list[str] = []
+
+
+def add_import_option(add: Callable) -> None:
+    """To a parser, by what it adds options with."""
+    add(IMPORT, action="append", default=[], dest="modules", metavar="MODULE", help=IMPORT_HELP)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules, from the current folder too, here and in the ranks that start from now on.
+
+    ValueError, in one sentence, for a module that is missing, that raises, or that registers no
+    backend.
+    """
+    # By itself the `collectives` command does not look in the current folder.
+    if names and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        if name not in imported:
+            _import(name)
+            imported.append(name)
+
+
+def _import(name: str) -> None:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(
+            f"{IMPORT} {name}: that is no name of a module: write it as behind `import` in Python."
+        )
+    # What was imported before has registered its backend before.
+    is_new, before = name not in sys.modules, known_backends()
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{IMPORT} {name}: {_why_not(name, error)}") from error
+    if is_new and known_backends() == before:
+        raise ValueError(
+            f"{IMPORT} {name}: it registers no backend: it should call "
+            "torch.distributed.Backend.register_backend when it is imported."
+        )
+
+
+def _why_not(name: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+        without = f": leave out the ending, as in {name[:-3]}" if name.endswith(".py") else ""
+        return f"there is no such module, here or where this Python looks for packages{without}."
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    # The message of a SyntaxError names the place itself; nothing of the module has run.
+    place = f" ({frame.filename}, line {frame.lineno})" if frame.filename[0] != "<" else ""
+    return f"its import raised {type(error).__name__}: {' '.join(str(error).split())}{place}."

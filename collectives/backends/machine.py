@@ -7,6 +7,8 @@ import platform
 import shutil
 import subprocess
 
+from collectives.backends import availability
+
 # Environment variables that change what a backend does.
 _SETTINGS = (
     "NCCL_",
@@ -29,8 +31,6 @@ def version(package: str = "torch-collectives") -> str | None:
 def facts() -> list[tuple[str, str]]:
     """Names and values, as text. Opens no CUDA context and does not start MPI."""
     import torch
-
-    from collectives.backends import availability
 
     gpus = availability.gpu_count()
     works, missing = _backends()
@@ -65,8 +65,6 @@ def _build() -> str:
 
 
 def _nccl() -> str:
-    from collectives.backends import availability
-
     version = availability.nccl_version()
     return ".".join(map(str, version)) if version else "none in this build of torch"
 
@@ -98,16 +96,12 @@ def _mpi() -> str:
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed"
 
-    from collectives.process_groups.mpi.installed import mpiexec
-
-    start = "mpiexec found" if mpiexec() else "no mpiexec"
+    start = "mpiexec found" if availability.mpiexec() else "no mpiexec"
     return f"mpi4py {version('mpi4py') or 'of unknown version'}, {start}"
 
 
 def _backends() -> tuple[list[str], list[str]]:
     """What works here with one rank, such as "gloo on cpu", and why the rest does not."""
-    from collectives.backends import availability
-
     works, missing = [], []
     for backend in availability.BACKENDS.values():
         for device in backend.devices:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from collectives.backends import imported
-from collectives.backends.availability import NAMES
+from collectives.backends.availability import NAMES, import_modules
 from collectives.cli import terminal
 from collectives.course import output_file
 from collectives.course.console import print_text
@@ -93,7 +92,7 @@ def bus(
             iters=iters,
             warmup=warmup,
         )
-        imported.import_modules(modules or ())
+        import_modules(modules or ())
         world = World.chosen(nproc, backend, device, timeout)
         request.check(world.nproc)
         if speaks:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from collectives.backends import claims, imported
+from collectives.backends import availability, claims
 from collectives.backends.claims import BROKEN
 from collectives.cli import terminal
 from collectives.course import output_file
@@ -98,7 +98,7 @@ def execute(request: MatrixRequest) -> int:
         worker = request.check()
         all_claims = claims.load(request.claims_file)
         before = None if request.against is None else _before(request.against)
-        imported.import_modules(request.modules or ())
+        availability.import_modules(request.modules or ())
         cells = request.cells(worker)
     except (ValueError, OSError) as error:
         return terminal.failed("collectives matrix", error)

@@ -11,8 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from collectives.backends import imported
-from collectives.backends.availability import NAMES
+from collectives.backends.availability import NAMES, import_modules
 from collectives.cli import terminal
 from collectives.course import files
 from collectives.course.rich_console import console as make_console
@@ -81,7 +80,7 @@ def run(
         from collectives.course.show import Display
 
         display = Display(trace, picture, save_picture)
-        imported.import_modules(modules or [])
+        import_modules(modules or [])
         world = World.chosen(nproc, backend, device, timeout)
         print_note(world)
         if wrong:

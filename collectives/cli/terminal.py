@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from collectives.backends import imported
+from collectives.backends.availability import IMPORT, IMPORT_HELP, Unavailable
 from collectives.course.console import print_text
 from collectives.launcher.worker import is_alone_or_rank
 
-Modules = Annotated[
-    list[str] | None, typer.Option(imported.OPTION, metavar="MODULE", help=imported.HELP)
-]
+Modules = Annotated[list[str] | None, typer.Option(IMPORT, metavar="MODULE", help=IMPORT_HELP)]
 
 
 def failed(command: str, error: Exception) -> int:
@@ -22,8 +20,6 @@ def failed(command: str, error: Exception) -> int:
 
     That is 1 if ranks failed, 2 for bad usage, 3 if a backend is not here.
     """
-    from collectives.backends.availability import Unavailable
-
     if is_alone_or_rank(0):
         print_text(f"{command}: {error}", stderr=True)
     if isinstance(error, RuntimeError):

@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from collectives.backends import imported
-from collectives.backends.availability import NAMES
+from collectives.backends.availability import NAMES, add_import_option
 
 
 def parser_of(lesson: str) -> argparse.ArgumentParser:
@@ -26,7 +25,7 @@ def parser_of(lesson: str) -> argparse.ArgumentParser:
         default=60.0,
         help="time limit for each step, in seconds (default %(default)g)",
     )
-    imported.add_option(parser.add_argument)
+    add_import_option(parser.add_argument)
     parser.add_argument(
         "--trace",
         type=Path,

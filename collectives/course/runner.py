@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from collectives.backends import availability, imported
+from collectives.backends import availability
 from collectives.backends.availability import Unavailable
 from collectives.course import files, lab_output
 from collectives.course.console import check_stdout, drop_stdout, print_text
@@ -80,7 +80,7 @@ def _words(lesson: str, *typed: str) -> tuple[argparse.Namespace, Display]:
     parser = parser_of(lesson)
     words = parser.parse_args(typed)
     try:
-        imported.import_modules(words.modules)
+        availability.import_modules(words.modules)
         display = Display(words.trace, words.picture, words.save_picture)
     except ValueError as error:
         parser.error(printable(error))

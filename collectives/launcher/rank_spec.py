@@ -10,7 +10,7 @@ from multiprocessing import reduction
 from multiprocessing.util import get_temp_dir
 from typing import IO, Any
 
-from collectives.backends import imported
+from collectives.backends import availability
 from collectives.launcher.server import default_start_method
 from collectives.launcher.world import World
 from collectives.process_groups.mpi import pmi
@@ -116,7 +116,7 @@ def _common_fields(world: World, store: str | tuple[str, int, str]) -> dict[str,
             for name, entry in linecache.cache.items()
             if len(entry) == 4 and entry[1] is None
         },
-        "modules": tuple(imported.modules),
+        "modules": tuple(availability.imported),
         "stdout": _descriptor(1),
         "stderr": _descriptor(2),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.backends import availability, imported, machine
+from collectives.backends import availability, machine
 from collectives.launcher import server
 from collectives.matrix import PRELOADED, refused
 from collectives.verify.ask import ASKED, REFUSED, world_sizes
@@ -25,7 +25,7 @@ def pytest_addoption(parser):
         help=f"ask this backend alone ({availability.NAMES}, or what --import brings), and run no "
         "other tests than those that ask it; repeatable",
     )
-    imported.add_option(group.addoption)
+    availability.add_import_option(group.addoption)
     group.addoption(
         "--world-sizes",
         metavar="N,N",
@@ -41,7 +41,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes long")
     try:
-        imported.import_modules(config.getoption("modules"))
+        availability.import_modules(config.getoption("modules"))
         world_sizes(config, ())
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None

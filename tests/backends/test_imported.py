@@ -9,7 +9,7 @@ from processes import finished
 from repository import SUPPORT
 from typer.testing import CliRunner
 
-from collectives.backends import imported
+from collectives.backends import availability
 from collectives.cli import app
 from collectives.course import files
 
@@ -18,7 +18,7 @@ from collectives.course import files
 def here(tmp_path, monkeypatch):
     """An empty folder, and a process that has imported no backend yet."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(imported, "modules", [])
+    monkeypatch.setattr(availability, "imported", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
@@ -51,10 +51,10 @@ def test_a_module_that_gives_no_backend_is_refused_in_a_sentence(name, text, sai
     if text is not None:
         (here / f"{name.removesuffix('.py')}.py").write_text(text)
     with pytest.raises(ValueError, match=f"^--import {re.escape(name)}: ") as refused:
-        imported.import_modules([name])
+        availability.import_modules([name])
     assert said.format(here=here) in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert imported.modules == []
+    assert availability.imported == []
 
 
 @pytest.mark.parametrize(

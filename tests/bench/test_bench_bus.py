@@ -12,12 +12,12 @@ from processes import finished
 from typer.testing import CliRunner
 
 from collectives import launch
+from collectives.backends import availability
 from collectives.bench import bus, bus_table
 from collectives.bench.bus_trial import FORMS
 from collectives.cli import app
 from collectives.cli.bus import size_in_bytes
 from collectives.pictures import bandwidth
-from collectives.process_groups.mpi import installed
 from collectives.semantics import forms
 
 REQUEST = bus.Request(("all_reduce",), begin=1024, end=4096, factor=4, iters=2, warmup=1)
@@ -237,7 +237,7 @@ def test_bad_words_are_explained(words, message):
     ("launcher", "backend"),
     [
         ("torchrun --nproc-per-node 2", "gloo"),
-        pytest.param(f"{installed.mpiexec()} -n 2 python", "mpi", marks=needs_mpi),
+        pytest.param(f"{availability.mpiexec()} -n 2 python", "mpi", marks=needs_mpi),
     ],
 )
 def test_the_ranks_may_be_those_of_a_launcher_and_one_of_them_prints(launcher, backend):

@@ -12,8 +12,8 @@ from our_backends import needs_mpi
 from processes import finished
 
 from collectives import launch
+from collectives.backends import availability
 from collectives.course import files
-from collectives.process_groups.mpi import installed
 from tools import notebooks
 
 LESSON = '''\
@@ -95,7 +95,10 @@ def printed(*command, folder: Path) -> str:
     return done.stdout
 
 
-DOORS = {"torchrun": "torchrun --nproc-per-node 2", "mpiexec": f"{installed.mpiexec()} -n 2 python"}
+DOORS = {
+    "torchrun": "torchrun --nproc-per-node 2",
+    "mpiexec": f"{availability.mpiexec()} -n 2 python",
+}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from diagnosing import diagnose
 from our_backends import needs_mpi
 
-from collectives.process_groups.mpi import installed
+from collectives.backends import availability
 
 pytestmark = needs_mpi
 
@@ -38,7 +38,7 @@ LINE = PROGRAM[: PROGRAM.index("# here")].count("\n") + 1
 def test_the_rank_and_the_line_are_named_under_mpiexec(kind, rank, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    mpiexec = [installed.mpiexec(), "-n", "3", sys.executable, str(program), kind]
+    mpiexec = [availability.mpiexec(), "-n", "3", sys.executable, str(program), kind]
     before = _files_of_mpiexec()
     verdict, done = diagnose(tmp_path, *mpiexec, hang_after=4)
     until = time.monotonic() + 60

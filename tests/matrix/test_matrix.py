@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from collectives import launch
 from collectives.backends import availability as backends
-from collectives.backends import claims, imported
+from collectives.backends import claims
 from collectives.cli import app
 from collectives.course.rich_console import print_block
 from collectives.matrix import grid, recorded, selection
@@ -148,7 +148,7 @@ def test_the_matrix_notices(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     limit = 3.0 if state == "hangs" else 120.0
     with monkeypatch.context() as patch:
-        patch.setattr(imported, "modules", ["planted"])  # in the ranks alone
+        patch.setattr(backends, "imported", ["planted"])  # in the ranks alone
         (answer,) = matrix.measure([lying_cell(name)], timeout=limit)
     assert answer.state == state, answer.detail
     assert detail in answer.detail
@@ -172,8 +172,8 @@ def test_where_no_world_starts_the_reason_is_printed_once_and_nothing_is_measure
 
 
 def test_a_backend_that_refuses_its_first_calls_is_measured_to_the_end(monkeypatch):
-    monkeypatch.setattr(imported, "modules", [])
-    imported.import_modules(["refusing_backends"])
+    monkeypatch.setattr(backends, "imported", [])
+    backends.import_modules(["refusing_backends"])
     chosen = selection.select(["strict"], ["send", "broadcast"], ["float32", "int64"])
     states = {"send": set(), "broadcast": set()}
     for found in matrix.measure(chosen, timeout=60.0):

@@ -11,7 +11,7 @@ from our_backends import needs_mpi
 from processes import finished
 
 from collectives import check, launch
-from collectives.process_groups.mpi import installed
+from collectives.backends import availability
 
 pytestmark = needs_mpi
 
@@ -132,7 +132,7 @@ def test_a_group_that_a_member_does_not_come_to_is_given_up_at_the_time_limit():
 
 def mpiexec(*command, ranks=3, **environ):
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    words = [installed.mpiexec(), "-n", ranks, sys.executable, *command]
+    words = [availability.mpiexec(), "-n", ranks, sys.executable, *command]
     done = finished(words, env=as_root | environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
