@@ -183,8 +183,8 @@ def test_a_backend_that_refuses_its_first_calls_is_measured_to_the_end(monkeypat
 
 
 def test_a_bug_in_a_method_of_the_backend_is_no_refusal_and_names_its_line(monkeypatch):
-    monkeypatch.setattr(imported, "modules", [])
-    imported.import_modules(["refusing_backends"])
+    monkeypatch.setattr(backends, "imported", [])
+    backends.import_modules(["refusing_backends"])
     names = ["all_reduce", "broadcast", "reduce"]
     cells = selection.select(["unfinished"], names, ["float32"])
     plain = [cell for cell in cells if cell.form in names and cell.op in (None, "SUM")]
