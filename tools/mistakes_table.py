@@ -83,7 +83,8 @@ def _state(outcome: RankOutcome, code: CodeType) -> State:
         "RuntimeError: Connection closed by peer" if outcome.kind == "peer_lost" else outcome.detail
     )
     where = (code.co_filename, outcome.line, code.co_name) if outcome.line else ("", 0, "")
-    return State(_STATUS[outcome.kind], text, where)
+    kind = _STATUS[outcome.kind]
+    return State(kind, text, where, error=outcome.error, signal=outcome.signal)
 
 
 def markdown(outcomes: dict[str, dict[str, list[set[str]]]] | None = None) -> str:

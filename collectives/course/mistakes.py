@@ -112,7 +112,7 @@ def run_on_rank_0(
 def _death(error: LaunchError, stderr: Path) -> RankOutcome:
     cause = signal.Signals(error.signal).name if error.signal else f"exit status {error.exitcode}"
     text = stderr.read_text(errors="replace") if stderr.exists() else ""
-    return RankOutcome("died", f"({cause})", text=text)
+    return RankOutcome("died", f"({cause})", text=text, signal=error.signal or 0)
 
 
 def _agent_store():

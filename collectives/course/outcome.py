@@ -50,13 +50,16 @@ class RankOutcome:
     """How a rank ended: a key of _WORDS, the details, and the line of the step's file (or 0).
 
     `text` is what the reader would see of it: the end of the traceback, or what the process wrote
-    on stderr before it died. It differs from run to run, and no report shows it.
+    on stderr before it died. It differs from run to run, and no report shows it. `error` is the
+    type of the exception, `signal` the one that killed the process.
     """
 
     kind: str
     detail: str = ""
     line: int = 0
     text: str = field(default="", compare=False)
+    error: str = ""
+    signal: int = 0
 
     def __str__(self) -> str:
         return _WORDS[self.kind].format(self.detail)
@@ -122,8 +125,9 @@ def _outcome_of(error: BaseException, step: Callable) -> RankOutcome:
     for pattern, replacement in _NOISE:
         message = re.sub(pattern, replacement, message)
     sentence = _SENTENCE.match(message)
-    detail = f"{type(error).__name__}: {sentence[0] if sentence else message}"
-    return RankOutcome("raised", detail, line, text)
+    kind = type(error).__name__
+    detail = f"{kind}: {sentence[0] if sentence else message}"
+    return RankOutcome("raised", detail, line, text, kind)
 
 
 def _line(stack: traceback.StackSummary, file: str) -> int:

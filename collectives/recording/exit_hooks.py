@@ -49,8 +49,9 @@ class ExitHooks:
         if not isinstance(error, SystemExit):
             found = traceback.extract_tb(error.__traceback__)
             frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(found)]
-            text = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
-            self._note(text, stack.named_or_innermost(frames), is_guess=False)
+            kind = type(error).__name__
+            text = " ".join(f"{kind}: {text_of(error)}".split()).removesuffix(":")
+            self._note(kind, text, stack.named_or_innermost(frames), is_guess=False)
 
     def note_end(self) -> None:
         """The process ends by itself. Report a sys.exit with a status other than 0.
@@ -58,16 +59,17 @@ class ExitHooks:
         This is a guess: the program may have caught it.
         """
         if self.exited is not None and self.exited[0] not in (None, 0):
-            self._note(f"SystemExit: {self.exited[0]}", self.exited[1], is_guess=True)
+            status, where = self.exited
+            self._note("SystemExit", f"SystemExit: {status}", where, is_guess=True)
 
-    def _note(self, text: str, where: stack.Frame, is_guess: bool) -> None:
+    def _note(self, kind: str, text: str, where: stack.Frame, is_guess: bool) -> None:
         # The cause stands at the begin, or at the end if a worker process raised it.
         if len(text) > 500:
             text = f"{text[:250]} ... {text[-245:]}"
         rank = os.environ.get("RANK")
-        noted = {"at": time.monotonic_ns(), "text": text, "rank": rank, "where": where}
+        noted = {"at": time.monotonic_ns(), "type": kind, "text": text, "rank": rank}
         with contextlib.suppress(Exception):
-            self.report(noted | {"is_guess": is_guess})
+            self.report(noted | {"where": where, "is_guess": is_guess})
 
     def _note_uncaught(self) -> None:
         def hook(kind, error, trace):

@@ -196,7 +196,7 @@ def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(tmp_path):
             writer.put(ANSWER, json.dumps(answer).encode())
             if rank == 0:
                 writer.set_ended()
-        raised = {"text": LOST, "where": where, "at": 1, "is_guess": False}
+        raised = {"type": "RuntimeError", "text": LOST, "where": where, "at": 1, "is_guess": False}
         writer.put(RAISED, json.dumps(raised).encode())
         world.poll()
         verdict = world.verdict(stalled=True)
@@ -212,7 +212,8 @@ def test_exit_status_0_of_a_launcher_is_not_trusted_if_a_rank_raised(raises, sta
         with open(tmp_path / f"{number}.calls", "xb+") as file:
             writer = Writer(file, number, 2, world=77)
     if raises:
-        raised = {"text": LOST, "where": ["train.py", 7, "step"], "at": 1, "is_guess": False}
+        raised = {"type": "RuntimeError", "text": LOST, "where": ["train.py", 7, "step"]}
+        raised |= {"at": 1, "is_guess": False}
         writer.put(RAISED, json.dumps(raised).encode())
     job.poll()
     (world,) = job.worlds.values()

@@ -13,7 +13,6 @@ from collectives.diagnosis.rules.flight_record import match_records
 from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.messages import WINDOW
-from collectives.diagnosis.rules.rank_state import LEFT as LEFT_AT_THE_END
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.rendezvous import JoiningWorld, never_met
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
@@ -231,7 +230,7 @@ LOST_ALL = {0: LOST, 2: LOST}
 
 
 def raised(text, at=0, where=("train.py", 7, "load")):
-    return State("raised", text, where, at)
+    return State("raised", text, where, at, text.partition(":")[0])
 
 
 OTHERS = {
@@ -376,7 +375,7 @@ OTHERS = {
     ),
     "lost whom os._exit had ended, which was seen later": (
         Program(2).call(0, "all_reduce", members=(0,), error=LOST.text).calls,
-        {0: LOST, 1: State("returned", LEFT_AT_THE_END, at=LOST.at + 1)},
+        {0: LOST, 1: State("returned", at=LOST.at + 1, unseen=True)},
         "raised",
         (1,),
     ),
@@ -557,7 +556,7 @@ ABSENT = {
         (1, 2),
         "host-b, host-c do not answer: ranks 1,2 cannot be reached",
     ),
-    "unheard, perhaps": ({1: State("unheard", "not heard of yet")}, (1,), "rank 1 not heard of"),
+    "unasked": ({1: State("unasked", "cannot be asked")}, (1,), "rank 1 cannot be asked"),
 }
 
 
@@ -879,15 +878,16 @@ def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [(LEFT_AT_THE_END, "ok"), ("", "mismatch")],
+    ("unseen", "kind"),
+    [(True, "ok"), (False, "mismatch")],
     ids=["its-launcher-ended-it", "it-returned"],
 )
-def test_a_rank_that_serves_the_others_may_still_wait_at_the_end(text, kind):
+def test_a_rank_that_serves_the_others_may_still_wait_at_the_end(unseen, kind):
     program = (
         Program(3).call(0, "recv", source=1).call(0, "recv", left=None).call(1, "send", peer=0)
     )
-    assert diagnose(program.calls, {0: State("returned", text), 1: ENDED, 2: ENDED}).kind == kind
+    states = {0: State("returned", unseen=unseen), 1: ENDED, 2: ENDED}
+    assert diagnose(program.calls, states).kind == kind
     assert diagnose(program.calls, {1: ENDED, 2: ENDED}, stalled=False).kind == "ok"
 
 
@@ -955,7 +955,7 @@ def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatc
         0: LOST,
         1: LOST,
         2: LOST,
-        aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, at=1),
+        aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, 1, signal=6),
     }
     verdict = judge(Matching(own.calls), states, 3, stalled=False, c10d=Matching(native.calls))
     check(verdict, "mismatch", 2, field="shape")

@@ -5,12 +5,12 @@ import signal
 
 import pytest
 
-from collectives.diagnosis.rules.rank_state import LEFT, Facts, State, states
+from collectives.diagnosis.rules.rank_state import Facts, State, states
 from collectives.diagnosis.timing import LAUNCHER_REACTS_NS as REACTS
 from collectives.recording.call import Call
 
 HERE, EXIT, CRASH = ("train.py", 10, "step"), ("train.py", 20, "main"), ("train.py", 7, "load")
-RAISED = {"text": "KeyError: 1", "where": [*HERE], "at": 5, "is_guess": False}
+RAISED = {"type": "KeyError", "text": "KeyError: 1", "where": [*HERE], "at": 5, "is_guess": False}
 GUESS = RAISED | {"is_guess": True}
 # What a rank answered after its last call, and what it answered when it ended.
 ANSWER = {"count": 3, "where": [*HERE], "exit": [*EXIT], "in_torch": True}
@@ -19,12 +19,15 @@ TERM, KILL = -signal.SIGTERM, -signal.SIGKILL
 UNSEEN = "died (killed, or left by os._exit)"
 
 
+LEFT = State("returned", "left by os._exit, or was ended by its launcher", at=9, unseen=True)
+
+
 def raised(text="KeyError: 1", at=5):
-    return State("raised", text, HERE, at)
+    return State("raised", text, HERE, at, "KeyError")
 
 
-def died(text, where=HERE):
-    return State("died", text, where, at=9, is_old=True)
+def died(text, where=HERE, signal=0):
+    return State("died", text, where, at=9, signal=signal, is_old=True)
 
 
 def ended(exit_status=None, **facts):
@@ -37,7 +40,7 @@ ALONE = {
     "noted one, and runs": ({"exception": RAISED, "is_stopped": True}, raised()),
     "a guess, and it failed": (ended(1, exception=GUESS), raised()),
     "a guess, unseen": (ended(exception=GUESS), raised()),
-    "a guess, but status 0": (ended(0, exception=GUESS), State("returned", LEFT, at=9)),
+    "a guess, but status 0": (ended(0, exception=GUESS), LEFT),
     "a signal or a debugger holds it": (
         {"is_stopped": True, "noted_end": 4},
         State(text="is stopped", stopped=True),
@@ -57,20 +60,20 @@ ALONE = {
     ),
     "last answer, then SIGKILL": (
         ended(KILL, answer=LAST, noted_end=4),
-        died("was killed by SIGKILL (signal 9)"),
+        died("was killed by SIGKILL (signal 9)", signal=9),
     ),
-    "a signal": (ended(TERM, noted_end=4), died("was killed by SIGTERM (signal 15)")),
-    "a signal without a name": (ended(-99), died("was killed by signal 99")),
+    "a signal": (ended(TERM, noted_end=4), died("was killed by SIGTERM (signal 15)", signal=15)),
+    "a signal without a name": (ended(-99), died("was killed by signal 99", signal=99)),
     "the stack of a crash": (
         ended(1, crash_signal=11, crash_place=CRASH, noted_end=4),
-        State("died", "was killed by SIGSEGV (signal 11)", CRASH, 9),
+        State("died", "was killed by SIGSEGV (signal 11)", CRASH, 9, signal=11),
     ),
     "noted that it ends, then status 0": (
         ended(0, noted_end=4),
         State("returned", where=EXIT, at=4),
     ),
     "noted that it ends, then unseen": (ended(noted_end=4), State("returned", where=EXIT, at=4)),
-    "status 0": (ended(0), State("returned", LEFT, at=9)),
+    "status 0": (ended(0), LEFT),
     "noted that it ends, then status 3": (
         ended(3, noted_end=4),
         State("raised", "ended with exit status 3", HERE, 9),

@@ -1,11 +1,12 @@
 """Ranks that raised, died or left: who is to blame, and who only lost the others. Pure."""
 
 import re
+import signal
 from collections.abc import Collection
 from dataclasses import replace
 
 from collectives.diagnosis.rules.compare import Difference, compare
-from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, State, is_lost, timed_out
+from collectives.diagnosis.rules.rank_state import NOT_ENDED, State, is_lost, timed_out
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import WORLD, Call
@@ -51,7 +52,7 @@ def _raised_alike(failed: dict[int, State], rank: int) -> list[int]:
     """
 
     def kind(state: State) -> tuple:  # the message may differ from rank to rank
-        return state.status, state.text.partition(":")[0], state.where
+        return state.status, state.error or state.text, state.where
 
     alike = [
         other
@@ -100,11 +101,7 @@ def aborted(snapshot: Snapshot) -> Difference | None:
 
     gloo does this if a message is longer than the tensor for it. The calls may be from C++.
     """
-    ended = [
-        rank
-        for rank, state in snapshot.states.items()
-        if state.status == "died" and "SIGABRT" in state.text
-    ]
+    ended = [rank for rank, state in snapshot.states.items() if state.signal == signal.SIGABRT]
     if not ended:
         return None
     inside = snapshot.inside | {rank: call for rank in ended if (call := snapshot.place(rank)).name}
@@ -159,8 +156,7 @@ def left_early(snapshot: Snapshot) -> Verdict | None:
 def _left_before(state: State | None, at: int) -> bool:
     if state is None or state.status != "returned":
         return False
-    # Nobody knows when a rank left by os._exit: its `at` is when that was seen.
-    return state.text == LEFT or 0 < state.at < at
+    return state.unseen or 0 < state.at < at
 
 
 def lost(snapshot: Snapshot) -> Verdict | None:

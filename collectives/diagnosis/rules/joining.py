@@ -71,7 +71,7 @@ def _incomplete(snapshot: Snapshot, sequence: Sequence, seq: int) -> Verdict | N
         return None
     if (difference := compare(joined)) is not None:
         return mismatch(snapshot, difference)
-    if any(snapshot.states[rank].status == "unheard" for rank in absent):
+    if any(snapshot.states[rank].status in ("unheard", "unasked") for rank in absent):
         return None
     elsewhere = [rank for rank in absent if snapshot.states[rank].status == "elsewhere"]
     call = next(iter(joined.values()))

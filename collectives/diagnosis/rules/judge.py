@@ -81,17 +81,16 @@ def same_rank(snapshot: Snapshot) -> Verdict | None:
 def silent(snapshot: Snapshot) -> Verdict | None:
     """A machine whose diagnosis has not answered: it has no power, or no connection to this one."""
     unheard = {rank: one for rank, one in snapshot.states.items() if one.status == "unheard"}
-    if not unheard or not snapshot.stalled or not snapshot.inside:
+    unasked = {rank: one for rank, one in snapshot.states.items() if one.status == "unasked"}
+    if not (unheard or unasked) or not snapshot.stalled or not snapshot.inside:
         return None
-    # Without the store only its own machine is known not to answer.
-    known = {rank: one for rank, one in unheard.items() if one.text == "does not answer"}
-    what = f"{ranks(unheard)} {next(iter(unheard.values())).text}"
-    if known:
-        names = sorted({one.machine for one in known.values()})
+    if unheard:
+        names = sorted({one.machine for one in unheard.values()})
         does = "does" if len(names) == 1 else "do"
-        what = f"{', '.join(names)} {does} not answer: {ranks(known)} cannot be reached"
-    guilty = map(snapshot.place, known or unheard)
-    return snapshot.verdict("hang", what, guilty, field="machine")
+        what = f"{', '.join(names)} {does} not answer: {ranks(unheard)} cannot be reached"
+    else:
+        what = f"{ranks(unasked)} {next(iter(unasked.values())).text}"
+    return snapshot.verdict("hang", what, map(snapshot.place, unheard or unasked), field="machine")
 
 
 _RULES = (

@@ -3,7 +3,7 @@
 from collectives.diagnosis.rules.compare import compare, minority
 from collectives.diagnosis.rules.matching import Sequence
 from collectives.diagnosis.rules.mismatch import mismatch
-from collectives.diagnosis.rules.rank_state import LEFT, NOT_ENDED, OUT_OF_SIGHT
+from collectives.diagnosis.rules.rank_state import NOT_ENDED, OUT_OF_SIGHT
 from collectives.diagnosis.rules.report import numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.diagnosis.rules.suspects import suspects
@@ -108,7 +108,7 @@ def _unmatched_message(snapshot: Snapshot) -> Verdict | None:
             continue
         if call.peer in states and states[call.peer].status in OUT_OF_SIGHT:
             continue
-        if call.name in RECEIVES and states[call.rank].text == LEFT:  # it served others to the end
+        if call.name in RECEIVES and states[call.rank].unseen:  # it served others to the end
             continue
         guilty = (call, snapshot.place(call.peer)) if call.peer in states else (call,)
         what = f"no rank received the message of rank {call.rank}"

@@ -24,10 +24,7 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
-# The text of a rank that returned without noting its end, and whose launcher was content.
-LEFT = "left by os._exit, or was ended by its launcher"
-
-OUT_OF_SIGHT = ("elsewhere", "unheard")
+OUT_OF_SIGHT = ("elsewhere", "unheard", "unasked")
 NOT_ENDED = ("running", "missing", *OUT_OF_SIGHT)
 
 
@@ -36,16 +33,21 @@ class State:
     """How a rank is.
 
     `status`: running, returned, raised or died; missing if no process is known; elsewhere if it
-    runs on a node that tells nothing; unheard if its node has not answered the last question yet.
-    `text`: its exception, or how it died. `at`: when it ended, in nanoseconds. `in_torch`: its main
-    thread is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have
-    gone on since. `machine`: the host name, if the world is on several.
+    runs on a node that tells nothing; unheard if its node has not answered the last question yet,
+    unasked if there is no way to ask. `text`: its exception, or how it died. `error`: the type of
+    the exception. `signal`: the one that killed it. `at`: when it ended, in nanoseconds. `unseen`:
+    it returned without noting that, so `at` is when it was found gone. `in_torch`: its main thread
+    is in torch, below `where`. `is_old`: `where` is from its last answer, and it may have gone on
+    since. `machine`: the host name, if the world is on several.
     """
 
     status: str = "running"
     text: str = ""
     where: Frame = NOWHERE
     at: int = 0
+    error: str = ""
+    signal: int = 0
+    unseen: bool = False
     in_torch: bool = False
     stopped: bool = False
     is_old: bool = False
@@ -116,7 +118,7 @@ def state(facts: Facts) -> State:
     """How one rank is, from its own facts alone."""
     noted = facts.exception
     if noted and not (noted["is_guess"] and facts.exit_status == 0):
-        return State("raised", noted["text"], _place(noted["where"]), noted["at"])
+        return State("raised", noted["text"], _place(noted["where"]), noted["at"], noted["type"])
     if facts.gone_at is not None:
         return _state_at_its_end(facts, facts.gone_at)
     if facts.is_stopped:  # it may have left the place of its last answer
@@ -134,13 +136,14 @@ def _state_at_its_end(facts: Facts, at: int) -> State:
         return State("returned", where=exit_place, at=at)
     if number := facts.crash_signal or -min(status or 0, 0):
         text = f"was killed by {_signal_name(number)}"
-        if facts.crash_place != NOWHERE:
-            return State("died", text, facts.crash_place, at)
-        return State("died", text, facts.seen_at, at, is_old=True)
+        is_old = facts.crash_place == NOWHERE
+        where = facts.seen_at if is_old else facts.crash_place
+        return State("died", text, where, at, signal=number, is_old=is_old)
     if facts.noted_end and not status:
         return State("returned", where=exit_place, at=facts.noted_end)
     if status == 0:
-        return State("returned", LEFT, at=at)
+        text = "left by os._exit, or was ended by its launcher"
+        return State("returned", text, at=at, unseen=True)
     if facts.noted_end:
         where = _place(facts.answer.get("where"))
         return State("raised", f"ended with exit status {status}", where, at)
@@ -180,7 +183,7 @@ def states(
             found[rank] = State("returned", at=destroyed[rank].entered)
         elif ranks[rank].exit_status is not None or died_at > failed_at[first] + reaction:
             found[rank] = dataclasses.replace(
-                found[rank], status="running", text="was ended by its launcher", at=0
+                found[rank], status="running", text="was ended by its launcher", at=0, signal=0
             )
     return found
 

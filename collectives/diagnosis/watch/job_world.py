@@ -98,10 +98,10 @@ class JobWorld(WatchedWorld):
             return self.not_joined[number].state()
         if number in self.machines:
             name, host = self.machines[number], self.lost_store
-            text = "does not answer"
-            if host and host != name:
-                text = f"cannot be asked: the store on {host} does not answer"
-            return State("unheard", text, machine=name)
+            if host in ("", name):  # without the store its own machine alone is known to be silent
+                return State("unheard", "does not answer", machine=name)
+            text = f"cannot be asked: the store on {host} does not answer"
+            return State("unasked", text, machine=name)
         if self.has_begun:
             text = "runs on another machine: start its command there with diagnose, too"
             return State("elsewhere", text)
