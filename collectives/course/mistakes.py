@@ -24,7 +24,7 @@ from collectives.launcher.call_record import Results
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.rank_spec import LaunchSpec
 from collectives.launcher.watch import LaunchWatch
-from collectives.launcher.worker import Worker
+from collectives.launcher.worker import Worker, launcher_store
 from collectives.launcher.world import World
 from collectives.words import ranks
 
@@ -96,8 +96,6 @@ def run_on_rank_0(
     worker: Worker, step: Callable, world: World
 ) -> tuple[list[RankOutcome], Results] | None:
     """`run_isolated` by rank 0 of a launcher's world. The other ranks wait, and return None."""
-    from collectives.launcher.store import launcher_store
-
     store = launcher_store(worker, world.timeout)
     done = f"collectives/mistake/{next(_numbers)}"
     if worker.rank:

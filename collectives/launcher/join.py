@@ -19,8 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from collectives.backends import availability
 from collectives.launcher import call_record, failure, rank
-from collectives.launcher.store import launcher_store
-from collectives.launcher.worker import Worker
+from collectives.launcher.worker import Worker, launcher_store
 from collectives.launcher.world import World
 
 # A rank that has passed its time limit and cannot raise is ended this many seconds later. Until

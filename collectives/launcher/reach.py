@@ -8,8 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from collectives.launcher.store import launcher_store
-from collectives.launcher.worker import Worker
+from collectives.launcher.worker import Worker, launcher_store
 from collectives.process_groups.interfaces import address_of_interface
 
 # Seconds until the other ranks must have joined, and for one connection.

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from collectives.backends import availability
-from collectives.launcher import by_value, call_record, failure, rank_spec, server
+from collectives.launcher import call_record, failure, rank_spec, server
 from collectives.launcher.child import EXIT_TIMEOUT, NAME, Child, Event, end_all, starting
 from collectives.launcher.rank_spec import LaunchSpec, RankSpec
 from collectives.launcher.watch import LaunchWatch
@@ -27,7 +27,7 @@ def start(spec: LaunchSpec, calls: LaunchWatch | None = None) -> call_record.Res
     `calls` watches the calls that the ranks note. Without it a LaunchError tells none.
     """
     deadline = time.monotonic() + spec.world.timeout
-    payload = by_value.pickle_by_value(spec.fn, spec.args)
+    payload = rank_spec.pickle_by_value(spec.fn, spec.args)
     world = _World(spec, calls)
     with contextlib.closing(calls) if calls else contextlib.nullcontext():
         try:

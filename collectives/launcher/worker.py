@@ -1,11 +1,19 @@
-"""Whether this process is a worker of torchrun, mpiexec or Slurm's srun, and which one."""
+"""Whether a launcher started this process: torchrun, mpiexec or srun; as which rank; its store."""
 
+import datetime
+import functools
 import importlib.util
+import ipaddress
 import os
 import re
+import socket
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 # The variables that identify a worker of each launcher. The worker's own children inherit them, but
 # are not workers.
@@ -21,6 +29,8 @@ _UNSET = (
 )
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+_launcher_store: "dist.Store | None" = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,46 @@ def is_alone_or_rank(rank: int) -> bool:
     except ValueError:  # RANK is set, but nothing else of a launcher
         return True
     return worker is None or worker.rank == rank
+
+
+def launcher_store(worker: Worker, timeout: float) -> "dist.Store":
+    """The launcher's own store, opened once. Give it a prefix: keys must never be used twice."""
+    global _launcher_store
+    if _launcher_store is None:
+        import torch.distributed as dist
+
+        patience = datetime.timedelta(seconds=timeout)
+        if worker.launcher == "srun":
+            _launcher_store = _store_of_step(worker, patience)
+        else:
+            where = "mpi://" if worker.uses_mpi else "env://"
+            _launcher_store, _, _ = next(dist.rendezvous(where, timeout=patience))
+    return _launcher_store
+
+
+def _store_of_step(worker: Worker, patience: datetime.timedelta) -> "dist.TCPStore":
+    """srun has no store for its ranks: rank 0 opens one, at the address where the others expect it.
+
+    It listens at this address alone: whoever reaches the store can end the launch.
+    """
+    import torch.distributed as dist
+
+    host, port = worker.store_address
+    connect = functools.partial(dist.TCPStore, wait_for_workers=False, timeout=patience)
+    if worker.rank:
+        return connect(host, port, is_master=False)
+    cannot = f"rank 0 cannot open the store of this Slurm step at {host}, port {port}:"
+    choose = "Choose another address: export MASTER_ADDR and MASTER_PORT before srun."
+    try:
+        listener = socket.create_server((host, port), backlog=max(128, worker.world_size))
+    except OSError as error:
+        raise ValueError(f"{cannot} {error.strerror}. {choose}") from error
+    address = listener.getsockname()[0]
+    fd = listener.detach()
+    if not worker.on_one_machine and ipaddress.ip_address(address).is_loopback:
+        os.close(fd)
+        raise ValueError(f"{cannot} this is {address}, which no other machine reaches. {choose}")
+    return connect(address, port, is_master=True, master_listen_fd=fd)
 
 
 def _worker(launcher: str, rank: str, size: str) -> Worker:

@@ -16,8 +16,7 @@ import torch.distributed as dist
 
 from collectives.launcher import start
 from collectives.launcher.rank_spec import LaunchSpec
-from collectives.launcher.store import launcher_store
-from collectives.launcher.worker import Worker
+from collectives.launcher.worker import Worker, launcher_store
 from collectives.matrix import run
 from collectives.matrix.measured import Measured
 from collectives.semantics.cell import Cell

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from collectives.launcher import reach, store
-from collectives.launcher.worker import Worker, launcher_worker
+from collectives.launcher import reach
+from collectives.launcher.worker import Worker, launcher_store, launcher_worker
 
 # Rank 5 of srun -N 3 -n 7 on this cluster.
 STEP = {
@@ -160,12 +160,12 @@ def test_mpiexec_in_a_step_knows_better_who_shares_a_machine(worker):
 
 
 def test_a_step_whose_store_cannot_be_opened_says_what_to_choose(worker, monkeypatch):
-    monkeypatch.setattr(store, "_launcher_store", None)
+    monkeypatch.setattr("collectives.launcher.worker._launcher_store", None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for port, words in (0, "no other machine reaches"), (taken.getsockname()[1], "in use"):
             rank = worker(SLURM_PROCID="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
             with pytest.raises(ValueError, match=f"{words}.*export MASTER_ADDR and MASTER_PORT"):
-                store.launcher_store(rank, 5.0)
+                launcher_store(rank, 5.0)
 
 
 def unreachable(monkeypatch):
