@@ -1,7 +1,14 @@
-"""How we say what many texts say: ranks, runs of numbers, and the name that may have been meant."""
+"""How we say what many texts say: ranks, runs of numbers, names that were meant, words of others."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# All control characters but tab and newline; marks that turn the direction of text; and lone
+# surrogates, which no encoding can write.
+_NOT_SHOWN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -25,3 +32,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """ "did you mean 'all_reduce'? ", or nothing if no known name is similar."""
     similar = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
     return f"did you mean {similar[0]!r}? " if similar else ""
+
+
+def printable(text: object) -> str:
+    r"""Text of others, harmless for a terminal: with \x1b where it has an escape character."""
+    return _NOT_SHOWN.sub(lambda found: ascii(found[0])[1:-1], str(text))

@@ -55,9 +55,9 @@ def _register_mpi() -> None:
 
 def _rendezvous(url, timeout=dist.default_pg_timeout, **_):
     """For `init_method="mpi://"`: the store, the rank and the world size come from MPI."""
-    from collectives.process_groups.mpi import store as mpi_store
+    from collectives.process_groups.mpi.library import open_store
 
-    yield mpi_store.open(timeout.total_seconds())
+    yield open_store(timeout.total_seconds())
 
 
 def register_by_hand() -> None:

@@ -7,7 +7,7 @@ control character is shown here and never obeyed.
 import os
 import sys
 
-from collectives.semantics.printable import printable
+from collectives.words import printable
 
 
 def print_text(text: object, *, end: str = "\n", stderr: bool = False, flush: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from collectives.semantics.printable import printable
+from collectives.words import printable
 
 if TYPE_CHECKING:
     from collectives.course.outcome import RankOutcome

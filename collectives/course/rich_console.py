@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from collectives.semantics.printable import printable
+from collectives.words import printable
 
 
 class _Console(Console):

@@ -28,7 +28,7 @@ from collectives.launcher.server import start_beside_torch
 from collectives.launcher.worker import is_alone_or_rank, launcher_worker
 from collectives.launcher.world import World
 from collectives.semantics.check import Mismatch
-from collectives.semantics.printable import printable
+from collectives.words import printable
 
 if files.program_runs_lessons():  # and is about to import torch
     start_beside_torch()

@@ -11,7 +11,7 @@ import cloudpickle
 
 from collectives.recording.call import Call, RiskyCall
 from collectives.recording.stack import is_library, main_thread, where
-from collectives.semantics.printable import printable
+from collectives.words import printable
 
 if TYPE_CHECKING:
     from collectives.diagnosis.rules.snapshot import Verdict

@@ -19,7 +19,7 @@ from collectives.semantics import forms, values
 from collectives.semantics.cell import Cell
 from collectives.semantics.check import Mismatch, bits, kind
 from collectives.semantics.form import ANYTHING, Buffer, Case
-from collectives.semantics.printable import printable
+from collectives.words import printable
 
 # Around each tensor, in bytes: a multiple of every dtype's size.
 _GUARD = 64

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from collectives.process_groups.mpi.communicator import new_communicator
-from collectives.process_groups.mpi.library import MPI, receive
+from collectives.process_groups.mpi.library import MPI, new_communicator, receive
 from collectives.process_groups.mpi.types import (
     MpiReduction,
     address,
