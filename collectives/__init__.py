@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # The one list of the public names: type checkers read it, and so does _HOMES.
     from collectives.course.data_set import digits as digits
     from collectives.course.data_set import text as text
-    from collectives.course.lab_output import stdout_lines as stdout_lines
     from collectives.course.marks import computed as computed
     from collectives.course.marks import cure as cure
     from collectives.course.marks import in_lab as in_lab
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # The one list of the public names: type checkers read it, an
     from collectives.course.marks import myth as myth
     from collectives.course.marks import needs as needs
     from collectives.course.practice.session import practice as practice
+    from collectives.course.results import stdout_lines as stdout_lines
     from collectives.course.runner import run as run
     from collectives.lab.lab import Lab as Lab
     from collectives.launcher.failure import LaunchError as LaunchError

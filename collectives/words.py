@@ -1,4 +1,4 @@
-"""How we say what many texts say: ranks, runs of numbers, names that were meant, words of others."""
+"""How we say what many texts say: ranks, runs of numbers, a name that was meant, text of others."""
 
 import difflib
 import re

@@ -9,8 +9,7 @@ import typer
 
 from collectives.backends.availability import NAMES, import_modules
 from collectives.cli import terminal
-from collectives.course import output_file
-from collectives.course.console import print_text
+from collectives.course.console import check_files, print_text, write_file, writing
 
 if TYPE_CHECKING:
     from collectives.bench.bus import Table
@@ -108,8 +107,8 @@ def bus(
             is_written = terminal.write_all(
                 "collectives bench bus",
                 {
-                    csv_file: lambda file: output_file.write(file, bench.as_csv(found)),
-                    json_file: lambda file: output_file.write(file, bench.as_json(found)),
+                    csv_file: lambda file: write_file(file, bench.as_csv(found)),
+                    json_file: lambda file: write_file(file, bench.as_json(found)),
                     plot: lambda file: _draw(found, file),
                 },
             )
@@ -120,7 +119,7 @@ def _draw(found: "Table", file: Path) -> None:
     from collectives.bench.bus import curves
     from collectives.pictures import bandwidth
 
-    with output_file.writing(file):
+    with writing(file):
         bandwidth.draw(curves(found), f"{found.ranks} ranks, {found.backend}", file)
 
 
@@ -132,4 +131,4 @@ def _check_outputs(files: list[Path | None], plot: Path | None) -> None:
         raise ValueError(
             "--plot needs matplotlib: pip install 'torch-collectives[pictures]' brings it."
         )
-    output_file.check(*files, plot)
+    check_files(*files, plot)

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from collectives.course import output_file
-from collectives.course.console import print_text
+from collectives.course.console import print_text, write_file
 
 STATUSES = (
     "Exit status: the program's own where nothing is wrong, else 1 (the report is on stderr), "
@@ -70,7 +69,7 @@ def diagnose(
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, _exit_once)
         if json_file is not None:  # the verdict of an earlier run is none of this one
-            output_file.write(json_file, "")
+            write_file(json_file, "")
         verdict, status = diagnosing.run(
             command, hang_after, timeout, lambda text: print_text(text, stderr=True)
         )
@@ -81,7 +80,7 @@ def diagnose(
         if json_file is not None:
             document = diagnosing.as_json(verdict, command, status)
             text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-            output_file.write(json_file, text)
+            write_file(json_file, text)
     except ValueError as error:
         print_text(f"collectives diagnose: {error}", stderr=True)
         return status or 2

@@ -11,8 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from collectives.backends import availability, claims
 from collectives.backends.claims import BROKEN
 from collectives.cli import terminal
-from collectives.course import output_file
-from collectives.course.console import print_text
+from collectives.course.console import check_files, print_text, write_file
 from collectives.course.rich_console import console as make_console
 from collectives.course.rich_console import print_block
 from collectives.launcher.worker import Worker, is_alone_or_rank
@@ -64,7 +63,7 @@ class MatrixRequest:
             )
         for size in self.nproc or ():
             world_size(size, worker)
-        output_file.check(self.json_file, self.html_file)
+        check_files(self.json_file, self.html_file)
         return worker
 
     def cells(self, worker: Worker | None) -> list[Cell]:
@@ -142,8 +141,8 @@ def _print_and_write(matrix: Matrix, request: MatrixRequest) -> bool:
         is_written = terminal.write_all(
             "collectives matrix",
             {
-                request.json_file: lambda file: output_file.write(file, recorded.as_json(matrix)),
-                request.html_file: lambda file: output_file.write(file, report_html.page(matrix)),
+                request.json_file: lambda file: write_file(file, recorded.as_json(matrix)),
+                request.html_file: lambda file: write_file(file, report_html.page(matrix)),
             },
         )
     return is_written

@@ -13,14 +13,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from collectives.backends import availability
-from collectives.backends.availability import Unavailable
-from collectives.course import files, lab_output
+from collectives.backends.availability import NAMES, Unavailable, add_import_option
+from collectives.course import files
 from collectives.course.console import check_stdout, drop_stdout, print_text
 from collectives.course.marks import WorldSpec, world_of
-from collectives.course.options import parser_of
-from collectives.course.results import StepReport, table
+from collectives.course.results import StepReport, lab_table, table
 from collectives.course.show import Display, show_in_notebook
 from collectives.launcher.failure import LaunchError
 from collectives.launcher.launch import launch_in
@@ -64,7 +64,7 @@ def run(step: Callable) -> None:
         try:
             check_stdout(error)
         except ValueError as fault:
-            parser_of(lesson).error(str(fault))
+            _parser_of(lesson).error(str(fault))
         raise
     if display.unwritten and not status:
         sys.exit(2)
@@ -74,10 +74,42 @@ def run(step: Callable) -> None:
         sys.exit(status)
 
 
+def _parser_of(lesson: str) -> argparse.ArgumentParser:
+    """The options of the lesson in this module; its title cell is the help text."""
+    parser = argparse.ArgumentParser(
+        description=sys.modules[lesson].__doc__ or "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-n", "--nproc", type=int, help="ranks to start (default 4)")
+    parser.add_argument(
+        "--backend",
+        help=f"{NAMES} (default: nccl where every rank can have a GPU, else gloo)",
+    )
+    parser.add_argument("--device", help="cpu or cuda (default: what suits the backend)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        help="time limit for each step, in seconds (default %(default)g)",
+    )
+    add_import_option(parser.add_argument)
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE.json",
+        help="write who was when in which call, for ui.perfetto.dev",
+    )
+    parser.add_argument("--picture", action="store_true", help="show where every number went")
+    parser.add_argument(
+        "--save-picture", type=Path, metavar="FILE.svg|png", help="write a picture of each step"
+    )
+    return parser
+
+
 @functools.cache
 def _words(lesson: str, *typed: str) -> tuple[argparse.Namespace, Display]:
     """What the command line asks for: parsed once, for all steps of a lesson."""
-    parser = parser_of(lesson)
+    parser = _parser_of(lesson)
     words = parser.parse_args(typed)
     try:
         availability.import_modules(words.modules)
@@ -173,7 +205,7 @@ def _run_in_lab(step: Callable, speaks: bool) -> StepReport:
         )
         return _skipped(step.__name__, reason, speaks)
     found = step()
-    return StepReport(step.__name__, lab_output.report(step.__name__, found), results=[found])
+    return StepReport(step.__name__, lab_table(step.__name__, found), results=[found])
 
 
 def _reason_to_skip(name: str, needed: WorldSpec, world: World) -> str | None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectives.course import output_file
-from collectives.course.console import print_text
+from collectives.course.console import check_files, print_text, writing
 from collectives.course.results import StepReport
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Display:
     def __post_init__(self) -> None:
         if self.save_picture is not None:
             _check_picture(self.save_picture)
-        output_file.check(self.trace, self.save_picture)
+        check_files(self.trace, self.save_picture)
 
     @property
     def record(self) -> str | None:
@@ -90,7 +89,7 @@ class Display:
     @contextlib.contextmanager
     def _writing(self, file: Path) -> Iterator[None]:
         try:
-            with output_file.writing(file):
+            with writing(file):
                 yield
         except ValueError as error:
             if file not in self.unwritten:

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from collectives import in_lab, stdout_lines
-from collectives.course import chapters, lab_output, runner
+from collectives.course import chapters, runner
+from collectives.course.results import lab_table
 from collectives.pictures.cables import Cables
 
 
@@ -26,11 +27,9 @@ def lines():
 def test_what_a_step_returns_is_printed_by_machine_or_in_columns():
     title = "step: proved in a lab\n"
     columns = f"{title}  rank  sum\n  0     11\n  10    2\n"
-    assert lab_output.report("step", rows()) == columns
-    assert lab_output.report("step", Cables(rows(), [])) == columns
-    assert lab_output.report("step", lines()) == (
-        f"{title}  node0: one\n  node0: two\n  node1: three\n"
-    )
+    assert lab_table("step", rows()) == columns
+    assert lab_table("step", Cables(rows(), [])) == columns
+    assert lab_table("step", lines()) == (f"{title}  node0: one\n  node0: two\n  node1: three\n")
 
 
 def test_a_command_that_fails_on_a_machine_raises_what_it_said():
