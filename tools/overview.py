@@ -5,10 +5,9 @@ from itertools import groupby
 
 from collectives.pictures.colours import DARK, colour_of
 from collectives.pictures.data_panels import CallPanel
-from collectives.pictures.drawn_cell import draw_cell
 from collectives.pictures.origin import Row
 from collectives.pictures.page import LINE, MARGIN, SMALL, WIDEST, Canvas, default_style
-from collectives.pictures.picture import draw_legend, in_words
+from collectives.pictures.picture import draw_cell, draw_legend, in_words
 
 _COLUMNS, _CELL, _ROW, _PIECE = 3, 0.24, 0.27, 0.05
 _CHIP, _BEFORE, _ARROW = 0.2, 0.3, 0.5  # widths: of the rank's chip, with its gap, of the arrow

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from collectives.pictures.drawn_cell import cell_width
 from collectives.pictures.origin import Origins, Row
 from collectives.pictures.page import LINE, MARGIN, VALUE, WIDEST, breadth, split_name
 from collectives.semantics.calls import BY_NAME
@@ -123,9 +122,9 @@ def _block(call: CallPanel) -> Block:
     """
     panels = {"before": call.origins.before, "after": call.origins.after}
     cells = [cell for rows in panels.values() for row in rows for cell in row or ()]
-    wide = max([0.5, *(cell_width(cell.text) for cell in cells)])
-    narrow = max([0.34, *(cell_width(cell.text, spare=0.08) for cell in cells)])
-    small = max([0.28, *(cell_width(cell.text, 0.06, SMALLER) for cell in cells)])
+    wide = max([0.5, *(_cell_width(cell.text) for cell in cells)])
+    narrow = max([0.34, *(_cell_width(cell.text, spare=0.08) for cell in cells)])
+    small = max([0.28, *(_cell_width(cell.text, 0.06, SMALLER) for cell in cells)])
     pitch = CELL + (0.16 if has_labels(call) else 0)
     gap = 0.3 + max([0.7, *(1.17 * breadth(line, ARROW_SIZE) for line in call.arrow)])
     least = {
@@ -179,3 +178,8 @@ def _places(row: Row, width: float, pitch: float, per_line: int, fold: int) -> P
             bottom = max(bottom, y)
         left = right + PIECE
     return places
+
+
+def _cell_width(text: str, spare: float = 0.17, size: float = VALUE) -> float:
+    """The width of a cell in which this value has room, and some to spare."""
+    return 0.125 * size / VALUE * len(text) + spare

@@ -4,18 +4,20 @@ A step that hangs is shown by its waits, and one that sends messages, meets at b
 groups by order, unless the groups are a grid. So is one whose data cannot be traced, if it goes on
 while a collective runs. A step that only starts and ends has no picture, nor has one that sends a
 single message, or that calls more often than can be drawn. Of several collectives with data, the
-picture shows four at most, and says what the others are like.
+picture shows four at most, and says what the others are like. What a buffer is called, and which
+calls are only a proof, is read in the text of the program.
 """
 
+import ast
+import functools
+import linecache
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectives.pictures.data_panels import CallPanel
-from collectives.pictures.origin import Row, trace
-from collectives.pictures.program_text import buffer_name, is_for_the_proof, padding
-from collectives.pictures.promise import Promise
+from collectives.pictures.origin import Promise, Row, trace
 from collectives.recording.call import SPAN, WORLD, Call
 from collectives.semantics.calls import BY_NAME, GROUPS, POINT_TO_POINT, CallSpec, Layout
 from collectives.words import ranks, runs
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 4
 MOST_COLLECTIVES = 40  # the loop of a training: four of its calls would show nothing
+_LONGEST = 18  # letters of a name on a picture
 
 
 def order_matters(calls: Sequence[Call]) -> bool:
@@ -265,3 +268,71 @@ def _by_rank(together: list[Call], words: Callable[[Call], str]) -> str:
     for call in together:
         members[words(call)].append(call.rank)
     return ", ".join(f"{ranks(who)} {what}" for what, who in members.items())
+
+
+def buffer_name(call: Call, parameter: str | None) -> str:
+    """The variable that the program passes for a parameter; empty if that is another expression."""
+    places = [buffer.parameter for buffer in BY_NAME[call.name].buffers]
+    for node in _nodes("".join(linecache.getlines(call.file))):
+        if not isinstance(node, ast.Call) or _called(node) != call.name:
+            continue
+        if not node.lineno <= call.line <= (node.end_lineno or 0):
+            continue
+        given = dict(zip(places, node.args, strict=False))
+        given |= {word.arg: word.value for word in node.keywords if word.arg}
+        name = _expression(given.get(parameter or ""))
+        return name if len(name) <= _LONGEST else ""
+    return ""
+
+
+def padding(call: Call, name: str) -> float | None:
+    """The value with which the program last filled up this variable; None if it did not."""
+    found = None
+    for node in _nodes("".join(linecache.getlines(call.file))):
+        if not isinstance(node, ast.Assign) or node.lineno >= call.line:
+            continue
+        if ast.unparse(node.targets[0]) == name:
+            found = _fill(node.value)
+    return found
+
+
+def _fill(value: ast.AST) -> float | None:
+    if not isinstance(value, ast.Call) or _called(value) != "pad":
+        return None
+    fills = [word.value for word in value.keywords if word.arg == "value"]
+    try:
+        return ast.literal_eval(fills[0]) if fills else 0
+    except ValueError:  # the program computes it
+        return None
+
+
+def is_for_the_proof(call: Call) -> bool:
+    """Whether the program makes it below a comment `# proof`, in the same function."""
+    for line in reversed(linecache.getlines(call.file)[: max(0, call.line - 1)]):
+        if line.lstrip().startswith("# proof"):
+            return True
+        if line.lstrip().startswith("def "):
+            return False
+    return False
+
+
+@functools.lru_cache(4)
+def _nodes(text: str) -> list[ast.AST]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # a cell of a notebook may hold a %magic
+        return []
+    return [*ast.walk(tree)]
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+
+
+def _expression(node: ast.AST | None) -> str:
+    if isinstance(node, ast.IfExp):  # pieces if rank == 0 else None
+        return _expression(node.body) or _expression(node.orelse)
+    if isinstance(node, ast.Call) and _called(node) == "view":
+        return ast.unparse(node)
+    is_name = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+    return ast.unparse(node) if node and is_name else ""

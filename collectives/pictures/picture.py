@@ -1,7 +1,8 @@
 """Pictures of where every number went, drawn from what the ranks held before a call and after it.
 
 Each rank is a row and each element a cell, in the colour of the rank that its value came from. An
-arrow with the call's name leads from before to after.
+arrow with the call's name leads from before to after. A value from another rank has a thick edge. A
+value of several ranks has a stripe for each of them.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
-from collectives.pictures.colours import DARK
+from collectives.pictures.colours import DARK, LIGHT, WRONG, colour_of, ink, tint
 from collectives.pictures.data_panels import (
     ARROW_SIZE,
     CELL,
@@ -23,9 +24,18 @@ from collectives.pictures.data_panels import (
     has_labels,
     layout,
 )
-from collectives.pictures.drawn_cell import draw_cell, fill
 from collectives.pictures.origin import PictureCell
-from collectives.pictures.page import CHIP, LINE, MARGIN, STYLE, Canvas, breadth, default_style
+from collectives.pictures.page import (
+    CHIP,
+    LINE,
+    MARGIN,
+    STYLE,
+    VALUE,
+    Box,
+    Canvas,
+    breadth,
+    default_style,
+)
 from collectives.pictures.text import sentences
 
 if TYPE_CHECKING:
@@ -40,6 +50,17 @@ if importlib.util.find_spec("matplotlib") is None:
 
 # On a page, a wide picture shrinks to the page's width.
 _ATTRIBUTES = 'font-family="DejaVu Sans, Verdana, sans-serif" style="max-width:100%;height:auto"'
+
+_NO_RANK, _EDGE = "#dcdcdc", "#555555"
+_PLAIN = {"edgecolor": _EDGE, "linewidth": 0.8}
+
+# Edges and patterns by state; all other states look plain.
+_LOOKS = {
+    "received": {"edgecolor": DARK, "linewidth": 2.2},
+    "padding": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "////"},
+    "undefined": {"edgecolor": WRONG, "linewidth": 1.6, "hatch": "////"},
+    "unknown": {"edgecolor": "#777777", "linewidth": 0.8, "hatch": "|||"},
+}
 
 _COLOUR = "Colour: the rank that a value came from"
 # The samples in the legend that need one, and what they mean.
@@ -222,7 +243,44 @@ def draw_legend(
         if x + needed > width:
             x, top = 0.0, top + LINE
         ranks = (0, 1) if state == "reduced" else ()
-        fill(canvas, (left + x, top - 0.08, 0.26, 0.16), PictureCell("", 0, state, ranks))
+        _fill(canvas, (left + x, top - 0.08, 0.26, 0.16), PictureCell("", 0, state, ranks))
         canvas.write(left + x + 0.34, top, _SAMPLES[state])
         x += needed + 0.2
     return top + LINE
+
+
+def draw_cell(canvas: Canvas, box: Box, cell: PictureCell, gid: str, size: float = VALUE) -> None:
+    """A cell with its value, in letters of this size."""
+    ground = _fill(canvas, box, cell, gid)
+    x, y, width, height = box
+    # Text cannot be read on a pattern.
+    if len(cell.ranks) > 1 or _look(cell) in ("padding", "undefined", "unknown"):
+        canvas.box((x + 0.05 * width, y + 0.17 * height, 0.9 * width, 0.66 * height), ground)
+    style = {"colour": ink(ground), "ha": "center"}
+    canvas.write(x + width / 2, y + height / 2, cell.text, size, weight="bold", **style)
+
+
+def _fill(canvas: Canvas, box: Box, cell: PictureCell, gid: str | None = None) -> str:
+    """The background of a cell, with a stripe for each rank that a value of several is made from.
+
+    Returns the colour behind its text.
+    """
+    if len(cell.ranks) > 1 or cell.state == "undefined":
+        ground = LIGHT
+    else:
+        ground = colour_of(cell.ranks[0]) if cell.ranks else _NO_RANK
+    if cell.state == "padding":
+        ground = tint(ground)
+    canvas.box(box, ground, gid, **_LOOKS.get(_look(cell), _PLAIN))
+    if len(cell.ranks) > 1:
+        x, y, width, height = box
+        step = width / len(cell.ranks)
+        for number, rank in enumerate(cell.ranks):
+            stripe = x + number * step, y, step, height
+            canvas.box(stripe, colour_of(rank), gid and f"{gid}/r{rank}")
+    return ground
+
+
+def _look(cell: PictureCell) -> str:
+    """A value that stayed may still be that of several ranks."""
+    return "unknown" if cell.state == "untouched" and not cell.ranks else cell.state

@@ -8,20 +8,24 @@ every run. A call further right is later than another only if bars, arrows and d
 from that one to it. What a rank has started and not waited for yet is a thin bar below its lane, if
 the rank does something else meanwhile. Calls that only make or end groups are ticks, unless one of
 them went wrong.
+
+A column has room for the ends of the lines that meet in it, and they keep clear of its words: ticks
+stand before the bars, dotted lines at the left of a bar, and arrows arrive at its right.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from collectives.pictures import happens_before
 from collectives.pictures.colours import DARK, LIGHT, PAGE, WRONG, colour_of, edge, tint
 from collectives.pictures.happens_before import Order
-from collectives.pictures.lanes import APART, DOTS, LEFT, MIDDLE, STEP, TOP, Lanes
 from collectives.pictures.page import (
     LINE,
     MARGIN,
     SMALL,
+    WIDEST,
     Canvas,
     breadth,
     default_style,
@@ -35,10 +39,87 @@ MOST_RANKS = 8
 MOST_STEPS = 40
 _LETTERS = 14  # of a line in a bar
 _MARKERS = "osD^"  # for the groups that meet at the same step
+_STEP = 1.24
+_LEFT, _TOP = MARGIN + 0.8, MARGIN + 0.3
+_PER_ROW = int((WIDEST - _LEFT - MARGIN) / _STEP)
+_PAD, _END, _MIDDLE = 0.08, 0.03, 0.62  # of a bar: before it, after it; the middle of its words
+_DOTS, _TRACK, _APART = 0.14, 0.07, 0.05  # dotted lines and arrows: their places in the column
+_GAP = 0.27  # between two lanes: arrows pass there
 
 Steps = dict[tuple[int, int], tuple[int, int]]
 # The steps at which the ranks enter a collective, by the collective's group, index and name.
 Meetings = dict[tuple[str, int | None, str], dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Where everything goes: a lane for each rank, a column for each step, rows of both.
+
+    `places`: the lane of each rank, from 0. `height`: of a bar.
+    """
+
+    places: dict[int, int]
+    length: int
+    height: float
+
+    @property
+    def rows(self) -> int:
+        return -(-max(1, self.length) // _PER_ROW)
+
+    @property
+    def per_row(self) -> int:
+        return -(-max(1, self.length) // self.rows)
+
+    @property
+    def bottom(self) -> float:
+        return self._top(self.rows)
+
+    @property
+    def right(self) -> float:
+        return _LEFT + self.per_row * _STEP
+
+    def row(self, step: int) -> int:
+        """The row in which this step begins."""
+        return min(step // self.per_row, self.rows - 1)
+
+    def x(self, step: int, row: int) -> float:
+        """Where a step begins; the edge of the row if it lies in another one."""
+        return _LEFT + _STEP * min(max(step - row * self.per_row, 0), self.per_row)
+
+    def y(self, rank: int, row: int) -> float:
+        """The middle of a rank's lane."""
+        return self._top(row) + (self.height + _GAP) * (self.places[rank] + 0.5)
+
+    def parts(self, begin: int, end: int) -> list[tuple[int, float, float]]:
+        """(row, left, right) of each row in which a bar lies."""
+        return [
+            (row, self.x(begin, row) + _PAD, self.x(end, row) - _END)
+            for row in range(self.row(begin), self.row(end - 1) + 1)
+        ]
+
+    def route(
+        self, tail: tuple[int, int], head: tuple[int, int], track: int
+    ) -> list[tuple[float, float]]:
+        """The points of an arrow from a bar's beginning to another's end, as (rank, step).
+
+        Between neighbours it is straight. Otherwise it goes along the sender's lane, and then down
+        or up at the right of a column, where no words are.
+        """
+        (sender, begin), (receiver, end) = tail, head
+        row = self.row(end - 1)
+        from_here = self.row(begin) == row
+        down = 1 if self.places[receiver] > self.places[sender] else -1
+        start = self.x(begin, row) + (_PAD + 0.12) * from_here
+        leave = self.y(sender, row) + down * self.height / 2
+        arrive = self.y(receiver, row) - down * self.height / 2
+        right = self.x(end, row)
+        if abs(self.places[receiver] - self.places[sender]) == 1:
+            return [(start, leave), (right - 0.24, arrive)]
+        x, along = right - _TRACK - _APART * (track % 3), leave + down * _GAP * 0.4
+        return [(start, leave), (start + 0.06, along), (x, along), (x, arrive)]
+
+    def _top(self, row: int) -> float:
+        return _TOP + row * (len(self.places) * (self.height + _GAP) + LINE)
 
 
 def describe(calls: Sequence[Call]) -> str:
@@ -69,7 +150,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     ranks = sorted({rank for call in calls for rank in (call.rank, *call.members)})
     length = max((end for _, end in steps.values()), default=0)
     if refusal := _refusal(ranks, length):
-        return _page(title, [refusal], 5, TOP, told)
+        return _page(title, [refusal], 5, _TOP, told)
     # subtle: which of them gets which message differs from run to run, so they are one bar.
     any_source = {
         call.key: row
@@ -94,7 +175,7 @@ def draw(calls: Sequence[Call], *, title: str = "") -> Canvas:
     for row in range(lanes.rows):
         for rank in ranks:
             y = lanes.y(rank, row)
-            canvas.axes.plot([LEFT, lanes.right], [y, y], color="#aaaaaa", linewidth=0.6, zorder=0)
+            canvas.axes.plot([_LEFT, lanes.right], [y, y], color="#aaaaaa", linewidth=0.6, zorder=0)
             canvas.chip(MARGIN, y, rank)
     for call in bars:
         receives = any_source.get(call.key, [call])
@@ -179,7 +260,7 @@ def _legend(
 
 
 def _page(title: str, legend: list[str], right: float, bottom: float, words: str) -> Canvas:
-    right = max(right, LEFT + 2 * STEP, MARGIN + breadth(title, 12))
+    right = max(right, _LEFT + 2 * _STEP, MARGIN + breadth(title, 12))
     lines = wrapped(" ".join(legend), right - MARGIN)
     canvas = Canvas(title, right + MARGIN)
     for number, line in enumerate(lines):
@@ -202,7 +283,7 @@ def _bar(
         name = gid if row == first else f"{gid}/row{row}"
         canvas.box((left, y, right - left, lanes.height), ground, name, **look)
     # In a long bar the text stands at the beginning. The rest of the bar is its wait for others.
-    x, y = lanes.x(at[0], first) + MIDDLE, lanes.y(call.rank, first)
+    x, y = lanes.x(at[0], first) + _MIDDLE, lanes.y(call.rank, first)
     style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.05, "zorder": 4}
     canvas.write(x, y, "\n".join([*_bar_lines(call), *more]), SMALL, gid=f"{gid}/words", **style)
 
@@ -251,7 +332,7 @@ def _meetings(canvas: Canvas, met: Meetings, lanes: Lanes) -> None:
         row, track = lanes.row(step), lines_at[step]
         lines_at[step] += 1
         points = sorted(
-            (lanes.y(rank, row), lanes.x(at, row) + DOTS + APART * track)
+            (lanes.y(rank, row), lanes.x(at, row) + _DOTS + _APART * track)
             for rank, at in entered.items()
         )
         ys, xs = zip(*points, strict=True)

@@ -8,7 +8,7 @@ from drawn import GRID, reductions
 from figures import words
 from hand_made import program
 
-from collectives.pictures import illustration, mesh, program_text
+from collectives.pictures import illustration, mesh
 from collectives.recording.call import Call
 
 
@@ -185,12 +185,12 @@ def in_the_program(tmp_path, name, line) -> Call:
     ],
 )
 def test_buffers_have_the_names_of_the_program(tmp_path, name, line, parameter, expected):
-    assert program_text.buffer_name(in_the_program(tmp_path, name, line), parameter) == expected
+    assert illustration.buffer_name(in_the_program(tmp_path, name, line), parameter) == expected
 
 
 @pytest.mark.parametrize(("line", "value"), [(2, None), (5, -7)])
 def test_what_a_program_fills_a_buffer_up_with(tmp_path, line, value):
-    assert program_text.padding(in_the_program(tmp_path, "all_gather_single", line), "out") == value
+    assert illustration.padding(in_the_program(tmp_path, "all_gather_single", line), "out") == value
 
 
 def test_the_picture_has_these_names(tmp_path):
@@ -205,7 +205,7 @@ def test_the_picture_has_these_names(tmp_path):
 def test_a_call_of_the_proof_is_not_drawn_unless_it_went_wrong(tmp_path):
     lines = [4, 5, 10, 13]
     calls = [in_the_program(tmp_path, "all_reduce", line) for line in lines]
-    assert [program_text.is_for_the_proof(call) for call in calls] == [False, False, True, False]
+    assert [illustration.is_for_the_proof(call) for call in calls] == [False, False, True, False]
     file = str(tmp_path / "program.py")
     calls = collective(0, [[1], [2]], [[3], [3]], file=file, line=10)
     assert illustration.draw(calls, "proof") == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from collectives.pictures import origin
-from collectives.pictures.promise import Promise
+from collectives.pictures.origin import Promise
 from collectives.semantics.calls import CALLS, POINT_TO_POINT, Layout
 
 trace = functools.partial(origin.trace, in_place=True)

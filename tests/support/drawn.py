@@ -14,8 +14,7 @@ from collectives.pictures import illustration, picture, timeline, waiting
 from collectives.pictures.cables import Cables, Wiring
 from collectives.pictures.data_panels import CallPanel
 from collectives.pictures.memory_bars import MemoryBars
-from collectives.pictures.origin import trace
-from collectives.pictures.promise import Promise
+from collectives.pictures.origin import Promise, trace
 from collectives.recording.call import Call
 from collectives.recording.counts import Count, Counts
 from collectives.semantics.calls import CALLS
