@@ -153,7 +153,7 @@ def run_and_print(step: Callable, display: Display, world: World | None) -> tupl
             print_text(f"{step.__name__}: {error}", stderr=True)
             if launcher_worker() is None:  # else these are the calls of this rank alone
                 display.add_to_trace(step.__name__, error.calls)
-        return 1, str(error).splitlines()[0]
+        return 1, error.headline
     except Mismatch as error:
         print_text(error, stderr=True)
         return 1, str(error).splitlines()[-1]

@@ -58,5 +58,5 @@ def said(path: Path, cell: str, world: World) -> str:
         try:
             run_step(vars(lesson)[step.__name__], world)
         except LaunchError as error:
-            return str(error).splitlines()[0]
+            return error.headline
     return ""

@@ -4,7 +4,7 @@ import os
 import signal as signals
 import tempfile
 from collections.abc import Sequence
-from traceback import extract_tb, format_exc, format_exception_only, format_list
+from traceback import extract_tb, format_exc, format_list
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
@@ -87,6 +87,11 @@ class LaunchError(RuntimeError):
         """What a rank raised, type and text, or else the whole message."""
         return _summary(self.error_type, self.error_text) if self.error_type else str(self)
 
+    @property
+    def headline(self) -> str:
+        """The first line of the message: which rank failed, and how."""
+        return str(self).splitlines()[0]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (str(self), self.__dict__)
 
@@ -125,14 +130,14 @@ def unpickled(results: Sequence[bytes]) -> list[Any]:
         try:
             values.append(cloudpickle.loads(result))
         except Exception as error:
-            cause = "".join(format_exception_only(error)).strip()
+            cause = _summary(type(error).__name__, str(error))
             raise LaunchError(
                 f"rank {rank} returned a result that cannot be rebuilt in the parent ({cause}): "
                 "return tensors, numbers, lists.",
                 rank=rank,
                 kind="raised",
                 error_type=type(error).__name__,
-                error_text=cause,
+                error_text=str(error),
                 traceback=format_exc(),
             ) from error
     return values
@@ -140,7 +145,7 @@ def unpickled(results: Sequence[bytes]) -> list[Any]:
 
 def not_started(rank: int, error: Exception) -> LaunchError:
     """Starting the process raised `error`: no memory, too many processes, a broken fork server."""
-    cause = f"{type(error).__name__}: {error}".rstrip(": ")
+    cause = _summary(type(error).__name__, str(error))
     message = f"rank {rank} died: its process could not be started ({cause})"
     if isinstance(error, FileNotFoundError) or "AF_UNIX" in str(error):
         folder = tempfile.gettempdir()

@@ -37,7 +37,7 @@ def report(
     cells = [cell for cell in matrix.cells if cell.was_tried]
     if not any((cell.backend, cell.device) in columns for cell in cells):
         return "", 0
-    return f"{len(cells)} cell{'s' * (len(cells) != 1)}: all as claimed", 0
+    return f"{len(cells)} cell{'s' if len(cells) > 1 else ''}: all as claimed", 0
 
 
 def differences(
@@ -96,7 +96,7 @@ def _difference(claim: Claim | None, has_claims: bool, state: str) -> tuple[str 
 
 def _describe(kind: str, reason: str, cells: list[Measured]) -> str:
     first, *rest = cells
-    number = f"{len(cells)} cell{'s' * bool(rest)}"
+    number = f"{len(cells)} cell{'s' if rest else ''}"
     if kind == "broken":  # the state says how
         text = f"{first.state}, {number}: {first} ({first.detail})"
     else:

@@ -132,7 +132,7 @@ def outcome_of(run: Callable[[], list]) -> tuple[str, str]:
         wrong = [text for text in run() if text]
     except LaunchError as error:
         if error.kind in ("hung", "died"):
-            return {"hung": "hangs", "died": "crashes"}[error.kind], str(error).splitlines()[0]
+            return {"hung": "hangs", "died": "crashes"}[error.kind], error.headline
         return "crashes" if error.error_type == Bug.__name__ else "refuses", _reason(error)
     except Exception as error:  # the world could not even be started: no cell may end the run
         return "crashes", f"{type(error).__name__}: {error}".splitlines()[0]

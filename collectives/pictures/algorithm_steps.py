@@ -215,9 +215,9 @@ def _arrow(canvas: Canvas, x: float, top: float, arrow: Arrow, gid: str) -> None
     """Out of the sender's row, along the gap beside the column, and into the receiver's."""
     along = x + _ROOM + arrow.track * _TRACK
     # Arrows that begin and end in one row keep apart.
-    down = 1 if arrow.head > arrow.tail else -1
-    start = top + arrow.tail * _ROW + _CELL / 2 + 0.07 * down * (not arrow.both)
-    end = top + arrow.head * _ROW + _CELL / 2 - 0.07 * down * (not arrow.both)
+    apart = 0.0 if arrow.both else 0.07 if arrow.head > arrow.tail else -0.07
+    start = top + arrow.tail * _ROW + _CELL / 2 + apart
+    end = top + arrow.head * _ROW + _CELL / 2 - apart
     points = [(x + 0.02, start), (along, start), (along, end), (x + 0.015, end)]
     style = "<|-|>" if arrow.both else "-|>"
     canvas.arrow(points, gid, arrowstyle=style, linewidth=1.1, color=DARK, mutation_scale=6)

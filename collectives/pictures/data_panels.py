@@ -38,12 +38,12 @@ class CallPanel:
         spec = BY_NAME.get(self.title)
         root = f"{spec.peer if spec and spec.peer else 'root'}={self.origins.root}"
         facts = [self.origins.op, root if self.origins.root is not None else None]
-        inside = ", ".join(filter(None, facts))
-        whole = self.title + f"({inside})" * bool(inside)
+        given = ", ".join(filter(None, facts))
+        inside = f"({given})" if given else ""
         letters = 11 if self.caption else 16  # one of several calls has less room
-        if len(whole) <= letters:
-            return [whole] * bool(whole)
-        return split_name(self.title, letters) + [f"({inside})"] * bool(inside)
+        is_short = len(self.title + inside) <= letters
+        parts = [self.title + inside] if is_short else [*split_name(self.title, letters), inside]
+        return list(filter(None, parts))
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def trace(
         return PictureCell(element.text, element.piece, *found, element.line)
 
     rows = _rows(old, cell_before), _rows(new, cell_after)
-    return Origins(op, root, *rows, notes=tuple(_notes(op, rows[1])))
+    return Origins(op, root, *rows, notes=tuple(_notes(op, new, rows[1])))
 
 
 def _elements(entries: list, promise: Promise | None, gives: bool) -> list[list[Element] | None]:
@@ -261,9 +261,11 @@ def _rows(rows: list[list[Element] | None], make_cell: Callable) -> tuple[Row, .
     )
 
 
-def _notes(op: str | None, after: tuple[Row, ...]) -> Iterator[str]:
+def _notes(
+    op: str | None, new: list[list[Element] | None], after: tuple[Row, ...]
+) -> Iterator[str]:
     cells = [cell for row in after for cell in row or ()]
-    if any(cell.text.startswith("<") for cell in cells):
+    if not all(element.traceable for row in new for element in row or ()):
         yield "In < >: an object, whose way cannot be seen."
     if op in ("MIN", "MAX"):
         yield f"{op}: one rank's value, copied."

@@ -154,7 +154,8 @@ class _Memory:
         self.bytes = torch.full((size,), _GUARD_BYTE, dtype=torch.uint8, device=case.device)
         # Not every tensor: where all ranks store the opposite, moving and adding bytes is right.
         is_output, is_input = buffer.before is None, buffer.before is buffer.after
-        is_chosen = is_output or case.rank % 2 == is_input
+        is_odd = case.rank % 2 == 1
+        is_chosen = is_output or is_odd == is_input
         self.is_lazy = case.variant == "lazy" and is_chosen
         self.tensor = self._view(self.bytes, model)
         self.tensor.copy_(complement(buffer.after) if buffer.before is None else buffer.before)

@@ -138,7 +138,7 @@ def _ended_by(error: LaunchError, ended: Ended, file: str) -> tuple[str, str, li
         return _raised(file, error.rank, raised)
     if error.kind == "hung":  # time is up, and it was still going on
         return "slow", "it was still running when its time was up.", _standing(ended, file)
-    says = f"{str(error).splitlines()[0]}."
+    says = f"{error.headline}."
     if error.signal == signal.SIGABRT:
         says += " On gloo this may be a message that has more bytes than its receive's tensor."
     place = _line(error.stacks.get(error.rank, ""), file)

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collectives.diagnosis.rules.compare import minority
 from collectives.diagnosis.rules.report import against, write
@@ -24,6 +25,16 @@ _STATUS = re.compile(
 _MOST = 100_000
 
 
+class _TimedOut(NamedTuple):
+    """A call that timed out, as NCCL writes it: ALLREDUCE and NumelIn=4, NumelOut=4."""
+
+    op: str
+    sizes: str | None
+
+    def __str__(self) -> str:
+        return f"{self.op}({self.sizes})" if self.sizes else self.op
+
+
 @dataclass(frozen=True)
 class _Status:
     """How far a rank is in one group. `failed`: the number of the call that timed out."""
@@ -35,9 +46,9 @@ class _Status:
 
 @dataclass
 class Watchdog:
-    """The lines of one log. `calls`: by rank and number, the call that timed out, as written."""
+    """The lines of one log. `calls`: by rank and number, the call that timed out."""
 
-    calls: dict[tuple[int, int], str] = field(default_factory=dict)
+    calls: dict[tuple[int, int], _TimedOut] = field(default_factory=dict)
     groups: dict[str, dict[int, _Status]] = field(default_factory=lambda: defaultdict(dict))
     noted: int = 0
 
@@ -47,7 +58,7 @@ class Watchdog:
             return
         if rank is not None and (found := _TIMEOUT.search(line)):
             seq, op, sizes = found.groups()
-            self.calls[rank, int(seq)] = f"{op}({sizes})" if sizes else op
+            self.calls[rank, int(seq)] = _TimedOut(op, sizes)
             self.noted += 1
         elif found := _STATUS.search(line):
             of_group = self.groups[found["guid"] or found["id"]]
@@ -76,7 +87,8 @@ class Watchdog:
         joined = {rank: one for rank, one in group.items() if one.enqueued >= seq}
         absent = group.keys() - joined.keys()
         calls = {rank: self.calls[rank, seq] for rank in joined if (rank, seq) in self.calls}
-        call = f"{max(calls.values(), default='call').partition('(')[0]} #{seq} of group {name}"
+        op = max((call.op for call in calls.values()), default="call")
+        call = f"{op} #{seq} of group {name}"
         is_world = name == "0" or name.endswith("(default_pg)")
         silent = set(range(max(group))) - group.keys() if is_world else set()
         notes = [f"{ranks(silent)} wrote nothing about this group"] if silent else []
