@@ -11,10 +11,9 @@ import pytest
 from collectives.diagnosis.rules.compare import compare
 from collectives.diagnosis.rules.flight_record import match_records
 from collectives.diagnosis.rules.judge import judge
-from collectives.diagnosis.rules.matching import Matching
-from collectives.diagnosis.rules.messages import WINDOW
+from collectives.diagnosis.rules.matching import WINDOW, Matching
+from collectives.diagnosis.rules.missing import JoiningWorld, never_met
 from collectives.diagnosis.rules.rank_state import State
-from collectives.diagnosis.rules.rendezvous import JoiningWorld, never_met
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
 from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.diagnosis.run import as_json
@@ -1138,7 +1137,6 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
     states = {rank: State() for rank in range(3)} | {3: ENDED}
     machines = []
     for ranks, window in (((0, 1), 20), ((2, 3), 10)):
-        monkeypatch.setattr("collectives.diagnosis.rules.messages.WINDOW", window)
         monkeypatch.setattr("collectives.diagnosis.rules.matching.WINDOW", window)
         machines.append(Matching(call for call in program.calls if call.rank in ranks))
     merged = merge(told(machines[rank // 2], rank) for rank in range(4))

@@ -20,10 +20,15 @@ Where ranks wait for others, `suspects` says which of them are to blame.
 from collections import Counter
 
 from collectives.diagnosis.rules.failures import failed, left_early, lost
-from collectives.diagnosis.rules.joining import came_late, circular, not_joined
-from collectives.diagnosis.rules.left_over import left_over, not_met
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.mismatch import crossed_tags, differing
+from collectives.diagnosis.rules.missing import (
+    came_late,
+    circular,
+    left_over,
+    not_joined,
+    not_met,
+)
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.report import join_as
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collectives.diagnosis.rules.matching import Matching
-from collectives.diagnosis.rules.messages import channel
+from collectives.diagnosis.rules.matching import Matching, channel
 from collectives.recording.call import Call, as_tuples, call_from_json, sequence_key
 from collectives.semantics.calls import POINT_TO_POINT, SENDS
 

@@ -6,8 +6,8 @@ import itertools
 import json
 from pathlib import Path
 
+from collectives.diagnosis.rules.missing import never_met
 from collectives.diagnosis.rules.rank_state import is_lost
-from collectives.diagnosis.rules.rendezvous import never_met
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.across_nodes import NodeExchange

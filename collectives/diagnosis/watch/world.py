@@ -6,8 +6,8 @@ from collectives.diagnosis.rules import rank_state
 from collectives.diagnosis.rules.flight_record import match_records
 from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.matching import Matching
+from collectives.diagnosis.rules.missing import JoiningWorld, never_met
 from collectives.diagnosis.rules.rank_state import State
-from collectives.diagnosis.rules.rendezvous import JoiningWorld, never_met
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.rank_process import RankProcess, sleep
