@@ -337,7 +337,7 @@ def keep(folder: Path) -> None:
     """Make a rehearsed run the one to compare with, without its seconds, which mean nothing."""
     from collectives.matrix import recorded
 
-    # The gloo of a CPU build has no code for GPUs, so this step cannot be rehearsed.
+    # The gloo of a CPU build has no all_reduce for GPUs, so this step cannot be rehearsed.
     rehearsed = [one for one in _ended(folder).values() if one.name != "gloo_on_cuda"]
     rows = [asdict(replace(one, seconds=0.0)) for one in rehearsed]
     (REHEARSED / "steps.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -97,7 +97,14 @@ def test_a_claim_about_gpus_says_where_it_was_read_and_torch_still_has_the_words
         if words and (path := texts.get(place.rstrip(": "))):
             assert words[0] in path.read_text(encoding="utf-8"), one.read
             quoted.add(path.name)
-    assert quoted == {"NCCLUtils.hpp", "Utils.hpp", "distributed_c10d.py"}
+    headers = {"NCCLUtils.hpp", "ProcessGroupGlooDetail.hpp", "Utils.hpp"}
+    assert quoted == {*headers, "distributed_c10d.py"}
+
+
+def test_on_gpus_something_is_claimed_of_every_cell():
+    places = [("nccl", "cuda"), ("gloo", "cuda")]
+    open_cells = [one for one in cells(places, [1, 2, 3]) if not expected(one, "2.14.1")]
+    assert open_cells == []
 
 
 OLD = claim("refuses", "not yet", torch="<=2.6")
