@@ -1,12 +1,13 @@
 """From calls made by hand to a verdict: its kind, the guilty ranks, and no false alarm."""
 
-import dataclasses
 import itertools
 import json
 import random
 import time
+from dataclasses import astuple, replace
 
 import pytest
+from hand_made import program
 
 from collectives.diagnosis.rules.compare import compare
 from collectives.diagnosis.rules.flight_record import match_records
@@ -79,7 +80,7 @@ def check(verdict, kind, *ranks, field=None):
 
 def told(matching, rank):
     """What its machine tells another of a rank."""
-    return from_json(json.loads(json.dumps(dataclasses.astuple(unmatched(matching, rank)))))
+    return from_json(json.loads(json.dumps(astuple(unmatched(matching, rank)))))
 
 
 def across_machines(calls):
@@ -92,6 +93,10 @@ def across_machines(calls):
 
 def floats(*lengths):
     return tuple(TensorKind("float32", (length,)) for length in lengths)
+
+
+def objects(count):
+    return (TensorKind("object", (count,)),)
 
 
 def odd_one(name, odd, usual, wrong, **fields):
@@ -126,23 +131,12 @@ MISMATCHES = {
     "members": (differing(4, 2, members=(0, 1, 2)), (2,), "group"),
     "new_group": (differing(4, 2, name="new_group", ranks=((0, 1),)), (2,), "group"),
     "objects": (
-        odd_one(
-            "broadcast_object_list",
-            2,
-            lambda _: (TensorKind("object", (3,)),),
-            (TensorKind("object", (2,)),),
-            peer=0,
-        ),
+        odd_one("broadcast_object_list", 2, lambda _: objects(3), objects(2), peer=0),
         (2,),
         "shape",
     ),
     "sent objects": (
-        message(
-            "send_object_list",
-            "recv_object_list",
-            (TensorKind("object", (2,)),),
-            (TensorKind("object", (1,)),),
-        ),
+        message("send_object_list", "recv_object_list", objects(2), objects(1)),
         (0, 1),
         "shape",
     ),
@@ -210,55 +204,48 @@ def example():
     )
 
 
-def circle(n):
-    return [
-        call
-        for rank in range(n)
-        for call in Program(n).call(rank, "recv", peer=(rank + 1) % n, left=None).calls
-    ]
-
-
 LOAD = ("train.py", 44, "load")
 COMPUTES = State(where=LOAD)
 GAVE_UP = State("raised", "RuntimeError: Timed out waiting 4000ms", ("train.py", 10, "step"), 5)
 LOST = State("raised", "RuntimeError: Connection closed by peer", ("train.py", 10, "step"), 5)
-RANK_1_IS_ABSENT = wait_in(Program(3), [0, 2]).calls
-RECEIVES = Program(2).call(0, "recv", peer=1, left=None).calls
-TIMED_OUT = Program(2).call(0, "all_reduce", members=(0,), error=GAVE_UP.text).calls
+
+
+def made(*ranks, error=LOST.text, members=None):
+    """The calls of words, as hand_made.program reads them, all made in one line."""
+    place = {"file": "train.py", "line": 10, "function": "step", "entered": 0}
+    return [
+        replace(call, **place, left=call.left and LEFT, error=call.error and error)
+        for call in program(*ranks, members=members)
+    ]
+
+
+RANK_1_IS_ABSENT = made("all_reduce...", "", "all_reduce...")
+TIMED_OUT = made("all_reduce!", error=GAVE_UP.text)
 LOST_ALL = {0: LOST, 2: LOST}
+ALL_ENDED = dict.fromkeys(range(3), ENDED)
 
 
 def raised(text, at=0, where=("train.py", 7, "load")):
     return State("raised", text, where, at, text.partition(":")[0])
 
 
+# What was called, and the states of the ranks -> the verdict with the guilty ranks.
 OTHERS = {
-    "never joined, or never sent": (example(), {}, "hang", (2, 1)),
-    "circle": (circle(3), {}, "hang", (0, 1, 2)),
-    "circle of two": (circle(2), {}, "hang", (0, 1)),
-    "returned early": (RANK_1_IS_ABSENT, {1: ENDED}, "hang", (1,)),
-    "joined alone": (wait_in(Program(4), [0]).calls, dict.fromkeys((1, 2, 3), ENDED), "hang", (0,)),
-    "tie": (wait_in(Program(2), [0]).calls, {1: ENDED}, "hang", (1, 0)),
-    "computes": (RANK_1_IS_ABSENT, {1: COMPUTES}, "slow", (1,)),
-    "sender computes": (RECEIVES, {1: COMPUTES}, "slow", (1,)),
-    "sender returned": (RECEIVES, {1: ENDED}, "hang", (0, 1)),
-    "from any, all returned": (
-        Program(3).call(0, "recv", left=None).calls,
-        {1: ENDED, 2: ENDED},
-        "hang",
-        (0, 1, 2),
-    ),
-    "from any, one has sent": (
-        Program(3).call(0, "recv", left=None).call(2, "send", peer=0).calls,
-        {1: ENDED, 2: ENDED},
-        "hang",
-        (0,),
-    ),
+    "never joined, or never sent": (example(), {}, "hang 2 1"),
+    "circle": (made("recv:1...", "recv:2...", "recv:0..."), {}, "hang 0 1 2"),
+    "circle of two": (made("recv:1...", "recv:0..."), {}, "hang 0 1"),
+    "returned early": (RANK_1_IS_ABSENT, {1: ENDED}, "hang 1"),
+    "joined alone": (made("all_reduce...", "", "", ""), dict.fromkeys((1, 2, 3), ENDED), "hang 0"),
+    "tie": (made("all_reduce...", ""), {1: ENDED}, "hang 1 0"),
+    "computes": (RANK_1_IS_ABSENT, {1: COMPUTES}, "slow 1"),
+    "sender computes": (made("recv:1...", ""), {1: COMPUTES}, "slow 1"),
+    "sender returned": (made("recv:1...", ""), {1: ENDED}, "hang 0 1"),
+    "from any, all returned": (made("recv...", "", ""), {1: ENDED, 2: ENDED}, "hang 0 1 2"),
+    "from any, one has sent": (made("recv...", "", "send:0"), {1: ENDED, 2: ENDED}, "hang 0"),
     "those that came were told that one did not": (
-        Program(3).all("all_reduce", [0, 1], error="RuntimeError: told").calls,
-        dict.fromkeys(range(3), ENDED),
+        made("all_reduce!", "all_reduce!", "", error="RuntimeError: told"),
+        ALL_ENDED,
         "ok",
-        (),
     ),
     "LOCAL_RANK for RANK": (
         [
@@ -267,146 +254,105 @@ OTHERS = {
             for call in Program(4).call(rank, "init_process_group", peer=rank % 2, left=None).calls
         ],
         {},
-        "hang",
-        (2, 3),
+        "hang 2 3",
     ),
-    "raised": (RANK_1_IS_ABSENT, {1: raised("ValueError: no", 1)}, "raised", (1,)),
-    "died": (RANK_1_IS_ABSENT, {1: State("died", "was killed by SIGKILL", at=1)}, "died", (1,)),
-    "died, others lost it": (RANK_1_IS_ABSENT, LOST_ALL | {1: State("died", at=9)}, "died", (1,)),
-    "returned, others lost it": (RANK_1_IS_ABSENT, LOST_ALL | {1: ENDED}, "hang", (1,)),
+    "raised": (RANK_1_IS_ABSENT, {1: raised("ValueError: no", 1)}, "raised 1"),
+    "died": (RANK_1_IS_ABSENT, {1: State("died", "was killed by SIGKILL", at=1)}, "died 1"),
+    "died, others lost it": (RANK_1_IS_ABSENT, LOST_ALL | {1: State("died", at=9)}, "died 1"),
+    "returned, others lost it": (RANK_1_IS_ABSENT, LOST_ALL | {1: ENDED}, "hang 1"),
     "died, others as they lost it": (
-        Program(2).call(0, "all_reduce", error=LOST.text).calls,
+        made("all_reduce!", ""),
         {0: State("died", at=1), 1: State("died", at=2)},
-        "died",
-        (1,),
+        "died 1",
     ),
     "all raised the same": (
-        Program(3).all("barrier").calls,
+        made("barrier", "barrier", "barrier"),
         {rank: raised(f"KeyError: {rank}", 3 - rank) for rank in range(3)},
-        "raised",
-        (0, 1, 2),
+        "raised 0 1 2",
     ),
     "all raised, and name one": (
-        Program(3).all("barrier").calls,
+        made("barrier", "barrier", "barrier"),
         {
             rank: raised(f"KeyError: rank {rank}, not rank {other}")
             for rank, other in enumerate((2, 2, 0))
         },
-        "raised",
-        (2,),
+        "raised 2",
     ),
     "first of two raised": (
-        wait_in(Program(3), [0]).calls,
+        made("all_reduce...", "", ""),
         {1: State("raised", "KeyError: 1", at=2), 2: State("raised", "KeyError: 2", at=1)},
-        "raised",
-        (2,),
+        "raised 2",
     ),
-    "finished without one": (
-        Program(3).all("barrier", [0, 2]).calls,
-        dict.fromkeys(range(3), ENDED),
-        "mismatch",
-        (1,),
-    ),
-    "message without an end": (
-        Program(2).call(0, "isend", peer=1).calls,
-        dict.fromkeys(range(2), ENDED),
-        "mismatch",
-        (0, 1),
-    ),
+    "finished without one": (made("barrier", "", "barrier"), ALL_ENDED, "mismatch 1"),
+    "message without an end": (made("isend:1", ""), {0: ENDED, 1: ENDED}, "mismatch 0 1"),
     "a message of which one end is not known": (
         message("send", "recv", floats(4), ()),
-        dict.fromkeys(range(2), ENDED),
+        {0: ENDED, 1: ENDED},
         "ok",
-        (),
     ),
     "lost whom it sent to": (
-        Program(3)
-        .call(0, "send", peer=2, error=LOST.text)
-        .call(1, "recv", peer=0, error=LOST.text)
-        .calls,
+        made("send:2!", "recv:0!", ""),
         {0: LOST, 1: LOST, 2: ENDED},
-        "hang",
-        (0, 2),
+        "hang 0 2",
     ),
     "lost whom it waited for": (
         Program(3)
         .call(1, "irecv", peer=2)
         .call(1, "wait", awaited="irecv", of=0, peer=2, error=LOST.text)
         .calls,
-        {0: ENDED, 1: LOST, 2: ENDED},
-        "hang",
-        (1, 2),
+        ALL_ENDED | {1: LOST},
+        "hang 1 2",
     ),
     "received after the sender had given up": (
-        Program(2)
-        .call(0, "send", peer=1, error=LOST.text)
-        .call(1, "recv", peer=0, error=LOST.text)
-        .calls,
+        made("send:1!", "recv:0!"),
         {0: LOST, 1: LOST},
-        "raised",
-        (0,),
+        "raised 0",
     ),
     "circle of two groups": (
-        wait_in(
-            wait_in(wait_in(Program(4), [0, 1], "barrier"), [2], group="1", members=(2, 3)),
-            [3],
-            group="2",
-            members=(1, 3),
-        ).calls,
+        made("barrier...", "barrier...", "", "")
+        + Program(4).call(2, "all_reduce", group="1", members=(2, 3), left=None).calls
+        + Program(4).call(3, "all_reduce", group="2", members=(1, 3), left=None).calls,
         {},
-        "hang",
-        (1, 3),
+        "hang 1 3",
     ),
     "left the group": (
         wait_in(Program(3).call(1, "destroy_process_group"), [0, 2]).calls,
         {1: COMPUTES},
-        "hang",
-        (1,),
+        "hang 1",
     ),
     "lost whom it sent to, while another waited for it": (
-        Program(3)
-        .call(0, "send", peer=1, error=LOST.text)
-        .call(2, "recv", peer=0, left=None)
-        .calls,
+        made("send:1!", "", "recv:0..."),
         {0: LOST, 1: ENDED, 2: State("died", at=9)},
-        "hang",
-        (0, 1),
+        "hang 0 1",
     ),
     "lost whom os._exit had ended, which was seen later": (
-        Program(2).call(0, "all_reduce", members=(0,), error=LOST.text).calls,
+        made("all_reduce!"),
         {0: LOST, 1: State("returned", at=LOST.at + 1, unseen=True)},
-        "raised",
-        (1,),
+        "raised 1",
     ),
     "timed out, and another was last seen elsewhere": (
         TIMED_OUT,
         {0: GAVE_UP, 1: COMPUTES},
-        "slow",
-        (1,),
+        "slow 1",
     ),
     "timed out, and another was last seen in the same place": (
         TIMED_OUT,
         {0: GAVE_UP, 1: State(where=("train.py", 10, "step"))},
-        "raised",
-        (0,),
+        "raised 0",
     ),
-    "died in a call": (
-        Program(2).call(0, "send", peer=1, left=None, line=12).calls,
-        {0: State("died", "died", at=1)},
-        "died",
-        (0,),
-    ),
-    "no calls": ([], {}, "not-distributed", ()),
+    "died in a call": (made("send:1...", ""), {0: State("died", "died", at=1)}, "died 0"),
+    "no calls": ([], {}, "not-distributed"),
 }
 
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_who_hangs_computes_raised_or_died(case):
-    calls, states, kind, guilty = OTHERS[case]
-    check(diagnose(calls, states), kind, *guilty)
+    calls, states, expected = OTHERS[case]
+    kind, *guilty = expected.split()
+    check(diagnose(calls, states), kind, *map(int, guilty))
     # subtle: a machine does not tell others of a message that failed.
     if not any(call.error and call.peer is not None for call in calls):
-        check(judge(across_machines(calls), states, 0, stalled=True), kind, *guilty)
+        check(judge(across_machines(calls), states, 0, stalled=True), kind, *map(int, guilty))
 
 
 def test_the_example_reads_as_promised():
@@ -447,26 +393,18 @@ def test_of_a_circle_only_the_rank_that_came_another_way_is_blamed_if_it_came_be
     program = mesh(rounds, skips=True)
     verdict = diagnose(wait_in(program, [1, 3], "barrier", line=8).calls)
     check(verdict, "hang", *guilty)
-    assert verdict.says.splitlines()[:1] + verdict.says.splitlines()[-2:] == [
-        f"hang: rank 1 never joined all_reduce #{rounds - 1} of group row 0",
-        "  -> circular wait: 0 -> 1 -> 0",
-        "  ranks 0,2 never joined barrier #0 of group WORLD",
-    ]
+    headline, *_, cycle, barrier = verdict.says.splitlines()
+    assert headline == f"hang: rank 1 never joined all_reduce #{rounds - 1} of group row 0"
+    assert cycle == "  -> circular wait: 0 -> 1 -> 0"
+    assert barrier == "  ranks 0,2 never joined barrier #0 of group WORLD"
 
 
 def test_all_circles_are_named():
-    program = Program(4)
-    for rank in range(4):
-        program.call(rank, "recv", peer=(rank + 2) % 4, left=None)
-    verdict = diagnose(program.calls)
+    verdict = diagnose(made("recv:2...", "recv:3...", "recv:0...", "recv:1..."))
     check(verdict, "hang", 0, 1, 2, 3)
-    assert verdict.says.splitlines()[0] == (
-        "hang: ranks 0,2 wait for each other; ranks 1,3 wait for each other"
-    )
-    assert verdict.says.splitlines()[-2:] == [
-        "  -> circular wait: 0 -> 2 -> 0",
-        "  -> circular wait: 1 -> 3 -> 1",
-    ]
+    headline, *_, one, other = verdict.says.splitlines()
+    assert headline == "hang: ranks 0,2 wait for each other; ranks 1,3 wait for each other"
+    assert (one, other) == ("  -> circular wait: 0 -> 2 -> 0", "  -> circular wait: 1 -> 3 -> 1")
 
 
 def test_a_rank_that_waits_for_one_that_computes_is_not_blamed_for_being_absent():
@@ -551,7 +489,7 @@ ABSENT = {
     "stopped": ({1: State(stopped=True)}, (1,), "rank 1 stopped, as by SIGSTOP"),
     "unheard": ({1: UNHEARD}, (1,), "host-b does not answer: rank 1 cannot be reached"),
     "two machines": (
-        {1: UNHEARD, 2: dataclasses.replace(UNHEARD, machine="host-c")},
+        {1: UNHEARD, 2: replace(UNHEARD, machine="host-c")},
         (1, 2),
         "host-b, host-c do not answer: ranks 1,2 cannot be reached",
     ),
@@ -624,17 +562,15 @@ def test_the_shortest_cycle_is_found_in_whatever_graph():
 @pytest.mark.parametrize("waits", ["root", "other"])
 def test_a_collective_waits_for_its_root_or_its_root_waits_for_all(name, waits):
     rank, root = (0, 0) if waits == "root" else (1, 0)
-    program = Program(3).call(rank, name, peer=root, left=None)
-    matching = Matching(program.calls)
-    (call,) = program.calls
+    matching = Matching(Program(3).call(rank, name, peer=root, left=None).calls)
     takes = name in ("reduce", "gather")
     awaited = {"root": [1, 2] if takes else [], "other": [] if takes else [0]}
-    assert waits_for(matching, call) == awaited[waits]
+    assert waits_for(matching, matching.last[rank]) == awaited[waits]
 
 
 def test_a_call_that_was_seen_under_way_is_known_with_its_error_when_it_has_left():
     calls = Program(2).call(0, "recv", peer=1, left=None).calls
-    ended = dataclasses.replace(calls[0], left=LEFT, error=LOST.text)
+    ended = replace(calls[0], left=LEFT, error=LOST.text)
     assert Matching([*calls, ended]).last[0] is ended
 
 
@@ -653,7 +589,7 @@ def test_a_skipped_call_is_found_where_the_ranks_fell_out_of_step():
     for i in range(4):
         program.all("all_reduce", line=10)
         program.all("all_reduce", [rank for rank in range(3) if rank != 2 or i != 1], line=12)
-    program.calls[-2:] = [dataclasses.replace(call, left=None) for call in program.calls[-2:]]
+    program.calls[-2:] = [replace(call, left=None) for call in program.calls[-2:]]
     verdict = diagnose(program.calls, {2: ENDED})
     check(verdict, "hang", 2)
     assert (verdict.seq, verdict.guilty[0].seq, verdict.guilty[0].line) == (7, 3, 10)
@@ -665,7 +601,7 @@ def test_a_skipped_call_is_found_where_the_ranks_fell_out_of_step():
 
 def test_a_call_that_one_rank_makes_more_is_found_before_the_one_that_nobody_joins():
     program = Program(3).call(0, "all_reduce", line=34).all("all_reduce", line=35)
-    program.calls[-3] = dataclasses.replace(program.calls[-3], left=None)
+    program.calls[-3] = replace(program.calls[-3], left=None)
     verdict = diagnose(program.calls, {1: ENDED, 2: ENDED})
     check(verdict, "hang", 0)
     assert (verdict.guilty[0].seq, verdict.guilty[0].line) == (0, 34)
@@ -753,11 +689,8 @@ def record(number, group, seq):
     [
         (0, True, "hang: rank 0 waits in barrier #0 of group 1, and nothing moves"),
         (0, False, "hang: rank 1 never joined barrier #0 of group 1"),
-        (
-            1,
-            True,
-            "hang: rank 0 waits in barrier #0 of group 1, and nothing moves",
-        ),  # torch has overwritten it
+        # torch has overwritten it:
+        (1, True, "hang: rank 0 waits in barrier #0 of group 1, and nothing moves"),
     ],
 )
 def test_a_rank_that_has_no_room_to_tell_a_collective_has_joined_it(forgotten, joins, headline):
@@ -795,45 +728,35 @@ def test_equal_calls_in_another_order(text, kind, tmp_path):
             program.call(rank, "all_reduce", op="SUM", file=str(file), line=line)
     verdict = diagnose(program.calls)
     assert verdict.kind == kind
-    if kind == "mismatch":
-        check(verdict, "mismatch", 1, field="order")
-        assert verdict.guilty[0].line == 3
+    assert [(call.rank, call.line) for call in verdict.guilty] == [(1, 3)] * (kind == "mismatch")
 
 
 def a_correct_program(n):
     program = Program(n)
     for root in range(n):
         for rank in range(n):
-            program.call(
-                rank, "broadcast", peer=root, tensors=(FOUR,), line=1 if rank == root else 2
-            )
-    program.all("barrier", [0, 1], group="1", members=(0, 1)).all(
-        "barrier", [1, 2], group="2", members=(1, 2)
-    )
+            line = 1 if rank == root else 2
+            program.call(rank, "broadcast", peer=root, tensors=(FOUR,), line=line)
+    program.all("barrier", [0, 1], group="1", members=(0, 1))
+    program.all("barrier", [1, 2], group="2", members=(1, 2))
     for rank in range(n):
-        program.call(rank, "isend", peer=(rank + 1) % n, tensors=(FOUR,)).call(
-            rank, "irecv", peer=(rank - 1) % n, tensors=(TensorKind("float32", (2, 2)),)
-        )
-        program.call(
-            rank,
-            "all_gather_single" if rank else "all_gather_into_tensor",
-            tensors=(TensorKind("float32", (4 * n,)), FOUR),
-        )
+        square = (TensorKind("float32", (2, 2)),)
+        program.call(rank, "isend", peer=(rank + 1) % n, tensors=(FOUR,))
+        program.call(rank, "irecv", peer=(rank - 1) % n, tensors=square)
+        name = "all_gather_single" if rank else "all_gather_into_tensor"
+        program.call(rank, name, tensors=floats(4 * n, 4))
         uneven = tuple(range(1, n + 1))
-        tensors = (TensorKind("float32", (sum(uneven),)), TensorKind("float32", (n * (rank + 1),)))
+        tensors = floats(sum(uneven), n * (rank + 1))
         program.call(rank, "all_to_all_single", tensors=tensors, splits=(uneven, (rank + 1,) * n))
         program.call(rank, "gather", peer=1, tensors=(FOUR,) * (1 + n * (rank == 1)))
     program.call(1, "recv", tag=7, source=2).call(2, "send", peer=1, tag=7)
     refused = {"error": "ValueError: this cannot be what you want"}
-    program.call(0, "all_gather", tensors=(FIVE,), **refused).call(
-        1, "recv", peer=2, tag=8, tensors=(FIVE,), **refused
-    )
-    program.call(1, "recv", peer=2, tag=8, tensors=(FOUR,)).call(
-        2, "send", peer=1, tag=8, tensors=(FOUR,)
-    )
-    program.all("all_reduce", tensors=(FIVE,), op="SUM", **refused).all(
-        "all_reduce", tensors=(FOUR,), op="SUM"
-    )
+    program.call(0, "all_gather", tensors=(FIVE,), **refused)
+    program.call(1, "recv", peer=2, tag=8, tensors=(FIVE,), **refused)
+    program.call(1, "recv", peer=2, tag=8, tensors=(FOUR,))
+    program.call(2, "send", peer=1, tag=8, tensors=(FOUR,))
+    program.all("all_reduce", tensors=(FIVE,), op="SUM", **refused)
+    program.all("all_reduce", tensors=(FOUR,), op="SUM")
     refused = {"error": "RuntimeError: this backend wants equal lengths"}
     for rank in range(n):
         program.call(rank, "all_gather", tensors=(FOUR,) * n + (FIVE if rank else FOUR,), **refused)
@@ -842,8 +765,7 @@ def a_correct_program(n):
 
 def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_read():
     calls = a_correct_program(3)
-    states = dict.fromkeys(range(3), ENDED)
-    for seed in range(200):
+    for seed in range(70):
         draw = random.Random(seed)
         queues = [
             [one for call in calls if call.rank == rank for one in as_seen(call, draw)]
@@ -853,20 +775,18 @@ def test_a_correct_program_is_never_suspected_in_whatever_order_its_calls_are_re
         while any(queues):
             queue = draw.choice([queue for queue in queues if queue])
             matching.append(queue.pop(0))
-        assert diagnose(matching, states).kind == "ok", (
-            f"seed {seed}: {diagnose(matching, states).says}"
-        )
+        verdict = diagnose(matching, ALL_ENDED)
+        assert verdict.kind == "ok", f"seed {seed}: {verdict.says}"
 
 
 def as_seen(call, draw):
-    """Whoever reads a log may see a call when it is entered and again when it is left, or only
-    then.
+    """A log's reader sees a call when it is entered and again when it is left, or only then.
 
     A call that torch refuses is seen only then: the log's reader holds back what was just entered.
     """
     if was_refused(call.error or "") or draw.random() < 0.5:
         return [call]
-    return [dataclasses.replace(call, left=None, error=None), call]
+    return [replace(call, left=None, error=None), call]
 
 
 def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
@@ -882,12 +802,9 @@ def test_a_call_that_all_ranks_were_refused_hides_no_mistake_after_it():
     ids=["its-launcher-ended-it", "it-returned"],
 )
 def test_a_rank_that_serves_the_others_may_still_wait_at_the_end(unseen, kind):
-    program = (
-        Program(3).call(0, "recv", source=1).call(0, "recv", left=None).call(1, "send", peer=0)
-    )
-    states = {0: State("returned", unseen=unseen), 1: ENDED, 2: ENDED}
-    assert diagnose(program.calls, states).kind == kind
-    assert diagnose(program.calls, {1: ENDED, 2: ENDED}, stalled=False).kind == "ok"
+    calls = made("recv:any1 recv...", "send:0", "")
+    assert diagnose(calls, ALL_ENDED | {0: State("returned", unseen=unseen)}).kind == kind
+    assert diagnose(calls, {1: ENDED, 2: ENDED}, stalled=False).kind == "ok"
 
 
 @pytest.mark.parametrize(
@@ -950,12 +867,8 @@ def test_an_abort_amid_calls_of_python_and_c_plus_plus_that_met_is_their_mismatc
     for rank in alive:
         tensors = (FOUR if rank == 2 else FIVE,)
         native.call(rank, "all_reduce", tensors=tensors, members=alive, error=LOST.text)
-    states = {
-        0: LOST,
-        1: LOST,
-        2: LOST,
-        aborted: State("died", "was killed by SIGABRT (signal 6)", LOST.where, 1, signal=6),
-    }
+    died = State("died", "was killed by SIGABRT (signal 6)", LOST.where, 1, signal=6)
+    states = {0: LOST, 1: LOST, 2: LOST, aborted: died}
     verdict = judge(Matching(own.calls), states, 3, stalled=False, c10d=Matching(native.calls))
     check(verdict, "mismatch", 2, field="shape")
 
@@ -982,20 +895,15 @@ def test_a_mismatch_after_a_skipped_call_is_reported_at_the_skipped_call():
     )
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [{"left": None}, {"error": "RuntimeError: Connection closed by peer"}],
-    ids=["waits", "lost it"],
-)
+@pytest.mark.parametrize("lost", ["all_reduce...", "all_reduce!"], ids=["waits", "lost it"])
 @pytest.mark.parametrize(
     ("died", "kind", "rank"),
     [(5, "hang", 1), (1, "died", 2)],
     ids=["killed by its launcher", "of its own"],
 )
 def test_a_rank_that_dies_waiting_for_one_that_had_left_is_not_blamed(died, kind, rank, lost):
-    calls = Program(3).call(0, "all_reduce", left=None).call(2, "all_reduce", **lost).calls
     states = {0: State(), 1: State("returned", at=3), 2: State("died", "died", at=died)}
-    check(diagnose(calls, states), kind, rank)
+    check(diagnose(made("all_reduce...", "", lost), states), kind, rank)
 
 
 def test_the_rank_that_left_before_a_call_was_done_is_blamed_and_not_its_peers():
@@ -1009,17 +917,10 @@ def test_the_rank_that_left_before_a_call_was_done_is_blamed_and_not_its_peers()
 
 def test_a_collective_that_has_no_record_is_compared_by_what_its_calls_say():
     """The Flight Recorder has names of its own: of backends, and those given to dist.record_comm."""
-    calls = {
-        rank: Call(
-            "FSDP::all_gather (layer1)",
-            members=(0, 1),
-            rank=rank,
-            tensors=(TensorKind("float32", (4,)),),
-        )
-        for rank in range(2)
-    }
+    usual = {"members": (0, 1), "tensors": (FOUR,)}
+    calls = {rank: Call("FSDP::all_gather (layer1)", rank=rank, **usual) for rank in range(2)}
     assert compare(calls) is None
-    calls[1] = dataclasses.replace(calls[1], tensors=(TensorKind("int64", (4,)),))
+    calls[1] = replace(calls[1], tensors=(TensorKind("int64", (4,)),))
     assert compare(calls).field == "dtype"
 
 
@@ -1143,7 +1044,7 @@ def test_ranks_of_two_machines_that_read_only_their_own_calls_are_judged_as_one_
     verdict = judge(merged, states, 4, stalled=True)
     check(verdict, "hang", 3)
     assert verdict.seq == n - 1
-    odd = dataclasses.replace(machines[0].open[0][3 * n - 1], op="MAX", rank=3)
+    odd = replace(machines[0].open[0][3 * n - 1], op="MAX", rank=3)
     machines[1].note(odd)
     merged = merge(unmatched(machines[rank // 2], rank) for rank in range(4))
     check(judge(merged, states, 4, stalled=True), "mismatch", 3, field="op")
@@ -1156,7 +1057,7 @@ def test_texts_that_never_repeat_take_the_place_of_the_oldest_and_no_call_is_tol
     writer, reader = log
     usual = what()
     for number in range(200):
-        writer.enter(number, None, dataclasses.replace(what(), line=number), {})
+        writer.enter(number, None, replace(what(), line=number), {})
         writer.leave(writer.enter(number, None, usual, {}), "RuntimeError: no", None)
     calls = list(reader.poll(has_ended=True))
     for call in calls:

@@ -3,6 +3,7 @@
 A figure that changed on purpose: look at it, and run this file with `--snapshot-update`.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,10 +12,9 @@ from xml.etree import ElementTree
 
 import drawn
 import pytest
-from figures import crossed, drawing, texts, to_hex, too_small
+from figures import boxes, crossed, drawing, svg, to_hex, too_small
 from repository import ROOT
 
-from collectives.pictures import picture
 from collectives.pictures.colours import PAGE, PALETTE, colour_of
 
 
@@ -45,9 +45,8 @@ def test_no_word_lies_on_another():
 
 
 def overlapping(figure) -> list[tuple[str, str]]:
-    figure.draw_without_rendering()
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
-    return [(a, b) for at, (a, x) in enumerate(boxes) for b, y in boxes[:at] if x.overlaps(y)]
+    pairs = itertools.combinations(boxes(figure), 2)
+    return [(one, other) for (one, x), (other, y) in pairs if x.overlaps(y)]
 
 
 def test_all_words_lie_on_the_page():
@@ -55,20 +54,14 @@ def test_all_words_lie_on_the_page():
 
 
 def off_the_page(figure) -> list[str]:
-    figure.draw_without_rendering()
-    boxes = {text.get_text(): text.get_window_extent() for text in texts(figure)}
     page = figure.bbox.padded(0.01)
-    return [
-        text
-        for text, box in boxes.items()
-        if not (page.contains(box.x0, box.y0) and page.contains(box.x1, box.y1))
-    ]
+    return [text for text, box in boxes(figure) if not all(map(page.contains, *box.get_points().T))]
 
 
 def test_every_svg_is_valid_with_a_description_and_ids_that_occur_once():
     found = []
     for name, figure in (drawn.figures() | drawn.plots()).items():
-        top = ElementTree.fromstring(code := picture.svg(figure))
+        top = ElementTree.fromstring(code := svg(figure))
         ids = [element.get("id") for element in top.iter() if element.get("id")]
         said = top.get("aria-label") or ""
         is_described = top.get("role") == "img" and said == figure.get_label() and len(said) > 40

@@ -1,12 +1,21 @@
 """What a reader sees of a figure: how large its letters are, what crosses them, and all of it."""
 
+import functools
 import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from collectives.pictures import picture
 
+svg = functools.cache(picture.svg)
 COLUMN = 850  # pixels: the width of a notebook's column
+
+
+@functools.cache
+def boxes(figure) -> list:
+    """Each text, and the box that it takes in pixels."""
+    figure.draw_without_rendering()
+    return [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
 
 
 def pixels(text) -> float:
@@ -30,17 +39,15 @@ def too_small(figure, least: float = 11) -> list[str]:
 
 def crossed(figure) -> list[tuple[str, str]]:
     """(arrow or line, text) for each text that an arrow or a marked line goes through."""
-    figure.draw_without_rendering()
     axes = figure.axes[0]
     lines = [(line.get_gid(), line) for line in axes.lines if line.get_gid()]
     arrows = [(arrow.get_gid(), arrow) for arrow in axes.patches if _is_arrow(arrow)]
-    found = []
+    found, every = [], boxes(figure)
     for name, shape in lines + arrows:
         path = shape.get_transform().transform_path(_way(shape))
-        boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
         # A dotted line is drawn behind the bars: only its dots can hide words.
         is_hit = _has_a_point_in if "/" in name and "-" not in name else _goes_through
-        found += [(name, words) for words, box in boxes if is_hit(path, box)]
+        found += [(name, words) for words, box in every if is_hit(path, box)]
     return found
 
 
@@ -50,7 +57,7 @@ def drawing(figure) -> str:
     A shape has its gid, its colour and its box: the left, upper, right and lower edge in points. Of
     an arrow or a line these are the ends.
     """
-    return "\n".join(_drawing(ElementTree.fromstring(picture.svg(figure)), "-"))
+    return "\n".join(_drawing(ElementTree.fromstring(svg(figure)), "-"))
 
 
 def _drawing(element: ElementTree.Element, gid: str) -> Iterator[str]:
