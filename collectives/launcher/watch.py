@@ -108,8 +108,7 @@ class LaunchWatch:
 
     @functools.cached_property
     def _world(self) -> "WatchedWorld":
-        from collectives.diagnosis.watch.rank_process import RankProcess
-        from collectives.diagnosis.watch.world import WatchedWorld
+        from collectives.diagnosis.watch.world import RankProcess, WatchedWorld
 
         return WatchedWorld(dict(enumerate(map(RankProcess, self.files))))
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collectives.diagnosis.rules.matching import Matching
-from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
+from collectives.diagnosis.rules.matching import Matching, waits_for
+from collectives.diagnosis.rules.suspects import find_cycle
 from collectives.pictures import happens_before
 from collectives.pictures.colours import WRONG
 from collectives.pictures.page import CHIP, LINE, MARGIN, Canvas, breadth, default_style

@@ -25,8 +25,7 @@ from collectives.diagnosis.rules.judge import judge
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.watch.job import Job
 from collectives.diagnosis.watch.job_world import JobWorld
-from collectives.diagnosis.watch.rank_process import RankProcess, sleep
-from collectives.diagnosis.watch.world import WatchedWorld
+from collectives.diagnosis.watch.world import RankProcess, WatchedWorld, sleep
 from collectives.recording.call import CallArgs, TensorKind
 from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, LogReader, Writer
 from collectives.recording.exit_hooks import ExitHooks

@@ -19,7 +19,7 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.rules.unmatched import Unmatched
 from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.diagnosis.watch.job_world import JobWorld
-from collectives.diagnosis.watch.rank_process import RankProcess
+from collectives.diagnosis.watch.world import RankProcess
 from collectives.recording.call import Call, TensorKind
 from collectives.recording.call_log import Writer
 

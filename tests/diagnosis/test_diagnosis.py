@@ -12,11 +12,11 @@ from hand_made import program
 from collectives.diagnosis.rules.compare import compare
 from collectives.diagnosis.rules.flight_record import match_records
 from collectives.diagnosis.rules.judge import judge
-from collectives.diagnosis.rules.matching import WINDOW, Matching
+from collectives.diagnosis.rules.matching import WINDOW, Matching, waits_for
 from collectives.diagnosis.rules.missing import JoiningWorld, never_met
 from collectives.diagnosis.rules.rank_state import State
+from collectives.diagnosis.rules.suspects import find_cycle
 from collectives.diagnosis.rules.unmatched import from_json, merge, unmatched
-from collectives.diagnosis.rules.wait_graph import find_cycle, waits_for
 from collectives.diagnosis.run import as_json
 from collectives.recording import call_log, flight_record, stack
 from collectives.recording.call import MADE_BY, Call, CallArgs, TensorKind, group_label, was_refused

@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from collectives.diagnosis.watch import rank_process
+from collectives.diagnosis.watch import world as watched
 from collectives.diagnosis.watch.world import WatchedWorld
 from collectives.recording import call_log, flight_record
 from collectives.recording.call import CallArgs, TensorKind
@@ -192,7 +192,7 @@ class Run:
             file = _file(rank)
             self.writers.append(call_log.Writer(file, rank, n))
             self.writers[-1].put(call_log.ANSWER, b"")
-            self.world.ranks[rank] = rank_process.RankProcess(file)
+            self.world.ranks[rank] = watched.RankProcess(file)
         self.at = [0] * n
         self.inside: list[int | None] = [None] * n  # the number of the call
         self.numbers: list[dict[Step, int]] = [{} for _ in range(n)]
@@ -314,5 +314,5 @@ def small_logs():
     return (
         mock.patch.object(call_log, "SLOTS", SLOTS),
         mock.patch.object(call_log, "_YOUNG", 0),
-        mock.patch.object(rank_process, "_stat", return_value=["S"]),
+        mock.patch.object(watched, "_stat", return_value=["S"]),
     )

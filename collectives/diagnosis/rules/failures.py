@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from collectives.diagnosis.rules.compare import Difference, compare
+from collectives.diagnosis.rules.matching import kind_of, waits_for
 from collectives.diagnosis.rules.rank_state import NOT_ENDED, State, is_lost, timed_out
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
-from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import WORLD, Call
 from collectives.semantics.calls import POINT_TO_POINT
 from collectives.words import ranks

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from collectives.diagnosis.rules.compare import CallSites, Difference, compare, compare_message
 from collectives.recording.call import WORLD, Call, was_refused
 from collectives.recording.call import sequence_key as _key
-from collectives.semantics.calls import POINT_TO_POINT, SENDS
+from collectives.semantics.calls import FROM_ROOT, GROUPS, POINT_TO_POINT, SENDS, TO_ROOT
 
 # So many of the latest calls of each rank are remembered as steps of its path.
 _STEPS = 1000
@@ -318,3 +318,27 @@ class Matching:
             if calls
         ]
         return sorted(found, key=began)
+
+
+def kind_of(call: Call) -> str:
+    """The name of the call, or of the one whose Work it waits for."""
+    return call.awaited or call.name
+
+
+def waits_for(matching: Matching, call: Call) -> list[int]:
+    """The ranks that must each do something before the call can return; only the certain ones.
+
+    A receive from any source waits for no particular rank. A rank that only gives data to the root
+    may return before the others come.
+    """
+    name = kind_of(call)
+    if name in POINT_TO_POINT:
+        return [call.peer] if call.peer is not None and matching.messages.is_unmatched(call) else []
+    if call.seq is None or name in GROUPS:
+        return []
+    absent = matching.of(call).absent(call.seq)
+    if name in FROM_ROOT:
+        return [call.peer] if call.peer in absent else []
+    if name in TO_ROOT and call.rank != call.peer:
+        return []
+    return list(absent)

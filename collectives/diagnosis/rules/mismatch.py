@@ -2,10 +2,9 @@
 
 from collectives.diagnosis.rules import failures
 from collectives.diagnosis.rules.compare import Difference
-from collectives.diagnosis.rules.matching import Sequence
+from collectives.diagnosis.rules.matching import Sequence, kind_of
 from collectives.diagnosis.rules.report import against, locations, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
-from collectives.diagnosis.rules.wait_graph import kind_of
 from collectives.recording.call import Call
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES, SENDS
 

@@ -5,13 +5,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from collectives.diagnosis.rules.compare import compare, minority
-from collectives.diagnosis.rules.matching import Sequence
+from collectives.diagnosis.rules.matching import Sequence, kind_of
 from collectives.diagnosis.rules.mismatch import mismatch, out_of_step
 from collectives.diagnosis.rules.rank_state import NOT_ENDED, OUT_OF_SIGHT
 from collectives.diagnosis.rules.report import against, format_call, join_as, location, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
-from collectives.diagnosis.rules.suspects import suspects
-from collectives.diagnosis.rules.wait_graph import find_cycles, kind_of
+from collectives.diagnosis.rules.suspects import find_cycles, suspects
 from collectives.recording.call import WORLD, Call
 from collectives.semantics.calls import POINT_TO_POINT, RECEIVES
 from collectives.words import ranks

@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collectives.diagnosis.rules.matching import Matching
+from collectives.diagnosis.rules.matching import Matching, kind_of, waits_for
 from collectives.diagnosis.rules.rank_state import State, is_lost
 from collectives.diagnosis.rules.report import format_call, location, write
-from collectives.diagnosis.rules.wait_graph import kind_of, waits_for
 from collectives.recording.call import Call
 from collectives.semantics.calls import GROUPS, POINT_TO_POINT
 from collectives.words import ranks

@@ -1,4 +1,4 @@
-"""Which ranks can have caused that nothing moves, if one rank alone has. Pure.
+"""Circles of ranks that wait, and which ranks can have caused it, if one rank alone has. Pure.
 
 All ranks of a correct program run through one order of its calls, each through those that concern
 it. So "this rank is ahead of that one" has no circle among them. Where it has one, the rank that
@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from collectives.diagnosis.rules.matching import Matching, Step
+from collectives.diagnosis.rules.matching import Matching, Step, kind_of
 from collectives.diagnosis.rules.rank_state import NOT_ENDED
 from collectives.diagnosis.rules.snapshot import Snapshot
-from collectives.diagnosis.rules.wait_graph import find_cycle, kind_of
 from collectives.recording.call import Call
 from collectives.semantics.calls import POINT_TO_POINT
 
@@ -99,3 +98,48 @@ def _rare(turns: Counter, most: int) -> set[tuple] | None:
     again = [taken for taken in by_step.values() if len(taken) > 1]
     branches = [taken for taken in again if len(set(taken)) > 1]
     return {turn for taken in branches for turn in taken if turns[turn] <= most} if again else None
+
+
+def find_cycles(edges: dict[int, list[int]]) -> list[tuple[int, ...]]:
+    """Of each set of ranks that wait for each other, the shortest cycle; the shortest first."""
+    cycles = []
+    while cycle := find_cycle(edges):
+        cycles.append(cycle)
+        connected = _reached(edges, cycle[0]) & _reached(_reversed(edges), cycle[0])
+        edges = {
+            rank: [other for other in others if other not in connected]
+            for rank, others in edges.items()
+            if rank not in connected
+        }
+    return cycles
+
+
+def _reached(edges: dict[int, list[int]], start: int) -> set[int]:
+    """The ranks to which edges lead from there."""
+    reached, left = set(), [start]
+    while left:
+        if (rank := left.pop()) not in reached:
+            reached.add(rank)
+            left += edges[rank]
+    return reached
+
+
+def _reversed(edges: dict[int, list[int]]) -> dict[int, list[int]]:
+    return {rank: [one for one in edges if rank in edges[one]] for rank in edges}
+
+
+def find_cycle(edges: dict[int, list[int]]) -> tuple[int, ...]:
+    """The shortest cycle of ranks in which each waits for the next; empty if there is none."""
+    best: tuple[int, ...] = ()
+    for start in sorted(edges):
+        paths: list[tuple[int, ...]] = [(start,)]
+        seen = {start}
+        while paths and not (best and len(paths[0]) >= len(best)):
+            path = paths.pop(0)
+            if start in edges[path[-1]]:
+                best = path
+                break
+            new = [rank for rank in edges[path[-1]] if rank not in seen]
+            seen.update(new)
+            paths += [(*path, rank) for rank in new]
+    return best

@@ -12,7 +12,7 @@ from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import ANSWER
 from collectives.diagnosis.watch.across_nodes import NodeExchange
 from collectives.diagnosis.watch.job_world import Claim, JobWorld
-from collectives.diagnosis.watch.rank_process import RankProcess, sleep
+from collectives.diagnosis.watch.world import RankProcess, sleep
 from collectives.recording import call_log, stack
 from collectives.recording.call import RiskyCall
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from collectives.diagnosis.rules.matching import Matching
 from collectives.diagnosis.rules.rank_state import State
 from collectives.diagnosis.rules.unmatched import Unmatched, from_json, merge, unmatched
-from collectives.diagnosis.watch.rank_process import RankProcess
-from collectives.diagnosis.watch.world import WatchedWorld
+from collectives.diagnosis.watch.world import RankProcess, WatchedWorld
 from collectives.recording import call_log
 from collectives.recording.call import Call, as_tuples
 
