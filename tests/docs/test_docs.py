@@ -23,11 +23,12 @@ def compared(section, text: str) -> str:
 def test_every_part_is_the_one_that_make_docs_makes():
     """Others are compared row by row: see test_training, test_mistakes and test_ranks_page."""
     pytest.importorskip("matplotlib")
-    assert [
-        f"{section.path}: run make docs ARGS={name}"
+    old = [
+        f"{section.path} is out of date: run make docs ARGS={name}"
         for name, section in CHEAP.items()
         if compared(section, section.read()) != compared(section, section.make())
-    ] == []
+    ]
+    assert not old, "\n".join(old)
 
 
 def test_a_page_without_the_marks_is_an_error():

@@ -151,7 +151,7 @@ def test_every_lesson_links_to_the_next_one_of_its_chapter():
             leaves = name in ROUTE and following not in ROUTE
             if not leaves and (link is None or link[1] != following.rpartition("/")[2]):
                 wrong.append(f"{name}: its line 'Next lesson: ' should link to {following}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 # What a reader writes and changes.
