@@ -140,7 +140,8 @@ def measure(n: int, rounds: int) -> dict:
     return {
         "rounds": rounds,
         "torch": torch.__version__.partition("+")[0],
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
         "all_reduce": medians(calls),
         "step": medians(trained),
     }

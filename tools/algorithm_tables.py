@@ -51,7 +51,7 @@ def _times(n: str, world: dict) -> str:
             for what, one in world["step"].items()
         ],
     )
-    about = f"{n} ranks on {world['machine']}, torch {world['torch']}"
+    about = f"{n} ranks on {world['machine']}, {world['cores']} cores, torch {world['torch']}"
     return f"{about}, medians of {world['rounds']} rounds:\n\n{calls}\n\n{training}"
 
 
@@ -67,7 +67,7 @@ def times_svg() -> str:
         for name in next(iter(found.values()))
         if name != "memcpy"
     }
-    where = f"{n} ranks on {world['machine'].split(', ')[1]}"
+    where = f"{n} ranks on {world['cores']} cores"
     return picture.svg(Times(curves, where=where).draw("all_reduce", [])).decode()
 
 

@@ -13,7 +13,7 @@ WORLDS = json.loads(FILE.read_text(encoding="utf-8"))
 
 def where(ranks):
     """4 ranks on 2 cores."""
-    return f"{ranks} ranks on {WORLDS[str(ranks)]['machine'].split(', ')[1]}"
+    return f"{ranks} ranks on {WORLDS[str(ranks)]['cores']} cores"
 
 
 def times(ranks, *names):

@@ -1,5 +1,6 @@
 """torchrun starts no rank before all machines have come: which have not."""
 
+import json
 import os
 import socket
 import threading
@@ -46,10 +47,10 @@ class TorchrunMeeting:
         if machines < 2 or ":" not in endpoint:
             return
         what = f"no rank has started: torchrun waits for {machines} machines"
-        place = f"--node-rank {args.node_rank}" if args.rdzv_backend == "static" else ""
+        is_static = args.rdzv_backend == "static"
         try:
             host, port = endpoint.rsplit(":", 1)
-            came = self._meet(host, port, f"{socket.gethostname()} {place}".strip())
+            came = self._meet(host, port, args.node_rank if is_static else None)
         except RuntimeError:
             self.store = None
             silence = f"nobody answers at {endpoint}, where they meet"
@@ -58,19 +59,20 @@ class TorchrunMeeting:
         if len(came) >= machines:
             self.verdict = None
             return
-        notes = [f"here      {', '.join(came)}"]
-        if place:
-            ranks = [f"--node-rank {number}" for number in range(machines)]
-            absent = [one for one in ranks if not any(who.endswith(f" {one}") for who in came)]
-            notes.append(f"not here  {', '.join(absent)}")
+        option = "--node-rank {}" if is_static else ""
+        here = [f"{machine} {option.format(number)}".strip() for machine, number in came]
+        notes = [f"here      {', '.join(here)}"]
+        if is_static:
+            absent = sorted(set(range(machines)) - {number for _, number in came})
+            notes.append(f"not here  {', '.join(map(option.format, absent))}")
         self.verdict = Verdict("slow", what, notes=tuple(notes))
 
-    def _meet(self, host: str, port: str, name: str) -> list[str]:
-        """Say that this machine is here; who has said so."""
+    def _meet(self, host: str, port: str, number: int | None) -> list[tuple[str, int | None]]:
+        """Say that this machine is here, as the node of this number; who has said so."""
         if self.store is None:
             self.store = connect(host, int(port))
-            self.store.append(_MACHINES, f"{name}\n")
-        return sorted(set(self.store.get(_MACHINES).decode().splitlines()))
+            self.store.append(_MACHINES, json.dumps([socket.gethostname(), number]) + "\n")
+        return sorted({tuple(json.loads(one)) for one in self.store.get(_MACHINES).splitlines()})
 
 
 def _torchrun_arguments(command: list[str]):
