@@ -136,14 +136,18 @@ def _together(calls: Sequence[Call]) -> list[list[Call]]:
 
 def _moving(calls: Sequence[Call]) -> list[Call]:
     """The collectives that move data."""
-    found = (call for call in calls if call.name not in (SPAN, "wait") and call.seq is not None)
-    return [call for call in found if BY_NAME[call.name].buffers]
+    return [call for call in calls if _moves(call)]
+
+
+def _moves(call: Call) -> bool:
+    is_one = call.name not in (SPAN, "wait") and call.seq is not None
+    return is_one and bool(BY_NAME[call.name].buffers)
 
 
 def _in_one_group(calls: Sequence[Call]) -> bool:
     """Whether some ranks make a group, and nothing happens but collectives in it."""
     moving = _moving(calls)
-    others = {call.name for call in calls if call not in moving}
+    others = {call.name for call in calls if not _moves(call)}
     groups = {call.group for call in moving}
     return len(groups) == 1 and WORLD not in groups and others == {"new_group"}
 

@@ -15,6 +15,7 @@ each mesh, and then apply it to four published trainings. At the end you can pla
 
 # %%
 import warnings
+from functools import partial
 from itertools import pairwise, product
 from math import prod
 
@@ -24,12 +25,13 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from collectives.pictures.memory_bars import MemoryBars
 from costs import BFLOAT16, SMALL, Plan, costs, planned
 from measure import sent
 from memory import by_hand
-from mesh import MICRO_BATCHES, NAMES, train_on
+from mesh import MICRO_BATCHES, NAMES, on_the_mesh, stage_of, train_on
 from model import Block, network
 from one_process import UPDATES, backward, train
 from published import FASTER_FIRST, MEASURED, RUNS, SHARDS, a100
@@ -79,8 +81,12 @@ def plan_is_counted(rank, world_size, device):
         if prod(shape) == world_size:
             grid = init_device_mesh(device.type, shape, mesh_dim_names=NAMES)
             counted, _ = train_on(grid, device, kind)
+            stage = stage_of(network(device), grid)
+            stage.__class__ = kind
             with attention.sdpa_kernel(attention.SDPBackend.MATH):
-                counted["operations"] = train_on(grid, device, kind)[0]["operations"]
+                with FlopCounterMode(display=False) as flops:
+                    train(stage, device, partial(on_the_mesh, grid), steps=1)
+            counted["operations"] = flops.get_total_flops()
             plan = Plan(*shape, micro_batches=MICRO_BATCHES, recompute=kind is Again)
             right = costs(SMALL, plan, grid.get_local_rank("pipeline"))
             check(counted, counted | right, f"what a step costs, {shape}")
