@@ -104,6 +104,7 @@ def test_no_imports_form_a_circle():
 LESSONS = sorted((ROOT / "lessons").rglob("*.py"))
 
 
+@functools.cache
 def imported(path: Path) -> set[str]:
     """The names of all that a file imports, wherever in it the import stands."""
     nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))

@@ -29,8 +29,9 @@ def test_a_skip_is_a_failure_where_all_is_installed(installed, tmp_path, monkeyp
     (tmp_path / "test_it.py").write_text("\n".join(["import pytest", *tests]))
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     environ = {k: v for k, v in os.environ.items() if k != "COLLECTIVES_ALL_INSTALLED"}
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", str(tmp_path)],
         cwd=tmp_path,
         env=environ | ({"COLLECTIVES_ALL_INSTALLED": "1"} if installed else {}),
         capture_output=True,
