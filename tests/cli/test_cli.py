@@ -195,11 +195,10 @@ def test_a_step_that_a_claim_refuses_is_skipped_with_its_reason(tmp_path, monkey
 
 
 def test_status_3_for_nccl_without_a_gpu_said_once(tmp_path):
-    path = lesson(tmp_path, "[total, pair]")
-    answer = finished(f"python -m collectives run {path} --backend nccl")
-    assert (answer.returncode, answer.stdout) == (3, "")
-    assert len(answer.stderr.splitlines()) == 1
-    assert "nccl needs one GPU per rank: 0 visible" in answer.stderr
+    result = collectives("run", lesson(tmp_path, "[total, pair]"), "--backend", "nccl")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "nccl needs one GPU per rank: 0 visible" in result.stderr
 
 
 def test_status_130_with_one_line_for_ctrl_c(tmp_path):

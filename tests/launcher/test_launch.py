@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import linecache
+import multiprocessing
 import os
 import random
 import socket
@@ -23,11 +24,6 @@ import torch.distributed as dist
 from processes import finished
 
 from collectives import launch
-
-# A rank that is spawned imports torch anew.
-by_each_start_method = pytest.mark.parametrize(
-    "method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
-)
 
 
 def rank_and_size(rank, world_size, device):
@@ -116,17 +112,17 @@ def test_the_source_of_a_notebook_cell_is_known_in_its_ranks(monkeypatch):
     assert launch(names["cell"], 1) == [source.partition("\n\n")[2]]
 
 
-@by_each_start_method
-def test_a_script_without_a_main_guard_runs_once(tmp_path, method):
+@pytest.mark.slow  # by the fork server: test_launch_leaves_nothing.py
+def test_a_script_without_a_main_guard_runs_once_although_ranks_are_spawned(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        textwrap.dedent(f"""
+        textwrap.dedent("""
         from collectives import launch
         print("the script runs")
         class Pair(tuple): pass
         def fn(rank, world_size, device):
             return Pair((rank, world_size))
-        print(launch(fn, 2, start_method={method!r}))
+        print(launch(fn, 2, start_method="spawn"))
         """)
     )
     done = finished(f"python {script}")
@@ -163,12 +159,12 @@ NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="by_hand needs 
 @pytest.mark.parametrize(
     "backend", [None, pytest.param("by_hand", marks=[NEEDS_LINUX, pytest.mark.slow])]
 )
-def test_twenty_launches_at_the_same_time_do_not_collide(backend):
+def test_ten_launches_at_the_same_time_do_not_collide(backend):
     def results(number):
         return [x.item() for x in launch(total, 2, args=(number,), backend=backend)]
 
-    with ThreadPoolExecutor(20) as threads:
-        assert list(threads.map(results, range(20))) == [[2 * n + 1] * 2 for n in range(20)]
+    with ThreadPoolExecutor(10) as threads:
+        assert list(threads.map(results, range(10))) == [[2 * n + 1] * 2 for n in range(10)]
 
 
 # A rank that was forked is like a fresh process.
@@ -201,7 +197,7 @@ def test_a_rank_has_the_environment_directory_path_and_arguments_of_the_caller_a
     assert launch(found, 1) == [("green", threads, "DETAIL", *same)]
 
 
-@by_each_start_method
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_generators_differ_between_ranks_and_launches_as_in_fresh_processes(method):
     def draw(rank, world_size, device):
         return (
@@ -247,10 +243,12 @@ def test_what_a_rank_prints_goes_where_the_caller_prints_now(capfd):
 
 def test_a_rank_may_have_children_of_its_own():
     def fn(rank, world_size, device):
-        loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2, num_workers=1)
-        return [batch.tolist() for batch in loader]
+        child = multiprocessing.Process(target=int)  # as a DataLoader with workers does
+        child.start()
+        child.join()
+        return child.exitcode
 
-    assert launch(fn, 1) == [[[0, 1], [2, 3]]]
+    assert launch(fn, 1) == [0]
 
 
 # What it listens on, and what it leaves.

@@ -28,12 +28,12 @@ def total(rank, world_size, device):
 """
 
 
-def torchrun(tmp_path: Path, body: str, nproc: int = 2):
+def torchrun(tmp_path: Path, body: str):
     """Run a program under torchrun; return the facts of each rank, and the finished torchrun."""
     program = tmp_path / "program.py"
     program.write_text(PROLOGUE + textwrap.dedent(body))
-    done = finished(["torchrun", "--nproc-per-node", nproc, program, tmp_path])
-    files = [tmp_path / f"facts-{rank}.json" for rank in range(nproc)]
+    done = finished(["torchrun", "--nproc-per-node", 2, program, tmp_path])
+    files = [tmp_path / f"facts-{rank}.json" for rank in range(2)]
     return [json.loads(file.read_text()) if file.exists() else None for file in files], done
 
 
@@ -47,13 +47,13 @@ def error_of(fn, **options):
         return str(error).splitlines()[0]
 
 def every_rank_gets_all_results_any_number_of_times_and_big_ones_too():
-    assert [launch(total) for _ in range(5)] + [launch(total, 3)] == [[6, 6, 6]] * 6
+    assert [launch(total) for _ in range(5)] + [launch(total, 2)] == [[3, 3]] * 6
     big = launch(lambda rank, world_size, device: torch.full((2_500_000,), rank, dtype=torch.int32))
-    assert [(len(x), int(x.min()), int(x.max())) for x in big] == [(2_500_000, r, r) for r in range(3)]
+    assert [(len(x), int(x.min()), int(x.max())) for x in big] == [(2_500_000, r, r) for r in range(2)]
     assert not dist.is_initialized()
 
 def another_number_of_ranks_or_backend_than_there_is_says_so():
-    number = "nproc=4, but torchrun started 3 ranks: leave nproc out."
+    number = "nproc=4, but torchrun started 2 ranks: leave nproc out."
     assert error_of(total, nproc=4) == number
     assert "did you mean 'gloo'" in error_of(total, backend="glo")
 
@@ -88,15 +88,15 @@ def results_arrive_although_a_rank_destroyed_its_group():
         if rank == 1:
             dist.destroy_process_group()
         return rank
-    assert launch(destroys) == [0, 1, 2]
+    assert launch(destroys) == [0, 1]
 
 def a_group_of_the_callers_is_used_and_left_alone():
     dist.init_process_group("gloo")
     group = dist.group.WORLD
-    assert launch(lambda *_: dist.group.WORLD is group) == [True] * 3
+    assert launch(lambda *_: dist.group.WORLD is group) == [True] * 2
     x = torch.ones(1)
     dist.all_reduce(x)
-    assert (x.item(), dist.is_initialized()) == (3.0, True)
+    assert (x.item(), dist.is_initialized()) == (2.0, True)
     dist.destroy_process_group()
 
 for scenario in (
@@ -110,14 +110,14 @@ for scenario in (
     a_group_of_the_callers_is_used_and_left_alone,
 ):
     scenario()
-    assert launch(total) == [6, 6, 6]  # the world stays usable
+    assert launch(total) == [3, 3]  # the world stays usable
 write("all is as it should be")
 """
 
 
 def test_in_a_world_of_torchrun(tmp_path):
-    facts, done = torchrun(tmp_path, SCENARIOS, nproc=3)
-    assert facts == ["all is as it should be"] * 3, done.stderr
+    facts, done = torchrun(tmp_path, SCENARIOS)
+    assert facts == ["all is as it should be"] * 2, done.stderr
 
 
 @pytest.mark.slow  # test_launch_failures.py has the same without a launcher

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shlex
 import sys
 import tempfile
 import threading
@@ -14,7 +13,6 @@ from processes import finished
 
 from collectives import LaunchError, launch
 from collectives.backends import availability
-from collectives.lab import available
 from collectives.launcher.child import Child
 
 BACKENDS = ["gloo"]
@@ -42,26 +40,6 @@ def test_a_launch_that_finds_no_free_descriptors_says_so_and_gives_back_what_it_
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert psutil.Process().num_fds() == used[0]
     assert threading.active_count() <= used[1]
-
-
-WITHOUT_ROOM = """
-from collectives import launch
-print(launch(lambda rank, *_: rank, 2))
-try:
-    launch(lambda rank, *_: rank, 2, diagnose=True)
-except ValueError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(available.missing() is not None, reason="mounts a folder, as a lab does")
-def test_with_a_full_temporary_folder_a_launch_records_nothing_and_goes_on(tmp_path):
-    mount = f"mount -t tmpfs -o size=1m none {tmp_path} && TMPDIR={tmp_path} exec "
-    program = f"{shlex.quote(sys.executable)} -c {shlex.quote(WITHOUT_ROOM)}"
-    command = ["unshare", "-rm", "sh", "-c", mount + program]
-    done = finished(command)
-    assert done.stdout.startswith("[0, 1]\ndiagnose=True needs files"), done.stderr
-    assert "No space left on device" in done.stdout
 
 
 WITHOUT_FOLDER = """
@@ -109,8 +87,8 @@ def test_a_temporary_folder_without_a_fork_server_is_named_and_nothing_stays_ope
 def test_a_thread_of_the_launcher_that_dies_does_not_outlast_the_time_limit(monkeypatch):
     monkeypatch.setattr(Child, "_report_outcome", lambda child, message: sys.exit())
     begin = time.monotonic()
-    with pytest.raises(LaunchError, match="hung: not every rank had returned after 2 s"):
-        launch(works, 2, timeout=2)
+    with pytest.raises(LaunchError, match=r"not every rank had returned after 0\.3 s"):
+        launch(works, 2, timeout=0.3)
     assert time.monotonic() - begin < 50
 
 

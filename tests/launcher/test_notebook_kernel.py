@@ -93,14 +93,14 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("step", FAILURES)
-def test_a_world_that_failed_shows_which_rank_and_why_on_one_screen(kernel, step):
-    call = f"launch({step}, 4, timeout=3)"
-    shown = kernel.run(call)
-    assert all(part in shown for part in FAILURES[step]), shown
-    assert f"line 1, in <module>\n    {call}" in shown
-    assert len(shown.splitlines()) <= ONE_SCREEN
-    assert "collectives/start.py" not in shown
+def test_a_world_that_failed_shows_which_rank_and_why_on_one_screen(kernel):
+    for step, parts in FAILURES.items():  # one test: a second process would start its own kernel
+        call = f"launch({step}, 4, timeout=3)"
+        shown = kernel.run(call)
+        assert all(part in shown for part in parts), shown
+        assert f"line 1, in <module>\n    {call}" in shown
+        assert len(shown.splitlines()) <= ONE_SCREEN
+        assert "collectives/start.py" not in shown
 
 
 def test_the_stop_button_ends_the_world_and_keeps_the_kernel(kernel):

@@ -1,7 +1,6 @@
 """The MPI backend: our own, over mpi4py, in worlds that launch starts and under mpiexec."""
 
 import sys
-import textwrap
 from datetime import timedelta
 
 import pytest
@@ -130,45 +129,29 @@ def test_a_group_that_a_member_does_not_come_to_is_given_up_at_the_time_limit():
 # Under mpiexec
 
 
-def mpiexec(*command, ranks=3, **environ):
+IN_MPIEXECS_WORLD = """
+import os, torch, torch.distributed as dist
+import collectives.backends.register
+from collectives import launch
+
+dist.init_process_group("mpi", init_method="mpi://")
+x = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(x)
+own = dist.get_backend(), x.item()
+dist.destroy_process_group()
+
+def fn(rank, world_size, device):
+    return rank, dist.get_backend()
+
+results = [launch(fn, backend=backend) for backend in (None, "gloo", "mpi")]
+if os.environ["PMI_RANK"] == "0":
+    print(own, results)
+"""
+
+
+def test_a_script_of_its_own_and_then_launch_join_mpiexecs_world():
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    words = [availability.mpiexec(), "-n", ranks, sys.executable, *command]
-    done = finished(words, env=as_root | environ)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_script_of_its_own_joins_mpiexecs_world(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import torch, torch.distributed as dist
-        import collectives.backends.register
-        dist.init_process_group("mpi", init_method="mpi://")
-        x = torch.tensor([dist.get_rank()])
-        dist.all_reduce(x)
-        if dist.get_rank() == 0:
-            print(dist.get_backend(), x.item(), flush=True)
-        dist.destroy_process_group()
-        """)
-    )
-    assert mpiexec(script) == "mpi 3\n"
-
-
-def test_launch_joins_mpiexecs_world(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import os, torch.distributed as dist
-        from collectives import launch
-        def fn(rank, world_size, device):
-            return rank, dist.get_backend()
-        results = [launch(fn, backend=backend) for backend in (None, "gloo", "mpi")]
-        if os.environ["PMI_RANK"] == "0":
-            print(results)
-        """)
-    )
-    assert (
-        mpiexec(script, ranks=2)
-        == f"{[[(0, name), (1, name)] for name in ('mpi', 'gloo', 'mpi')]}\n"
-    )
+    words = [availability.mpiexec(), "-n", 2, sys.executable, "-c", IN_MPIEXECS_WORLD]
+    done = finished(words, env=as_root)
+    launched = [[(0, name), (1, name)] for name in ("mpi", "gloo", "mpi")]
+    assert (done.stdout, done.returncode) == (f"('mpi', 3) {launched}\n", 0), done.stderr

@@ -16,19 +16,24 @@ from collectives import LaunchError, launch
 pytestmark = needs_mpi
 
 
-def failing(fn, nproc=3, **options) -> LaunchError:
-    """The error of a launch that fails; it leaves no rank behind, and another launch works."""
+def one_barrier(rank, world_size, device):
+    dist.barrier()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def launch_is_still_usable_at_the_end():
     launch(one_barrier, 1)  # the server of the ranks may stay
+    yield
+    launch(one_barrier, 2, backend="mpi")
+
+
+def failing(fn, nproc=3, **options) -> LaunchError:
+    """The error of a launch that fails; it leaves no rank behind."""
     before = children()
     with pytest.raises(LaunchError) as caught:
         launch(fn, nproc, backend="mpi", **options)
     assert children() <= before
-    launch(one_barrier, 2, backend="mpi")
     return caught.value
-
-
-def one_barrier(rank, world_size, device):
-    dist.barrier()
 
 
 def test_a_rank_that_raises_is_named_while_the_others_wait_in_mpi():
@@ -71,7 +76,7 @@ def test_a_hang_says_where_each_rank_stood():
             time.sleep(50)
         dist.barrier()
 
-    error = failing(fn, timeout=6)
+    error = failing(fn, timeout=4)
     assert (error.rank, error.kind) == (2, "hung")
     assert "in fn: dist.barrier()" in str(error)
     assert "in fn: time.sleep(50)" in str(error)

@@ -54,57 +54,70 @@ def known_unix_sockets() -> set[str]:
     return {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
 
 
+# A world that is interrupted, then a world of each backend, until somebody ends the caller.
 PROGRAM = """
-import os, sys, time, torch
+import os, sys, threading, time, torch
 import torch.distributed as dist
 from collectives import launch
 
-def wait_for_ever(rank, world_size, device):
+def wait_for_ever(rank, world_size, device, file):
     dist.all_reduce(torch.ones(3))
-    with open(f"{sys.argv[1]}/pid-{rank}", "w") as file:
-        file.write(str(os.getpid()))
+    with open(f"{file}-{rank}", "w") as file:
+        file.write(f"{os.getpid()}.")
     if rank == 0:
         time.sleep(60)
     dist.barrier()
 
-launch(wait_for_ever, 2, backend=sys.argv[2])
+def world(backend, name):
+    launch(wait_for_ever, 2, args=(f"{sys.argv[1]}/{name}",), backend=backend)
+
+try:
+    world("mpi", "interrupted")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+for backend in ("mpi", "by_hand"):
+    threading.Thread(target=world, args=(backend, backend), daemon=True).start()
+time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(
-    ("ours", "name"),
-    [
-        pytest.param("by_hand", "SIGKILL", marks=needs_by_hand),
-        pytest.param("mpi", "SIGKILL", marks=needs_mpi),
-        pytest.param("mpi", "SIGINT", marks=needs_mpi),
-        pytest.param("mpi", "SIGTERM", marks=[needs_mpi, pytest.mark.slow]),
-    ],
-)
-def test_however_the_caller_ends_no_rank_is_left_no_socket_and_no_file(ours, name, tmp_path):
+class Ranks:
+    """The two ranks of a world when they wait for ever, and what they hold."""
+
+    def __init__(self, file: Path):
+        files = [file.with_name(f"{file.name}-{rank}") for rank in range(2)]
+        wait_until(lambda: all(one.exists() and one.read_text().endswith(".") for one in files))
+        self.processes = [psutil.Process(int(one.read_text().strip("."))) for one in files]
+        self.memory = shared_memory(self.processes[1].pid)
+        self.sockets = {inode for one in self.processes for inode in unix_sockets(one.pid)}
+
+    def wait_until_gone(self):
+        wait_until(lambda: not any(map(is_alive, self.processes)), 5)
+        wait_until(lambda: not self.sockets & known_unix_sockets(), 10)
+        assert not any(file.exists() for file in self.memory)
+
+
+@needs_mpi
+@needs_by_hand
+@pytest.mark.parametrize("name", ["SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+def test_however_the_caller_ends_no_rank_is_left_no_socket_and_no_file(name, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, tmp_path, ours],
-        stderr=subprocess.PIPE,
+        [sys.executable, "-c", PROGRAM, tmp_path],
+        stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=hear_signals,
     )
     try:
-        files = [tmp_path / "pid-0", tmp_path / "pid-1"]
-        wait_until(lambda: all(file.exists() and file.read_text() for file in files))
-        ranks = [psutil.Process(int(file.read_text())) for file in files]
-        memory = shared_memory(ranks[1].pid)
-        sockets = {inode for rank in ranks for inode in unix_sockets(rank.pid)}
-        assert memory if ours == "mpi" else sockets
-        if name == "SIGINT":  # as a terminal does it: to everyone
-            os.killpg(process.pid, signal.SIGINT)
-        else:
-            process.send_signal(getattr(signal, name))
-        _, errors = process.communicate(timeout=20)
+        interrupted = Ranks(tmp_path / "interrupted")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everyone
+        interrupted.wait_until_gone()
+        mpi, by_hand = Ranks(tmp_path / "mpi"), Ranks(tmp_path / "by_hand")
+        assert mpi.memory
+        assert by_hand.sockets
+        process.send_signal(getattr(signal, name))
+        assert process.communicate(timeout=20)[0] == "interrupted\n"
     finally:
         process.kill()
-    assert process.returncode == -getattr(signal, name)
-    assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
-    _, alive = psutil.wait_procs(ranks, timeout=5)
-    assert not any(map(is_alive, alive))
-    wait_until(lambda: not sockets & known_unix_sockets(), 10)
-    assert not any(file.exists() for file in memory)
+    mpi.wait_until_gone()
+    by_hand.wait_until_gone()
