@@ -19,12 +19,11 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from collectives.algorithms import table
-from collectives.algorithms.blocks import copy, joined
 from collectives.algorithms.execute import execute
 from collectives.algorithms.links import Links
 from collectives.algorithms.reductions import Combine, Reduction, reduction
 from collectives.algorithms.schedule import Step, among, numbers, steps
-from collectives.algorithms.tensor_rules import check_layout, flat
+from collectives.algorithms.tensors import check_layout, copy, flat, joined
 
 
 def all_reduce(

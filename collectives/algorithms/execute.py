@@ -5,10 +5,10 @@
 
 import torch
 
-from collectives.algorithms.blocks import copy, in_blocks, joined
 from collectives.algorithms.links import Links
 from collectives.algorithms.reductions import Combine
 from collectives.algorithms.schedule import NOBODY, Pieces, Schedule, numbers, steps
+from collectives.algorithms.tensors import copy, in_blocks, joined
 
 
 def execute(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from collectives.algorithms.blocks import in_blocks
+from collectives.algorithms.tensors import in_blocks
 
 # combine(a, b, out=tensor)
 Combine = Callable[..., torch.Tensor]

@@ -8,13 +8,14 @@ and by older names. Here each call is checked and passed on as one of a dozen pl
 import collections
 import functools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.futures import Future
 
-from collectives.algorithms import tensor_rules
-from collectives.process_groups.work import Batch
+from collectives.algorithms.tensors import check_layout
 from collectives.recording import counts
 from collectives.semantics.check import kind
 
@@ -108,7 +109,7 @@ class PythonProcessGroup(dist.ProcessGroup):
             )
         if not 0 <= root_or_peer < self._size:
             self._refuse(f"{what}: the group has ranks 0 to {self._size - 1}, not {root_or_peer}.")
-        tensor_rules.check_layout(f"{what}: {self.backend}", *tensors)
+        check_layout(f"{what}: {self.backend}", *tensors)
 
     def _refuse(self, reason: str) -> NoReturn:
         raise ValueError(f"{reason} [{self.backend}]")
@@ -295,8 +296,64 @@ class PythonProcessGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         batch, self._batch = self._batch, None
-        return Batch(batch or [])
+        return _Batch(batch or [])
 
 
 def _op(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+class PythonWork(dist.Work):
+    """What pending calls have in common. A subclass has `is_completed`, `wait` and `get_future`."""
+
+    what: str  # as in "all_reduce"
+    group: Any
+    tensors: list[torch.Tensor]
+    source: int  # the rank that a message came from
+    error: BaseException | None = None
+    future: Future[list[torch.Tensor]] | None = None
+    future_end: Future[None] | None = None  # completes the one above
+
+    def _where(self) -> str:
+        return f"rank {self.group.rank()}/{self.group.size()}: {self.what}"
+
+    def is_success(self) -> bool:
+        return bool(self.is_completed()) and self.error is None
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return self.tensors
+
+    def _source_rank(self) -> int:
+        return self.source
+
+    source_rank = _source_rank
+
+
+class _Batch(dist.Work):
+    """Several pending calls, waited for as one."""
+
+    def __init__(self, works: list[dist.Work]):
+        super().__init__()
+        self.works = works
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all(work.wait(timeout) for work in self.works)  # type: ignore[arg-type]
+
+
+def new_future(outcome: Callable[[], Any]) -> tuple["Future[Any]", "Future[None]"]:
+    """A future of a Work, and the one whose result, None, completes it: `outcome` gives its value.
+
+    subtle: an exception that is set with `set_exception` is known to Python alone. DDP waits in
+    C++, takes it for a tensor, and crashes. There only a callback that raises makes a future fail.
+    """
+    end: Future[None] = Future()
+    return end.then(lambda _: outcome()), end

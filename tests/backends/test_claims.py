@@ -11,8 +11,8 @@ from hand_made import cell, matrix
 from collectives.backends import claims
 from collectives.backends.claims import BROKEN, Claim, expected, holds, load, parse
 from collectives.matrix import selection
-from collectives.matrix.cells import cells
 from collectives.matrix.claimed import claims_without_cells, differences
+from collectives.matrix.selection import cells
 from collectives.semantics.calls import OPS
 
 DTYPES = ("int64", "float32", "float64")

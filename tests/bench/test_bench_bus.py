@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from collectives import launch
 from collectives.backends import availability
 from collectives.bench import bus, bus_table
-from collectives.bench.bus_trial import FORMS
+from collectives.bench.bus import FORMS
 from collectives.cli import app
 from collectives.cli.bus import size_in_bytes
 from collectives.pictures import bandwidth

@@ -15,7 +15,7 @@ from collectives import launch
 from collectives.cli import app
 from collectives.course import mistakes
 from collectives.course.marks import mistake
-from collectives.diagnosis.log import messages, scan
+from collectives.diagnosis.log import messages
 from collectives.diagnosis.log.report import report
 
 TABLE = {message.name: message for message in messages.table()}
@@ -144,7 +144,7 @@ def test_a_message_is_found_with_who_wrote_it(line, where, tmp_path):
 
 
 def test_a_line_at_the_border_of_two_chunks_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(scan, "_CHUNK", 40)
+    monkeypatch.setattr(messages, "_CHUNK", 40)
     assert "2 lines, the first is line 3" in explained(f"a\nb\n{CLOSED}\n{CLOSED}\n", tmp_path)
 
 

@@ -23,8 +23,8 @@ from collectives.cli import app
 from collectives.course.rich_console import print_block
 from collectives.matrix import grid, recorded, selection
 from collectives.matrix import run as matrix
-from collectives.matrix.cells import cells
 from collectives.matrix.measured import UNAVAILABLE, by_column
+from collectives.matrix.selection import cells
 from collectives.semantics import probe, values
 from collectives.semantics.calls import LESSONS, OPS
 from collectives.semantics.cell import Cell

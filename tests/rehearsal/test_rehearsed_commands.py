@@ -8,7 +8,7 @@ import pytest
 from processes import finished
 from repository import ROOT
 
-from collectives.bench.bus_trial import FORMS
+from collectives.bench.bus import FORMS
 from collectives.course import files
 from collectives.course.runner import run_step
 from collectives.launcher.world import World

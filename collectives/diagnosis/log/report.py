@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from collectives.diagnosis.log import dump
-from collectives.diagnosis.log.scan import Logs, Sighting
+from collectives.diagnosis.log.messages import Logs, Sighting
 from collectives.words import ranks
 
 _PAGE = "docs/messages.md"

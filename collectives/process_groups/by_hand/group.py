@@ -4,6 +4,7 @@ A call waits in the queue of its group, so calls of one group run one after the 
 only after its receive has begun, as on gloo and MPI: so a program does not rely on a buffer.
 """
 
+import functools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +14,11 @@ import torch.distributed as dist
 
 from collectives.algorithms import calls
 from collectives.algorithms.reductions import op_name, reduction
-from collectives.algorithms.tensor_rules import flat
+from collectives.algorithms.tensors import flat
 from collectives.process_groups.by_hand import choice, memory, pipeline
 from collectives.process_groups.by_hand.links import SocketLinks
 from collectives.process_groups.by_hand.messages import Receive, Send, SocketMessages
 from collectives.process_groups.by_hand.rendezvous import COLLECTIVES, MESSAGES, Rendezvous
-from collectives.process_groups.by_hand.tensors import describe, type_name
 from collectives.process_groups.by_hand.work import Collective, Queue
 from collectives.process_groups.process_group import PythonProcessGroup
 
@@ -134,18 +134,18 @@ class ProcessGroupByHand(PythonProcessGroup):
 
     def _all_reduce(self, tensors: Tensors, op: Op) -> Collective:
         each = [(tensor, reduction(op, tensor.dtype)) for tensor in tensors]
-        signature = f"{op_name(op)} {describe(*tensors)}"
+        signature = f"{op_name(op)} {_described(*tensors)}"
         return self._collective("all_reduce", signature, tensors, each)
 
     def _reduce(self, tensor: torch.Tensor, root: int, op: Op) -> Collective:
         each = [(tensor, root, reduction(op, tensor.dtype))]
-        signature = f"{op_name(op)} to {root} {describe(tensor)}"
+        signature = f"{op_name(op)} to {root} {_described(tensor)}"
         return self._collective("reduce", signature, [tensor], each)
 
     def _reduce_scatter(self, output: torch.Tensor, pieces: Tensors, op: Op) -> Collective:
         each = [(output, pieces, reduction(op, output.dtype))]
         counts = [piece.numel() for piece in pieces]
-        signature = f"{op_name(op)} {counts} {type_name(output.dtype)}"
+        signature = f"{op_name(op)} {counts} {_type_name(output.dtype)}"
         return self._collective("reduce_scatter", signature, [output, *pieces], each)
 
     def _reduce_scatter_single(self, outputs: Tensors, wholes: Tensors, op: Op) -> Collective:
@@ -153,7 +153,7 @@ class ProcessGroupByHand(PythonProcessGroup):
             (output, self._parts(whole), reduction(op, output.dtype))
             for output, whole in zip(outputs, wholes, strict=True)
         ]
-        signature, tensors = f"{op_name(op)} {describe(*outputs)}", [*outputs, *wholes]
+        signature, tensors = f"{op_name(op)} {_described(*outputs)}", [*outputs, *wholes]
         return self._collective(
             "reduce_scatter", signature, tensors, each, name="reduce_scatter_single"
         )
@@ -161,12 +161,12 @@ class ProcessGroupByHand(PythonProcessGroup):
     # Collectives that only move bytes
 
     def _broadcast(self, tensors: Tensors, root: int) -> Collective:
-        signature = f"from {root} {describe(*tensors)}"
+        signature = f"from {root} {_described(*tensors)}"
         return self._collective("broadcast", signature, tensors, [(x, root) for x in tensors])
 
     def _all_gather(self, rows: Sequence[Tensors], inputs: Tensors) -> Collective:
         signature = "; ".join(
-            f"{[piece.numel() for piece in row]} {type_name(row[0].dtype)}" for row in rows
+            f"{[piece.numel() for piece in row]} {_type_name(row[0].dtype)}" for row in rows
         )
         tensors = [*inputs, *(piece for row in rows for piece in row)]
         each = list(zip(rows, inputs, strict=True))
@@ -174,21 +174,21 @@ class ProcessGroupByHand(PythonProcessGroup):
 
     def _all_gather_single(self, outputs: Tensors, inputs: Tensors) -> Collective:
         each = list(zip(map(self._parts, outputs), inputs, strict=True))
-        signature, tensors = describe(*inputs), [*outputs, *inputs]
+        signature, tensors = _described(*inputs), [*outputs, *inputs]
         return self._collective("all_gather", signature, tensors, each, name="all_gather_single")
 
     def _gather(self, own: torch.Tensor, pieces: Tensors, root: int) -> Collective:
-        signature = f"to {root} {type_name(own.dtype)}"
+        signature = f"to {root} {_type_name(own.dtype)}"
         each = [(pieces or None, own, root)]
         return self._collective("gather", signature, [own, *pieces], each)
 
     def _scatter(self, own: torch.Tensor, pieces: Tensors, root: int) -> Collective:
-        signature = f"from {root} {type_name(own.dtype)}"
+        signature = f"from {root} {_type_name(own.dtype)}"
         each = [(own, pieces or None, root)]
         return self._collective("scatter", signature, [own, *pieces], each)
 
     def _all_to_all(self, outputs: Tensors, inputs: Tensors) -> Collective:
-        signature = type_name(inputs[0].dtype)
+        signature = _type_name(inputs[0].dtype)
         return self._collective("all_to_all", signature, [*outputs, *inputs], [(outputs, inputs)])
 
     def _all_to_all_single(
@@ -199,7 +199,7 @@ class ProcessGroupByHand(PythonProcessGroup):
         send_counts: list[int],
     ) -> Collective:
         each = [(flat(output).split(recv_counts), flat(whole).split(send_counts))]
-        signature, tensors = type_name(whole.dtype), [output, whole]
+        signature, tensors = _type_name(whole.dtype), [output, whole]
         return self._collective("all_to_all", signature, tensors, each, name="all_to_all_single")
 
     def _barrier(self) -> Collective:
@@ -216,3 +216,19 @@ class ProcessGroupByHand(PythonProcessGroup):
 
     def _recv(self, tensor: torch.Tensor, src: int | None, tag: int) -> Receive:
         return Receive(self, tensor, src, tag)
+
+
+@functools.cache
+def _type_name(dtype: torch.dtype) -> str:
+    """As in "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _described(*tensors: torch.Tensor) -> str:
+    """How a call describes its tensors to other ranks: as in "float32 x 4, int64 x 2"."""
+    return ", ".join([_described_alike(tensor.dtype, tensor.numel()) for tensor in tensors])
+
+
+@functools.lru_cache(1024)
+def _described_alike(dtype: torch.dtype, numel: int) -> str:
+    return f"{_type_name(dtype)} x {numel}"

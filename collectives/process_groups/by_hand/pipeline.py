@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from collectives.algorithms.reductions import Reduction
-from collectives.algorithms.tensor_rules import flat
+from collectives.algorithms.tensors import flat
 from collectives.process_groups.by_hand.memory import BANKS, SLOT, SharedMemory, copy_bytes
 
 Tensors = Sequence[torch.Tensor]

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.process_groups.by_hand.links import LostPeer
-from collectives.process_groups.work import PythonWork, new_future
+from collectives.process_groups.process_group import PythonWork, new_future
 
 # Whoever executes a call ends it at its deadline. If it cannot, `wait` ends so many seconds later.
 _GRACE = 3.0

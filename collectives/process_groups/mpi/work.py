@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from collectives.process_groups.mpi.library import MPI
-from collectives.process_groups.work import PythonWork, new_future
+from collectives.process_groups.process_group import PythonWork, new_future
 
 # A waiting rank first polls this many times (2 or 3 ms), and yields its core after some in a row.
 # After that it sleeps this many seconds instead: with more ranks than cores, a rank that polls
