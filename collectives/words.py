@@ -1,4 +1,4 @@
-"""How we say what many texts say: ranks, runs of numbers, a name that was meant, text of others."""
+"""How we say what many texts say: ranks, numbers, a name that was meant, text of others."""
 
 import difflib
 import re
@@ -15,6 +15,11 @@ def ranks(numbers: Iterable[int]) -> str:
     """As in rank 2, or ranks 0,1."""
     numbers = sorted(numbers)
     return f"rank{'s' if len(numbers) > 1 else ''} {','.join(map(str, numbers))}"
+
+
+def counted(number: int, what: str) -> str:
+    """As in 1 rank, or 3 ranks."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def runs(numbers: Iterable[int]) -> list[str]:

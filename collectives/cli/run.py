@@ -18,6 +18,7 @@ from collectives.course.rich_console import console as make_console
 from collectives.course.rich_console import print_block
 from collectives.launcher.worker import is_alone_or_rank
 from collectives.launcher.world import World
+from collectives.words import counted
 
 if TYPE_CHECKING:
     from collectives.course.show import Display
@@ -89,7 +90,7 @@ def run(
         return terminal.failed("collectives run", error)
     results = _run_all(paths, lessons, world, display)
     if is_alone_or_rank(0):
-        count = "1 lesson" if len(results) == 1 else f"{len(results)} lessons"
+        count = counted(len(results), "lesson")
         make_console(stderr=True).print(f"\n{count} in {time.monotonic() - begin:.1f} s")
         _print_summary(results)
     return terminal.status_of_all([*_statuses(results), *(2 for _ in display.unwritten)])

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from collectives.backends.claims import BROKEN, STATES, Claim, expected, table
 from collectives.matrix.measured import Matrix, Measured
 from collectives.semantics.cell import Cell
+from collectives.words import counted
 
 # So many cells are named after the first one; the others are counted.
 _NAMED = 3
@@ -33,11 +34,11 @@ def report(
         no_claim = all(one.kind == "broken" for one in found)
         title = "neither right nor refused:" if no_claim else "not as claimed:"
         return "\n".join([title, *(f"  {text}" for _, text in found)]), 1
-    columns = _claimed_columns(claims)
+    columns = columns_of(claims)
     cells = [cell for cell in matrix.cells if cell.was_tried]
     if not any((cell.backend, cell.device) in columns for cell in cells):
         return "", 0
-    return f"{len(cells)} cell{'s' if len(cells) > 1 else ''}: all as claimed", 0
+    return f"{counted(len(cells), 'cell')}: all as claimed", 0
 
 
 def differences(
@@ -50,7 +51,7 @@ def differences(
     tests/backends/test_claims.py looks at. A run of some cells only cannot know that.
     """
     claims = table() if claims is None else claims
-    columns = _claimed_columns(claims)
+    columns = columns_of(claims)
     # One difference for each claim and state; without a claim, for each form and state.
     groups: dict[tuple, list[Measured]] = {}
     faults: set[str] = set()
@@ -78,7 +79,7 @@ def differences(
     return in_order(found)
 
 
-def _claimed_columns(claims: tuple[Claim, ...]) -> set[tuple[str, str]]:
+def columns_of(claims: Iterable[Claim]) -> set[tuple[str, str]]:
     """The backends, each with its device, that claims are about."""
     return {(claim.backend, claim.device) for claim in claims if claim.form}
 
@@ -96,7 +97,7 @@ def _difference(claim: Claim | None, has_claims: bool, state: str) -> tuple[str 
 
 def _describe(kind: str, reason: str, cells: list[Measured]) -> str:
     first, *rest = cells
-    number = f"{len(cells)} cell{'s' if rest else ''}"
+    number = counted(len(cells), "cell")
     if kind == "broken":  # the state says how
         text = f"{first.state}, {number}: {first} ({first.detail})"
     else:

@@ -67,10 +67,9 @@ def named(version: str) -> Matrix | None:
 
     ValueError if there is no such matrix.
     """
-    if not re.fullmatch(r"\d+\.\d+(\.\d+)?", version):
+    if not (found := re.fullmatch(r"(\d+\.\d+)(\.\d+)?", version)):
         return None
-    release = ".".join(version.split(".")[:2])
-    if release not in releases():
+    if (release := found[1]) not in releases():
         known = ", ".join(releases())
         raise ValueError(f"no matrix of torch {version} is recorded: there are {known}.")
     return read(FOLDER / f"torch-{release}.json")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from collectives.backends.claims import Claim
-from collectives.matrix import grid
+from collectives.matrix import claimed, grid
 from collectives.matrix.measured import Measured
 
 # Errors that do not say what is wrong with a group that is written in Python, and what is.
@@ -25,11 +25,11 @@ _MEANINGS = {
 
 def refusals(cells: Iterable[Measured], claims: Iterable[Claim]) -> list[tuple[str, str]]:
     """The cells that a backend without claims refuses, each with its reason."""
-    claimed = {(claim.backend, claim.device) for claim in claims if claim.form}
+    columns = claimed.columns_of(claims)
     return [
         (grid.short_name(cell), cell.detail)
         for cell in cells
-        if cell.state == "refuses" and (cell.backend, cell.device) not in claimed
+        if cell.state == "refuses" and (cell.backend, cell.device) not in columns
     ]
 
 

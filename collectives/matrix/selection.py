@@ -31,13 +31,8 @@ _QUICK = "float32", "SUM"
 
 def columns(names: list[str] | None) -> list[tuple[str, str]]:
     """The named backends with their devices; without names, all backends that we know."""
-    if not names:
-        return [
-            (backend.name, device)
-            for backend in availability.BACKENDS.values()
-            for device in backend.devices
-        ]
-    chosen = _known("backend", [name.lower() for name in names], availability.known_backends())
+    wanted = [name.lower() for name in names or availability.BACKENDS]
+    chosen = _known("backend", wanted, availability.known_backends())
     return [(backend, device) for backend in chosen for device in availability.devices_of(backend)]
 
 

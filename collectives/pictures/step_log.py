@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from collectives.algorithms import lockstep, table
 from collectives.recording.counts import Count, counting
 from collectives.semantics.check import check
+from collectives.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +75,7 @@ class StepLog:
         self._told = Count(messages, nbytes + sum(pieces[number].nbytes for number in numbers))
 
     def __str__(self) -> str:
-        return f"{self.messages} message{'s' * (self.messages != 1)}, {self.bytes} bytes"
+        return f"{counted(self.messages, 'message')}, {self.bytes} bytes"
 
     def draw(self, title: str, ranks: Sequence[StepLog]) -> Figure:
         held = list(zip(*(log.held for log in ranks), strict=True))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from collectives.words import counted
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -19,8 +21,7 @@ class Cell:
         """As in "all_reduce(SUM, int64) on gloo/cpu, 2 ranks"."""
         kind = ", ".join(word for word in (self.op, self.dtype) if word is not None)
         form = f"{self.form}({kind})" if kind else self.form
-        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        return f"{form} on {self.place}, {ranks}"
+        return f"{form} on {self.place}, {counted(self.world_size, 'rank')}"
 
     @property
     def place(self) -> str:

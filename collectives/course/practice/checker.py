@@ -12,6 +12,7 @@ from collectives.course.practice.run_cases import file_of
 from collectives.course.practice.world import HANGS_AFTER, Ended, Stuck, run_world
 from collectives.launcher.failure import LaunchError
 from collectives.recording.stack import main_thread
+from collectives.words import counted
 
 _COUNTED = 4  # ranks of the world in which messages are counted
 
@@ -54,7 +55,7 @@ def try_program(
     for size in exercise.sizes:
 
         def tell(what: str, size: int = size) -> None:
-            report(f"{_ranks(size)}, {what}")
+            report(f"{counted(size, 'rank')}, {what}")
 
         ended = run_world(exercise, program, size, tell, prints)
         if _stood_elsewhere(ended):  # not the reader's doing: a machine that was busy, or we
@@ -73,7 +74,7 @@ def _beside_ours(exercise: Exercise, yours: Ended, prints: bool) -> str:
     solution = str(exercise.folder / "solution.py")
     ours = run_world(exercise, solution, _COUNTED, lambda what: None, prints)
     label = yours.notes[0][0]["begins"]
-    return f"{_ranks(_COUNTED)}, {label}: {_amount(yours)}; ours: {_amount(ours)}"
+    return f"{counted(_COUNTED, 'rank')}, {label}: {_amount(yours)}; ours: {_amount(ours)}"
 
 
 def _amount(ended: Ended) -> str:
@@ -102,12 +103,13 @@ def _failure(ended: Ended, file: str, passed: list[str]) -> ExerciseVerdict | No
     wrong = [number for notes in ended.notes for number in notes if notes[number].get("problem")]
     number = min(wrong, default=ended.case)
     size, error = len(ended.notes), ended.error
-    passed += [f"{_ranks(size)}, {labels[right]}" for right in sorted(labels) if right < number]
+    world = counted(size, "rank")
+    passed += [f"{world}, {labels[right]}" for right in sorted(labels) if right < number]
     if error is None and not wrong:
         return None
     rows = [notes.get(number, {}) for notes in ended.notes]
     before = f" The last right case: {passed[-1]}." if passed else ""
-    case = f"{_ranks(size)}, {labels[number]}" if number in labels else _ranks(size)
+    case = f"{world}, {labels[number]}" if number in labels else world
     problems = {
         rank: problem
         for rank, row in enumerate(rows)
@@ -212,10 +214,6 @@ def _numbered(file: str, line: int) -> str:
 
 def _these(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def _ranks(size: int) -> str:
-    return "1 rank" if size == 1 else f"{size} ranks"
 
 
 def _sizes(sizes: tuple[int, ...]) -> str:

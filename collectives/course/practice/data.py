@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
+from collectives.words import counted
+
 # What an output of whole numbers holds before the call: no result looks like it.
 POISON = -7
 
@@ -48,7 +50,7 @@ def poison(like: torch.Tensor) -> torch.Tensor:
 
 
 def elements(length: int) -> str:
-    return "1 element" if length == 1 else f"{length} elements"
+    return counted(length, "element")
 
 
 def runs(n: int = 1) -> Iterator[tuple[int, int, str]]:

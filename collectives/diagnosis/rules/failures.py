@@ -145,7 +145,8 @@ def left_early(snapshot: Snapshot) -> Verdict | None:
             others: Collection[int] = () if call.peer is None else (call.peer,)
         else:
             others = states if call.group == WORLD else call.members
-        left = [other for other in others if _left_before(states.get(other), states[rank].at)]
+        known = [other for other in others if other in states]
+        left = [other for other in known if _left_before(states[other], states[rank].at)]
         if left:
             what = f"{ranks(left)} left before {kind_of(call)} was done"
             what += f"; rank {rank}: {states[rank].text}"
@@ -153,10 +154,8 @@ def left_early(snapshot: Snapshot) -> Verdict | None:
     return None
 
 
-def _left_before(state: State | None, at: int) -> bool:
-    if state is None or state.status != "returned":
-        return False
-    return state.unseen or 0 < state.at < at
+def _left_before(state: State, at: int) -> bool:
+    return state.status == "returned" and (state.unseen or 0 < state.at < at)
 
 
 def lost(snapshot: Snapshot) -> Verdict | None:
