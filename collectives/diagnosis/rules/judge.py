@@ -19,9 +19,8 @@ Where ranks wait for others, `suspects` says which of them are to blame.
 
 from collections import Counter
 
-from collectives.diagnosis.rules.failures import failed, left_early, lost
+from collectives.diagnosis.rules.faults import crossed_tags, differing, failed, left_early, lost
 from collectives.diagnosis.rules.matching import Matching
-from collectives.diagnosis.rules.mismatch import crossed_tags, differing
 from collectives.diagnosis.rules.missing import (
     came_late,
     circular,

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from collectives.diagnosis.rules.compare import compare, minority
+from collectives.diagnosis.rules.faults import mismatch, out_of_step
 from collectives.diagnosis.rules.matching import Sequence, kind_of
-from collectives.diagnosis.rules.mismatch import mismatch, out_of_step
 from collectives.diagnosis.rules.rank_state import NOT_ENDED, OUT_OF_SIGHT
 from collectives.diagnosis.rules.report import against, format_call, join_as, location, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict

@@ -1,4 +1,4 @@
-"""Ranks that raised, died or left: who is to blame, and who only lost the others. Pure."""
+"""What a rank did wrong itself: a call that does not fit, an exception, a death, leaving. Pure."""
 
 import re
 import signal
@@ -6,12 +6,116 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from collectives.diagnosis.rules.compare import Difference, compare
-from collectives.diagnosis.rules.matching import kind_of, waits_for
+from collectives.diagnosis.rules.matching import Sequence, kind_of, waits_for
 from collectives.diagnosis.rules.rank_state import NOT_ENDED, State, is_lost, timed_out
+from collectives.diagnosis.rules.report import against, locations, numbered
 from collectives.diagnosis.rules.snapshot import Snapshot, Verdict
 from collectives.recording.call import WORLD, Call
-from collectives.semantics.calls import POINT_TO_POINT
+from collectives.semantics.calls import POINT_TO_POINT, RECEIVES, SENDS
 from collectives.words import ranks
+
+
+def differing(snapshot: Snapshot) -> Verdict | None:
+    """The first difference between calls: of Python, then where gloo aborted, then of C++."""
+    own, c10d = snapshot.matching, snapshot.c10d
+    if own.difference is not None:
+        call = next(iter(own.difference.calls.values()))
+        return mismatch(snapshot, own.difference, own.of(call))
+    if (difference := _aborted(snapshot)) is not None:
+        return mismatch(snapshot, difference)
+    if c10d.difference is not None:
+        call = next(iter(c10d.difference.calls.values()))
+        return mismatch(snapshot, c10d.difference, c10d.of(call))
+    return None
+
+
+def _aborted(snapshot: Snapshot) -> Difference | None:
+    """The difference between the calls of ranks that gloo ended by SIGABRT.
+
+    gloo does this if a message is longer than the tensor for it. The calls may be from C++.
+    """
+    ended = [rank for rank, state in snapshot.states.items() if state.signal == signal.SIGABRT]
+    if not ended:
+        return None
+    inside = snapshot.inside | {rank: call for rank in ended if (call := snapshot.place(rank)).name}
+    inside |= _calls_at_the_same_line(snapshot, inside)
+    for rank in inside.keys() & set(ended):
+        calls = {
+            other: call
+            for other, call in inside.items()
+            if call.group == inside[rank].group and call.seq is not None
+        }
+        of_groups = {member for call in calls.values() for member in call.members}
+        members = tuple(sorted(calls.keys() | of_groups))
+        calls = {other: replace(call, members=members) for other, call in calls.items()}
+        if len(calls) > 1 and (found := compare(calls)):
+            return found
+    return None
+
+
+def _calls_at_the_same_line(snapshot: Snapshot, inside: dict[int, Call]) -> dict[int, Call]:
+    """For each rank that is in no known call: the call that another rank makes at its line.
+
+    The record of what C++ called ended with the process.
+    """
+    found = {}
+    for rank in snapshot.states.keys() - inside.keys():
+        here = snapshot.place(rank)
+        for call in inside.values():
+            if (call.file, call.line) == (here.file, here.line):
+                found[here.rank] = replace(call, rank=here.rank)
+                break
+    return found
+
+
+def mismatch(
+    snapshot: Snapshot, difference: Difference, sequence: Sequence | None = None
+) -> Verdict:
+    """`sequence`: that of the calls, if ranks may have fallen out of step in it before."""
+    calls, field = difference.calls, difference.field
+    call = next(iter(calls.values()))
+    is_message = kind_of(call) in POINT_TO_POINT
+    if is_message:
+        what = f"{field} of the two ends of a message"
+    elif field == "call":
+        what = f"different calls as #{call.seq} of group {call.group}"
+    else:
+        what = f"{field} of {numbered(call)}"
+    places = {rank: calls[rank] for rank in difference.guilty}
+    notes = []
+    if sequence is not None and not is_message and field != "order":
+        notes = out_of_step(sequence, places, before=call.seq or 0)
+    what = f"{what}: {against(difference.guilty, calls)}"
+    return snapshot.verdict("mismatch", what, places.values(), call, calls, notes, field=field)
+
+
+def out_of_step(sequence: Sequence, places: dict[int, Call], before: int) -> list[str]:
+    """Say where ranks fell out of step before that collective, if they did.
+
+    Their calls there replace those in `places`, which holds the calls to blame.
+    """
+    step = sequence.sites.out_of_step(sequence.pending)
+    if step is None or not set(step.guilty) <= set(places):
+        return []
+    since = next(iter(step.calls.values())).seq or 0
+    if since >= before:
+        return []
+    places |= {rank: step.calls[rank] for rank in step.guilty}
+    return [f"out of step since #{since}: {locations(step.calls)}"]
+
+
+def crossed_tags(snapshot: Snapshot) -> Verdict | None:
+    """A sender and a receiver that wait for each other with different tags."""
+    for rank, call in snapshot.inside.items():
+        other = snapshot.inside.get(call.peer) if call.peer is not None else None
+        if other is None or other.peer != rank or other.tag == call.tag:
+            continue
+        if kind_of(call) not in SENDS or kind_of(other) not in RECEIVES:
+            continue
+        if snapshot.waits_for(rank) and snapshot.waits_for(other.rank):
+            ends = {rank: call, other.rank: other}
+            return mismatch(snapshot, Difference("tag", tuple(sorted(ends)), ends))
+    return None
 
 
 def failed(snapshot: Snapshot) -> Verdict | None:
@@ -94,45 +198,6 @@ def _died_of_others(snapshot: Snapshot, rank: int) -> bool:
             if waited_for and rank not in waited_for:
                 return True
     return False
-
-
-def aborted(snapshot: Snapshot) -> Difference | None:
-    """The difference between the calls of ranks that gloo ended by SIGABRT.
-
-    gloo does this if a message is longer than the tensor for it. The calls may be from C++.
-    """
-    ended = [rank for rank, state in snapshot.states.items() if state.signal == signal.SIGABRT]
-    if not ended:
-        return None
-    inside = snapshot.inside | {rank: call for rank in ended if (call := snapshot.place(rank)).name}
-    inside |= _calls_at_the_same_line(snapshot, inside)
-    for rank in inside.keys() & set(ended):
-        calls = {
-            other: call
-            for other, call in inside.items()
-            if call.group == inside[rank].group and call.seq is not None
-        }
-        of_groups = {member for call in calls.values() for member in call.members}
-        members = tuple(sorted(calls.keys() | of_groups))
-        calls = {other: replace(call, members=members) for other, call in calls.items()}
-        if len(calls) > 1 and (found := compare(calls)):
-            return found
-    return None
-
-
-def _calls_at_the_same_line(snapshot: Snapshot, inside: dict[int, Call]) -> dict[int, Call]:
-    """For each rank that is in no known call: the call that another rank makes at its line.
-
-    The record of what C++ called ended with the process.
-    """
-    found = {}
-    for rank in snapshot.states.keys() - inside.keys():
-        here = snapshot.place(rank)
-        for call in inside.values():
-            if (call.file, call.line) == (here.file, here.line):
-                found[here.rank] = replace(call, rank=here.rank)
-                break
-    return found
 
 
 def left_early(snapshot: Snapshot) -> Verdict | None:
