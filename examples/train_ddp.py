@@ -7,10 +7,10 @@ On two machines, node0 and node1, type this on both, on node1 with --node-rank 1
     torchrun --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 \
         --nproc-per-node 2 --max-restarts 3 train_ddp.py --checkpoint /shared/checkpoint.pt
 
-With Slurm: sbatch sbatch/train_ddp.sh. With mpiexec: set MASTER_ADDR to node0 and MASTER_PORT to
-29500. If a rank is killed, torchrun starts all ranks again; if SIGTERM stops them, type the command
-again. Both times they continue from the checkpoint, which must lie on a disk that all machines see.
-With --rdzv-backend c10d, a restart needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun.
+With Slurm: sbatch sbatch/train_ddp.sh. With mpiexec, set MASTER_ADDR=node0 MASTER_PORT=29500. If a
+rank is killed, torchrun starts all ranks again; if SIGTERM stops them, type the command again. Both
+times they continue from the checkpoint, on a disk that all machines see. With --rdzv-backend c10d,
+restarts need TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, but also work before all ranks have met.
 """
 
 import argparse
@@ -156,14 +156,14 @@ def main(options):
     stops, stopped = [], False
     signal.signal(signal.SIGTERM, lambda number, frame: stops.append(number))
     device, rank, n = start()
-    size, rest = divmod(options.batch, n * options.accumulation)
-    if rest:
-        leave(f"--batch {options.batch} is no multiple of {n} ranks * --accumulation")
     dtype = torch.float64 if options.double else torch.float32
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).to(device, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     data, held_out = digits(True, dtype), digits(False, dtype)
+    size, rest = divmod(options.batch, n * options.accumulation)
+    if rest or options.batch > len(data):
+        leave(f"--batch must be a multiple of {n} ranks * --accumulation, at most {len(data)}")
     sampler = DistributedSampler(data, n, rank)
     loading = {"num_workers": options.workers, "pin_memory": options.pin}
     steps = len(data) // options.batch  # in an epoch

@@ -80,15 +80,17 @@ def variable(*names):  # torchrun, Open MPI, MPICH and Slurm have a name each fo
 
 
 def start(rank, n, tensor):
-    """Meet the other ranks. Each takes a GPU of its machine; where there is none, the CPU."""
+    """Meet the other ranks. Each takes a GPU of its machine; if one has none, all take the CPU."""
     local = variable("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-    kind, backend = ("cuda", "nccl") if torch.cuda.is_available() else ("cpu", "gloo")
-    if kind == "cuda":
-        torch.cuda.set_device(local)
     store, *_ = next(dist.rendezvous("env://", rank, n))
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # subtle: torchrun keeps its store when it starts killed ranks again, with their addresses
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+    store.set(f"GPU of {rank}", str(local < torch.cuda.device_count()))
+    on_gpus = all(store.get(f"GPU of {one}") == b"True" for one in range(n))
+    kind, backend = ("cuda", "nccl") if on_gpus else ("cpu", "gloo")
+    if on_gpus:
+        torch.cuda.set_device(local)
     dist.init_process_group(backend, store=store, rank=rank, world_size=n)
     return init_device_mesh(kind, (n // tensor, tensor), mesh_dim_names=("data", "tensor"))
 
@@ -103,6 +105,7 @@ def batches(mesh, step, options):
     images, labels = load_digits(return_X_y=True)  # put your own data here
     dtype = torch.float64 if options.double else torch.float32
     images, labels = torch.tensor(images / 16, dtype=dtype).view(-1, 8, 8), torch.tensor(labels)
+    assert options.batch <= len(labels), f"--batch is more than {len(labels)} samples"
     while True:
         epoch, done = divmod(step, len(labels) // options.batch)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
@@ -174,9 +177,9 @@ def main(options):
     fully_shard(model, **sharding)
     optimizer = torch.optim.AdamW([{"params": part} for part in by_mesh(model)])
     step = load(options.checkpoint, made_by, model, optimizer)
-    if rank == 0:
-        print(f"{data} x {options.tensor} ranks ({mesh.device_type}), from step {step}", flush=True)
-    mine, saving, stopped = batches(mesh, step, options), None, False
+    say = partial(print, flush=True) if rank == 0 else lambda line: None
+    say(f"{data} x {options.tensor} ranks ({mesh.device_type}), from step {step}")
+    mine, stopped, wait = batches(mesh, step, options), False, lambda: None
     calls_of_saving = dist.new_group(backend="gloo")  # a thread makes them, between our own calls
     while step < options.steps and not stopped:
         torch.manual_seed(step * n + mesh.get_local_rank("data"))  # no random state must be saved
@@ -188,17 +191,14 @@ def main(options):
             told = torch.stack([loss / n, torch.full_like(loss, len(stops))])
             dist.all_reduce(told)
             loss, stopped = told.tolist()
-            if rank == 0:
-                print(f"step {step}: loss {loss:.3f}, gradient {norm:.3f}", flush=True)
+            say(f"step {step}: loss {loss:.3f}, gradient {norm:.3f}")
         if stopped or step % options.save_every == 0 or step == options.steps:
-            if saving:
-                saving.result()
+            wait()  # until the one before is saved
             states = zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True)
             whole = dict(states) | {"made_by": made_by}
             name = options.checkpoint / f"step-{step:06}"
-            saving = dcp.async_save(whole, checkpoint_id=name, process_group=calls_of_saving)
-    if saving:
-        saving.result()
+            wait = dcp.async_save(whole, checkpoint_id=name, process_group=calls_of_saving).result
+    wait()
     dist.destroy_process_group()
     if stopped:
         print(f"stopped after step {step}: type the same command again", file=sys.stderr)

@@ -182,7 +182,7 @@ def test_it_trains_the_model_of_one_process_also_when_it_is_stopped_in_an_epoch(
 
 
 def refusals(rank, world_size, device, folder):
-    """Runs in a rank: what it says of wrong starts; the second one is right."""
+    """Runs in a rank: what it says of wrong starts; the third one is right."""
     program = loaded(rank, world_size, device)
     said = []
 
@@ -193,6 +193,7 @@ def refusals(rank, world_size, device, folder):
         said.append(stderr.getvalue())
 
     attempt(checkpoint=folder / "unused.pt", batch=62)
+    attempt(checkpoint=folder / "unused.pt", batch=1540)
     attempt(checkpoint=folder / "kept.pt")
     attempt(checkpoint=folder / "kept.pt", epochs=2)
     attempt(checkpoint=folder / ("kept.pt", "of_this_machine.pt")[rank])
@@ -205,8 +206,10 @@ def refusals(rank, world_size, device, folder):
 def test_all_ranks_refuse_a_batch_or_checkpoint_that_would_not_be_one_training(tmp_path):
     first, second = launch(refusals, 2, args=(tmp_path,), backend="gloo")
     assert first == second
-    batch, right, epochs, disks, model = first
-    assert batch == "--batch 62 is no multiple of 2 ranks * --accumulation\n"
+    batch, large, right, epochs, disks, model = first
+    assert (
+        batch == large == "--batch must be a multiple of 2 ranks * --accumulation, at most 1536\n"
+    )
     assert right == ""
     for refused, found in (
         (epochs, ("step 24 of another --batch or --epochs",) * 2),

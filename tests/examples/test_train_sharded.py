@@ -177,6 +177,7 @@ def test_it_trains_the_model_of_one_process_also_when_it_is_stopped_and_says_wha
         (RIGHT, {"by_rank": (run, empty)}),
         (RIGHT, {"checkpoint": empty, "tensor": 3}),
         (RIGHT, {"checkpoint": empty, "tensor": 1, "batch": 62}),
+        (RIGHT, {"checkpoint": empty, "batch": 1798}),
     ]
     right = [(RIGHT, {"checkpoint": run, "stop_at": 2}), (RIGHT, {"checkpoint": run})]
     (stopped, _), (ended, said), *refused = launched(2, *right, *wrong)
@@ -187,7 +188,8 @@ def test_it_trains_the_model_of_one_process_also_when_it_is_stopped_and_says_wha
     folders = f"--checkpoint must be one folder for all ranks, but they find {[[last], []]}"
     divides = "--tensor 3 must divide 2 ranks and 4 heads"
     batch = "--batch 62 is no multiple of 2 ranks * --accumulation"
-    assert [code for code, _ in refused] == [of_another] * 3 + [folders, divides, batch]
+    large = "AssertionError('--batch is more than 1797 samples')"
+    assert [code for code, _ in refused] == [of_another] * 3 + [folders, divides, batch, large]
     expected, clipped = one_process(STEPS)
     assert 0 < clipped < STEPS
     assert error(last, expected) < 1e-9

@@ -27,10 +27,13 @@ def test_the_tests_leave_the_gpus_alone_and_say_so():
 
 
 @pytest.mark.parametrize("visible", ["0", "0,1"], ids=["one", "two"])
-def test_two_ranks_of_the_program_to_take_away_train_on_two_gpus_or_on_none(visible, tmp_path):
-    program = [*TORCHRUN, ROOT / "examples" / "train_ddp.py", "--epochs", "1"]
+@pytest.mark.parametrize("words", ["train_ddp.py --epochs 1", "train_sharded.py --steps 2"])
+def test_two_ranks_of_a_program_to_take_away_train_on_two_gpus_or_on_none(words, visible, tmp_path):
+    name, *options = words.split()
+    program = [*TORCHRUN, ROOT / "examples" / name, *options]
     done = finished(program, env={"CUDA_VISIBLE_DEVICES": visible}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert f"({'cuda' if visible == '0,1' else 'cpu'}), from step 0" in done.stdout
 
 
 def test_a_table_of_bandwidths_finds_nothing_wrong():
