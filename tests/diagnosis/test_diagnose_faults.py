@@ -2,7 +2,6 @@
 missing, and nothing is left behind.
 """
 
-import contextlib
 import json
 import os
 import random
@@ -31,7 +30,9 @@ from collectives.recording.call_log import ANSWER, RAISED, SIZE, SLOTS, LogReade
 from collectives.recording.exit_hooks import ExitHooks
 from collectives.recording.rank_log import Log
 
-LOST = "RuntimeError: connection closed by peer"
+WHERE = ["train.py", 7, "step"]
+LOST = {"type": "RuntimeError", "text": "RuntimeError: connection closed by peer"}
+HAS_LOST = json.dumps(LOST | {"where": WHERE, "at": 1, "is_guess": False}).encode()
 linux = pytest.mark.skipif(
     sys.platform != "linux",
     reason="stopped processes and orphans are seen through what Linux tells",
@@ -51,6 +52,29 @@ def temporary(monkeypatch):
     assert not left
 
 
+def written(folder, name, rank, n=2, **options):
+    """The writer of a rank's log in this folder."""
+    with open(folder / f"{name}.calls", "xb+") as file:
+        return Writer(file, rank, n, **options)
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """`watched(2)`: a world of so many ranks, and the writers of their logs."""
+    world = WatchedWorld()
+
+    def begin(n):
+        writers = [written(tmp_path, rank, rank, n) for rank in range(n)]
+        for rank in range(n):
+            with open(tmp_path / f"{rank}.calls", "rb+") as file:
+                world.ranks[rank] = RankProcess(file)
+        return world, writers
+
+    yield begin
+    for rank in world.ranks.values():
+        rank.log.close()
+
+
 def _is_of(process, folder):
     try:
         return is_alive(process) and process.environ().get("TMPDIR") == str(folder)
@@ -68,8 +92,8 @@ def test_a_stopped_rank_is_told_from_one_that_computes(tmp_path):
 
 
 def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
-    """Twelve writers are killed at random moments while they are read: no call is torn or lost."""
-    for number in range(12):
+    """Six writers are killed at random moments while they are read: no call is torn or lost."""
+    for number in range(6):
         with open(tmp_path / "log", "wb+") as file:
             file.truncate(0)
             Writer(file, 0, 1)
@@ -84,12 +108,9 @@ def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             seen += reader.poll(has_ended=True)
-            assert all(
-                call.seq == call.number
-                and call.tensors == (TensorKind("float32", (call.number % 9,)),)
-                for call in seen
-            )
-            assert all(call.error in (None, f"ValueError: {call.number}") for call in seen)
+            for call in seen:
+                assert (call.seq, call.tensors) == (call.number, _tensors(call.number))
+                assert call.error in (None, f"ValueError: {call.number}")
             assert len({call.number for call in seen}) + reader.lost == reader.head()["count"] > 0
             assert seen
             reader.close()
@@ -98,48 +119,38 @@ def test_a_log_whose_writer_was_killed_is_complete_until_then(tmp_path):
 def _write_for_ever(file):
     writer = Writer(file, 0, 1)
     for number in range(10**9):
-        writer.enter(
-            number,
-            None,
-            CallArgs("all_reduce", tensors=(TensorKind("float32", (number % 9,)),)),
-            {},
-        )
+        writer.enter(number, None, CallArgs("all_reduce", tensors=_tensors(number)), {})
         writer.leave(number, f"ValueError: {number}" if number % 2 else None, None)
 
 
-def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(tmp_path):
-    """Of 3000 messages one end was lost, so that others might be taken for theirs; collectives are
+def _tensors(number):
+    return (TensorKind("float32", (number % 9,)),)
+
+
+def test_nothing_is_concluded_from_messages_of_which_one_end_was_lost(watched):
+    """Of 1000 messages one end was lost, so that others might be taken for theirs; collectives are
     still compared.
     """
-    world = WatchedWorld()
-    with open(tmp_path / "0", "wb+") as one, open(tmp_path / "1", "wb+") as other:
-        writers = [Writer(file, rank, 2) for rank, file in enumerate((one, other))]
-        world.ranks = {rank: RankProcess(file) for rank, file in enumerate((one, other))}
-        for number in range(SLOTS + 3000):
-            for rank, writer in enumerate(writers):
-                world_of_2 = {"group": "WORLD", "members": (0, 1), "peer": 1 - rank, "tag": 0}
-                tensors = (TensorKind("float32", (number,)),)
-                call = CallArgs(("isend", "irecv")[rank], **world_of_2, tensors=tensors)
-                writer.leave(writer.enter(None, None, call, {}), None, None)
-            if number < 3000:  # rank 1 is looked at in time, rank 0 is not
-                list(map(world.matching.note, world.ranks[1].log.poll()))
-        states = dict.fromkeys((0, 1), State("returned"))
-        world.poll()
-        assert (world.ranks[0].log.lost, world.ranks[0].log.since, world.ranks[1].log.lost) == (
-            3000,
-            3000,
-            0,
-        )
-        assert judge(world.matching, states, 2, stalled=True).kind == "ok"
+    world, writers = watched(2)
+    states = dict.fromkeys((0, 1), State("returned"))
+    group = {"group": "WORLD", "members": (0, 1)}
+    for number in range(SLOTS + 1000):
         for rank, writer in enumerate(writers):
-            number = writer.enter(
-                0, None, CallArgs("all_reduce", "WORLD", (0, 1), op=("SUM", "MAX")[rank]), {}
-            )
-            writer.leave(number, None, None)
-        world.poll()
-        assert judge(world.matching, states, 2, stalled=True).field == "op"
-        for rank in world.ranks.values():
-            rank.log.close()
+            tensors = (TensorKind("float32", (number,)),)
+            fields = {"peer": 1 - rank, "tag": 0, "tensors": tensors} | group
+            call = CallArgs(("isend", "irecv")[rank], **fields)
+            writer.leave(writer.enter(None, None, call, {}), None, None)
+        if number < 1000:  # rank 1 is looked at in time, rank 0 is not
+            list(map(world.matching.note, world.ranks[1].log.poll()))
+    world.poll()
+    zero, one = (world.ranks[rank].log for rank in range(2))
+    assert (zero.lost, zero.since, one.lost) == (1000, 1000, 0)
+    assert judge(world.matching, states, 2, stalled=True).kind == "ok"
+    for rank, writer in enumerate(writers):
+        call = CallArgs("all_reduce", **group, op=("SUM", "MAX")[rank])
+        writer.leave(writer.enter(0, None, call, {}), None, None)
+    world.poll()
+    assert judge(world.matching, states, 2, stalled=True).field == "op"
 
 
 def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tmp_path):
@@ -150,14 +161,12 @@ def test_of_two_processes_with_one_rank_number_the_one_that_calls_is_the_rank(tm
     other, mine = os.getppid(), os.getpid()
     pids = {"launcher": (0, other), "zero": (0, mine), "one": (1, mine), "child": (1, other)}
     for name, (rank, pid) in pids.items():
-        with open(tmp_path / f"{name}.calls", "xb+") as file:
-            writers[name] = Writer(file, rank, 2, world=77)
+        writers[name] = written(tmp_path, name, rank, world=77)
         writers[name].words[1] = pid
     job.poll()
-    for name in ("zero", "one"):
-        writers[name].leave(
-            writers[name].enter(0, None, CallArgs("barrier", "WORLD", (0, 1)), {}), None, None
-        )
+    for writer in (writers["zero"], writers["one"]):
+        number = writer.enter(0, None, CallArgs("barrier", "WORLD", (0, 1)), {})
+        writer.leave(number, None, None)
     job.poll()
     job.poll()
     assert [world.matching.matched for world in job.worlds.values()] == [1]
@@ -173,47 +182,29 @@ def test_the_count_of_a_report_is_that_of_all_worlds():
     assert says == "ok: 3 worlds: all 4 collectives and messages fitted"
 
 
-def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(tmp_path):
+def test_a_rank_killed_before_it_reported_its_cpp_calls_is_not_blamed(watched):
     """Rank 0 left early, so that rank 3 raised; its launcher was faster than what it had to say of
     the calls from C++.
     """
-    world, gathered, reduced = (
-        WatchedWorld(),
-        _from_cpp("all_gather", 1),
-        _from_cpp("all_reduce", 2),
-    )
-    both = [gathered, reduced]
-    told = (([gathered], True), (both, False), (both, False), ([], False))
-    where = ["train.py", 7, "step"]
-    with contextlib.ExitStack() as files:
-        for rank, (collectives, last) in enumerate(told):
-            file = files.enter_context(open(tmp_path / str(rank), "wb+"))
-            writer = Writer(file, rank, len(told))
-            world.ranks[rank] = RankProcess(file)
-            answer = {"where": where, "in_torch": True, "count": 0, "world": 1}
-            answer |= {"collectives": collectives, "counts": [], "lost": False, "last": last}
-            writer.put(ANSWER, json.dumps(answer).encode())
-            if rank == 0:
-                writer.set_ended()
-        raised = {"type": "RuntimeError", "text": LOST, "where": where, "at": 1, "is_guess": False}
-        writer.put(RAISED, json.dumps(raised).encode())
-        world.poll()
-        verdict = world.verdict(stalled=True)
-        assert (verdict.kind, [call.rank for call in verdict.guilty]) == ("hang", [0]), verdict.says
-        for rank in world.ranks.values():
-            rank.log.close()
+    gathered, reduced = _from_cpp("all_gather", 1), _from_cpp("all_reduce", 2)
+    world, writers = watched(4)
+    for writer, told in zip(writers, ([gathered], *[[gathered, reduced]] * 2, []), strict=True):
+        answer = {"where": WHERE, "in_torch": True, "count": 0, "world": 1, "counts": []}
+        answer |= {"collectives": told, "lost": False, "last": writer is writers[0]}
+        writer.put(ANSWER, json.dumps(answer).encode())
+    writers[0].set_ended()
+    writers[3].put(RAISED, HAS_LOST)
+    world.poll()
+    verdict = world.verdict(stalled=True)
+    assert (verdict.kind, [call.rank for call in verdict.guilty]) == ("hang", [0]), verdict.says
 
 
 @pytest.mark.parametrize(("raises", "status"), [(True, "died"), (False, "returned")])
 def test_exit_status_0_of_a_launcher_is_not_trusted_if_a_rank_raised(raises, status, tmp_path):
     job = Job(tmp_path)
-    for number in range(2):
-        with open(tmp_path / f"{number}.calls", "xb+") as file:
-            writer = Writer(file, number, 2, world=77)
+    _, writer = (written(tmp_path, rank, rank, world=77) for rank in range(2))
     if raises:
-        raised = {"type": "RuntimeError", "text": LOST, "where": ["train.py", 7, "step"]}
-        raised |= {"at": 1, "is_guess": False}
-        writer.put(RAISED, json.dumps(raised).encode())
+        writer.put(RAISED, HAS_LOST)
     job.poll()
     (world,) = job.worlds.values()
     world.ranks[0].gone = (2, None)
@@ -257,9 +248,8 @@ def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_pat
     """Also where it has another rank in the second one than its launcher said."""
     log, joins = Log(ExitHooks(print), tmp_path), CallArgs("init_process_group")
     for place, rank, size in (("a", 3, 4), ("b/0", 1, 2), ("b/1", 0, 3)):
-        log.enter(
-            0, None, joins, {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
-        )
+        store = {"init_method": f"file:///{place}", "rank": rank, "world_size": size}
+        log.enter(0, None, joins, store)
     log.reset_after_fork()
     logs = [LogReader(open(path, "rb+")) for path in tmp_path.glob("*.calls")]  # noqa: SIM115
     assert len({log.head()["world"] for log in logs}) == len(logs) == 3
@@ -267,8 +257,7 @@ def test_worlds_that_one_process_joins_at_different_stores_are_different(tmp_pat
 
 def _from_cpp(name, seq):
     """What the Flight Recorder tells of a collective."""
-    is_gather, where = name == "all_gather", ["train.py", 7, "step"]
-    return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], is_gather, where]
+    return [["0", "default_pg"], seq, f"gloo:{name}", [[3]], ["Float"], seq == 1, WHERE]
 
 
 COMPILES = """
@@ -352,19 +341,17 @@ def test_a_program_without_disk_space_for_its_log_runs_unwatched(tmp_path):
 
 @pytest.mark.parametrize("breaks", ["at once", "midway"])
 def test_a_rank_that_could_not_be_watched_is_not_blamed(breaks, tmp_path):
-    with open(tmp_path / "0.calls", "wb+") as one, open(tmp_path / "1.calls", "wb+") as other:
-        Writer(one, 0, 2, world=7).enter(0, None, CallArgs("all_reduce", "WORLD", (0, 1)), {})
-        if breaks == "midway":
-            Writer(other, 1, 2, world=7)
-        else:
-            os.remove(tmp_path / "1.calls")
-        job = Job(tmp_path)
-        time.sleep(0.15)  # what was just called is held back
-        job.poll()
-        assert job.verdict(stalled=True).kind in ("hang", "slow")
-        (tmp_path / f"{os.getpid()}.unwatched").write_text("OSError: no room")
-        assert job.verdict(stalled=True).kind == "ok"
-        assert job.notes() == [f"process {os.getpid()} could not be watched: OSError: no room"]
+    one = written(tmp_path, 0, 0, world=7)
+    one.enter(0, None, CallArgs("all_reduce", "WORLD", (0, 1)), {})
+    if breaks == "midway":
+        written(tmp_path, 1, 1, world=7)
+    job = Job(tmp_path)
+    time.sleep(0.15)  # what was just called is held back
+    job.poll()
+    assert job.verdict(stalled=True).kind in ("hang", "slow")
+    (tmp_path / f"{os.getpid()}.unwatched").write_text("OSError: no room")
+    assert job.verdict(stalled=True).kind == "ok"
+    assert job.notes() == [f"process {os.getpid()} could not be watched: OSError: no room"]
 
 
 @linux

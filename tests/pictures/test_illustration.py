@@ -14,20 +14,18 @@ from collectives.recording.call import Call
 
 def collective(seq, before, after, name="all_reduce", **fields) -> list[Call]:
     """One collective of all ranks; `fields` are the same for all of them, or lists by rank."""
+    fields = {"op": "SUM", "line": 10} | fields
     return [
         Call(
+            name,
             rank=rank,
             number=seq,
-            name=name,
-            members=tuple(range(len(before))),
             seq=seq,
+            members=tuple(range(len(before))),
             left=1,
             before={"tensor": before[rank]},
             after={"tensor": after[rank]},
-            **{
-                key: value[rank] if isinstance(value, list) else value
-                for key, value in {"op": "SUM", "line": 10, **fields}.items()
-            },
+            **{key: one[rank] if isinstance(one, list) else one for key, one in fields.items()},
         )
         for rank in range(len(before))
     ]
@@ -46,10 +44,11 @@ def test_one_call_is_not_counted():
 
 
 def test_of_many_calls_one_of_each_kind_is_shown_and_no_call_is_left_out_in_silence():
+    lines = [10, 10, 10, 10, 20, 10]
     calls = [
         call
-        for seq in range(6)
-        for call in collective(seq, [[1], [2]], [[3], [3]], line=20 if seq == 4 else 10)
+        for seq, line in enumerate(lines)
+        for call in collective(seq, [[1], [2]], [[3], [3]], line=line)
     ]
     shown = [word for word in words(*illustration.draw(calls, "loop")) if word[1:4] == "all"]
     assert shown == ["call 1 of 6", "call 5 of 6", "Calls 2-4, 6 are like call 1."]
@@ -59,9 +58,8 @@ def test_the_colours_of_a_call_are_carried_over_to_the_next_one():
     calls = collective(0, [[1], [2]], [[3], [3]])
     calls += collective(1, [[3], [3]], [[3], [3]], name="broadcast", op=None, peer=1)
     _, second = illustration.data(calls)
-    assert {
-        cell.ranks for row in (*second.origins.before, *second.origins.after) for cell in row
-    } == {(0, 1)}
+    rows = (*second.origins.before, *second.origins.after)
+    assert {cell.ranks for row in rows for cell in row} == {(0, 1)}
 
 
 def test_ranks_that_meet_in_different_lines_are_told():
@@ -78,19 +76,24 @@ def test_ranks_that_ask_for_different_reductions_are_told_and_what_came_of_it():
     assert "rank 1 has 4, undefined" in figure.get_label()
 
 
-def test_ranks_that_only_meet_and_leave_have_no_picture():
-    life = "init_process_group barrier destroy_process_group"
-    assert illustration.draw(program(life, life), "life") == []
-    objects = "all_gather_object barrier"
-    assert illustration.draw(program(objects, objects), "objects") == []
-    late = "init_process_group barrier..."
-    assert len(illustration.draw(program(life, late), "late")) == 1
-
-
-def test_a_single_message_without_a_tag_has_no_picture_unless_it_is_lost():
-    assert illustration.draw(program("send:1", "recv:0"), "message") == []
-    assert len(illustration.draw(program("send:1", "recv:0!"), "lost")) == 1
-    assert len(illustration.draw(program("send:1#7", "recv:0#7"), "with a tag")) == 1
+@pytest.mark.parametrize(
+    ("ranks", "pictures"),
+    [
+        (["init_process_group barrier destroy_process_group"] * 2, 0),
+        (["init_process_group barrier destroy_process_group", "init_process_group barrier..."], 1),
+        (["all_gather_object barrier"] * 2, 0),
+        (["barrier"] * 2, 0),
+        (["barrier barrier"] * 2, 1),
+        (["barrier " * 40] * 2, 1),
+        (["barrier " * 41] * 2, 0),
+        # A message without a tag, unless it is lost.
+        (["send:1", "recv:0"], 0),
+        (["send:1", "recv:0!"], 1),
+        (["send:1#7", "recv:0#7"], 1),
+    ],
+)
+def test_what_shows_nothing_and_what_cannot_be_drawn_has_no_picture(ranks, pictures):
+    assert len(illustration.draw(program(*ranks), "step")) == pictures
 
 
 def test_a_step_that_breaks_off_is_shown_by_order_unless_that_is_luck():
@@ -210,14 +213,3 @@ def test_a_call_of_the_proof_is_not_drawn_unless_it_went_wrong(tmp_path):
     calls = collective(0, [[1], [2]], [[3], [3]], file=file, line=10)
     assert illustration.draw(calls, "proof") == []
     assert len(illustration.draw([replace(call, error="lost") for call in calls], "proof")) == 1
-
-
-@pytest.mark.parametrize(("times", "pictures"), [(40, 1), (41, 0)])
-def test_more_calls_than_can_be_drawn_have_no_picture(times, pictures):
-    calls = program("barrier " * times, "barrier " * times)
-    assert len(illustration.draw(calls, "many")) == pictures
-
-
-@pytest.mark.parametrize(("text", "pictures"), [("barrier", 0), ("barrier barrier", 1)])
-def test_one_barrier_alone_shows_nothing(text, pictures):
-    assert len(illustration.draw(program(text, text), "together")) == pictures
