@@ -198,12 +198,8 @@ def test_the_watchdogs_lines_name_who_did_not_join(log, verdict, tmp_path):
 
 
 def test_the_watchdogs_calls_alone_say_who_waited(tmp_path):
-    sizes = "NumelIn=80, NumelOut=80"
-    log = (
-        of_the_watchdog_alone(3, 78, f"{sizes}, ")
-        + of_the_watchdog_alone(1, 78)
-        + of_the_watchdog_alone(1, 79)
-    )
+    sizes, alone = "NumelIn=80, NumelOut=80", of_the_watchdog_alone
+    log = alone(3, 78, f"{sizes}, ") + alone(1, 78) + alone(1, 79)
     assert explained(log, tmp_path).startswith(
         "timeout: ranks 1,3 waited too long\n"
         "  rank  1  in BROADCAST #78\n"
