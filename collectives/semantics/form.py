@@ -157,7 +157,7 @@ class Form:
     name: str
     plan: Callable[[Case], Plan]
     call: Callable[[Function, Case, Any], Any]
-    reduces: bool = False
-    dtypes: str = "all"
     variants: tuple[str, ...] = ()
     fewest: int = 1
+    reduces: bool = False
+    dtypes: str = "all"

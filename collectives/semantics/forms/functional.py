@@ -110,7 +110,7 @@ def _form(
     variants: tuple[str, ...] = ("subgroup",),
 ) -> Form:
     name = f"_functional_collectives.{name}"
-    return Form(collective, name, plan, _call, reduces, dtypes="few", variants=variants)
+    return Form(collective, name, plan, _call, variants, reduces=reduces, dtypes="few")
 
 
 FORMS = (

@@ -38,12 +38,12 @@ def _all_lists(case: Case) -> Plan:
     }
 
 
-def _gathered_at_root(case: Case) -> Plan:
+def _at_root(case: Case) -> Plan:
     plan = _all(case)
     return {"input": plan["input"], "outputs": plan["outputs"] if case.is_root else None}
 
 
-def _gathered_in_one_at_root(case: Case) -> Plan:
+def _in_one_at_root(case: Case) -> Plan:
     plan = _all_in_one(case)
     return {"input": plan["input"], "output": plan["output"] if case.is_root else None}
 
@@ -79,37 +79,19 @@ def splits(case: Case) -> tuple[list[int], list[int]]:
 
 
 FORMS = (
-    Form("broadcast", "broadcast", _from_root, in_order("src"), variants=(*_VARIANTS, "root")),
-    Form("all_gather", "all_gather", _all, in_order(), variants=("uneven", *_VARIANTS)),
-    Form("all_gather", "all_gather_single", _all_in_one, in_order(), variants=_VARIANTS),
+    Form("broadcast", "broadcast", _from_root, in_order("src"), (*_VARIANTS, "root")),
+    Form("all_gather", "all_gather", _all, in_order(), ("uneven", *_VARIANTS)),
+    Form("all_gather", "all_gather_single", _all_in_one, in_order(), _VARIANTS),
     Form("all_gather", "all_gather_coalesced", _all_lists, in_order(), dtypes="few"),
-    Form(
-        "gather",
-        "gather",
-        _gathered_at_root,
-        in_order("dst"),
-        variants=("uneven", *_VARIANTS, "root"),
-    ),
-    Form(
-        "gather",
-        "gather_single",
-        _gathered_in_one_at_root,
-        in_order("dst"),
-        variants=(*_VARIANTS, "root"),
-    ),
-    Form(
-        "scatter",
-        "scatter",
-        _pieces_of_root,
-        in_order("src"),
-        variants=("uneven", *_VARIANTS, "root"),
-    ),
-    Form("all_to_all", "all_to_all", _pairs, in_order(), variants=("uneven", *_VARIANTS)),
+    Form("gather", "gather", _at_root, in_order("dst"), ("uneven", *_VARIANTS, "root")),
+    Form("gather", "gather_single", _in_one_at_root, in_order("dst"), (*_VARIANTS, "root")),
+    Form("scatter", "scatter", _pieces_of_root, in_order("src"), ("uneven", *_VARIANTS, "root")),
+    Form("all_to_all", "all_to_all", _pairs, in_order(), ("uneven", *_VARIANTS)),
     Form(
         "all_to_all",
         "all_to_all_single",
         _pairs_in_one,
         in_order(),
-        variants=("uneven", "noncontiguous", "lazy", "empty", "async", "subgroup"),
+        ("uneven", "noncontiguous", "lazy", "empty", "async", "subgroup"),
     ),
 )

@@ -1,5 +1,6 @@
 """The forms to which the caller brings no tensor: Python objects, barriers and groups."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -152,16 +153,7 @@ def _split_group(function: Function, case: Case, buffers: Any) -> Any:
     return _facts(case, function(split_ranks=halves(case)))
 
 
-def _form(
-    collective: str,
-    name: str,
-    plan: Callable[[Case], Plan],
-    call: Callable[[Function, Case, Any], Any],
-    variants: tuple[str, ...] = (),
-    fewest: int = 1,
-) -> Form:
-    return Form(collective, name, plan, call, dtypes="none", variants=variants, fewest=fewest)
-
+_form = functools.partial(Form, dtypes="none")
 
 FORMS = (
     _form(

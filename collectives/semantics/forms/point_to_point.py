@@ -3,6 +3,7 @@
 Data goes along the chain of ranks, 0 to 1 to 2, so that no two ranks wait for each other.
 """
 
+import functools
 from typing import Any
 
 import torch.distributed as dist
@@ -94,26 +95,18 @@ def _batch_isend_irecv(function: Function, case: Case, buffers: Any) -> Any:
     _wait(function(operations))
 
 
+_form = functools.partial(Form, fewest=2)
+
 FORMS = (
-    Form("send_recv", "send", _messages, _send, variants=(*_VARIANTS, "lazy", "tag"), fewest=2),
-    Form(
+    _form("send_recv", "send", _messages, _send, (*_VARIANTS, "lazy", "tag")),
+    _form(
         "send_recv",
         "recv",
         _messages_and_source,
         _recv,
-        variants=(*_VARIANTS, "lazy", "any_source", "tag"),
-        fewest=2,
+        (*_VARIANTS, "lazy", "any_source", "tag"),
     ),
-    Form("isend_irecv", "isend", _messages, _isend, variants=(*_VARIANTS, "tag"), fewest=2),
-    Form(
-        "isend_irecv",
-        "irecv",
-        _messages,
-        _irecv,
-        variants=(*_VARIANTS, "any_source", "tag"),
-        fewest=2,
-    ),
-    Form(
-        "isend_irecv", "batch_isend_irecv", _ring, _batch_isend_irecv, variants=_VARIANTS, fewest=2
-    ),
+    _form("isend_irecv", "isend", _messages, _isend, (*_VARIANTS, "tag")),
+    _form("isend_irecv", "irecv", _messages, _irecv, (*_VARIANTS, "any_source", "tag")),
+    _form("isend_irecv", "batch_isend_irecv", _ring, _batch_isend_irecv, _VARIANTS),
 )

@@ -1,5 +1,6 @@
 """The forms that reduce: all_reduce, reduce, reduce_scatter and their relatives."""
 
+import functools
 from typing import Any
 
 import torch.distributed as dist
@@ -60,43 +61,27 @@ def _coalescing_manager(function: Function, case: Case, buffers: Any) -> Any:
     return manager if case.is_async else None
 
 
+_form = functools.partial(Form, reduces=True)
+
 FORMS = (
-    Form("all_reduce", "all_reduce", _in_place, in_order(), reduces=True, variants=_VARIANTS),
-    Form(
+    _form("all_reduce", "all_reduce", _in_place, in_order(), _VARIANTS),
+    _form(
         "all_reduce",
         "all_reduce_coalesced",
         _several,
         in_order(),
-        reduces=True,
+        ("noncontiguous",),
         dtypes="few",
-        variants=("noncontiguous",),
     ),
-    Form(
+    _form(
         "all_reduce",
         "_coalescing_manager",
         _several,
         _coalescing_manager,
-        reduces=True,
+        ("async",),
         dtypes="few",
-        variants=("async",),
     ),
-    Form(
-        "reduce", "reduce", _to_root, in_order("dst"), reduces=True, variants=(*_VARIANTS, "root")
-    ),
-    Form(
-        "reduce_scatter",
-        "reduce_scatter",
-        _pieces,
-        in_order(),
-        reduces=True,
-        variants=("uneven", *_VARIANTS),
-    ),
-    Form(
-        "reduce_scatter",
-        "reduce_scatter_single",
-        _one_long_input,
-        in_order(),
-        reduces=True,
-        variants=_VARIANTS,
-    ),
+    _form("reduce", "reduce", _to_root, in_order("dst"), (*_VARIANTS, "root")),
+    _form("reduce_scatter", "reduce_scatter", _pieces, in_order(), ("uneven", *_VARIANTS)),
+    _form("reduce_scatter", "reduce_scatter_single", _one_long_input, in_order(), _VARIANTS),
 )
