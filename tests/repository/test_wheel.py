@@ -2,12 +2,12 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from processes import finished
 from repository import ROOT
 from typer.testing import CliRunner
 
+from collectives.backends import claims
 from collectives.cli import app
 from collectives.course import chapters
+from collectives.matrix import recorded
 from tools.site import repository
 
 
@@ -154,20 +156,13 @@ def test_the_first_cell_of_a_notebook_installs_the_package(wheel, tmp_path, monk
     assert len(again.stdout.splitlines()) == 1  # what is there is not installed again
 
 
-# An author's backend in a file of its own. Its reduce takes the largest value, whatever is asked.
-MINE = """
-import torch.distributed as dist
-from lying_backend import OnGloo
-
-
-class Mine(OnGloo):
-    def reduce(self, tensors, options):
-        options.reduceOp = dist.ReduceOp.MAX
-        return self._gloo.reduce(tensors, options)
-
-
-dist.Backend.register_backend("mine", Mine, devices=["cpu"])
-"""
+# The backend of the page, in a file of its own. Its reduce takes the largest value, whatever is asked.
+PAGE = (ROOT / "docs" / "verifying-a-backend.md").read_text("utf-8")
+MINE = PAGE.partition("```python\n")[2].partition("```\n")[0]
+WRONG = MINE.replace(
+    "return self.gloo.reduce(",
+    "opts.reduceOp = dist.ReduceOp.MAX\n        return self.gloo.reduce(",
+)
 ASK = ["--backend", "mine", "--import", "mine", "--world-sizes", "2"]
 ASK += ["-k", "lessons or reduce and not all_reduce and not reduce_scatter"]
 
@@ -175,8 +170,7 @@ ASK += ["-k", "lessons or reduce and not all_reduce and not reduce_scatter"]
 @pytest.fixture
 def author(tmp_path) -> Path:
     """An empty folder, but for the author's backend."""
-    (tmp_path / "mine.py").write_text(MINE)
-    shutil.copy(ROOT / "tests" / "support" / "lying_backend.py", tmp_path)
+    (tmp_path / "mine.py").write_text(WRONG)
     return tmp_path
 
 
@@ -184,6 +178,20 @@ def red_rows(done: subprocess.CompletedProcess) -> list[str]:
     """Of both grids."""
     rows = [line.split() for line in done.stdout.splitlines() if line.endswith("<- red")]
     return [" ".join(row[:-2]) for row in rows]
+
+
+@pytest.mark.slow
+def test_the_backend_of_the_page_does_what_gloo_does(installed, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    asked = ["--backend", "mine", "--import", "mine", "--quick", "--json", "cells.json"]
+    run(installed / "collectives", "matrix", *asked, folder=tmp_path, status=1)
+    found = recorded.read(tmp_path / "cells.json")
+    other = [
+        cell.form
+        for cell in found.cells
+        if cell.state != claims.expected(replace(cell, backend="gloo"), found.torch).state
+    ]
+    assert {*map(claims.base, other)} == {"monitored_barrier"}  # for which torch asks gloo by name
 
 
 RED = ["reduce 1 works, 9 wrong", "reduce 1 failed"]
