@@ -25,6 +25,8 @@ multiprocessing.set_forkserver_preload = _set_preload_and_more
 
 
 def pytest_configure(config):
+    # Else each rank computes with as many threads as there are cores, which wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # The tests use tensors of the CPU. Who asks a backend asks for its device, too.
     if not config.getoption("backend", None):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machines import PYTHON, knock, needs_a_lab, needs_slurm, processes, said, serving, sh
-from processes import children, finished, is_alive
+from processes import children, finished, is_alive, wait_until
 from repository import ROOT
 from typer.testing import CliRunner
 
@@ -396,8 +396,7 @@ def test_a_killed_maker_leaves_nothing():
     assert patience
     os.kill(maker.pid, signal.SIGKILL)
     maker.wait()
-    time.sleep(1)
-    assert [process for process in family if is_alive(process)] == []
+    wait_until(lambda: not any(map(is_alive, family)), 5)
     assert listing() == before
     maker.stdout.close()
 

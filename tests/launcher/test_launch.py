@@ -145,7 +145,9 @@ def test_results_of_hundreds_of_megabytes_arrive_whole():
     assert [bool((result == rank + 1).all()) for rank, result in enumerate(results)] == [True, True]
 
 
-def test_launch_works_after_the_caller_has_used_openmp():
+def test_launch_works_after_the_caller_has_used_openmp(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
     def product(*_):
         return (torch.ones(512, 512) @ torch.ones(512, 512)).sum().item()
 

@@ -209,8 +209,8 @@ def command(*words, folder=None):
 
 def test_a_quick_run_gives_the_states_that_are_claimed_and_recorded(tmp_path, capfd):
     file = tmp_path / "run.json"
-    words = ["matrix", "--backend", "gloo", "--quick", "--timeout", "60", "--json", str(file)]
-    done = CliRunner().invoke(app, words)
+    words = "matrix --backend gloo --quick --timeout 60 --collective reduce_scatter --collective new_group"
+    done = CliRunner().invoke(app, [*words.split(), "--json", str(file)])
     # gloo gives wrong results where a tensor is not contiguous, as claimed.
     assert done.exit_code == 0, done.stdout
     assert "all as claimed" in done.stdout
@@ -227,13 +227,29 @@ def test_a_quick_run_gives_the_states_that_are_claimed_and_recorded(tmp_path, ca
         assert (status, "no cell differs" in text) == (0, True), text
 
 
+def states_of_gloo(**selected):
+    """What is claimed of each cell of gloo on the CPU."""
+    found = {}
+    for cell in selection.select(["gloo"], device=["cpu"], **selected):
+        claim = claims.expected(cell, torch.__version__, claims.table())
+        found[cell] = claim.state if claim else "works"
+    return found
+
+
+def test_gloo_refuses_what_is_claimed():
+    states = {
+        cell: state
+        for cell, state in states_of_gloo(quick=True).items()
+        if state not in ("works", "wrong")
+    }
+    assert set(states.values()) == {"refuses", "crashes"}
+    for found in matrix.measure(list(states), timeout=60.0):
+        assert found.state == states[found.cell], found
+
+
 def test_gloo_does_with_every_form_dtype_and_reduction_what_is_claimed():
     """Except what some ranks refuse. A subgroup of 3 has a root that is not its first rank."""
-    states = {
-        cell: claim.state if claim else "works"
-        for cell in selection.select(["gloo"], world_sizes=[4], device=["cpu"])
-        for claim in [claims.expected(cell, torch.__version__, claims.table())]
-    }
+    states = states_of_gloo(world_sizes=[4])
     chosen = [cell for cell, state in states.items() if state in ("works", "wrong")]
     here = {name for name, form in FORMS.items() if called(form)}
     refused = {"split_group", "_coalescing_manager"}

@@ -147,8 +147,8 @@ def test_a_listener_without_descriptors_waits_until_there_are_some(own_listener)
                 while True:
                     stack.callback(os.close, os.dup(0))
             before = time.thread_time()
-            assert next(opened.accept_authenticated(time.monotonic() + 2), None) is None
-            assert time.thread_time() - before < 0.5
+            assert next(opened.accept_authenticated(time.monotonic() + 1), None) is None
+            assert time.thread_time() - before < 0.25
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         connections[-1].sendall(listener.handshake(opened.secret, 3, 1))
@@ -168,7 +168,7 @@ def test_connections_without_a_handshake_are_limited_in_number_and_time(own_list
         assert [_is_closed(one) for one in silent] == [True] * 3 + [False] * 12
         monkeypatch.setattr(listener, "_HANDSHAKE_TIME", 0.2)
         late = stack.enter_context(socket.create_connection(port))
-        assert next(opened.accept_authenticated(time.monotonic() + 1), None) is None
+        assert next(opened.accept_authenticated(time.monotonic() + 0.5), None) is None
         assert _is_closed(late)
 
 
@@ -188,12 +188,12 @@ def test_a_rank_that_cannot_be_reached_is_named_with_its_address():
             listener.Listener.open_port = lambda self, address: port
         begun = time.monotonic()
         with pytest.raises(RuntimeError) as caught:
-            group_of(None, timeout=timedelta(seconds=2))
+            group_of(None, timeout=timedelta(seconds=1))
         assert time.monotonic() - begun < 20
         return str(caught.value)
 
     zero, one = by_hand(fn, 2)
-    assert "Timed out after 2 s: rank 1 did not join this group" in zero
+    assert "Timed out after 1 s: rank 1 did not join this group" in zero
     assert "rank 0 cannot be reached at 127.0.0.1, port " in one
     assert "Connection refused" in one
 

@@ -7,8 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def losses(rank, world_size, device, wrap, steps):
-    """50 steps on gloo and on the world's backend, in the same ranks: a list of losses for each."""
-    torch.set_num_threads(1)  # else the threads of all ranks fight for the cores
+    """Some steps on gloo and on the world's backend, in the same ranks: a list of losses for each."""
     found = []
     for group in (dist.new_group(backend="gloo"), dist.group.WORLD):
         torch.manual_seed(1)
