@@ -4,7 +4,8 @@ import pytest
 
 from collectives.backends import availability
 
-# The property of a test that the grids are made of.
+# The property of a test that the grids are made of: the title of a grid, its row and column, how
+# often which outcome, and whether it is red.
 ASKED = "asked of a backend"
 # The property of a test with what a backend without claims refused, and why.
 REFUSED = "refused by a backend"
@@ -43,8 +44,3 @@ def worlds(config, default: tuple[int, ...], quick: dict[str, tuple[int, ...]]) 
                 name = f"{backend}-{device}-w{size}"
                 found.append(pytest.param(backend, device, size, id=name, marks=[*marks, *slow]))
     return found
-
-
-def note(record_property, title: str, row: str, column: str, counts: dict, is_red: bool) -> None:
-    """An entry of the grid with this title: how often which outcome."""
-    record_property(ASKED, (title, row, column, dict(counts), is_red))

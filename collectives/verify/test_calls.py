@@ -39,7 +39,7 @@ def test_calls(backend, device, world_size, collective, pytestconfig, record_pro
     counts = Counter(cell.state for cell in found)
     states = {state: counts[state] for state in (*claims.STATES, UNAVAILABLE)}
     title, column = "calls and backends, by number of cells", f"{backend}/{device}"
-    ask.note(record_property, title, collective, column, states, bool(status))
+    record_property(ask.ASKED, (title, collective, column, states, bool(status)))
     record_property(ask.REFUSED, refused.refusals(found, claims.table()))
     if status:
         pytest.fail(text, pytrace=False)

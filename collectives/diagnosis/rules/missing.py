@@ -293,14 +293,9 @@ def _nothing_moves(snapshot: Snapshot) -> Verdict | None:
     # Whoever waits for others tells nothing.
     last = [call for rank, call in snapshot.inside.items() if not snapshot.waits_for(rank)]
     waits = "waits" if len(last) == 1 else "wait"
-    what = f"{ranks(call.rank for call in last)} {waits}, and nothing moves"
-    if (
-        len({(call.group, call.seq, kind_of(call)) for call in last}) == 1
-        and last[0].seq is not None
-    ):
-        what = (
-            f"{ranks(call.rank for call in last)} {waits} in {numbered(last[0])}, and nothing moves"
-        )
+    kinds = {(call.group, call.seq, kind_of(call)) for call in last}
+    where = f" in {numbered(last[0])}" if len(kinds) == 1 and last[0].seq is not None else ""
+    what = f"{ranks(call.rank for call in last)} {waits}{where}, and nothing moves"
     return snapshot.verdict("hang", what, () if snapshot.not_judged() else last)
 
 

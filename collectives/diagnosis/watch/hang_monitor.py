@@ -2,26 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from collectives.diagnosis.rules.snapshot import Verdict
 from collectives.diagnosis.timing import LAUNCHER_ENDS, LAUNCHER_ENDS_RANKS, STABLE
 
-
-class Watched(Protocol):
-    """A world, or a job of several."""
-
-    def poll(self) -> bool: ...
-
-    def ask(self) -> None: ...
-
-    def ask_and_poll(self) -> None: ...
-
-    def has_new_records(self) -> bool: ...
-
-    def are_gone(self) -> bool: ...
-
-    def verdict(self, stalled: bool) -> Verdict: ...
+if TYPE_CHECKING:
+    from collectives.diagnosis.watch.job import Job
+    from collectives.diagnosis.watch.world import WatchedWorld
 
 
 class HangMonitor:
@@ -32,7 +20,7 @@ class HangMonitor:
 
     def __init__(
         self,
-        watched: Watched,
+        watched: "WatchedWorld | Job",
         hang_after: float,
         report: Callable[[str], None] = lambda text: None,
     ):
